@@ -1,0 +1,89 @@
+"""Sealed segments: a run of the log as plain Parquet, and the manifest that makes it count.
+
+<log>/segments/<first offset>-<last offset>/
+    segment.json                    this module's `Segment`; written last
+    transactions.parquet            one row a transaction
+    <schema.table>.<version>.parquet  rows of one table shape, ascending by _offset
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+
+SEGMENT_VERSION = 1
+
+TRANSACTIONS_SCHEMA = pa.schema(
+    [
+        pa.field("number", pa.int64(), nullable=False),
+        pa.field("first_offset", pa.int64(), nullable=False),
+        pa.field("last_offset", pa.int64(), nullable=False),  # first_offset - 1 where it has no rows
+        pa.field("position", pa.string(), nullable=False),
+        pa.field("xid", pa.uint64(), nullable=False),
+        pa.field("commit_ts", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("commit_clock", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("origin", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """One Parquet file of a segment. `table` is None for the transactions, else `Table.to_json()`.
+
+    `version` numbers a table's shapes in the order the log met them, from 1. `key_min` and `key_max` are the first
+    key column's bounds as text where its order is the same everywhere (integers, dates, timestamps), else None.
+    `ops` counts rows by `_op`; `partial` counts rows with `_unchanged` set, deletes aside; `moved` counts
+    `c` rows that carry `_before` (key changes).
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+    table: dict[str, object] | None = None
+    version: int = 0
+    first_offset: int = 0
+    last_offset: int = 0
+    key_min: str | None = None
+    key_max: str | None = None
+    ops: dict[str, int] | None = None
+    partial: int = 0
+    moved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A sealed segment's manifest. It begins where the one before it ended and ends at a cut.
+
+    Offsets are inclusive; a segment without rows (only progress) has `last_offset = first_offset - 1` and is
+    never written by the file sink. `checkpoint` is the JSON of the `Checkpoint` at its last cut; `previous` is
+    the sha256 of the previous segment's segment.json ("" for the first).
+    """
+
+    log_id: str
+    first_offset: int
+    last_offset: int
+    first_transaction: int
+    last_transaction: int
+    first_cut: int
+    last_cut: int
+    files: tuple[SegmentFile, ...]
+    checkpoint: dict[str, object]
+    previous: str
+    epoch: int
+    version: int = SEGMENT_VERSION
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Segment:
+        """Read a segment.json. ValueError when a newer cdcflow wrote it."""
+        value = json.loads(text)
+        if value["version"] > SEGMENT_VERSION:
+            raise ValueError(f"segment version {value['version']} is newer than {SEGMENT_VERSION}")
+        return cls(**{**value, "files": tuple(SegmentFile(**f) for f in value["files"])})

@@ -1,0 +1,43 @@
+"""Errors, sorted by what happens next.
+
+Every error that cdcflow raises on purpose is one of these kinds, because the one who catches it only needs to know
+what to do: try again, look first, ask an operator, mend a setting, or stop and keep the trace. A message says what
+was attempted, on what, what was found and what to do. It never holds a row's values or a secret.
+"""
+
+from __future__ import annotations
+
+
+class CdcflowError(Exception):
+    """The base of every error that cdcflow raises on purpose.
+
+    `remedy` is what the reader can do about it (often the SQL), or None where the message says it all.
+    """
+
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message if remedy is None else f"{message}\n  {remedy}")
+        self.remedy = remedy
+
+
+class SourceUnavailable(CdcflowError):
+    """The source cannot be reached just now; nothing about the data is in doubt. Next: retry with backoff."""
+
+
+class SinkUnavailable(CdcflowError):
+    """The log cannot be written just now; nothing about the data is in doubt. Next: retry with backoff."""
+
+
+class OutcomeUnknown(CdcflowError):
+    """A write may or may not have landed. Next: read the log to find out, then retry."""
+
+
+class HistoryLost(CdcflowError):
+    """The source threw away log that we still needed. Next: stop; an operator orders a new backfill."""
+
+
+class ConfigurationError(CdcflowError):
+    """A setting, a grant or a table must change. Next: stop, and print the exact remedy."""
+
+
+class InvariantViolated(CdcflowError):
+    """Cdcflow contradicted itself. Next: stop at once and keep the trace; nothing more is written."""

@@ -1,0 +1,303 @@
+"""What goes into the interleave machine, and what comes out of it: two closed unions.
+
+stream ──Committed, MarkSeen, Advanced──▶ ┌─────────┐ ──Append, Cut──────────────────────▶ change log
+chunks ──Planned, MarkWritten, ChunkRead,  │ machine │ ──PlanTable, WriteMark, ReadChunk──▶ source
+         ChunkFailed, SnapshotTaken──────▶ │ (pure)  │   TakeSnapshot
+people ──Backfill, Pause, Resume, … ─────▶ └─────────┘ ──Told──▶ logs, metrics, status
+clock  ──Tick──▶
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from cdcflow.model.change import KeySet, Uint64s
+from cdcflow.model.position import Offset, Position, Token
+from cdcflow.model.table import TableId
+
+Shape = Hashable
+"""A table's shape: the machine only compares them (`cdcflow.model.table.Table` in the product)."""
+
+
+class Transactions(Protocol):
+    """Whole transactions in commit order, as the machine sees them (`model.change.Run`, `SpooledTransaction`)."""
+
+    @property
+    def transactions(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def xids(self) -> Uint64s: ...
+    @property
+    def last_position(self) -> Position: ...
+    @property
+    def last_commit_ts(self) -> int: ...
+    def first_touching(self, tables: frozenset[TableId]) -> int | None: ...
+    def split_at(self, count: int) -> tuple[Transactions, Transactions]: ...
+    def shapes_of(self, table: TableId) -> frozenset[Any]: ...
+    def truncates(self, table: TableId) -> bool: ...
+    def partial_keys(self, table: TableId) -> KeySet | None: ...
+
+
+class Visibility(Protocol):
+    """What one chunk's snapshot can see: answers for ids that the stream has delivered."""
+
+    def hidden(self, xids: Uint64s) -> Uint64s:
+        """Those of these delivered transaction ids that the snapshot does not see."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class XidSnapshot:
+    """PostgreSQL's `pg_current_snapshot()`: 64-bit ids, `in_progress` those between xmin and xmax still running.
+
+    Delivered ids have 32 bits (pgoutput). One is placed in the epoch that brings it nearest to xmax: the server
+    never lets two live ids be 2^31 apart (hard case W07).
+    """
+
+    xmin: int
+    xmax: int
+    in_progress: frozenset[int] = frozenset()
+
+    def hidden(self, xids: Uint64s) -> Uint64s:
+        if not len(xids):
+            return xids
+        low = xids & np.uint64(0xFFFFFFFF)
+        behind = (np.uint64(self.xmax & 0xFFFFFFFF) - low).astype(np.uint32).astype(np.int32).astype(np.int64)
+        full = self.xmax - behind
+        running = np.isin(full, np.fromiter(self.in_progress, np.int64, len(self.in_progress)))
+        return xids[(full >= self.xmax) | running]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One piece of a table to read. `plan`, `after` and what they mean belong to the source (JSON text).
+
+    kind "range": from `after` (exclusive; None: from the start) about `size` units (PostgreSQL: pages) onwards,
+    never beyond the plan's bound. kind "keys": the rows with these `keys`, as they are now, where they still are.
+    `number` counts the chunks of one generation of the table from 1; `low` is the token written before it.
+    """
+
+    table: TableId
+    generation: int
+    number: int
+    plan: str
+    after: str | None
+    size: int
+    low: Token
+    kind: Literal["range", "keys"] = "range"
+    keys: KeySet | None = None
+
+
+# ── inputs ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The stream delivered whole transactions, in commit order."""
+
+    run: Transactions
+
+
+@dataclass(frozen=True, slots=True)
+class MarkSeen:
+    """A mark of ours came back through the source's log. Marks of other epochs come too, and mean nothing."""
+
+    token: Token
+    position: Position
+    commit_ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """The stream has nothing of ours up to this position, and no transaction of ours is open in front of it."""
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class MarkWritten:
+    """The mark is committed at the source."""
+
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A table can be read: `plan` pins what is read and its fixed upper bound; `size` is a first chunk's size.
+
+    `units` is how many units the whole plan has, for progress and for the end of a range.
+    """
+
+    table: TableId
+    generation: int
+    plan: str
+    size: int
+    units: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRead:
+    """A chunk was read. `run` holds its rows (kind READ, one transaction), in shape `shape`.
+
+    `reached` is the cursor that the next chunk reads after; `exhausted` says that the plan's bound was reached;
+    `units_done` counts the plan's units up to `reached`. `seconds` is how long the reading took. Several
+    visibilities: several connections read parts of the chunk. `rewritten`: the table is no longer what the plan
+    pinned (VACUUM FULL, TRUNCATE, …); nothing was read, and the table must be planned and read from the start.
+    """
+
+    chunk: Chunk
+    run: Transactions | None
+    shape: Shape
+    visibilities: tuple[Visibility, ...]
+    reached: str | None = None
+    units_done: int = 0
+    exhausted: bool = False
+    seconds: float = 0.0
+    rewritten: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkFailed:
+    """Planning, a mark or a chunk did not work out. The window is given up and the table waits, or has failed.
+
+    `retry`: nothing is wrong with the table, try again after a pause. Else the table's state becomes failed and
+    `reason` (no row values in it) stays readable in status.
+    """
+
+    table: TableId | None
+    reason: str
+    retry: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """A look at what is visible now; lets the machine forget delivered ids."""
+
+    visibility: Visibility
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passes: microseconds of a monotonic clock. Needed for rates and pauses only, never for order."""
+
+    now_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """Read these tables (again): a new generation of each. A table that is being read starts anew."""
+
+    tables: tuple[TableId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
+class Adjust:
+    """Change a table's `priority` (higher first; None leaves it) or its `rows_per_second_max` (0: no limit)."""
+
+    table: TableId
+    priority: int | None = None
+    rows_per_second_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """This table is no longer captured (dropped from the settings or from the publication)."""
+
+    table: TableId
+
+
+Input = (
+    Committed
+    | MarkSeen
+    | Advanced
+    | MarkWritten
+    | Planned
+    | ChunkRead
+    | ChunkFailed
+    | SnapshotTaken
+    | Tick
+    | Backfill
+    | Pause
+    | Resume
+    | Cancel
+    | Adjust
+    | Forget
+)
+
+
+# ── effects ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Put these transactions at the end of the log; their rows get the offsets from `first_offset` on."""
+
+    run: Transactions
+    first_offset: Offset
+    first_transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What was appended up to here may become visible, with this position and progress as its checkpoint."""
+
+    number: int
+    position: Position
+    next_offset: Offset
+    next_transaction: int
+    progress: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTable:
+    table: TableId
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMark:
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChunk:
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Look at what is visible now and answer with `SnapshotTaken`: too many delivered ids are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Something a person may want to know: an event name in lower case, and its fields (no row values)."""
+
+    event: str
+    fields: Sequence[tuple[str, object]] = ()
+
+
+Effect = Append | Cut | PlanTable | WriteMark | ReadChunk | TakeSnapshot | Told

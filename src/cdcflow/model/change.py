@@ -1,0 +1,264 @@
+"""Changes in columns: batches of one table, and runs of whole transactions over several tables.
+
+A change never is an object of its own. A `Run` is a stretch of whole transactions in commit order:
+
+    headers   one entry a transaction: xid, position, commit_ts, number of rows
+    batches   one `ChangeBatch` a table shape; `index` says which row of the run each of its rows is
+
+    run row      0    1    2    3    4    5
+    transaction  ──── t0 ────    t1   ─ t2 ─
+    orders       0         2          4          index = [0, 2, 4]
+    products          1         3          5     index = [1, 3, 5]
+
+The offset of a row is the run's first offset plus its index, so numbering a run is one addition. A transaction too
+large for memory is a `SpooledTransaction`: the same header, its rows in a spool on disk. Both answer the questions
+that the interleave machine asks (`cdcflow.interleave.messages.Transactions`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcflow.model.position import Position
+from cdcflow.model.table import OP, UNCHANGED, Table, TableId
+
+INSERT, UPDATE, DELETE, READ, TRUNCATE = "c", "u", "d", "r", "t"
+
+Int64s = npt.NDArray[np.int64]
+Uint64s = npt.NDArray[np.uint64]
+
+
+class Kind(enum.StrEnum):
+    """Where a transaction of the log came from."""
+
+    SOURCE = "source"
+    READ = "read"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """Changes of one table shape, in columns.
+
+    `rows` has `table.change_schema`. `index` (ascending int64, as long as `rows`) is each row's place in its run,
+    counted over all tables from 0.
+
+    What the columns mean: `_op` is c, u, d, r or t. `_unchanged` lists the columns whose value the source did not
+    send (NULL when it sent all); such a column's cell is NULL and means nothing. On `d` the table's columns hold
+    the old row, on `t` they are all NULL and `_unchanged` is NULL. `_before` is the old row where the source gives
+    one: on `u` under REPLICA IDENTITY FULL, and on the `c` of a key change (which follows the `d` of the old key),
+    where it holds at least the old key. A `c` without `_before` is a plain insert.
+    """
+
+    table: Table
+    index: Int64s
+    rows: pa.RecordBatch
+
+    def between(self, first: int, last: int) -> ChangeBatch | None:
+        """The rows with first <= index < last, re-indexed from 0; None when there are none."""
+        a, b = np.searchsorted(self.index, (first, last))
+        if a == b:
+            return None
+        return ChangeBatch(self.table, self.index[a:b] - first, self.rows.slice(a, b - a))
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """Keys of one table, in columns named as the table's key columns. May hold a key more than once."""
+
+    keys: pa.Table
+
+    def __len__(self) -> int:
+        return int(self.keys.num_rows)
+
+    def union(self, other: KeySet) -> KeySet:
+        return KeySet(pa.concat_tables([self.keys, other.keys]))
+
+    def distinct(self) -> KeySet:
+        return KeySet(self.keys.group_by(self.keys.column_names).aggregate([]))
+
+    def take(self, count: int) -> tuple[KeySet, KeySet]:
+        """The first `count` keys, and the rest."""
+        return KeySet(self.keys.slice(0, count)), KeySet(self.keys.slice(count))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A stretch of whole transactions in commit order, in columns. Read-only once made.
+
+    `xid` are the source's transaction ids as it gives them in its log (PostgreSQL: 32 bits), `position` the places
+    just after each commit (as text), `commit_ts` microseconds since 1970 UTC, `ends` the index after each
+    transaction's last row (so `ends[-1]` is the number of rows). `origin` is the replication origin, null mostly.
+    Transactions without rows are allowed. For chunk rows `kind` is READ and there is one transaction.
+    """
+
+    xid: Uint64s
+    position: pa.Array
+    commit_ts: Int64s
+    ends: Int64s
+    batches: tuple[ChangeBatch, ...]
+    kind: Kind = Kind.SOURCE
+    origin: pa.Array | None = None
+
+    @property
+    def transactions(self) -> int:
+        return len(self.xid)
+
+    @property
+    def rows(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    @property
+    def bytes(self) -> int:
+        return sum(int(b.rows.nbytes) for b in self.batches)
+
+    @property
+    def xids(self) -> Uint64s:
+        return self.xid
+
+    @property
+    def last_position(self) -> Position:
+        return Position(self.position[-1].as_py())  # one value a run, not one a row
+
+    @property
+    def last_commit_ts(self) -> int:
+        return int(self.commit_ts[-1])
+
+    def first_touching(self, tables: frozenset[TableId]) -> int | None:
+        """The number (from 0) of the first transaction with a row of one of these tables."""
+        firsts = [int(b.index[0]) for b in self.batches if b.table.id in tables and len(b.index)]
+        return int(np.searchsorted(self.ends, min(firsts), side="right")) if firsts else None
+
+    def split_at(self, count: int) -> tuple[Run, Run]:
+        """The first `count` transactions, and the rest. Either may be empty."""
+        row = int(self.ends[count - 1]) if count else 0
+        return self._part(0, count, 0, row), self._part(count, self.transactions, row, self.rows)
+
+    def _part(self, a: int, b: int, first_row: int, last_row: int) -> Run:
+        parts = (batch.between(first_row, last_row) for batch in self.batches)
+        return Run(
+            self.xid[a:b],
+            self.position.slice(a, b - a),
+            self.commit_ts[a:b],
+            self.ends[a:b] - first_row,
+            tuple(p for p in parts if p is not None),
+            self.kind,
+            None if self.origin is None else self.origin.slice(a, b - a),
+        )
+
+    def shapes_of(self, table: TableId) -> frozenset[Table]:
+        """Every shape in which rows of this table appear here."""
+        return frozenset(b.table for b in self.batches if b.table.id == table and b.rows.num_rows)
+
+    def truncates(self, table: TableId) -> bool:
+        return any(b.table.id == table and pc.any(pc.equal(b.rows.column(OP), TRUNCATE)).as_py() for b in self.batches)
+
+    def partial_keys(self, table: TableId) -> KeySet | None:
+        """Keys of this table's rows that came with unchanged columns (deletes aside); None when there are none."""
+        found = [k for b in self.batches if b.table.id == table and (k := partial_keys(b)) is not None]
+        return None if not found else KeySet(pa.concat_tables([k.keys for k in found]))
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledTransaction:
+    """One committed transaction whose rows lie in a spool, because memory does not hold them.
+
+    `spool` names it; `rows` counts what remains after the rows of `aborted` sub-transactions are dropped, and
+    `shapes`, `truncated` and `partial` answer for the remaining rows what a `Run` would look up.
+    """
+
+    xid: int
+    position: Position
+    commit_ts: int
+    rows: int
+    spool: str
+    aborted: frozenset[int] = frozenset()
+    shapes: frozenset[Table] = frozenset()
+    truncated: frozenset[TableId] = frozenset()
+    partial: dict[TableId, KeySet] = field(default_factory=dict)
+    origin: str | None = None
+
+    kind = Kind.SOURCE
+    transactions = 1
+    bytes = 0
+
+    @property
+    def xids(self) -> Uint64s:
+        return np.array([self.xid], dtype=np.uint64)
+
+    @property
+    def last_position(self) -> Position:
+        return self.position
+
+    @property
+    def last_commit_ts(self) -> int:
+        return self.commit_ts
+
+    def first_touching(self, tables: frozenset[TableId]) -> int | None:
+        return 0 if any(t.id in tables for t in self.shapes) else None
+
+    def split_at(self, count: int) -> tuple[SpooledTransaction | Run, SpooledTransaction | Run]:
+        return (EMPTY_RUN, self) if count == 0 else (self, EMPTY_RUN)
+
+    def shapes_of(self, table: TableId) -> frozenset[Table]:
+        return frozenset(t for t in self.shapes if t.id == table)
+
+    def truncates(self, table: TableId) -> bool:
+        return table in self.truncated
+
+    def partial_keys(self, table: TableId) -> KeySet | None:
+        return self.partial.get(table)
+
+
+def partial_keys(batch: ChangeBatch) -> KeySet | None:
+    """The keys of a batch's rows that came with unchanged columns, deletes aside; None when there are none."""
+    unchanged = batch.rows.column(UNCHANGED)
+    if unchanged.null_count == len(unchanged):
+        return None
+    mask = pc.and_(pc.is_valid(unchanged), pc.not_equal(batch.rows.column(OP), DELETE))
+    keys = batch.rows.select(list(batch.table.key_columns)).filter(mask)
+    return KeySet(pa.Table.from_batches([keys])) if keys.num_rows else None
+
+
+def commit_clock(previous: int, commit_ts: Int64s) -> Int64s:
+    """The commit clock of consecutive transactions: max(previous + 1, commit_ts), one after another."""
+    if not len(commit_ts):
+        return commit_ts
+    steps = np.arange(len(commit_ts), dtype=np.int64)
+    return np.maximum(np.maximum.accumulate(commit_ts - steps), previous + 1) + steps
+
+
+def reads(table: Table, rows: Iterable[pa.RecordBatch], position: Position, commit_ts: int) -> Run:
+    """Chunk rows (`rows` have `table.row_schema`) as a run of one transaction of kind READ."""
+    batches: list[ChangeBatch] = []
+    end = 0
+    for piece in rows:
+        count = piece.num_rows
+        if not count:
+            continue
+        columns = [
+            *piece.columns,
+            pa.array(np.full(count, READ), pa.string()),
+            pa.nulls(count, table.change_schema.field(UNCHANGED).type),
+            pa.nulls(count, table.before_type),
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=table.change_schema)
+        batches.append(ChangeBatch(table, np.arange(end, end + count, dtype=np.int64), batch))
+        end += count
+    return Run(
+        xid=np.zeros(1, np.uint64),
+        position=pa.array([position], pa.string()),
+        commit_ts=np.array([commit_ts], np.int64),
+        ends=np.array([end], np.int64),
+        batches=tuple(batches),
+        kind=Kind.READ,
+    )
+
+
+EMPTY_RUN = Run(np.empty(0, np.uint64), pa.array([], pa.string()), np.empty(0, np.int64), np.empty(0, np.int64), ())

@@ -1,0 +1,103 @@
+"""Positions, offsets and checkpoints: where we are, in the source's log and in ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NewType
+
+Position = NewType("Position", str)
+"""A place in one source's log. Opaque outside that source, and never compared or sorted elsewhere."""
+
+Offset = NewType("Offset", int)
+"""The gapless 64-bit number of a row in the change log. The first row has offset 1."""
+
+Epoch = NewType("Epoch", int)
+"""One run of the capture process on one log: 1 for the first, one more at every start."""
+
+Token = NewType("Token", str)
+"""The unique text of one watermark; it begins with its epoch, so marks of an earlier run mean nothing."""
+
+CHECKPOINT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SourceIdentity:
+    """Which database cluster a log belongs to, so that the state of one is never used for another.
+
+    `system_id` is the server's own identity (PostgreSQL system identifier, MySQL server uuid); `timeline` changes
+    when a server was restored or promoted.
+    """
+
+    kind: str
+    system_id: str
+    database: str
+    timeline: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        return {
+            "kind": self.kind,
+            "system_id": self.system_id,
+            "database": self.database,
+            "timeline": self.timeline,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, str]) -> SourceIdentity:
+        return cls(value["kind"], value["system_id"], value["database"], value.get("timeline", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Everything a restart needs, stored with a cut in the same fsync as the rows before it.
+
+    `position` is the source's place after the last transaction in the log (None: the source was never read).
+    `next_offset` and `next_transaction` are the numbers that the next row and the next transaction get;
+    `cut` is the number of this cut (0: no cut yet). `commit_clock` is in microseconds since 1970 UTC.
+    `progress` is the backfill progress as `cdcflow.interleave.progress` writes it. `source` is what the source
+    wants to find again (slot name, timeline, …).
+    """
+
+    position: Position | None = None
+    next_offset: Offset = Offset(1)
+    next_transaction: int = 1
+    cut: int = 0
+    commit_clock: int = 0
+    epoch: Epoch = Epoch(0)
+    progress: Mapping[str, object] = field(default_factory=dict)
+    source: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """This checkpoint as one line of JSON, with its version."""
+        return json.dumps(
+            {
+                "version": CHECKPOINT_VERSION,
+                "position": self.position,
+                "next_offset": self.next_offset,
+                "next_transaction": self.next_transaction,
+                "cut": self.cut,
+                "commit_clock": self.commit_clock,
+                "epoch": self.epoch,
+                "progress": self.progress,
+                "source": dict(self.source),
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Checkpoint:
+        """Read what `to_json` wrote. ValueError when a newer cdcflow wrote it."""
+        value = json.loads(text)
+        if value["version"] > CHECKPOINT_VERSION:
+            raise ValueError(f"checkpoint version {value['version']} is newer than {CHECKPOINT_VERSION}")
+        return cls(
+            position=value["position"],
+            next_offset=Offset(value["next_offset"]),
+            next_transaction=value["next_transaction"],
+            cut=value["cut"],
+            commit_clock=value["commit_clock"],
+            epoch=Epoch(value["epoch"]),
+            progress=value["progress"],
+            source=value["source"],
+        )

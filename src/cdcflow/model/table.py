@@ -1,0 +1,158 @@
+"""Tables as the source describes them: names, columns, key, and what the source repeats of old rows."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from cdcflow.model.types import ColumnType
+
+OP = "_op"
+UNCHANGED = "_unchanged"
+BEFORE = "_before"
+OFFSET = "_offset"
+TRANSACTION = "_txn"
+COMMIT_TS = "_commit_ts"
+LOG_COLUMNS = (OFFSET, OP, TRANSACTION, COMMIT_TS, UNCHANGED, BEFORE)
+"""The names that cdcflow adds to every row. A source table that has one of them is refused by name."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TableId:
+    """A table's qualified name."""
+
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+class Identity(enum.Enum):
+    """What the source repeats of the old row in an update or delete."""
+
+    KEY = "key"
+    FULL = "full"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. `number` stays the same over a rename (PostgreSQL attnum).
+
+    `missing` is the value, as the server's text, that rows written before this column existed have without any
+    change in the source's log (ADD COLUMN … DEFAULT constant); None means NULL.
+    """
+
+    name: str
+    number: int
+    type: ColumnType
+    nullable: bool = True
+    missing: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """One shape of a table. Any change of shape is another value; two reads of the same shape are equal.
+
+    `incarnation` tells a table from another of the same name that came after it (PostgreSQL oid). `key` names the
+    columns that identify a row; empty means that only all columns together do. `log_schema` is what a batch of
+    this table's changes looks like.
+    """
+
+    id: TableId
+    incarnation: int
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    identity: Identity = Identity.KEY
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.id, self.incarnation, tuple(c.name for c in self.columns), self.key, self.identity))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns that tell rows apart: the key, or all columns where there is none."""
+        return self.key or tuple(c.name for c in self.columns)
+
+    @cached_property
+    def row_schema(self) -> pa.Schema:
+        """The table's own columns, all nullable: a deleted row has only its key."""
+        return pa.schema([pa.field(c.name, c.type.arrow) for c in self.columns])
+
+    @cached_property
+    def before_type(self) -> pa.StructType:
+        """The old row as far as the source gives it: all columns under FULL, else the key."""
+        names = None if self.identity is Identity.FULL else set(self.key_columns)
+        return pa.struct([f for f in self.row_schema if names is None or f.name in names])
+
+    @cached_property
+    def change_schema(self) -> pa.Schema:
+        """The columns of a `ChangeBatch`: the table's own, then `_op`, `_unchanged`, `_before`."""
+        return pa.schema(
+            [
+                *self.row_schema,
+                pa.field(OP, pa.string(), nullable=False),
+                pa.field(UNCHANGED, pa.list_(pa.field("element", pa.string()))),
+                pa.field(BEFORE, self.before_type),
+            ]
+        )
+
+    @cached_property
+    def log_schema(self) -> pa.Schema:
+        """The columns of this table in the change log: the order key first, then the change."""
+        return pa.schema(
+            [
+                pa.field(OFFSET, pa.int64(), nullable=False),
+                pa.field(TRANSACTION, pa.int64(), nullable=False),
+                pa.field(COMMIT_TS, pa.timestamp("us", tz="UTC"), nullable=False),
+                *self.change_schema,
+            ]
+        )
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "schema": self.id.schema,
+            "name": self.id.name,
+            "incarnation": self.incarnation,
+            "columns": [
+                {
+                    "name": c.name,
+                    "number": c.number,
+                    "type": c.type.to_json(),
+                    "nullable": c.nullable,
+                    "missing": c.missing,
+                }
+                for c in self.columns
+            ],
+            "key": list(self.key),
+            "identity": self.identity.value,
+        }
+
+
+@lru_cache(maxsize=4096)
+def _interned(table: Table) -> Table:
+    return table
+
+
+def table_from_json(value: dict[str, Any]) -> Table:
+    """Read what `Table.to_json` wrote; equal tables come back as the same object."""
+    return _interned(
+        Table(
+            id=TableId(value["schema"], value["name"]),
+            incarnation=value["incarnation"],
+            columns=tuple(
+                Column(c["name"], c["number"], ColumnType.from_json(c["type"]), c["nullable"], c["missing"])
+                for c in value["columns"]
+            ),
+            key=tuple(value["key"]),
+            identity=Identity(value["identity"]),
+        )
+    )

@@ -1,0 +1,1 @@
+"""The loop that waits, retries, reads clocks and obeys signals, and decides nothing."""

@@ -1,0 +1,204 @@
+"""What the pipeline asks of a source and of a sink, as Protocols.
+
+A source adapter (`cdcflow.sources.*`) and a sink adapter (`cdcflow.sinks.*`) never know each other; the pipeline
+knows both by these names only. `cdcflow.wiring` is where the concrete classes meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from cdcflow.interleave.messages import Advanced, Chunk, ChunkRead, Committed, MarkSeen, Planned, Visibility
+from cdcflow.model.change import ChangeBatch, Int64s, KeySet, Run, SpooledTransaction, Uint64s
+from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity, Token
+from cdcflow.model.table import Table, TableId
+
+StreamEvent = Committed | MarkSeen | Advanced
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result of `doctor`: `level` ok, warning or error; `remedy` is the exact SQL or setting that mends it."""
+
+    level: Literal["ok", "warning", "error"]
+    subject: str
+    text: str
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """How far the source is ahead of `acknowledged`, in bytes of its log, and how much of it it keeps for us.
+
+    None: the source cannot say. `details` are name and value pairs for people (slot name, wal_status, …).
+    """
+
+    lag_bytes: int | None
+    retained_bytes: int | None
+    details: Mapping[str, str]
+
+
+class Spool(Protocol):
+    """Where a transaction that memory should not hold goes while it arrives. One writer.
+
+    Pieces come in the order of the source's log. The index of a piece's rows counts within the piece from 0.
+    """
+
+    name: str
+
+    def write(self, batches: Sequence[ChangeBatch], subxids: Uint64s | None) -> None:
+        """Append one piece. `subxids` (as long as the piece has rows, in index order) is each row's
+        sub-transaction, None when they cannot be rolled back any more."""
+        ...
+
+    def finish(self) -> None:
+        """Nothing more comes; everything written is in the file (durable only with the log's next `sync`)."""
+        ...
+
+    def discard(self) -> None:
+        """The transaction was rolled back: forget it."""
+        ...
+
+
+OpenSpool = Callable[[], Spool]
+
+
+class Stream(Protocol):
+    """The source's log as it comes, decoded. Used by one thread."""
+
+    def fileno(self) -> int:
+        """The socket to wait on."""
+        ...
+
+    def poll(self) -> Sequence[StreamEvent]:
+        """What has arrived, in order; never waits. Answers the server's keepalives with the acknowledged position.
+
+        An empty result means that nothing whole has arrived. Bounded: a long backlog comes in several calls, and
+        then `ready` is true.
+
+        Raises:
+            SourceUnavailable: the connection is gone; start again from the log's checkpoint.
+            HistoryLost, ConfigurationError: see `cdcflow.errors`.
+        """
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """More can be polled without waiting for the socket."""
+        ...
+
+    def acknowledge(self, position: Position) -> None:
+        """Everything up to here is durable in the log; the server may forget it. Never goes backwards."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ChunkSource(Protocol):
+    """Reads existing rows and writes marks. May be called from several threads at once."""
+
+    def plan(self, table: TableId, generation: int) -> Planned:
+        """Pin what will be read and its upper bound."""
+        ...
+
+    def write_mark(self, token: Token) -> None:
+        """Commit a mark at the source; on return it is there."""
+        ...
+
+    def read_chunk(self, chunk: Chunk) -> ChunkRead:
+        """Read one chunk, each part in one snapshot taken after this call began."""
+        ...
+
+    def snapshot(self) -> Visibility: ...
+
+    def heartbeat(self) -> None:
+        """Write something harmless to the source's log, so that our position moves while tables are idle."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Source(Protocol):
+    """A database whose changes and rows we read."""
+
+    def identity(self) -> SourceIdentity: ...
+
+    def prepare(self, checkpoint: Checkpoint, log_id: str) -> Checkpoint:
+        """Make or check everything the stream needs (slot, publication), without ever losing a position.
+
+        With `checkpoint.position` None a new place in the source's log is made and returned in the checkpoint's
+        `position` and `source`; else the place is checked to be still ours and whole.
+
+        Raises:
+            HistoryLost: the source no longer has the log from `checkpoint.position` on.
+            ConfigurationError: a setting, grant or table must change; the message names the SQL.
+        """
+        ...
+
+    def tables(self) -> Sequence[Table]:
+        """The captured tables as they are now, sorted by name."""
+        ...
+
+    def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
+        """Start reading after `checkpoint.position`. Transactions up to it are never delivered again."""
+        ...
+
+    def chunks(self) -> ChunkSource: ...
+
+    def doctor(self) -> Sequence[Finding]: ...
+
+    def status(self, acknowledged: Position | None) -> SourceStatus: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """Transactions with their numbers: the rows of `run` have the offsets from `first_offset` on, its transactions
+    the numbers from `first_transaction` on, and `commit_clock` (microseconds) one entry each."""
+
+    run: Run | SpooledTransaction
+    first_offset: Offset
+    first_transaction: int
+    commit_clock: Int64s
+
+
+class Log(Protocol):
+    """A change log opened for writing by its only writer. `append`, `cut` and `sync` are called by one thread each:
+    `append` and `cut` by the pipeline's, `sync` possibly by another one at the same time."""
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The last durable cut's checkpoint."""
+        ...
+
+    def append(self, numbered: Numbered) -> None: ...
+
+    def cut(self, checkpoint: Checkpoint) -> None:
+        """Everything appended so far may become visible with this checkpoint, once it is synced."""
+        ...
+
+    def sync(self) -> Checkpoint:
+        """Make the last cut written before this call durable, and return its checkpoint.
+
+        Raises:
+            SinkUnavailable: no room; nothing after the last durable cut counts.
+            InvariantViolated: fsync failed; the process must stop.
+        """
+        ...
+
+    def open_spool(self) -> Spool: ...
+
+    def delivered(self, xids: Uint64s) -> Uint64s:
+        """Those of these transaction ids (compared by their low 32 bits) that are in the log already."""
+        ...
+
+    def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
+        """Keys of this table's rows from offset `since` on that came with unchanged columns."""
+        ...
+
+    def close(self) -> None:
+        """Seal what is there, give up the lock."""
+        ...

@@ -1,0 +1,1 @@
+"""Places where the change log is kept. They do not know the sources."""

@@ -1,0 +1,1 @@
+"""Databases that are read, one package each. They do not know the sinks, nor each other."""
