@@ -81,6 +81,9 @@ class Chunk:
 
     kind "range": from `after` (exclusive; None: from the start) about `size` units (PostgreSQL: pages) onwards,
     never beyond the plan's bound. kind "keys": the rows with these `keys`, as they are now, where they still are.
+    kind "whole": the whole table in one snapshot (a table without a key: its rows cannot be replayed over each other,
+    so they must stand exactly between the transactions that the snapshot sees and those that it does not); the run
+    that answers it begins with a truncate.
     `number` counts the chunks of one generation of the table from 1; `low` is the token written before it.
     """
 
@@ -91,7 +94,7 @@ class Chunk:
     after: str | None
     size: int
     low: Token
-    kind: Literal["range", "keys"] = "range"
+    kind: Literal["range", "keys", "whole"] = "range"
     keys: KeySet | None = None
 
 
@@ -132,7 +135,8 @@ class MarkWritten:
 class Planned:
     """A table can be read: `plan` pins what is read and its fixed upper bound; `size` is a first chunk's size.
 
-    `units` is how many units the whole plan has, for progress and for the end of a range.
+    `units` is how many units the whole plan has, for progress and for the end of a range. `whole`: the table has no
+    key and must be read by one chunk of kind "whole".
     """
 
     table: TableId
@@ -141,6 +145,7 @@ class Planned:
     size: int
     units: int
     shape: Shape
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

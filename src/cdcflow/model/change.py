@@ -52,8 +52,9 @@ class ChangeBatch:
     What the columns mean: `_op` is c, u, d, r or t. `_unchanged` lists the columns whose value the source did not
     send (NULL when it sent all); such a column's cell is NULL and means nothing. On `d` the table's columns hold
     the old row, on `t` they are all NULL and `_unchanged` is NULL. `_before` is the old row where the source gives
-    one: on `u` under REPLICA IDENTITY FULL, and on the `c` of a key change (which follows the `d` of the old key),
-    where it holds at least the old key. A `c` without `_before` is a plain insert.
+    one: on `u` under REPLICA IDENTITY FULL, and on the `c` of a key change, where it holds at least the old key.
+    Such a `c` follows directly (next index) on the `d` of the old key. A `c` without `_before` is a plain insert.
+    In a table without a key every update is a key change, so there is no `u`.
     """
 
     table: Table
