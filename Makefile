@@ -1,0 +1,94 @@
+# Two targets matter: `make demo` shows the whole thing on real data, `make test` proves it. `make help` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.ONESHELL:
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(shell command -v $(p) 2>/dev/null)))
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+JARS := $(VENV)/.jars
+SEEDS ?= 10000
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+# ── what a fresh machine needs ───────────────────────────────────────────────────────────────────────────────
+
+.PHONY: python java
+python:
+	@if [ -z "$(PYTHON)" ] || ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+		echo "cdcflow needs Python 3.11 or newer; found: $$("$(PYTHON)" --version 2>&1 || echo none). Set PYTHON=/path/to/python3.11" >&2
+		exit 1
+	fi
+
+java:
+	@java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java
+	if ! version=$$("$$java" -version 2>&1 | sed -nE 's/.*version "([0-9]+).*/\1/p') || [ "$${version:-0}" -lt 17 ]; then
+		echo "cdcflow's Spark job needs Java 17 or newer; found: $${version:-none}. Install one (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME" >&2
+		exit 1
+	fi
+
+$(INSTALLED): pyproject.toml constraints.txt | python
+	@echo "installing cdcflow and what it needs into $(VENV) (once) …"
+	[ -x $(BIN)/python ] || "$(PYTHON)" -m venv $(VENV)
+	export PIP_CONSTRAINT=$(abspath constraints.txt) PIP_DISABLE_PIP_VERSION_CHECK=1
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[demo]' --group dev
+	touch $@
+
+$(JARS): $(INSTALLED) src/cdcflow/spark/jars.py | java
+	@echo "fetching Spark's jars into the cache (once) …"
+	$(BIN)/python -m cdcflow.spark.jars
+	touch $@
+
+.PHONY: setup
+setup: $(INSTALLED) $(JARS) ## install everything, do nothing else
+
+# ── see it ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+.PHONY: demo
+demo: setup ## capture a busy PostgreSQL into Delta tables, kill the daemon on the way, prove the result
+	@$(BIN)/cdcflow demo $(DEMO)
+
+# ── prove it ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+.PHONY: test
+test: setup lint ## lint, types, floors and every test, with real servers (what CI runs)
+	@$(BIN)/python -m pytest $(PYTEST)
+
+.PHONY: lint
+lint: $(INSTALLED) ## format, lint, types, import floors
+	@$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+.PHONY: unit
+unit: $(INSTALLED) ## only the tests that start no server
+	@$(BIN)/python -m pytest tests/unit tests/scenarios tests/contracts $(PYTEST)
+
+.PHONY: simulate
+simulate: $(INSTALLED) ## SEEDS=10000 seeded schedules of the simulation
+	@$(BIN)/python tests/simulation/run.py --seeds $(SEEDS)
+
+# ── measure it ───────────────────────────────────────────────────────────────────────────────────────────────
+
+.PHONY: bench
+bench: $(INSTALLED) ## capture and backfill speed as ratios to the raw transfer in the same run
+	@$(BIN)/python bench/run.py $(BENCH)
+
+# ── tidy ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+.PHONY: format
+format: $(INSTALLED) ## rewrite the sources in the house format
+	@$(BIN)/ruff format --quiet .
+	$(BIN)/ruff check --quiet --fix .
+
+.PHONY: clean
+clean: ## remove what the targets made here (the jar cache stays)
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo-*
