@@ -1,0 +1,37 @@
+"""Fixtures that all integration tests share: real servers, one fresh database a test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from cdcflow.testing.postgres import Database, PostgresServer, binaries
+
+_numbers = itertools.count(1)
+_INSTALLED = binaries()
+
+
+@pytest.fixture(scope="session", params=sorted(_INSTALLED), ids=str)
+def postgres_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    """A running server; every test that uses it runs once with each PostgreSQL that is installed here."""
+    with PostgresServer(_INSTALLED[request.param]) as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres_server: PostgresServer) -> Iterator[Database]:
+    """A fresh database on `postgres_server`, gone after the test together with its slots and sessions."""
+    made = postgres_server.create_database(f"test_{next(_numbers)}")
+    yield made
+    if not postgres_server.is_running:
+        postgres_server.start()
+    made.drop()
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """A server for one test alone, which it may stop, kill, or start with other settings."""
+    with PostgresServer() as server:
+        yield server

@@ -1,0 +1,58 @@
+"""The servers that the other tests rely on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from cdcflow.testing.postgres import Database, PostgresServer
+
+pytestmark = pytest.mark.postgres
+
+
+def test_server_serves_logical_decoding(database: Database) -> None:
+    """Every source test needs this much."""
+    assert database.execute("SHOW wal_level") == [("logical",)]
+    assert database.execute("SELECT current_database()") == [(database.name,)]
+    assert database.server.psql("SELECT 1", database.name) == "1\n"
+
+
+def test_killed_server_forgets_what_was_not_written_and_restarts(own_postgres: PostgresServer) -> None:
+    """The crash tests rely on a kill that hits all processes at once (E2: an asynchronous commit is erased)."""
+    own_postgres.reload(wal_writer_delay="10s")
+    own_postgres.execute("CREATE TABLE t (a int)")
+    with own_postgres.connect() as session:
+        session.execute("SET synchronous_commit = off")
+        session.execute("INSERT INTO t VALUES (1)")
+        assert own_postgres.execute("SELECT a FROM t") == [(1,)]
+        own_postgres.kill()
+    own_postgres.start()
+    assert own_postgres.execute("SELECT a FROM t") == []
+
+
+def test_server_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+    """A killed test run must not leave servers behind that eat the machine."""
+    script = (
+        "from cdcflow.testing.postgres import PostgresServer\nimport time\n"
+        "s = PostgresServer()\ns.start()\nprint(s.port, s.directory, flush=True)\ntime.sleep(600)\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert owner.stdout is not None
+    port, directory = owner.stdout.readline().split()
+    psycopg.connect(f"postgresql://postgres@127.0.0.1:{port}/postgres").close()
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.wait()
+    owner.stdout.close()
+    deadline = time.monotonic() + 30
+    while Path(directory).exists():
+        assert time.monotonic() < deadline, "the server outlived its owner"
+        time.sleep(0.05)
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(f"postgresql://postgres@127.0.0.1:{port}/postgres")
