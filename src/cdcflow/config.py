@@ -6,10 +6,20 @@ references (`${env:NAME}`, `${file:path}`) and are resolved when they are used, 
 
 from __future__ import annotations
 
+import difflib
+import os
+import re
+import stat
+import types
+import typing
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+
+from cdcflow.errors import ConfigurationError
 
 _UNITS = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _TIMES = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -35,9 +45,16 @@ Bytes = Annotated[int, _with_unit(_UNITS, "64MiB"), Field(gt=0)]
 Seconds = Annotated[float, _with_unit(_TIMES, "10s"), Field(gt=0)]
 Special = Literal["stop", "null", "text", "clamp"]
 
+_REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+_NAME_PART = r'(?:"(?:[^"]|"")+"|[^".\s]+)'
+_PATTERN = re.compile(rf"!?{_NAME_PART}\.{_NAME_PART}")
+_COLUMN = re.compile(rf"{_NAME_PART}\.{_NAME_PART}\.{_NAME_PART}")
+_LISTEN = re.compile(r"(?:\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}")
+
 
 class Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # A ValidationError must not repeat what was given: it may be a secret in the wrong place (hard case S03).
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class Backfill(Settings):
@@ -76,6 +93,51 @@ class Postgres(Settings):
     spool_bytes_max: Bytes = 32 << 20
     backfill: Backfill = Backfill()
 
+    @field_validator("url")
+    @classmethod
+    def _url_without_password(cls, url: str) -> str:
+        if not re.match(r"postgres(ql)?://", url):
+            raise ValueError("must look like postgresql://user@host:5432/database")
+        authority, _, query = url.partition("?")
+        secrets = {name for name, _ in parse_qsl(query) if name.lower() in ("password", "sslpassword")}
+        if secrets or re.match(r"[^:]+://[^@]*:[^@]*@", authority):
+            raise ValueError("holds a password; take it out and set source.password: ${env:NAME} or ${file:path}")
+        return url
+
+    @field_validator("password")
+    @classmethod
+    def _password_by_reference(cls, password: str | None) -> str | None:
+        if password is not None and _REFERENCE.fullmatch(password) is None:
+            raise ValueError("must be a reference, not the password itself: ${env:NAME} or ${file:path}")
+        return password
+
+    @field_validator("tables")
+    @classmethod
+    def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            if _PATTERN.fullmatch(pattern) is None:
+                raise ValueError(
+                    f'"{pattern}" is no table pattern; write schema.name, with * for any, ! in front to leave out'
+                )
+        if all(pattern.startswith("!") for pattern in patterns):
+            raise ValueError("selects no table; name at least one pattern without !")
+        return patterns
+
+    @field_validator("unconstrained_numeric")
+    @classmethod
+    def _numeric(cls, policy: str) -> str:
+        if policy != "text" and re.fullmatch(r"decimal\(\d{1,2},\d{1,2}\)", policy) is None:
+            raise ValueError("must be text or decimal(precision,scale)")
+        return policy
+
+    @field_validator("columns")
+    @classmethod
+    def _full_column_names(cls, columns: dict[str, str]) -> dict[str, str]:
+        for name in columns:
+            if _COLUMN.fullmatch(name) is None:
+                raise ValueError(f'"{name}" is no full column name; write schema.table.column')
+        return columns
+
 
 class Seal(Settings):
     bytes_max: Bytes = 64 << 20
@@ -94,7 +156,17 @@ class Merge(Settings):
 
 
 class Service(Settings):
+    """HTTP health, metrics and status. `hosts` are names it may be asked by, besides `listen`'s and addresses."""
+
     listen: str | None = None
+    hosts: tuple[str, ...] = ()
+
+    @field_validator("listen")
+    @classmethod
+    def _host_and_port(cls, listen: str | None) -> str | None:
+        if listen is not None and (_LISTEN.fullmatch(listen) is None or int(listen.rpartition(":")[2]) > 65535):
+            raise ValueError("must be host:port, such as 127.0.0.1:8079")
+        return listen
 
 
 class Config(Settings):
@@ -104,3 +176,191 @@ class Config(Settings):
     log: FileLog
     merge: Merge = Merge()
     service: Service = Service()
+
+
+def load(path: Path | str) -> Config:
+    """Read a settings file. Relative paths in it are taken from the folder it lies in.
+
+    Raises:
+        ConfigurationError: one line a mistake, each with its place in the file.
+    """
+    path = Path(path)
+    node = _composed(path)
+    places: Places = {}
+    _note_places(path, node, (), places)
+    try:
+        config = Config.model_validate(yaml.SafeLoader("").construct_document(node))
+    except ValidationError as error:
+        lines = [_line(path, places, tuple(e["loc"]), e["type"], e["msg"]) for e in error.errors(include_input=False)]
+        raise ConfigurationError("\n".join(lines)) from None
+    except yaml.constructor.ConstructorError as error:
+        raise ConfigurationError(
+            f"{_at(path, error.problem_mark)}: this value cannot be read; put it in quotes"
+        ) from None
+    return _rebased(config, path.parent.absolute())
+
+
+def secret(reference: str | None) -> str | None:
+    """The secret that a reference of the settings names, read anew at every call; None for None.
+
+    Raises:
+        ConfigurationError: it is not there, or everybody on the machine may read its file.
+    """
+    if reference is None:
+        return None
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
+        raise ConfigurationError("a secret is given as such; write a reference: ${env:NAME} or ${file:path}")
+    kind, name = match.groups()
+    return _secret_from_environment(name) if kind == "env" else _secret_from_file(Path(name).expanduser())
+
+
+def _secret_from_environment(name: str) -> str:
+    try:
+        return os.environ[name]
+    except KeyError:
+        raise ConfigurationError(
+            f"the settings take a secret from the environment variable {name}, which is not set",
+            remedy=f"set {name} where cdcflow is started",
+        ) from None
+
+
+def _secret_from_file(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            if os.fstat(file.fileno()).st_mode & stat.S_IROTH:
+                raise ConfigurationError(
+                    f"everybody on this machine may read the secret in {path}", remedy=f"chmod o-rwx {path}"
+                )
+            return file.read().rstrip("\r\n")
+    except OSError as error:
+        raise ConfigurationError(f"the settings take a secret from {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"the secret in {path} is not UTF-8 text") from None
+
+
+# ── places in the file ──────────────────────────────────────────────────────────────────────────────────────
+
+Place = tuple[str | int, ...]
+Places = dict[Place, yaml.Mark]
+
+
+def _composed(path: Path) -> yaml.Node:
+    try:
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"there is no settings file {path}", remedy="run `cdcflow init` to write one, or name yours with --config"
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(f"the settings file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"the settings file {path} is not UTF-8 text") from None
+    except yaml.composer.ComposerError as error:
+        # Not its own words: they repeat what stands there, which may be a password that begins with *.
+        raise ConfigurationError(f"{_at(path, error.problem_mark)}: a value that begins with * needs quotes") from None
+    except yaml.MarkedYAMLError as error:
+        raise ConfigurationError(f"{_at(path, error.problem_mark)}: not YAML: {error.problem}") from None
+    except yaml.YAMLError:
+        raise ConfigurationError(f"{path}: not YAML: a character that YAML does not allow") from None
+    if not isinstance(node, yaml.MappingNode):
+        raise ConfigurationError(
+            f"{path}: holds no settings", remedy="run `cdcflow init` elsewhere to see a whole file"
+        )
+    return node
+
+
+def _note_places(path: Path, node: yaml.Node, place: Place, places: Places) -> None:
+    if len(place) > 16:
+        raise ConfigurationError(f"{_at(path, node.start_mark)}: settings are not nested this deep")
+    if node.tag.startswith("!"):
+        raise ConfigurationError(f"{_at(path, node.start_mark)}: a value that begins with ! needs quotes")
+    match node:
+        case yaml.MappingNode():
+            for key, value in node.value:
+                inner = (*place, str(key.value) if isinstance(key, yaml.ScalarNode) else "?")
+                if inner in places:
+                    raise ConfigurationError(f"{_at(path, key.start_mark)}: {_dotted(inner)} is set twice")
+                places[inner] = key.start_mark
+                _note_places(path, value, inner, places)
+        case yaml.SequenceNode():
+            for number, value in enumerate(node.value):
+                places[(*place, number)] = value.start_mark
+                _note_places(path, value, (*place, number), places)
+        case _:
+            pass
+
+
+def _line(path: Path, places: Places, place: Place, kind: str, message: str) -> str:
+    """One mistake as one line, at the nearest place that stands in the file."""
+    found = next((places[place[:n]] for n in range(len(place), 0, -1) if place[:n] in places), None)
+    name = _dotted(place)
+    match kind:
+        case "extra_forbidden":
+            text = f"unknown setting {name}{_nearest(place)}"
+        case "missing":
+            text = f"{name} is missing"
+        case _:
+            text = f"{name} {message.removeprefix('Value error, ').replace('Input should be', 'must be')}"
+    return f"{_at(path, found)}: {text}"
+
+
+def _nearest(place: Place) -> str:
+    *parents, wrong = place
+    model = _model_at(tuple(parents))
+    names = [] if model is None else list(model.model_fields)
+    close = difflib.get_close_matches(str(wrong), names, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {_dotted((*parents, close[0]))}?"
+    elsewhere = [p for p in _all_names(Config, ()) if p[-1] == wrong]
+    if elsewhere:
+        return f"; it belongs at {_dotted(elsewhere[0])}"
+    return f"; known here: {', '.join(names)}" if names else ""
+
+
+def _model_at(place: Place) -> type[Settings] | None:
+    model: type[Settings] = Config
+    for name in place:
+        inner = _inner_model(model, str(name))
+        if inner is None:
+            return None
+        model = inner
+    return model
+
+
+def _inner_model(model: type[Settings], name: str) -> type[Settings] | None:
+    field = model.model_fields.get(name)
+    if field is None:
+        return None
+    annotation = field.annotation
+    choices = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    return next((c for c in choices if isinstance(c, type) and issubclass(c, Settings)), None)
+
+
+def _all_names(model: type[Settings], place: Place) -> list[Place]:
+    names: list[Place] = []
+    for name in model.model_fields:
+        inner = _inner_model(model, name)
+        names += [(*place, name)] if inner is None else _all_names(inner, (*place, name))
+    return names
+
+
+def _dotted(place: Place) -> str:
+    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place).removeprefix(".")
+
+
+def _at(path: Path, mark: yaml.Mark | None) -> str:
+    return str(path) if mark is None else f"{path}:{mark.line + 1}:{mark.column + 1}"
+
+
+def _rebased(config: Config, folder: Path) -> Config:
+    password = config.source.password
+    if password is not None and password.startswith("${file:"):
+        password = f"${{file:{folder / Path(password[7:-1]).expanduser()}}}"
+    return config.model_copy(
+        update={
+            "source": config.source.model_copy(update={"password": password}),
+            "log": config.log.model_copy(update={"path": folder / config.log.path.expanduser()}),
+            "merge": config.merge.model_copy(update={"warehouse": folder / config.merge.warehouse.expanduser()}),
+        }
+    )
