@@ -199,6 +199,18 @@ class Log(Protocol):
         """Keys of this table's rows from offset `since` on that came with unchanged columns."""
         ...
 
-    def close(self) -> None:
-        """Seal what is there, give up the lock."""
+    def seal_due(self, now_s: float) -> bool:
+        """The hot end is large or old enough to be sealed (`now_s`: a monotonic clock). Cheap; asked often."""
+        ...
+
+    def roll(self) -> None:
+        """Close the hot end at the cut just written and begin a new one. Called only directly after a cut."""
+        ...
+
+    def seal_pending(self) -> None:
+        """Turn what was rolled into immutable segments. Slow; may run in another thread beside everything else."""
+        ...
+
+    def close(self, *, seal: bool = True) -> None:
+        """Give up the lock; with `seal`, first roll and seal what is whole, so that a merge sees all of it."""
         ...

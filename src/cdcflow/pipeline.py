@@ -1,1 +1,0 @@
-"""The loop that waits, retries, reads clocks and obeys signals, and decides nothing."""

@@ -1,0 +1,15 @@
+"""The loop that waits, retries, reads clocks and obeys signals, and decides nothing.
+
+    ┌ stream thread (the loop) ────────────────────────────────┐      ┌ sync thread ┐    ┌ seal thread ┐
+    │ poll ─▶ Interleave.step ─▶ append, cut ─▶ ask for a sync ─┼────▶ │ fsync       │    │ Parquet     │
+    │   ▲ acknowledge ◀──────────────── durable checkpoint ◀────┼───── │             │    │             │
+    └───┼──────────────────────────────────────────────────────┘      └─────────────┘    └─────────────┘
+        └── answers of errands: plans, marks, chunks, snapshots (a few threads, one connection each)
+
+Lives here: one attempt at capturing (`attempt`), its threads (`errands`, `durability`), and the retry around it
+(`capture`). Never here: what comes first (`cdcflow.interleave`), SQL (`cdcflow.sources`), bytes (`cdcflow.changelog`).
+"""
+
+from cdcflow.pipeline.capture import Capture
+
+__all__ = ["Capture"]

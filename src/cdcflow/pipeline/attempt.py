@@ -1,0 +1,371 @@
+"""One attempt at capturing: from the log's checkpoint, until it is told to stop or something breaks.
+
+Nothing of an attempt outlives it but the log. After a broken connection, a full disk or a changed list of tables the
+next attempt begins from the log's last durable cut with a new epoch, exactly as a new process would: one way to
+start, tried all the time, instead of a repair for each thing that can break.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+
+import numpy as np
+
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.interleave.machine import Interleave, Limits
+from cdcflow.interleave.messages import (
+    Append,
+    Backfill,
+    Cut,
+    Effect,
+    Input,
+    PlanTable,
+    ReadChunk,
+    SnapshotTaken,
+    TakeSnapshot,
+    Tick,
+    Told,
+    Visibility,
+    WriteMark,
+    XidSnapshot,
+)
+from cdcflow.interleave.progress import Progress
+from cdcflow.model.change import Run, SpooledTransaction, Uint64s, commit_clock
+from cdcflow.model.position import Checkpoint, Epoch
+from cdcflow.model.table import Table, TableId
+from cdcflow.pipeline.durability import Durability
+from cdcflow.pipeline.errands import Errands
+from cdcflow.pipeline.wake import Bell
+from cdcflow.ports import ChunkSource, Log, Numbered, Source, Stream
+
+OnEvent = Callable[[str, Mapping[str, object]], None]
+
+IDLE_WAIT_S = 0.1
+UNSYNCED_BYTES_MAX = 256 << 20
+"""Stop reading the source while this much is appended and not yet durable: the disk sets the pace then."""
+
+IDS_ABOVE_XMAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What an attempt is for. `backfill`: None reads new tables only; else these are read (again), () being all.
+
+    `once`: stop when the ordered tables are read. `accept_history_loss`: an operator's word that a new place in the
+    source's log may be made after the old one was lost; every table is read anew then.
+    """
+
+    backfill: tuple[str, ...] | None = None
+    once: bool = False
+    accept_history_loss: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often the loop looks after things, in seconds."""
+
+    heartbeat_s: float = 10.0
+    tables_look_s: float = 30.0
+    stop_s: float = 8.0
+
+
+class TablesChanged(Exception):
+    """The list of captured tables is another one now; the next attempt takes it up."""
+
+
+class Attempt:
+    """Opens nothing itself: it is given a source and a log, and leaves both to its caller to close."""
+
+    def __init__(
+        self,
+        source: Source,
+        log: Log,
+        *,
+        log_id: str,
+        epoch: Epoch,
+        limits: Limits,
+        orders: Orders,
+        pace: Pace,
+        requests: SimpleQueue[Input],
+        bell: Bell,
+        on_event: OnEvent,
+    ) -> None:
+        self._source = source
+        self._log = log
+        self._pace = pace
+        self._orders = orders
+        self._requests = requests
+        self._bell = bell
+        self._on_event = on_event
+        self._epoch = epoch
+        checkpoint = self._placed(log_id)
+        self.tables: tuple[Table, ...] = tuple(source.tables())
+        self._chunks: ChunkSource = source.chunks()
+        self._machine = self._machine_from(checkpoint, limits)
+        self._stream: Stream = source.stream(checkpoint, log.open_spool)
+        self._errands = Errands(self._chunks, threads=limits.chunks_per_window + 2, ring=bell.ring)
+        self._durability = Durability(log, bell.ring)
+        self._checkpoint = checkpoint
+        self._acknowledged = checkpoint
+        self._unsynced: deque[tuple[int, int]] = deque()  # (cut number, bytes appended before it)
+        self._bytes_since_cut = 0
+        self._ordered: tuple[TableId, ...] = ()
+        self._looked_at_tables = self._beat_at = time.monotonic()
+        self._rate: deque[tuple[float, int]] = deque(maxlen=64)
+        self.rows = {"captured": 0, "read": 0}
+
+    # ── starting ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _placed(self, log_id: str) -> Checkpoint:
+        """The checkpoint to start from, durable in the log before anything is read from there."""
+        before = self._log.checkpoint
+        asked = {**before.source, **({"accept_history_loss": "yes"} if self._orders.accept_history_loss else {})}
+        placed = self._source.prepare(replace(before, source=asked), log_id)
+        lost = placed.source.get("history") == "lost"
+        kept = {k: v for k, v in placed.source.items() if k not in ("accept_history_loss", "history")}
+        placed = replace(placed, source=kept, epoch=self._epoch)
+        if placed.position != before.position or kept != dict(before.source):
+            placed = replace(placed, cut=placed.cut + 1)
+            self._log.cut(placed)
+            self._log.sync()
+        self._lost = lost
+        return placed
+
+    def _machine_from(self, checkpoint: Checkpoint, limits: Limits) -> Interleave:
+        """A machine that remembers what only the log still knows: ids delivered earlier, keys of partial rows."""
+        progress = Progress.from_json(checkpoint.progress)
+        partial = {
+            table: keys
+            for table, state in progress.tables.items()
+            if state.state in ("reading", "paused") and (keys := self._log.partial_keys(table, state.since)) is not None
+        }
+        return Interleave(
+            epoch=self._epoch,
+            checkpoint=checkpoint,
+            tables={t.id: t for t in self.tables},
+            limits=limits,
+            delivered=self._log.delivered(maybe_hidden(self._chunks.snapshot())),
+            partial=partial,
+        )
+
+    def _begin(self) -> None:
+        if self._lost:
+            self._handle(Backfill(tuple(t.id for t in self.tables)))
+        elif self._orders.backfill is not None:
+            self._ordered = table_ids(self._orders.backfill, self.tables)
+            self._handle(Backfill(self._ordered))
+
+    # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self, stopping: Callable[[], bool]) -> None:
+        """Capture until `stopping` says so, or with `once` until the ordered tables are read. Ends at a cut.
+
+        Raises whatever ends the attempt early; what is durable stays, and the rest counts as never read.
+        """
+        self._on_event("capture started", {"epoch": self._epoch, "tables": len(self.tables)})
+        self._begin()
+        while not stopping() and not self._served():
+            self._turn()
+        self._finish()
+
+    def _turn(self) -> None:
+        busy = self._unsynced_bytes() > UNSYNCED_BYTES_MAX
+        if not (self._stream.ready and not busy):
+            self._bell.wait(self._stream.fileno(), IDLE_WAIT_S)
+        self._durability.check()
+        self._handle(Tick(time.monotonic_ns() // 1000))
+        if not busy:
+            for event in self._stream.poll():
+                self._handle(event)
+        for answer in self._errands.answers():
+            self._handle(answer)
+        for request in self._requested():
+            self._handle(request)
+        self._acknowledge()
+        self._look_after()
+
+    def _handle(self, given: Input) -> None:
+        for effect in self._machine.step(given):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Append():
+                self._append(effect)
+            case Cut():
+                self._cut(effect)
+            case PlanTable() | WriteMark() | ReadChunk() | TakeSnapshot():
+                self._errands.send(effect)
+            case Told(event, fields):
+                self._on_event(event, dict(fields))
+
+    def _append(self, append: Append) -> None:
+        run = append.run
+        assert isinstance(run, Run | SpooledTransaction)  # noqa: S101 - the product's only two kinds of Transactions
+        stamps = run.commit_ts if isinstance(run, Run) else np.array([run.commit_ts], np.int64)
+        clock = commit_clock(self._checkpoint.commit_clock, stamps)
+        self._log.append(Numbered(run, append.first_offset, append.first_transaction, clock))
+        self._checkpoint = replace(self._checkpoint, commit_clock=int(clock[-1]))
+        self._bytes_since_cut += run.bytes
+        self.rows["read" if run.kind == "read" else "captured"] += run.rows
+
+    def _cut(self, cut: Cut) -> None:
+        self._checkpoint = replace(
+            self._checkpoint,
+            position=cut.position,
+            next_offset=cut.next_offset,
+            next_transaction=cut.next_transaction,
+            cut=cut.number,
+            progress=cut.progress,
+        )
+        self._log.cut(self._checkpoint)
+        self._unsynced.append((cut.number, self._bytes_since_cut))
+        self._bytes_since_cut = 0
+        self._durability.ask_sync()
+        if self._log.seal_due(time.monotonic()):
+            self._roll()
+
+    def _roll(self) -> None:
+        self._log.roll()
+        self._durability.ask_seal()
+
+    def _acknowledge(self) -> None:
+        # The server drops log that it believes we have. Only a checkpoint that `sync` has returned is said to it:
+        # an early word here is data lost on the next crash, and nothing would tell us.
+        durable = self._durability.durable
+        if durable is self._acknowledged or durable.position is None:
+            return
+        self._acknowledged = durable
+        while self._unsynced and self._unsynced[0][0] <= durable.cut:
+            self._unsynced.popleft()
+        self._stream.acknowledge(durable.position)
+
+    def _look_after(self) -> None:
+        now = time.monotonic()
+        if self._bytes_since_cut == 0 and self._log.seal_due(now):
+            self._roll()
+        if now - self._beat_at >= self._pace.heartbeat_s:
+            self._beat_at = now
+            self._errands.call(self._heartbeat)
+        if now - self._looked_at_tables >= self._pace.tables_look_s:
+            self._looked_at_tables = now
+            self._errands.call(self._look_at_tables)
+        if not self._rate or now - self._rate[-1][0] >= 0.25:
+            self._rate.append((now, self.rows["captured"] + self.rows["read"]))
+
+    def _requested(self) -> list[Input]:
+        found: list[Input] = []
+        with contextlib.suppress(Empty):
+            while True:
+                found.append(self._requests.get_nowait())
+        return found
+
+    def _heartbeat(self) -> Input | None:
+        with contextlib.suppress(SourceUnavailable):  # the stream notices too, and has the better words for it
+            self._chunks.heartbeat()
+            return SnapshotTaken(self._chunks.snapshot())
+        return None
+
+    def _look_at_tables(self) -> Input | None:
+        with contextlib.suppress(SourceUnavailable):
+            now = {(t.id, t.incarnation) for t in self._source.tables()}
+            if now != {(t.id, t.incarnation) for t in self.tables}:
+                raise TablesChanged
+        return None
+
+    # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _served(self) -> bool:
+        if not self._orders.once:
+            return False
+        states = self._machine.progress.tables
+        wanted = self._ordered or tuple(t.id for t in self.tables)
+        settled = all(states[t].state in ("done", "failed", "cancelled") for t in wanted)
+        return settled and self._checkpoint.cut == self._durability.durable.cut and self._reported(wanted)
+
+    def _reported(self, wanted: Sequence[TableId]) -> bool:
+        """The log's last cut knows how the ordered tables ended."""
+        logged = self._checkpoint.progress.get("tables", {})
+        now = self._machine.progress
+        assert isinstance(logged, dict)  # noqa: S101 - our own progress JSON
+        return all(logged.get(str(t), {}).get("state") == now.tables[t].state for t in wanted)
+
+    def _finish(self) -> None:
+        """Make the last cut durable and tell the source, then let go of it."""
+        self._durability.ask_sync()
+        if not self._durability.settle(self._pace.stop_s):
+            self._durability.check()
+        self._acknowledge()
+        self._on_event(
+            "capture stopped", {"cut": self._acknowledged.cut, "next_offset": self._acknowledged.next_offset}
+        )
+
+    def close(self) -> None:
+        """Stop the threads and leave the source's connections. The log stays open: its owner closes it."""
+        with contextlib.suppress(SourceUnavailable):
+            self._stream.close()
+        self._errands.close()
+        self._durability.stop()
+
+    # ── looking in from outside ─────────────────────────────────────────────────────────────────────────────
+
+    def _unsynced_bytes(self) -> int:
+        return sum(size for _, size in self._unsynced) + self._bytes_since_cut
+
+    def status(self) -> dict[str, object]:
+        """What is going on, as JSON-able values. May be called from any thread."""
+        durable = self._durability.durable
+        return {
+            "epoch": self._epoch,
+            "cut": durable.cut,
+            "position": durable.position,
+            "next_offset": durable.next_offset,
+            "commit_clock": durable.commit_clock,
+            "syncs": self._durability.syncs,
+            "rows_captured": self.rows["captured"],
+            "rows_read": self.rows["read"],
+            "rows_per_second": self._rows_per_second(),
+            "tables": self._machine.progress.to_json()["tables"],
+            **self._machine.window_status(),
+        }
+
+    def _rows_per_second(self) -> float:
+        rate = list(self._rate)
+        recent = [point for point in rate if point[0] >= time.monotonic() - 5]
+        if len(recent) < 2:
+            return 0.0
+        return round((recent[-1][1] - recent[0][1]) / max(recent[-1][0] - recent[0][0], 0.001), 1)
+
+
+def table_ids(names: Sequence[str], tables: Sequence[Table]) -> tuple[TableId, ...]:
+    """The captured tables with these names (`schema.table`); () gives all.
+
+    Raises:
+        ConfigurationError: a name is not among the captured tables; the message lists them.
+    """
+    known = {str(t.id): t.id for t in tables}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigurationError(
+            f"table {', '.join(unknown)} is not captured; captured are: {', '.join(sorted(known)) or 'none'}",
+            remedy="name it as schema.table, and add it to source.tables in cdcflow.yaml if it is missing there",
+        )
+    return tuple(known[name] for name in names) or tuple(known.values())
+
+
+def maybe_hidden(visibility: Visibility) -> Uint64s:
+    """Ids of transactions that an earlier epoch may have delivered although this look does not see them.
+
+    Those listed as running, and those from xmax on: a transaction that waits for a standby may bear the highest id of
+    all, and then it stands above xmax and in no list.
+    """
+    if not isinstance(visibility, XidSnapshot):
+        return np.empty(0, np.uint64)
+    running = np.array(sorted(visibility.in_progress), np.uint64)
+    above = np.arange(visibility.xmax, visibility.xmax + IDS_ABOVE_XMAX, dtype=np.uint64)
+    return np.concatenate([running, above])

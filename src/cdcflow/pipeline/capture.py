@@ -1,0 +1,179 @@
+"""Capture, with retries: attempt after attempt until it is told to stop or an error says that it must.
+
+`SourceUnavailable` and `SinkUnavailable` are tried again with growing pauses; a try that ran for a while starts the
+pauses anew. Every other error ends the capture, because trying again would not change it (O08).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Protocol
+
+import tenacity
+
+from cdcflow.errors import ConfigurationError, OutcomeUnknown, SinkUnavailable, SourceUnavailable
+from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Resume
+from cdcflow.model.position import Epoch, SourceIdentity
+from cdcflow.pipeline.attempt import Attempt, OnEvent, Orders, Pace, TablesChanged, table_ids
+from cdcflow.pipeline.wake import Bell
+from cdcflow.ports import Log, Source
+
+HEALTHY_AFTER_S = 30.0
+
+
+class OpenedLog(Log, Protocol):
+    """A log that a pipeline owns: it also knows its id and the epoch of this opening."""
+
+    @property
+    def log_id(self) -> str: ...
+    @property
+    def epoch(self) -> Epoch: ...
+
+
+class Capture:
+    """A capture of one source into one log. `run` blocks; everything else may be called from any thread."""
+
+    def __init__(
+        self,
+        *,
+        open_source: Callable[[], Source],
+        open_log: Callable[[SourceIdentity], OpenedLog],
+        limits: Limits,
+        orders: Orders,
+        pace: Pace,
+        on_event: OnEvent,
+    ) -> None:
+        self._open_source = open_source
+        self._open_log = open_log
+        self._limits = limits
+        self._orders = orders
+        self._pace = pace
+        self._on_event = on_event
+        self._requests: SimpleQueue[Input] = SimpleQueue()
+        self._stop = threading.Event()
+        self._bell = Bell()
+        self._attempt: Attempt | None = None
+        self._waiting_for: str | None = None
+        self._attempts = 0
+
+    def run(self) -> None:
+        """Capture until `stop`, or until the orders are served. Everything that was cut is durable on return.
+
+        Raises:
+            ConfigurationError, HistoryLost, InvariantViolated: trying again would not help.
+        """
+        for attempt in tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type((SourceUnavailable, SinkUnavailable, OutcomeUnknown, TablesChanged)),
+            wait=self._pause_s,
+            stop=tenacity.stop_when_event_set(self._stop),
+            sleep=self._stop.wait,
+            before_sleep=self._tell_retry,
+            reraise=True,
+        ):
+            with attempt:
+                self._once()
+
+    def stop(self) -> None:
+        """Ask it to stop at the next cut. Safe in a signal handler."""
+        self._stop.set()
+        self._bell.ring()
+
+    def _once(self) -> None:
+        self._attempts += 1
+        self._began = time.monotonic()
+        source = self._open_source()
+        try:
+            log = self._open_log(source.identity())
+            whole = False
+            try:
+                self._run_on(source, log)
+                whole = True
+            finally:
+                log.close(seal=whole)
+        finally:
+            source.close()
+
+    def _run_on(self, source: Source, log: OpenedLog) -> None:
+        attempt = Attempt(
+            source,
+            log,
+            log_id=log.log_id,
+            epoch=log.epoch,
+            limits=self._limits,
+            orders=self._orders,
+            pace=self._pace,
+            requests=self._requests,
+            bell=self._bell,
+            on_event=self._on_event,
+        )
+        self._attempt, self._waiting_for = attempt, None
+        # An operator's word counts once: what the first attempt made durable is not ordered again by a retry.
+        self._orders = Orders(self._orders.backfill, self._orders.once)
+        try:
+            attempt.run(self._stop.is_set)
+        finally:
+            self._attempt = None
+            attempt.close()
+
+    def _pause_s(self, state: tenacity.RetryCallState) -> float:
+        if state.outcome is not None and isinstance(state.outcome.exception(), TablesChanged):
+            return 0.0
+        if time.monotonic() - self._began > HEALTHY_AFTER_S:
+            self._attempts = 1
+        return float(min(0.2 * 2 ** (self._attempts - 1), 30.0))
+
+    def _tell_retry(self, state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, TablesChanged):
+            self._on_event("captured tables changed", {})
+            return
+        pause = state.next_action.sleep if state.next_action else 0.0
+        self._waiting_for = str(error)
+        self._on_event(
+            "capture interrupted",
+            {"kind": type(error).__name__, "reason": str(error).split("\n")[0], "next_try_s": round(pause, 1)},
+        )
+
+    def request(self, op: str, tables: Sequence[str], **adjustment: int | None) -> dict[str, object]:
+        """Order something of the running capture: backfill, pause, resume, cancel or adjust, of these tables.
+
+        Returns the names it was ordered for. The effect shows in `status`.
+
+        Raises:
+            ConfigurationError: an unknown table or operation.
+            SourceUnavailable: it is not capturing just now.
+        """
+        attempt = self._attempt
+        if attempt is None:
+            raise SourceUnavailable(f"the capture is waiting to try again: {self._waiting_for or 'starting'}")
+        ids = table_ids(tables, attempt.tables)
+        match op:
+            case "backfill":
+                wanted: list[Input] = [Backfill(ids)]
+            case "pause":
+                wanted = [Pause(t) for t in ids]
+            case "resume":
+                wanted = [Resume(t) for t in ids]
+            case "cancel":
+                wanted = [Cancel(t) for t in ids]
+            case "adjust":
+                wanted = [Adjust(t, adjustment.get("priority"), adjustment.get("rows_per_second_max")) for t in ids]
+            case _:
+                raise ConfigurationError(
+                    f"unknown request {op!r}", remedy="use backfill, pause, resume, cancel or adjust"
+                )
+        for item in wanted:
+            self._requests.put(item)
+        self._bell.ring()
+        return {"op": op, "tables": [str(t) for t in ids]}
+
+    def status(self) -> dict[str, object]:
+        """What is going on, as JSON-able values."""
+        attempt = self._attempt
+        if attempt is None:
+            return {"state": "waiting", "reason": self._waiting_for or "starting"}
+        return {"state": "capturing", **attempt.status()}

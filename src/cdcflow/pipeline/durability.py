@@ -1,0 +1,112 @@
+"""The threads that make the log durable: one syncs, one seals.
+
+Group commit needs no timer: the loop writes while the last fsync runs, and asks for the next one; whatever was cut
+before it begins is in it. The loop acknowledges a position to the source only after reading it from `durable`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from cdcflow.model.position import Checkpoint
+from cdcflow.ports import Log
+
+
+class Worker:
+    """A thread that does one thing whenever it was asked since it last began. Its error waits for `check`."""
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        self._work = work
+        self._turn = threading.Condition()
+        self._asked = 0
+        self._done = 0
+        self._stopping = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def ask(self) -> None:
+        with self._turn:
+            self._asked += 1
+            self._turn.notify_all()
+
+    def check(self) -> None:
+        """Raise what the thread ended with, in the caller's thread."""
+        if self._error is not None:
+            raise self._error
+
+    def settle(self, seconds: float) -> bool:
+        """Wait until everything asked for is done; False when it took longer, or the thread has ended with an error."""
+        with self._turn:
+            asked = self._asked
+            self._turn.wait_for(lambda: self._done >= asked or self._error is not None, seconds)
+            return self._done >= asked and self._error is None
+
+    def stop(self) -> None:
+        """Let the work under way finish, and end the thread."""
+        with self._turn:
+            self._stopping = True
+            self._turn.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._turn:
+                self._turn.wait_for(lambda: self._asked > self._done or self._stopping)
+                if self._stopping:
+                    return
+                asked = self._asked
+            try:
+                self._work()
+            except BaseException as error:  # noqa: BLE001 - raised again by the loop's thread, in `check`
+                with self._turn:
+                    self._error = error
+                    self._turn.notify_all()
+                return
+            with self._turn:
+                self._done = asked
+                self._turn.notify_all()
+
+
+class Durability:
+    """Syncs and seals a log beside the loop, and knows the newest durable checkpoint."""
+
+    def __init__(self, log: Log, ring: Callable[[], None]) -> None:
+        self._log = log
+        self._ring = ring
+        self.durable: Checkpoint = log.checkpoint
+        self.syncs = 0
+        self._syncer = Worker("cdcflow-sync", self._sync)
+        self._sealer = Worker("cdcflow-seal", self._seal)
+
+    def ask_sync(self) -> None:
+        self._syncer.ask()
+
+    def ask_seal(self) -> None:
+        self._sealer.ask()
+
+    def check(self) -> None:
+        self._syncer.check()
+        self._sealer.check()
+
+    def settle(self, seconds: float) -> bool:
+        """Wait until what was cut is durable; False when it is not."""
+        return self._syncer.settle(seconds)
+
+    def stop(self) -> None:
+        self._syncer.stop()
+        self._sealer.stop()
+
+    def _sync(self) -> None:
+        try:
+            self.durable = self._log.sync()
+            self.syncs += 1
+        finally:
+            self._ring()
+
+    def _seal(self) -> None:
+        try:
+            self._log.seal_pending()
+        finally:
+            self._ring()

@@ -1,0 +1,97 @@
+"""What the machine asks of the source beside the stream: plans, marks, chunks, snapshots, on a few threads.
+
+Each answer is an input for the machine. An errand that fails is an answer too (`ChunkFailed`): the machine gives the
+window up and goes on; only a contradiction in cdcflow itself ends the attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.interleave.messages import (
+    ChunkFailed,
+    Input,
+    MarkWritten,
+    PlanTable,
+    ReadChunk,
+    SnapshotTaken,
+    TakeSnapshot,
+    WriteMark,
+)
+from cdcflow.model.table import TableId
+from cdcflow.ports import ChunkSource
+
+Errand = PlanTable | WriteMark | ReadChunk | TakeSnapshot
+
+
+class Errands:
+    """Runs errands on threads; `answers` are taken by the loop."""
+
+    def __init__(self, chunks: ChunkSource, threads: int, ring: Callable[[], None]) -> None:
+        self._chunks = chunks
+        self._ring = ring
+        self._answers: SimpleQueue[Input | BaseException] = SimpleQueue()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cdcflow-errand")
+
+    def send(self, errand: Errand) -> None:
+        self._pool.submit(self._answer, lambda: self._run(errand), _table_of(errand))
+
+    def call(self, work: Callable[[], Input | None]) -> None:
+        """Run something else that takes a connection (a heartbeat); it may give an input for the machine, or none."""
+        self._pool.submit(self._answer, work, None)
+
+    def answers(self) -> list[Input]:
+        """What has come back since the last call. Raises what an errand could not answer for."""
+        found: list[Input] = []
+        while True:
+            try:
+                answer = self._answers.get_nowait()
+            except Empty:
+                return found
+            if isinstance(answer, BaseException):
+                raise answer
+            found.append(answer)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._chunks.close()
+        self._pool.shutdown(wait=True)
+
+    def _answer(self, work: Callable[[], Input | None], table: TableId | None) -> None:
+        answer: Input | BaseException | None
+        try:
+            answer = work()
+        except SourceUnavailable as error:
+            answer = ChunkFailed(table, str(error), retry=True)
+        except ConfigurationError as error:
+            answer = ChunkFailed(table, str(error), retry=False) if table else error
+        except BaseException as error:  # noqa: BLE001 - raised again by the loop's thread, in `answers`
+            answer = error
+        if answer is not None:
+            self._answers.put(answer)
+            self._ring()
+
+    def _run(self, errand: Errand) -> Input:
+        match errand:
+            case PlanTable(table, generation):
+                return self._chunks.plan(table, generation)
+            case WriteMark(token):
+                self._chunks.write_mark(token)
+                return MarkWritten(token)
+            case ReadChunk(chunk):
+                return self._chunks.read_chunk(chunk)
+            case TakeSnapshot():
+                return SnapshotTaken(self._chunks.snapshot())
+
+
+def _table_of(errand: Errand) -> TableId | None:
+    match errand:
+        case PlanTable(table, _):
+            return table
+        case ReadChunk(chunk):
+            return chunk.table
+        case _:
+            return None
