@@ -56,11 +56,13 @@ IDS_ABOVE_XMAX = 100_000
 class Orders:
     """What an attempt is for. `backfill`: None reads new tables only; else these are read (again), () being all.
 
-    `once`: stop when the ordered tables are read. `accept_history_loss`: an operator's word that a new place in the
-    source's log may be made after the old one was lost; every table is read anew then.
+    `given`: the log knows of this order already, from an earlier attempt; it is only waited for. `once`: stop when
+    the ordered tables are read. `accept_history_loss`: an operator's word that a new place in the source's log may
+    be made after the old one was lost; every table is read anew then.
     """
 
     backfill: tuple[str, ...] | None = None
+    given: bool = False
     once: bool = False
     accept_history_loss: bool = False
 
@@ -115,6 +117,7 @@ class Attempt:
         self._unsynced: deque[tuple[int, int]] = deque()  # (cut number, bytes appended before it)
         self._bytes_since_cut = 0
         self._ordered: tuple[TableId, ...] = ()
+        self._began_at_cut = checkpoint.cut + 1
         self._looked_at_tables = self._beat_at = time.monotonic()
         self._rate: deque[tuple[float, int]] = deque(maxlen=64)
         self.rows = {"captured": 0, "read": 0}
@@ -126,14 +129,17 @@ class Attempt:
         before = self._log.checkpoint
         asked = {**before.source, **({"accept_history_loss": "yes"} if self._orders.accept_history_loss else {})}
         placed = self._source.prepare(replace(before, source=asked), log_id)
-        lost = placed.source.get("history") == "lost"
-        kept = {k: v for k, v in placed.source.items() if k not in ("accept_history_loss", "history")}
+        # "history" stays in the checkpoint until the cut that orders the new backfill: a crash between the two must
+        # not leave a log with a hole and nobody who knows.
+        lost = "lost" in (before.source.get("history"), placed.source.get("history"))
+        kept = {k: v for k, v in placed.source.items() if k != "accept_history_loss"} | (
+            {"history": "lost"} if lost else {}
+        )
         placed = replace(placed, source=kept, epoch=self._epoch)
         if placed.position != before.position or kept != dict(before.source):
             placed = replace(placed, cut=placed.cut + 1)
             self._log.cut(placed)
             self._log.sync()
-        self._lost = lost
         return placed
 
     def _machine_from(self, checkpoint: Checkpoint, limits: Limits) -> Interleave:
@@ -154,11 +160,19 @@ class Attempt:
         )
 
     def _begin(self) -> None:
-        if self._lost:
-            self._handle(Backfill(tuple(t.id for t in self.tables)))
-        elif self._orders.backfill is not None:
+        if self._orders.backfill is not None:
             self._ordered = table_ids(self._orders.backfill, self.tables)
+        if self._checkpoint.source.get("history") == "lost":
+            kept = {k: v for k, v in self._checkpoint.source.items() if k != "history"}
+            self._checkpoint = replace(self._checkpoint, source=kept)
+            self._handle(Backfill(tuple(t.id for t in self.tables)))
+        elif self._ordered and not self._orders.given:
             self._handle(Backfill(self._ordered))
+        self._began_at_cut = self._checkpoint.cut
+
+    def order_is_kept(self) -> bool:
+        """The order to backfill is in a durable cut; a later attempt need not give it again."""
+        return self._durability.durable.cut >= self._began_at_cut
 
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -111,13 +112,14 @@ class Capture:
             on_event=self._on_event,
         )
         self._attempt, self._waiting_for = attempt, None
-        # An operator's word counts once: what the first attempt made durable is not ordered again by a retry.
-        self._orders = Orders(self._orders.backfill, self._orders.once)
         try:
             attempt.run(self._stop.is_set)
         finally:
             self._attempt = None
             attempt.close()
+            # An operator's word counts once: what is durable is not ordered again by the next attempt.
+            given = self._orders.given or attempt.order_is_kept()
+            self._orders = replace(self._orders, given=given, accept_history_loss=False)
 
     def _pause_s(self, state: tenacity.RetryCallState) -> float:
         if state.outcome is not None and isinstance(state.outcome.exception(), TablesChanged):
