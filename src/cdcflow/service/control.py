@@ -1,0 +1,160 @@
+"""The control socket: how other commands of the same user talk to a running daemon.
+
+A Unix socket `control.sock` in the log's folder, mode 0600: who may connect is decided by the file system, nothing
+listens on the network. One JSON object a line each way, one answer for one request, then the connection ends:
+
+    → {"op": "backfill", "tables": ["public.flights"]}
+    ← {"ok": {…}}      or      ← {"error": "…", "kind": "ConfigurationError"}
+
+Knows only the callable that answers; what the operations mean is the caller's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cdcflow import errors
+from cdcflow.errors import CdcflowError, ConfigurationError
+
+SOCKET_NAME = "control.sock"
+LINE_BYTES_MAX = 1 << 20
+_PATH_BYTES_MAX = 100  # the kernel takes 107 on Linux and 103 on macOS, and cuts or refuses longer ones
+
+Answer = Callable[[Mapping[str, Any]], object]
+
+
+class ControlServer:
+    """Answers requests on a log's control socket until closed.
+
+    `answer` gets the request and returns something JSON can hold; a `CdcflowError` or `ValueError` it raises
+    becomes the error of the answer. It is called from a thread of its own, one request at a time.
+    """
+
+    def __init__(self, log_path: Path, answer: Answer) -> None:
+        self._path = log_path / SOCKET_NAME
+        self._answer = answer
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
+        self._closed = False
+
+    def start(self) -> None:
+        """Take the socket's place in the file system and begin to answer.
+
+        Raises:
+            ConfigurationError: another daemon answers there.
+        """
+        if ask(self._path.parent, {"op": "ping"}, timeout_s=2) is not None:
+            raise ConfigurationError(f"another cdcflow daemon already answers at {self._path}")
+        # Nobody answers, so this is what a killed daemon left behind.
+        self._path.unlink(missing_ok=True)
+        with _short(self._path) as path:
+            self._socket.bind(path)
+        # Between bind and listen nobody can connect, so the mode is right before the first one does.
+        self._path.chmod(0o600)
+        self._socket.listen(8)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+
+    def _serve(self) -> None:
+        while not self._closed:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(5)
+                connection.sendall(_line(self._answered(_read_line(connection))))
+
+    def _answered(self, line: bytes) -> Mapping[str, object]:
+        try:
+            request = json.loads(line)
+            if not isinstance(request, dict):
+                return {"error": "a request is one JSON object in one line", "kind": "ValueError"}
+            return {"ok": {}} if request.get("op") == "ping" else {"ok": self._answer(request)}
+        except json.JSONDecodeError:
+            return {"error": "a request is one JSON object in one line", "kind": "ValueError"}
+        except (CdcflowError, ValueError) as error:
+            return {"error": str(error), "kind": type(error).__name__}
+        except Exception as error:  # noqa: BLE001 - a broken answer must not end the daemon; its text may hold values
+            return {"error": f"the daemon could not answer: {type(error).__name__}", "kind": "InvariantViolated"}
+
+
+def ask(log_path: Path, request: Mapping[str, object], *, timeout_s: float = 10) -> Any | None:
+    """The running daemon's answer, or None when no daemon runs on this log.
+
+    Raises:
+        CdcflowError: the daemon refused; the same kind and message as it gave.
+        ConfigurationError: there is a daemon, but we may not talk to it.
+    """
+    path = log_path / SOCKET_NAME
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with connection:
+        connection.settimeout(timeout_s)
+        try:
+            with _short(path) as name:
+                connection.connect(name)
+            connection.sendall(_line(request))
+            line = _read_line(connection)
+        except PermissionError:
+            raise ConfigurationError(
+                f"a daemon's socket is at {path}, but this user may not open it",
+                remedy="run this command as the user that runs the daemon",
+            ) from None
+        except TimeoutError:
+            raise errors.SinkUnavailable(f"the daemon at {path} did not answer within {timeout_s:g} s") from None
+        except OSError:
+            return None
+    if not line:
+        return None
+    answer = json.loads(line)
+    if "error" in answer:
+        raise _error(str(answer.get("kind")))(answer["error"])
+    return answer["ok"]
+
+
+def _error(kind: str) -> type[CdcflowError]:
+    found = getattr(errors, kind, None)
+    return found if isinstance(found, type) and issubclass(found, CdcflowError) else ConfigurationError
+
+
+def _line(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), default=str).encode() + b"\n"
+
+
+def _read_line(connection: socket.socket) -> bytes:
+    """One line without its end; what came of it when the other side hung up or sent too much."""
+    received = bytearray()
+    while b"\n" not in received and len(received) <= LINE_BYTES_MAX:
+        piece = connection.recv(65536)
+        if not piece:
+            break
+        received += piece
+    return bytes(received.partition(b"\n")[0])
+
+
+@contextlib.contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """A name for `path` that fits into a socket address, through a link to its folder when it is too long."""
+    if len(bytes(path)) <= _PATH_BYTES_MAX:
+        yield str(path)
+        return
+    # Not TMPDIR, which may be long itself.
+    with tempfile.TemporaryDirectory(prefix="cdcflow-", dir="/tmp") as folder:
+        link = Path(folder) / "log"
+        link.symlink_to(path.parent.absolute())
+        yield str(link / path.name)
