@@ -1,1 +1,80 @@
-"""Where concrete sources, sinks and the pipeline meet: the only place that knows all of them."""
+"""Where concrete sources, sinks and the pipeline meet: the only place that knows all of them.
+
+The commands, the demo and a program that embeds cdcflow begin here with a `Config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from cdcflow.config import Config, secret
+from cdcflow.interleave.machine import Limits
+from cdcflow.model.position import SourceIdentity
+from cdcflow.pipeline import Capture
+from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
+from cdcflow.ports import Finding, Source
+from cdcflow.sinks.files import FileLog
+from cdcflow.sources.postgres.source import PostgresSource
+
+
+def open_source(config: Config) -> Source:
+    """The configured source. Nothing is connected before it is asked something."""
+    return PostgresSource(config.source, lambda: secret(config.source.password))
+
+
+def capture(
+    config: Config,
+    *,
+    accept_history_loss: bool = False,
+    backfill: Sequence[str] | None = None,
+    once: bool = False,
+    on_event: OnEvent | None = None,
+) -> Capture:
+    """A capture of the configured source into the configured log.
+
+    `backfill` names tables to read anew (an empty one: all of them); None reads only tables that the log does not
+    know yet. `once` ends when they are read. `accept_history_loss` is an operator's word that the source's log may
+    have a hole; all tables are read anew then.
+    """
+
+    def open_log(identity: SourceIdentity) -> FileLog:
+        return FileLog.open(config.log.path, identity, config.log.seal)
+
+    return Capture(
+        open_source=lambda: open_source(config),
+        open_log=open_log,
+        limits=limits(config, backfill_new=backfill is None),
+        orders=Orders(
+            backfill=None if backfill is None else tuple(backfill), once=once, accept_history_loss=accept_history_loss
+        ),
+        pace=Pace(heartbeat_s=config.source.heartbeat),
+        on_event=on_event or log_event,
+    )
+
+
+def limits(config: Config, *, backfill_new: bool) -> Limits:
+    """The settings as the interleave machine takes them."""
+    backfill = config.source.backfill
+    return Limits(
+        backfill_new=backfill_new,
+        chunk_time_target_s=backfill.chunk_time_target_ms / 1000,
+        chunk_rows_max=backfill.chunk_rows_max,
+        rows_per_second_max=backfill.rows_per_second_max or 0,
+        held_bytes_max=backfill.held_bytes_max,
+    )
+
+
+def doctor(config: Config) -> list[Finding]:
+    """What stands in the way of a capture, with the remedy of each finding."""
+    source = open_source(config)
+    try:
+        return list(source.doctor())
+    finally:
+        source.close()
+
+
+def log_event(event: str, fields: Mapping[str, object]) -> None:
+    """One line of log for each thing that happened."""
+    structlog.get_logger("cdcflow").info(event, **fields)
