@@ -165,6 +165,11 @@ class Run:
         found = [k for b in self.batches if b.table.id == table and (k := partial_keys(b)) is not None]
         return None if not found else KeySet(pa.concat_tables([k.keys for k in found]))
 
+    def moved_keys(self, table: TableId) -> KeySet | None:
+        """Those of `partial_keys` that continue the row of another key (key changes); None when there are none."""
+        found = [k for b in self.batches if b.table.id == table and (k := partial_keys(b, only=INSERT)) is not None]
+        return None if not found else KeySet(pa.concat_tables([k.keys for k in found]))
+
 
 @dataclass(frozen=True, slots=True)
 class SpooledTransaction:
@@ -216,13 +221,21 @@ class SpooledTransaction:
     def partial_keys(self, table: TableId) -> KeySet | None:
         return self.partial.get(table)
 
+    def moved_keys(self, table: TableId) -> KeySet | None:
+        """More than what a `Run` would answer, which is safe: the spool does not tell key changes apart."""
+        return self.partial.get(table)
 
-def partial_keys(batch: ChangeBatch) -> KeySet | None:
-    """The keys of a batch's rows that came with unchanged columns, deletes aside; None when there are none."""
+
+def partial_keys(batch: ChangeBatch, only: str | None = None) -> KeySet | None:
+    """The keys of a batch's rows that came with unchanged columns, deletes aside; None when there are none.
+
+    `only` leaves out every op but this one.
+    """
     unchanged = batch.rows.column(UNCHANGED)
     if unchanged.null_count == len(unchanged):
         return None
-    mask = pc.and_(pc.is_valid(unchanged), pc.not_equal(batch.rows.column(OP), DELETE))
+    ops = batch.rows.column(OP)
+    mask = pc.and_(pc.is_valid(unchanged), pc.not_equal(ops, DELETE) if only is None else pc.equal(ops, only))
     keys = batch.rows.select(list(batch.table.key_columns)).filter(mask)
     return KeySet(pa.Table.from_batches([keys])) if keys.num_rows else None
 
