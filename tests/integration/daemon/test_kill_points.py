@@ -1,0 +1,51 @@
+"""The daemon is killed with SIGKILL at every place where a step could be half done; nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from bank import Bank
+
+POINTS = [
+    ("before:decode", "9"),
+    ("after:decode", "9"),
+    ("before:append", "6"),
+    ("after:append", "6"),
+    ("after:cut", "7"),
+    ("before:sync", "6"),
+    ("after:sync", "6"),
+    ("before:fsync", "40"),
+    ("after:fsync", "41"),
+    ("before:feedback", "5"),
+    ("after:feedback", "5"),
+    ("after:plan", "1"),
+    ("after:low mark", "3"),
+    ("after:chunk read", "4"),
+    ("after:high mark", "3"),
+    ("before:release", "3"),
+    ("after:release", "4"),
+    ("after:roll", "1"),
+    ("before:seal", "1"),
+    ("before:rename", "2"),
+    ("after:rename", "2"),
+]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(("point", "count"), POINTS)
+def test_killed_daemon_loses_and_doubles_nothing(bank: Bank, point: str, count: str) -> None:
+    """O01, W23, W24, L02, L15, L17, I7: a crash at any step is repaired by simply starting again."""
+    bank.start_writing(seed=hash_of(point))
+    killed = bank.daemon(point, count)
+    assert killed.wait(timeout=40) == -signal.SIGKILL, bank.output()
+    again = bank.daemon()
+    before = bank.transactions
+    bank.wait_until(lambda: bank.transactions > before + 30, "the writer to go on", again)
+    bank.stop_writing()
+    bank.catch_up_and_stop(again)
+    bank.assert_log_equals_source()
+
+
+def hash_of(text: str) -> int:
+    return sum(text.encode())

@@ -1,0 +1,124 @@
+"""The visibility trap on a real server: delivered by the log, not yet visible to a chunk (hard cases W01, W13, E1)."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from bank import Bank
+
+from cdcflow.interleave.messages import XidSnapshot
+from cdcflow.model.change import Uint64s
+from cdcflow.testing.postgres import PostgresServer
+
+
+@pytest.fixture
+def ghost_bank(own_postgres: PostgresServer, tmp_path: Path) -> Bank:
+    bank = Bank(own_postgres.create_database("ghost"), tmp_path)
+    bank.database.execute("UPDATE accounts SET owner = 'before' WHERE id IN (1, 2)")
+    return bank
+
+
+class Hanging:
+    """A transaction whose commit record is in the WAL, and which waits for a standby that does not exist."""
+
+    def __init__(self, bank: Bank, server: PostgresServer) -> None:
+        self._bank, self._server = bank, server
+        self._thread = threading.Thread(target=self._commit)
+
+    def _commit(self) -> None:
+        with self._bank.database.connect() as conn:
+            conn.execute("SET synchronous_commit = on")
+            conn.execute("UPDATE accounts SET owner = 'after' WHERE id = 1")
+            conn.execute("DELETE FROM accounts WHERE id = 2")
+
+    def __enter__(self) -> Hanging:
+        self._server.reload(synchronous_standby_names="ghost")
+        self._thread.start()
+        self._bank.wait_until(self._waits, "the commit to hang")
+        return self
+
+    def _waits(self) -> bool:
+        found = self._bank.database.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+        return bool(found[0][0])
+
+    def __exit__(self, *_: object) -> None:
+        self._server.reload(synchronous_standby_names="")
+        self._thread.join()
+
+
+def owners(bank: Bank) -> list[tuple[object, ...]]:
+    return [row for row in bank.logged_rows("accounts") if row[0] in (1, 2)]
+
+
+def backfill_beside_a_hanging_commit(bank: Bank, server: PostgresServer, closed: bool) -> None:
+    """Deliver a hanging commit, then order a backfill of its table; release the commit, and let everything settle."""
+    bank.configure()
+    with bank.capturing() as capture:
+        bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
+        with Hanging(bank, server):
+            bank.wait_until(lambda: "'after'" in repr(bank.logged_rows("accounts")), "the hanging change in the log")
+            capture.request("backfill", ["public.accounts"])
+            if closed:
+                bank.wait_until(lambda: given_up(capture.status()), "the fence to refuse a chunk")
+            else:
+                bank.wait_until(lambda: generation_done(capture.status()), "the backfill to end")
+        fence = bank.fence()
+        bank.wait_until(lambda: generation_done(capture.status()) and bank.has_reached(fence), "the backfill to end")
+
+
+def generation_done(status: dict[str, object]) -> bool:
+    tables = status["tables"]
+    assert isinstance(tables, dict)
+    table = tables["public.accounts"]
+    return bool(table["generation"] == 2 and table["state"] == "done")
+
+
+def given_up(status: dict[str, object]) -> bool:
+    found = status["windows_given_up"]
+    assert isinstance(found, int)
+    return found > 2
+
+
+@pytest.mark.postgres
+def test_chunk_never_overwrites_what_was_delivered_before_it_was_visible(
+    ghost_bank: Bank, own_postgres: PostgresServer
+) -> None:
+    """W01, W13: with the fence, the chunk is read again until it sees the delivered transaction."""
+    backfill_beside_a_hanging_commit(ghost_bank, own_postgres, closed=True)
+    assert [row[1] for row in owners(ghost_bank)] == ["after"]
+    ghost_bank.assert_log_equals_source()
+
+
+@pytest.mark.postgres
+def test_trap_is_real_without_the_fence(
+    ghost_bank: Bank, own_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same with a blind fence: the old value comes back, and the deleted row too. The recipe does bite."""
+    monkeypatch.setattr(XidSnapshot, "hidden", sees_everything)
+    backfill_beside_a_hanging_commit(ghost_bank, own_postgres, closed=False)
+    assert [row[1] for row in owners(ghost_bank)] == ["before", "before"]
+
+
+def sees_everything(_snapshot: XidSnapshot, xids: Uint64s) -> Uint64s:
+    return xids[:0]
+
+
+@pytest.mark.postgres
+def test_restart_remembers_what_an_earlier_epoch_delivered(ghost_bank: Bank, own_postgres: PostgresServer) -> None:
+    """W01 over a restart: the new epoch's machine never saw the delivery, so the log must tell it."""
+    bank = ghost_bank
+    with bank.capturing():
+        bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
+    with Hanging(bank, own_postgres):
+        with bank.capturing():
+            bank.wait_until(lambda: "'after'" in repr(bank.logged_rows("accounts")), "the hanging change in the log")
+        with bank.capturing() as capture:
+            bank.wait_until(lambda: capture.status()["state"] == "capturing", "the second epoch")
+            capture.request("backfill", ["public.accounts"])
+            bank.wait_until(lambda: given_up(capture.status()), "the fence to refuse a chunk")
+    with bank.capturing() as capture:
+        fence = bank.fence()
+        bank.wait_until(lambda: generation_done(capture.status()) and bank.has_reached(fence), "the backfill to end")
+    bank.assert_log_equals_source()

@@ -1,0 +1,210 @@
+"""For tests of the whole daemon: a busy little bank on a real server, a daemon beside it, and the full comparison of log and source."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import yaml
+
+from cdcflow import wiring
+from cdcflow.changelog import reader
+from cdcflow.config import Config, load
+from cdcflow.interleave.progress import Progress
+from cdcflow.model.table import TableId
+from cdcflow.pipeline import Capture
+from cdcflow.testing.folded import folded_log
+from cdcflow.testing.postgres import Database
+
+SCHEMA = """
+CREATE TABLE accounts (id bigint PRIMARY KEY, owner text NOT NULL, balance numeric(14,2) NOT NULL,
+                       body text, opened timestamptz NOT NULL DEFAULT now());
+ALTER TABLE accounts ALTER body SET STORAGE EXTERNAL;
+CREATE TABLE entries (id bigserial PRIMARY KEY, account bigint NOT NULL, amount numeric(14,2) NOT NULL, note text);
+CREATE TABLE notices (id int, seen boolean, words text[]);
+ALTER TABLE notices REPLICA IDENTITY FULL;
+INSERT INTO accounts SELECT i, 'owner ' || i, i, CASE WHEN i % 3 = 0 THEN repeat(md5(i::text), 90) END, now()
+FROM generate_series(1, 6000) i;
+INSERT INTO entries (account, amount, note) SELECT i % 6000 + 1, i, 'first' FROM generate_series(1, 9000) i;
+INSERT INTO notices SELECT i % 40, i % 2 = 0, ARRAY['a', NULL, 'b'] FROM generate_series(1, 200) i;
+"""
+
+WAIT_S = 60.0
+
+
+class Bank:
+    """The source: a database with three tables, and a writer that keeps changing them until it is told to stop."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.database = database
+        self.folder = folder
+        self.log = folder / "log"
+        self.config_path = folder / "cdcflow.yaml"
+        self.transactions = 0
+        self._stop = threading.Event()
+        self._writer: threading.Thread | None = None
+        with database.connect(autocommit=True) as conn:
+            conn.execute(SCHEMA)
+        self.configure()
+
+    def configure(self, **source: Any) -> Config:
+        settings = {
+            "source": {
+                "kind": "postgres",
+                "url": self.database.url,
+                "heartbeat": "1s",
+                "backfill": {"chunk_time_target_ms": 20},
+                **source,
+            },
+            "log": {"path": str(self.log), "seal": {"bytes_max": "1MiB", "age_max": "2s"}},
+        }
+        self.config_path.write_text(yaml.safe_dump(settings))
+        return load(self.config_path)
+
+    # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def start_writing(self, seed: int) -> None:
+        self._stop.clear()
+        self._writer = threading.Thread(target=self._write, args=(random.Random(seed),))
+        self._writer.start()
+
+    def stop_writing(self) -> None:
+        self._stop.set()
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+
+    def _write(self, dice: random.Random) -> None:
+        with self.database.connect(autocommit=True) as conn:
+            while not self._stop.is_set():
+                with contextlib.suppress(psycopg.errors.UniqueViolation):
+                    self.transact(conn, dice)
+                self.transactions += 1
+                time.sleep(dice.random() / 100)
+
+    def transact(self, conn: psycopg.Connection[Any], dice: random.Random) -> None:
+        """One transaction over several tables: inserts, partial updates, deletes, key changes, savepoints."""
+        with conn.transaction():
+            first, second = dice.randint(1, 7000), dice.randint(1, 7000)
+            conn.execute("UPDATE accounts SET balance = balance - 1 WHERE id = %s", (first,))
+            conn.execute("INSERT INTO entries (account, amount) VALUES (%s, -1), (%s, 1)", (first, second))
+            match dice.randint(0, 7):
+                case 0:
+                    conn.execute("DELETE FROM accounts WHERE id = %s", (second,))
+                case 1:
+                    conn.execute(
+                        "INSERT INTO accounts VALUES (%s, 'new', 0, repeat('x', 5000)) ON CONFLICT DO NOTHING",
+                        (second,),
+                    )
+                case 2:
+                    conn.execute("UPDATE accounts SET id = id + 10000 WHERE id = %s", (second,))
+                case 3:
+                    with conn.transaction() as inner:
+                        conn.execute("DELETE FROM entries WHERE account = %s", (first,))
+                        raise psycopg.Rollback(inner)
+                case 4:
+                    conn.execute("DELETE FROM entries WHERE id % 997 = %s", (dice.randint(0, 996),))
+                case 5:
+                    conn.execute("UPDATE notices SET seen = NOT seen WHERE id = %s", (dice.randint(0, 39),))
+                case 6:
+                    conn.execute("INSERT INTO notices VALUES (%s, NULL, '{}')", (dice.randint(0, 39),))
+                case _:
+                    conn.execute("UPDATE accounts SET body = NULL, owner = 'nobody' WHERE id = %s", (second,))
+
+    # ── capturing ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def daemon(self, *point: str) -> subprocess.Popen[bytes]:
+        """`killable.py` as a process of its own; dies at `point` (name, count) where one is given."""
+        program = Path(__file__).with_name("killable.py")
+        output = (self.folder / "daemon.out").open("ab")
+        return subprocess.Popen([sys.executable, program, self.config_path, *point], stdout=output, stderr=output)
+
+    def output(self) -> str:
+        return (self.folder / "daemon.out").read_text()
+
+    @contextlib.contextmanager
+    def capturing(self, **kwargs: Any) -> Iterator[Capture]:
+        """A capture in this process, on a thread; stopped at the end, and its error raised."""
+        capture = wiring.capture(load(self.config_path), **kwargs)
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                capture.run()
+            except BaseException as error:  # noqa: BLE001 - raised below in the test's own thread
+                failed.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield capture
+        finally:
+            capture.stop()
+            thread.join()
+        if failed:
+            raise failed[0]
+
+    def wait_until(self, holds: Callable[[], bool], what: str, alive: subprocess.Popen[bytes] | None = None) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not holds():
+            assert alive is None or alive.poll() is None, f"the daemon ended while waiting for {what}:\n{self.output()}"
+            assert time.monotonic() < deadline, f"waited {WAIT_S:.0f} s in vain for {what}"
+            time.sleep(0.05)
+
+    def fence(self) -> str:
+        """A position of the source that everything committed so far lies before."""
+        with self.database.connect(autocommit=True) as conn:
+            conn.execute("SELECT pg_logical_emit_message(true, 'test', 'fence')")
+            (lsn,) = conn.execute("SELECT pg_current_wal_insert_lsn()").fetchone() or ("",)
+        high, low = str(lsn).split("/")
+        return f"{int(high, 16):08X}/{int(low, 16):08X}"
+
+    def has_reached(self, position: str) -> bool:
+        """The log's newest cut is past `position` and every table's backfill is done."""
+        checkpoint = reader.newest_checkpoint(self.log) if (self.log / "log.json").exists() else None
+        if checkpoint is None or checkpoint.position is None or checkpoint.position < position:
+            return False
+        return all(t.state == "done" for t in Progress.from_json(checkpoint.progress).tables.values())
+
+    def catch_up_and_stop(self, daemon: subprocess.Popen[bytes]) -> None:
+        fence = self.fence()
+        self.wait_until(lambda: self.has_reached(fence), "the log to pass the fence", daemon)
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(timeout=15) == 0, self.output()
+
+    # ── comparing ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def source_rows(self, table: str) -> list[tuple[object, ...]]:
+        with self.database.connect() as conn:
+            conn.execute("SET timezone = 'UTC'")
+            rows = conn.execute(f"SELECT * FROM {table}").fetchall()
+        return sorted((tuple(_plain(v) for v in row) for row in rows), key=repr)
+
+    def logged_rows(self, table: str) -> list[tuple[object, ...]]:
+        rows = folded_log(self.log).get(TableId("public", table), {})
+        incomplete = [key for key, row in rows.items() if row.missing]
+        assert not incomplete, f"{len(incomplete)} rows of {table} miss columns"
+        flat = [tuple(_plain(v) for v in row.values.values()) for row in rows.values() for _ in range(row.count)]
+        return sorted(flat, key=repr)
+
+    def assert_log_equals_source(self) -> None:
+        """I1 to I5 over the whole log: it is sound, and folds to exactly the source's rows."""
+        report = reader.check(self.log, deep=True)
+        assert report.ok, report
+        for table in ("accounts", "entries", "notices"):
+            source, logged = self.source_rows(table), self.logged_rows(table)
+            assert len(logged) == len(source), table
+            assert logged == source, table
+
+
+def _plain(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,91 @@
+"""A capture daemon that kills itself with SIGKILL at a named point: `killable.py CONFIG [POINT COUNT]`.
+
+The points are method calls of the product, wrapped here and only here. `POINT` is `before:NAME` or `after:NAME`;
+the process dies at the COUNT-th call. Without a point it is the plain daemon, which SIGTERM stops.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from cdcflow import wiring
+from cdcflow.config import load
+from cdcflow.interleave.machine import Interleave
+from cdcflow.model.change import Kind
+from cdcflow.sinks.files import FileLog
+from cdcflow.sources.postgres.chunks import PostgresChunks
+from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
+from cdcflow.sources.postgres.stream import PostgresStream
+
+Counts = Callable[..., bool]
+
+
+def always(*_: object) -> bool:
+    return True
+
+
+def is_mark(end: str) -> Counts:
+    return lambda _self, token: token.endswith(end)
+
+
+def appends_rows_of(kind: Kind) -> Counts:
+    return lambda _self, numbered: numbered.run.kind == kind
+
+
+POINTS: dict[str, tuple[Any, str, Counts]] = {
+    "decode": (PgoutputDecoder, "decode", always),
+    "step": (Interleave, "step", always),
+    "append": (FileLog, "append", appends_rows_of(Kind.SOURCE)),
+    "release": (FileLog, "append", appends_rows_of(Kind.READ)),
+    "cut": (FileLog, "cut", always),
+    "sync": (FileLog, "sync", always),
+    "feedback": (PostgresStream, "acknowledge", always),
+    "roll": (FileLog, "roll", always),
+    "seal": (FileLog, "seal_pending", always),
+    "low mark": (PostgresChunks, "write_mark", is_mark("low")),
+    "high mark": (PostgresChunks, "write_mark", is_mark("high")),
+    "chunk read": (PostgresChunks, "read_chunk", always),
+    "plan": (PostgresChunks, "plan", always),
+    "rename": (os, "rename", always),
+    "fsync": (os, "fsync", always),
+}
+
+
+def arm(point: str, count: int) -> None:
+    """Make the process die at the `count`-th matching call."""
+    when, name = point.split(":")
+    owner, method, counts = POINTS[name]
+    original = getattr(owner, method)
+    left = [count]
+
+    def die_if_last(*args: Any) -> None:
+        if counts(*args):
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if when == "before":
+            die_if_last(*args)
+        result = original(*args, **kwargs)
+        if when == "after":
+            die_if_last(*args)
+        return result
+
+    setattr(owner, method, wrapped)
+
+
+def main(path: str, point: str | None = None, count: str = "1") -> None:
+    if point is not None:
+        arm(point, int(count))
+    capture = wiring.capture(load(path))
+    signal.signal(signal.SIGTERM, lambda *_: capture.stop())
+    capture.run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
