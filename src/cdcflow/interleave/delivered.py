@@ -1,0 +1,61 @@
+"""The visibility fence's memory: which transactions the stream has delivered that a chunk might not see yet.
+
+A commit reaches the source's log, and us, before other sessions see its rows: for microseconds on a quiet server, for
+as long as a synchronous standby makes it wait on another (hard case W01). Such an id stays here until some snapshot has
+seen it. What one snapshot sees, every later one sees, so it can be forgotten then.
+
+"Later" is the hazard: a chunk's snapshot that is already taken but not yet answered is not later. So looks are only
+kept at first, and are applied by `forget`, which the machine calls while no chunk is under way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdcflow.interleave.messages import Visibility
+from cdcflow.model.change import Uint64s
+
+
+class Delivered:
+    """Ids of delivered transactions, oldest first. `count_max`: how many to remember before asking for a look."""
+
+    def __init__(self, ids: Uint64s, count_max: int) -> None:
+        self._parts = [ids]
+        self._count = len(ids)
+        self._count_max = count_max
+        self._look_at = count_max
+        self._looks: list[Visibility] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, ids: Uint64s) -> None:
+        self._parts.append(ids)
+        self._count += len(ids)
+
+    def ids(self) -> Uint64s:
+        """All that are remembered, as one array that later changes leave alone."""
+        if len(self._parts) > 1:
+            self._parts = [np.concatenate(self._parts)]
+        return self._parts[0]
+
+    def seen(self, visibility: Visibility) -> None:
+        """A snapshot was taken; `forget` may make use of it."""
+        self._looks.append(visibility)
+
+    def forget(self) -> None:
+        """Drop the ids that any look has seen. Only while no chunk is under way."""
+        if not self._looks:
+            return
+        ids = self.ids()
+        for look in self._looks:
+            ids = look.hidden(ids)
+        self._parts, self._count, self._looks = [ids], len(ids), []
+        self._look_at = max(self._count_max, 2 * self._count)
+
+    def wants_look(self) -> bool:
+        """There are many to remember: true once, then again when they have doubled."""
+        if self._count <= self._look_at:
+            return False
+        self._look_at = 2 * self._count
+        return True

@@ -1,0 +1,701 @@
+"""The machine that puts chunks of existing rows and the live log of a source into one order.
+
+    source log   ──c──c──[low]──c──c──c──c──[high]──c──▶     c: a committed transaction
+    chunk                    rows read here
+    change log   ──c──c──c──│ r r r r c──c──c │──c──▶        │: a cut; r: rows of the chunk
+
+Write low; when it is written read the chunk, in one snapshot; when that is answered write high. What arrives between
+low and high *in the log* is held from the first transaction on that touches a table of the window; when high comes
+back through the log, the chunk's rows go first, then what was held, then a cut. Readers see all of it or nothing.
+
+Why this is right, for a row R that the chunk shows with the value of its snapshot S:
+- Changes of R that S does not see commit after S, so after low; they are held and come after R's row. They are replayed
+  over it column by column, so a change that omits columns (unchanged TOAST) finds them there (W08).
+- Changes of R that S sees are either held, and replayed over a row that has them already: the same values again,
+  for c, u and d alike, and the last one wins. Or they came before low, and R's row replaces what they left.
+- Changes that came before low and that S does not see would be lost under R's row (W01, W13). So they are looked
+  for: every id delivered before low must be visible to every snapshot of the chunk. Else it is read again later.
+- S may see a commit that a crash of the server then erases (W02). The rows are let go only when high has come back
+  through the log, which the server sends only once it is durable, and everything before it with it. This needs one
+  machine per connection of the stream: after a lost connection a new machine with a new epoch starts, and whatever
+  the old one had read is gone.
+- What arrives after low but before the first transaction that touches a table of the window commutes with the chunk, so
+  it is not held up: a quiet table's backfill costs no latency.
+
+Rows that move. A plan is fixed at its start, so the range chunks miss a row whose new version an update puts on a page
+that was read already, or behind the bound. The log carries that update, but perhaps not all of its columns. So from the
+moment a plan is asked for, the keys of changes with unchanged columns are remembered, and read by key after the ranges
+(chunks of kind "keys") before the table counts as done (W11). How long must they be remembered? When the window of
+the last range chunk closes, every row of the table either has all of its columns in the log or a remembered key: it
+was shown by a chunk, or a change came that moved it. From then on a change with unchanged columns changes neither:
+over a whole row it leaves a whole row, and a remembered key stays remembered. Except when it changes the key itself:
+its insert takes the unchanged columns from a row that may not be whole yet, under a key that is not remembered, and a
+chunk that looks for the old key no longer finds it. So while keys are left to read, the keys of such changes (and
+only those, or a busy table would never be done) are remembered too.
+
+Hazards that look harmless: forgetting a delivered id because of a snapshot newer than one still under way
+(see `delivered`); acknowledging a position beyond a held transaction; a mark of an earlier epoch; answers that
+arrive after their window was given up, which are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from cdcflow.errors import InvariantViolated
+from cdcflow.interleave.delivered import Delivered
+from cdcflow.interleave.messages import (
+    Adjust,
+    Advanced,
+    Append,
+    Backfill,
+    Cancel,
+    Chunk,
+    ChunkFailed,
+    ChunkRead,
+    Committed,
+    Cut,
+    Effect,
+    Forget,
+    Input,
+    MarkSeen,
+    MarkWritten,
+    Pause,
+    Planned,
+    PlanTable,
+    ReadChunk,
+    Resume,
+    Shape,
+    SnapshotTaken,
+    TakeSnapshot,
+    Tick,
+    Told,
+    Transactions,
+    WriteMark,
+)
+from cdcflow.interleave.progress import Progress, State, TableProgress
+from cdcflow.interleave.window import Window, place_of_whole, split_runs, token, window_number
+from cdcflow.model.change import KeySet, Uint64s
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
+from cdcflow.model.table import TableId
+
+KEYS_UNSORTED_MAX = 10_000
+WHOLE_TRIES_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How the machine may use the source and memory.
+
+    `rows_per_second_max` is per table, 0: no limit. `backfill_new`: a table that was never captured is read at once;
+    else it waits for a `Backfill`. `retry_pause_us` is how long a chunk that did not work out waits.
+    """
+
+    chunks_per_window: int = 2
+    chunk_time_target_s: float = 0.2
+    chunk_rows_max: int = 200_000
+    keys_per_chunk: int = 10_000
+    rows_per_second_max: int = 0
+    held_bytes_max: int = 64 << 20
+    delivered_max: int = 1 << 16
+    retry_pause_us: int = 200_000
+    backfill_new: bool = True
+
+
+@dataclass(slots=True)
+class _Work:
+    """What the machine knows of a table beside its stored progress.
+
+    `collecting`: a plan was asked for and the table is not done, so keys of partial rows are remembered in `keys`.
+    `planning`: the generation for which a plan is under way, 0 for none.
+    """
+
+    keys_max: int
+    not_before_us: int = 0
+    planning: int = 0
+    collecting: bool = False
+    keys: KeySet | None = None
+    compact_at: int = KEYS_UNSORTED_MAX
+    overflows: int = 0
+
+    def remember(self, keys: KeySet | None) -> None:
+        if keys is None or not len(keys):
+            return
+        self.keys = keys if self.keys is None else self.keys.union(keys)
+        if len(self.keys) > self.compact_at:
+            self.keys = self.keys.distinct()
+            self.compact_at = max(KEYS_UNSORTED_MAX, 2 * len(self.keys))
+
+    def take_keys(self) -> KeySet:
+        assert self.keys is not None  # noqa: S101 - only asked for when there are some
+        taken, rest = self.keys.distinct().take(self.keys_max)
+        self.keys = rest if len(rest) else None
+        return taken
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The end of the change log: the numbers that come next, and the position of everything before."""
+
+    next_offset: int
+    next_transaction: int
+    cut: int
+    position: Position | None
+    effects: list[Effect] = field(default_factory=list)
+    due: bool = False
+
+    def append(self, run: Transactions) -> None:
+        """Transactions without rows leave no trace in the log and get no number."""
+        if run.rows:
+            self.effects.append(Append(run, Offset(self.next_offset), self.next_transaction))
+            self.next_offset += run.rows
+            self.next_transaction += run.transactions
+
+    def reach(self, position: Position) -> None:
+        """Everything up to this position is appended: a cut is due."""
+        self.position = position
+        self.due = True
+
+
+class Interleave:
+    """Decides what goes into the change log, in which order, and what to ask of the source. Pure.
+
+    One machine serves one connection of the stream, from a checkpoint on. After an exception from `step` it must not
+    be used again.
+
+    `tables` are those captured now, with their shape (its `incarnation`, where it has one, tells a table from another
+    of the same name). `delivered` are ids that earlier epochs delivered and that may still be invisible; `partial`
+    are the keys of partial rows in the log since the `since` of each table that is being read.
+    """
+
+    def __init__(
+        self,
+        *,
+        epoch: Epoch,
+        checkpoint: Checkpoint,
+        tables: Mapping[TableId, Shape],
+        limits: Limits,
+        delivered: Uint64s,
+        partial: Mapping[TableId, KeySet],
+    ) -> None:
+        self._epoch = epoch
+        self._limits = limits
+        self._tail = _Tail(checkpoint.next_offset, checkpoint.next_transaction, checkpoint.cut, checkpoint.position)
+        self._delivered = Delivered(delivered, limits.delivered_max)
+        self._window: Window | None = None
+        self._windows = 0
+        self._now_us = 0
+        self._asks: list[Effect] = []
+        stored = Progress.from_json(checkpoint.progress)
+        self._progress = Progress(dict(self._taken_up(stored, tables)))
+        self._progress_json: dict[str, object] | None = None
+        self._changed = self._progress != stored
+        self._queue: list[TableId] = self._queued()
+        self._work = {table: _Work(limits.keys_per_chunk) for table in self._progress.tables}
+        for table, known in self._progress.tables.items():
+            self._work[table].collecting = known.active and known.plan is not None
+            if self._work[table].collecting:
+                self._work[table].remember(partial.get(table))
+
+    def step(self, given: Input) -> list[Effect]:
+        """Take one input and say what to do, in this order. What goes to the log comes first.
+
+        Raises:
+            InvariantViolated: the input cannot be; stop, nothing more may be written.
+        """
+        self._take(given)
+        if self._window is None:
+            self._open_window()
+        if self._delivered.wants_look():
+            self._asks.append(TakeSnapshot())
+        if self._tail.due or (self._changed and not self._holding):
+            self._cut()
+        effects = self._tail.effects + self._asks
+        self._tail.effects, self._asks = [], []
+        return effects
+
+    @property
+    def progress(self) -> Progress:
+        """How far each table is. May be asked for from any thread."""
+        return self._progress
+
+    def _take(self, given: Input) -> None:
+        match given:
+            case Committed(run):
+                self._committed(run)
+            case MarkSeen():
+                self._mark_seen(given)
+            case Advanced(position):
+                if not self._holding and position != self._tail.position:
+                    self._tail.reach(position)
+            case Tick(now_us):
+                if now_us < self._now_us:
+                    raise InvariantViolated(f"the clock went back from {self._now_us} to {now_us} microseconds")
+                self._now_us = now_us
+            case MarkWritten(mark):
+                self._mark_written(mark)
+            case Planned():
+                self._planned(given)
+            case ChunkRead():
+                self._chunk_read(given)
+            case ChunkFailed():
+                self._chunk_failed(given)
+            case SnapshotTaken(visibility):
+                self._delivered.seen(visibility)
+                if self._window is None:
+                    self._delivered.forget()
+            case Backfill(tables):
+                for table in tables:
+                    self._begin_generation(table)
+            case Pause(table) | Resume(table) | Cancel(table) | Forget(table):
+                self._order(given, table)
+            case Adjust():
+                self._adjust(given)
+
+    # ── the stream ──────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _holding(self) -> bool:
+        return self._window is not None and bool(self._window.held)
+
+    def _committed(self, run: Transactions) -> None:
+        if not run.transactions:
+            return
+        self._delivered.add(run.xids)
+        self._remember_partial(run)
+        window = self._window
+        if window is None or window.before is None:
+            self._release(run)
+            return
+        first = 0 if window.held else run.first_touching(window.tables)
+        if first is None:
+            self._release(run)
+            return
+        passing, touching = run.split_at(first)
+        if passing.transactions:
+            self._release(passing)
+        window.hold(touching)
+        for table in sorted(window.tables):
+            if (reason := window.conflict(table, (touching,))) is not None:
+                self._give_up(table, reason)
+        if window.held_bytes > self._limits.held_bytes_max:
+            self._give_up_overflow(window)
+
+    def _release(self, run: Transactions) -> None:
+        self._tail.append(run)
+        self._tail.reach(run.last_position)
+
+    def _remember_partial(self, run: Transactions) -> None:
+        for table in self._queue:
+            work = self._work[table]
+            if work.collecting:
+                exhausted = self._progress.tables[table].exhausted
+                work.remember(run.moved_keys(table) if exhausted else run.partial_keys(table))
+
+    def _mark_seen(self, seen: MarkSeen) -> None:
+        number = window_number(seen.token, self._epoch)
+        window = self._window
+        if number is not None and number > self._windows:
+            raise InvariantViolated(f"mark {seen.token} came back, but window {self._windows} is the last one opened")
+        if number is None or window is None or number != window.number:
+            self._pass(seen.position)
+        elif seen.token == window.low:
+            self._low_seen(window, seen)
+        else:
+            self._high_seen(window, seen)
+
+    def _pass(self, position: Position) -> None:
+        """A mark that means nothing (any more): worth no cut of its own, but the next one may stand behind it."""
+        if not self._holding:
+            self._tail.position = position
+
+    def _low_seen(self, window: Window, seen: MarkSeen) -> None:
+        if window.before is not None:
+            raise InvariantViolated(f"mark {seen.token} came back twice")
+        self._pass(seen.position)
+        window.before = self._delivered.ids()
+        for table in sorted(window.reads):
+            self._check_fence(window, table)
+
+    def _high_seen(self, window: Window, seen: MarkSeen) -> None:
+        if window.before is None or not window.high_asked:
+            missing = "before its low mark" if window.before is None else "before it was written"
+            raise InvariantViolated(f"mark {seen.token} came back {missing}")
+        for table in sorted(t for t, chunk in window.chunks.items() if chunk.kind == "whole"):
+            if self._place(window, table) is None:
+                self._give_up(table, "transactions became visible in another order than they were logged")
+        if window.chunks:
+            self._release_window(window)
+        self._tail.reach(seen.position)
+
+    def _place(self, window: Window, table: TableId) -> int | None:
+        """How many of the held transactions come before a table's chunk."""
+        if window.chunks[table].kind != "whole":
+            return 0
+        return place_of_whole(table, window.held, window.reads[table].visibilities[0])
+
+    def _release_window(self, window: Window) -> None:
+        places = {table: self._place(window, table) or 0 for table in window.reads}
+        rest, count = window.held, 0
+        for table in sorted(places, key=lambda t: (places[t], t)):
+            before, rest = split_runs(rest, places[table] - count)
+            count = places[table]
+            self._append_all(before)
+            self._append_chunk(window.reads[table])
+        self._append_all(rest)
+        self._tell("window closed", window=window.number, chunks=len(window.reads), held=len(window.held))
+        self._close_window()
+        for table, read in window.reads.items():
+            self._count_in(table, read)
+
+    def _append_all(self, runs: Iterable[Transactions]) -> None:
+        for run in runs:
+            self._tail.append(run)
+
+    def _append_chunk(self, read: ChunkRead) -> None:
+        if read.run is not None:
+            self._tail.append(read.run)
+
+    # ── the window ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _open_window(self) -> None:
+        """Plan the tables whose turn it is, and open a window for the chunks of those that have a plan."""
+        chunks: dict[TableId, Chunk] = {}
+        turns = 0
+        for table in self._queue:
+            known, work = self._progress.tables[table], self._work[table]
+            if known.state == "paused" or work.not_before_us > self._now_us:
+                continue
+            if known.exhausted and work.keys is None:
+                self._finish_table(table)
+                continue
+            if turns == self._limits.chunks_per_window:
+                break
+            turns += 1
+            if known.plan is None:
+                self._plan(table)
+            else:
+                chunks[table] = self._chunk(table, token(self._epoch, self._windows + 1, "low"))
+        if chunks:
+            self._windows += 1
+            low, high = (token(self._epoch, self._windows, end) for end in ("low", "high"))
+            self._window = Window(self._windows, low, high, chunks)
+            self._asks.append(WriteMark(low))
+
+    def _plan(self, table: TableId) -> None:
+        known, work = self._progress.tables[table], self._work[table]
+        if work.planning == known.generation:
+            return
+        if not work.collecting:
+            # From here on every row that exists is either within the plan's bound or will be in a change after this.
+            work.collecting, work.keys = True, None
+            self._set(table, replace(known, since=Offset(self._tail.next_offset)))
+        work.planning = known.generation
+        self._asks.append(PlanTable(table, known.generation))
+
+    def _chunk(self, table: TableId, low: Token) -> Chunk:
+        known = self._progress.tables[table]
+        assert known.plan is not None  # noqa: S101 - the caller has looked
+        about = (table, known.generation, known.chunks + 1, known.plan, known.cursor)
+        if known.exhausted:
+            return Chunk(*about, size=0, low=low, kind="keys", keys=self._work[table].take_keys())
+        return Chunk(*about, size=known.size, low=low, kind="whole" if known.whole else "range")
+
+    def _mark_written(self, mark: Token) -> None:
+        number = window_number(mark, self._epoch)
+        if number is None or number > self._windows:
+            raise InvariantViolated(f"mark {mark} was written, but nobody asked for it")
+        window = self._window
+        if window is None or number != window.number:
+            return
+        if mark == window.low:
+            if window.low_written:
+                raise InvariantViolated(f"mark {mark} was written twice")
+            window.low_written = True
+            self._asks += [ReadChunk(chunk) for chunk in window.chunks.values()]
+
+    def _chunk_read(self, read: ChunkRead) -> None:
+        chunk = read.chunk
+        table = chunk.table
+        number = window_number(chunk.low, self._epoch)
+        if number is None or number > self._windows:
+            raise InvariantViolated(f"a chunk of {table} was read for mark {chunk.low}, which nobody wrote")
+        window = self._window
+        if window is None or number != window.number or window.chunks.get(table) != chunk:
+            return
+        if table in window.reads or not window.low_written:
+            raise InvariantViolated(f"chunk {chunk.number} of {table} was read twice, or before its low mark")
+        if read.rewritten:
+            self._rewritten(table)
+            return
+        if read.run is None or (chunk.kind == "whole" and len(read.visibilities) != 1):
+            raise InvariantViolated(f"chunk {chunk.number} of {table} ({chunk.kind}) came without rows or snapshot")
+        self._adapt_size(read)
+        window.reads[table] = read
+        for visibility in read.visibilities:
+            self._delivered.seen(visibility)
+        if (reason := window.conflict(table, window.held)) is not None:
+            self._give_up(table, reason)
+        elif self._check_fence(window, table):
+            self._ask_high(window)
+
+    def _check_fence(self, window: Window, table: TableId) -> bool:
+        """Whether the chunk saw all that was delivered before low. Else it is given up; nothing else waits for it."""
+        hidden = window.hidden(table)
+        if hidden:
+            self._give_up(table, "delivered transactions are not visible yet", hidden=hidden)
+        return not hidden
+
+    def _ask_high(self, window: Window) -> None:
+        if window.low_written and not window.high_asked and window.reads.keys() == window.chunks.keys():
+            window.high_asked = True
+            self._asks.append(WriteMark(window.high))
+
+    def _give_up(self, table: TableId, reason: str, **fields: object) -> None:
+        """Take a table's chunk out of the window; it is read again after a pause."""
+        self._work[table].not_before_us = self._now_us + self._limits.retry_pause_us
+        assert self._window is not None  # noqa: S101 - only chunks of an open window are given up
+        self._tell("chunk given up", window=self._window.number, table=str(table), reason=reason, **fields)
+        self._leave_window(table)
+
+    def _give_up_overflow(self, window: Window) -> None:
+        """Too much is held: read less at a time."""
+        for table in sorted(window.tables):
+            known, work, kind = self._progress.tables[table], self._work[table], window.chunks[table].kind
+            work.overflows += 1
+            work.keys_max = max(1, work.keys_max // 2) if kind == "keys" else work.keys_max
+            if kind == "range":
+                self._set(table, replace(known, size=max(1, known.size // 2)))
+            self._give_up(table, "too much was held", bytes=window.held_bytes)
+            if kind == "whole" and work.overflows >= WHOLE_TRIES_MAX:
+                reason = f"more than {self._limits.held_bytes_max} bytes were written while the table was read whole"
+                self._stop(table, "failed", f"{reason}; raise held_bytes_max, or read it in a quiet hour")
+
+    def _leave_window(self, table: TableId) -> None:
+        """Take a table's chunk out of the window, if it is in; what was held only for it goes on."""
+        window = self._window
+        if window is None or table not in window.chunks:
+            return
+        chunk = window.drop(table)
+        if chunk.keys is not None and self._work[table].collecting:
+            self._work[table].remember(chunk.keys)
+        for run in window.passing():
+            self._release(run)
+        if window.chunks:
+            self._ask_high(window)
+        else:
+            self._close_window()
+
+    def _close_window(self) -> None:
+        self._window = None
+        self._delivered.forget()
+
+    # ── the tables ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _taken_up(self, stored: Progress, tables: Mapping[TableId, Shape]) -> Iterable[tuple[TableId, TableProgress]]:
+        """The stored progress, as it is for the tables that are captured now (O05)."""
+        for table, known in stored.tables.items():
+            if table in tables:
+                incarnation = getattr(tables[table], "incarnation", known.incarnation)
+                same = known.state != "forgotten" and known.incarnation == incarnation
+                yield table, known if same else self._next_generation(known, incarnation)
+            else:
+                yield table, replace(known, state="forgotten", plan=None, cursor=None)
+        for table in sorted(tables.keys() - stored.tables.keys()):
+            new = TableProgress("cancelled", 0, Offset(0), reason="not asked for: run a backfill")
+            incarnation = getattr(tables[table], "incarnation", 0)
+            asked = self._limits.backfill_new
+            yield table, self._next_generation(new, incarnation) if asked else replace(new, incarnation=incarnation)
+
+    def _next_generation(self, known: TableProgress, incarnation: int) -> TableProgress:
+        return TableProgress(
+            "waiting",
+            known.generation + 1,
+            since=Offset(self._tail.next_offset),
+            incarnation=incarnation,
+            priority=known.priority,
+            rows_per_second_max=known.rows_per_second_max,
+        )
+
+    def _set(self, table: TableId, progress: TableProgress) -> None:
+        """Change a table's progress. A new state deserves a cut of its own; the rest goes with the next one."""
+        before = self._progress.tables.get(table)
+        self._changed = self._changed or before is None or before.state != progress.state
+        self._progress = Progress({**self._progress.tables, table: progress})
+        self._progress_json = None
+        if before is None or (before.active, before.priority) != (progress.active, progress.priority):
+            self._queue = self._queued()
+
+    def _queued(self) -> list[TableId]:
+        """The tables with chunks to read, in the order in which they get their turn."""
+        tables = self._progress.tables
+        return sorted((t for t, p in tables.items() if p.active), key=lambda t: (-tables[t].priority, t))
+
+    def _planned(self, planned: Planned) -> None:
+        table = planned.table
+        known = self._progress.tables.get(table)
+        if known is None or planned.generation > known.generation:
+            raise InvariantViolated(f"{table} was planned for generation {planned.generation}, but nobody asked for it")
+        work = self._work[table]
+        if work.planning == planned.generation:
+            work.planning = 0
+        if planned.generation != known.generation or known.state != "waiting" or known.plan is not None:
+            return
+        self._set(
+            table,
+            replace(
+                known,
+                state="reading",
+                plan=planned.plan,
+                size=max(1, planned.size),
+                units=planned.units,
+                incarnation=getattr(planned.shape, "incarnation", known.incarnation),
+                whole=planned.whole,
+            ),
+        )
+        self._tell("table planned", table=str(table), generation=known.generation, units=planned.units)
+
+    def _adapt_size(self, read: ChunkRead) -> None:
+        """Aim at the time target, by at most twice up or four times down, and stay under the rows that are allowed."""
+        known = self._progress.tables[read.chunk.table]
+        if read.chunk.kind != "range" or read.run is None:
+            return
+        seconds = max(read.seconds, 1e-6)
+        size = read.chunk.size * min(2.0, max(0.25, self._limits.chunk_time_target_s / seconds))
+        units = read.units_done - known.units_done
+        if units > 0 and read.run.rows:
+            rate = self._rate(known)
+            rows_max = min(self._limits.chunk_rows_max, rate) if rate else self._limits.chunk_rows_max
+            size = min(size, rows_max * units / read.run.rows)
+        self._set(read.chunk.table, replace(known, size=max(1, int(size))))
+
+    def _rate(self, known: TableProgress) -> int:
+        return self._limits.rows_per_second_max if known.rows_per_second_max is None else known.rows_per_second_max
+
+    def _count_in(self, table: TableId, read: ChunkRead) -> None:
+        """A chunk is in the log: the table goes on behind it."""
+        known, work, chunk = self._progress.tables[table], self._work[table], read.chunk
+        assert read.run is not None  # noqa: S101 - looked at when it came
+        rows = read.run.rows - (chunk.kind == "whole")  # the truncate that a whole chunk begins with is no row
+        if rate := self._rate(known):
+            work.not_before_us = max(work.not_before_us, self._now_us) + rows * 1_000_000 // rate
+        work.overflows = 0
+        at_end = known.exhausted or chunk.kind == "whole" or read.exhausted
+        self._set(
+            table,
+            replace(
+                known,
+                rows=known.rows + rows,
+                chunks=chunk.number,
+                cursor=known.cursor if chunk.kind == "keys" else read.reached,
+                units_done=known.units_done if chunk.kind == "keys" else read.units_done,
+                exhausted=at_end,
+            ),
+        )
+        if at_end and work.keys is None:
+            self._finish_table(table)
+
+    def _finish_table(self, table: TableId) -> None:
+        self._stop(table, "done", None)
+
+    def _stop(self, table: TableId, state: State, reason: str | None) -> None:
+        """A generation ends here, one way or the other."""
+        known, work = self._progress.tables[table], self._work[table]
+        work.collecting, work.keys, work.planning = False, None, 0
+        self._set(table, replace(known, state=state, reason=reason, plan=None, cursor=None))
+        self._leave_window(table)
+        self._tell(f"table {state}", table=str(table), generation=known.generation, rows=known.rows, reason=reason)
+
+    def _rewritten(self, table: TableId) -> None:
+        """The table is no longer what was planned (W27): from the start again. Keys and `since` stay as they are."""
+        known, work = self._progress.tables[table], self._work[table]
+        self._give_up(table, "the table was rewritten")
+        work.planning = 0
+        self._set(
+            table,
+            replace(known, state="waiting", plan=None, cursor=None, units_done=0, rows=0, exhausted=False),
+        )
+
+    def _chunk_failed(self, failed: ChunkFailed) -> None:
+        window = self._window
+        if failed.table is None:
+            for table in sorted(window.tables) if window is not None else ():
+                self._give_up(table, failed.reason)
+            return
+        known = self._progress.tables.get(failed.table)
+        if known is None or not known.active:
+            return
+        work = self._work[failed.table]
+        work.planning = 0
+        if not failed.retry:
+            self._stop(failed.table, "failed", failed.reason)
+        elif window is not None and failed.table in window.chunks:
+            self._give_up(failed.table, failed.reason)
+        else:
+            work.not_before_us = self._now_us + self._limits.retry_pause_us
+            self._tell("table waits", table=str(failed.table), reason=failed.reason)
+
+    # ── people ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _begin_generation(self, table: TableId) -> None:
+        known = self._progress.tables.get(table, TableProgress("cancelled", 0, Offset(0)))
+        if known.state == "forgotten":
+            self._tell("order ignored", order="backfill", table=str(table), reason="not captured")
+            return
+        self._work.setdefault(table, _Work(self._limits.keys_per_chunk)).collecting = False
+        self._leave_window(table)
+        self._work[table] = _Work(self._limits.keys_per_chunk)
+        self._set(table, self._next_generation(known, known.incarnation))
+        self._changed = True
+        self._tell("backfill ordered", table=str(table), generation=known.generation + 1)
+
+    def _order(self, order: Pause | Resume | Cancel | Forget, table: TableId) -> None:
+        known = self._progress.tables.get(table)
+        match order, known:
+            case Pause(), TableProgress(state="waiting" | "reading"):
+                self._leave_window(table)
+                self._set(table, replace(known, state="paused"))
+            case Resume(), TableProgress(state="paused"):
+                self._set(table, replace(known, state="reading" if known.plan is not None else "waiting"))
+            case Cancel(), TableProgress(active=True):
+                self._stop(table, "cancelled", "cancelled by order")
+            case Forget(), TableProgress():
+                self._stop(table, "forgotten", None)
+            case _:
+                state = "unknown" if known is None else known.state
+                name = type(order).__name__.lower()
+                self._tell("order ignored", order=name, table=str(table), reason=f"the table is {state}")
+
+    def _adjust(self, adjust: Adjust) -> None:
+        known = self._progress.tables.get(adjust.table)
+        if known is None:
+            self._tell("order ignored", order="adjust", table=str(adjust.table), reason="the table is unknown")
+            return
+        rate = adjust.rows_per_second_max
+        self._set(
+            adjust.table,
+            replace(
+                known,
+                priority=known.priority if adjust.priority is None else adjust.priority,
+                rows_per_second_max=known.rows_per_second_max if rate is None else rate,
+            ),
+        )
+        self._changed = True
+
+    # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _cut(self) -> None:
+        tail = self._tail
+        if tail.position is None:  # the source was never read: there is nothing to stand behind
+            return
+        if self._progress_json is None:
+            self._progress_json = self._progress.to_json()
+        tail.cut += 1
+        tail.effects.append(
+            Cut(tail.cut, tail.position, Offset(tail.next_offset), tail.next_transaction, self._progress_json)
+        )
+        tail.due = self._changed = False
+
+    def _tell(self, event: str, **fields: object) -> None:
+        self._asks.append(Told(event, tuple(fields.items())))

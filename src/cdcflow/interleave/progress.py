@@ -1,0 +1,102 @@
+"""How far the backfill of each table is: the part of a checkpoint that the machine owns.
+
+Frozen and versioned, because it is stored with every cut and read by the merge (`state`, `generation`, `since`) and by
+`status`. It holds no keys and no row values. The keys that must be read again are in the log itself: they are those
+of the rows from `since` on that came with unchanged columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from cdcflow.model.position import Offset
+from cdcflow.model.table import TableId
+
+PROGRESS_VERSION = 1
+
+State = Literal["waiting", "reading", "done", "paused", "cancelled", "failed", "forgotten"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableProgress:
+    """One table's backfill.
+
+    `state`       waiting: to be planned; reading: planned, chunks are being read; paused: goes on at its cursor when
+                  resumed; done: every row is in the log; cancelled, failed: given up, `reason` says why; forgotten:
+                  no longer captured, and a new generation when it is captured again
+    `generation`  counts the table's backfills from 1; 0: none was ever asked for
+    `since`       offset at which this generation began: every row that exists has a row in the log from there on once
+                  the state is done, so what the fold holds with a lower offset is gone from the source
+    `incarnation` tells the table from another of the same name (PostgreSQL oid)
+    `units`, `units_done`  how much there is to read and was read, in the source's units (PostgreSQL: pages)
+    `rows`        rows that this generation has read into the log
+    `reason`      why it failed or was cancelled, for people
+    `priority`, `rows_per_second_max`  what an operator adjusted (higher first; 0: no limit, None: the settings')
+
+    The rest says where to go on and is for the machine and the source only: `plan` and `cursor` as the source wrote
+    them, `size` of the next chunk in units, `chunks` read, `exhausted` when only keys are left to read, `whole` for
+    a table without a key.
+    """
+
+    state: State
+    generation: int
+    since: Offset
+    incarnation: int = 0
+    units: int = 0
+    units_done: int = 0
+    rows: int = 0
+    reason: str | None = None
+    priority: int = 0
+    rows_per_second_max: int | None = None
+    plan: str | None = None
+    cursor: str | None = None
+    size: int = 1
+    chunks: int = 0
+    exhausted: bool = False
+    whole: bool = False
+
+    @property
+    def active(self) -> bool:
+        """Chunks of it are still to be read, now or after a resume."""
+        return self.state in ("waiting", "reading", "paused")
+
+
+_FIELDS = frozenset(f.name for f in fields(TableProgress))
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The backfill progress of every table that was ever captured. Read-only.
+
+    JSON: `{"version": 1, "tables": {"schema.name": {"schema": …, "name": …, and the fields of TableProgress}}}`.
+    """
+
+    tables: Mapping[TableId, TableProgress] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "version": PROGRESS_VERSION,
+            "tables": {
+                str(table): {"schema": table.schema, "name": table.name, **asdict(known)}
+                for table, known in self.tables.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Progress:
+        """Read what `to_json` wrote; an empty mapping is a log without progress. ValueError when a newer cdcflow
+        wrote it."""
+        if not value:
+            return cls()
+        if value["version"] > PROGRESS_VERSION:
+            raise ValueError(f"progress version {value['version']} is newer than {PROGRESS_VERSION}")
+        return cls(
+            {
+                TableId(entry["schema"], entry["name"]): TableProgress(
+                    **{name: entry[name] for name in _FIELDS if name in entry}
+                )
+                for entry in value["tables"].values()
+            }
+        )

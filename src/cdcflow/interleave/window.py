@@ -1,0 +1,135 @@
+"""One window: the marks, the chunks between them, and what the stream has brought since low.
+
+No decisions about when: that is `cdcflow.interleave.machine`. What is here answers questions about one window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cdcflow.interleave.messages import Chunk, ChunkRead, Transactions, Visibility
+from cdcflow.model.change import Uint64s
+from cdcflow.model.position import Epoch, Token
+from cdcflow.model.table import TableId
+
+End = Literal["low", "high"]
+
+
+def token(epoch: Epoch, number: int, end: End) -> Token:
+    """The text of a mark. It begins with the epoch: the marks of an earlier run come by again after a restart."""
+    return Token(f"{epoch}/{number}/{end}")
+
+
+def window_number(text: Token, epoch: Epoch) -> int | None:
+    """The number of the window that a mark belongs to; None when it is not one of this epoch."""
+    parts = text.split("/")
+    if len(parts) != 3 or parts[0] != str(epoch) or parts[2] not in ("low", "high") or not parts[1].isdecimal():
+        return None
+    return int(parts[1])
+
+
+@dataclass(slots=True)
+class Window:
+    """`chunks` are those that still take part, `reads` their answers so far.
+
+    `before` are the ids delivered before low, in stream order; None until low has come by. `held` are the
+    transactions from the first one that touches a table of the window, in order.
+    """
+
+    number: int
+    low: Token
+    high: Token
+    chunks: dict[TableId, Chunk]
+    reads: dict[TableId, ChunkRead] = field(default_factory=dict)
+    before: Uint64s | None = None
+    held: list[Transactions] = field(default_factory=list)
+    held_bytes: int = 0
+    low_written: bool = False
+    high_asked: bool = False
+
+    @property
+    def tables(self) -> frozenset[TableId]:
+        return frozenset(self.chunks)
+
+    def hold(self, run: Transactions) -> None:
+        self.held.append(run)
+        self.held_bytes += run.bytes
+
+    def drop(self, table: TableId) -> Chunk:
+        self.reads.pop(table, None)
+        return self.chunks.pop(table)
+
+    def passing(self) -> list[Transactions]:
+        """Take out what is held without need: everything before the first transaction that touches a table."""
+        taken: list[Transactions] = []
+        while self.held:
+            count = self.held[0].first_touching(self.tables)
+            if count == 0:
+                break
+            if count is None:
+                taken.append(self.held.pop(0))
+            else:
+                first, self.held[0] = self.held[0].split_at(count)
+                taken.append(first)
+        self.held_bytes = sum(run.bytes for run in self.held)
+        return taken
+
+    def conflict(self, table: TableId, runs: Sequence[Transactions]) -> str | None:
+        """Why the table's chunk cannot stand before these held transactions; None when it can."""
+        if any(run.truncates(table) for run in runs):
+            return "truncated in the window"
+        read = self.reads.get(table)
+        if read is not None and any(run.shapes_of(table) - {read.shape} for run in runs):
+            return "shape changed in the window"
+        return None
+
+    def hidden(self, table: TableId) -> int:
+        """How many transactions that the stream delivered before low the table's chunk did not see."""
+        if self.before is None or table not in self.reads:
+            return 0
+        return max((len(v.hidden(self.before)) for v in self.reads[table].visibilities), default=0)
+
+
+def place_of_whole(table: TableId, held: Sequence[Transactions], visibility: Visibility) -> int | None:
+    """How many held transactions come before a chunk that shows all of a table without a key.
+
+    Its rows have no key by which a replay would find them, so they must stand behind every transaction that the
+    snapshot saw and before every one that it did not. None: there is no such place, because commits became visible
+    in another order than they were logged; read it again.
+    """
+    place = start = 0
+    hidden = False
+    for run in held:
+        rest, at = run, start
+        while (number := rest.first_touching(frozenset((table,)))) is not None:
+            upto, rest = rest.split_at(number + 1)
+            at += number + 1
+            one = upto.split_at(number)[1]
+            if len(visibility.hidden(one.xids)):
+                hidden = True
+            elif hidden:
+                return None
+            else:
+                place = at
+        start += run.transactions
+    return place
+
+
+def split_runs(runs: Sequence[Transactions], count: int) -> tuple[list[Transactions], list[Transactions]]:
+    """The first `count` transactions of consecutive runs, and the rest."""
+    first: list[Transactions] = []
+    rest: list[Transactions] = []
+    for run in runs:
+        if count >= run.transactions:
+            first.append(run)
+            count -= run.transactions
+        elif count == 0:
+            rest.append(run)
+        else:
+            head, tail = run.split_at(count)
+            first.append(head)
+            rest.append(tail)
+            count = 0
+    return first, rest
