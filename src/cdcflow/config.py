@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from urllib.parse import parse_qsl
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from cdcflow.errors import ConfigurationError
 
@@ -198,6 +198,18 @@ def load(path: Path | str) -> Config:
             f"{_at(path, error.problem_mark)}: this value cannot be read; put it in quotes"
         ) from None
     return _rebased(config, path.parent.absolute())
+
+
+def seconds(text: str) -> float:
+    """A time as the settings write it (`30s`, `5m`), for options of commands.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    try:
+        return TypeAdapter(Seconds).validate_python(text)
+    except ValidationError:
+        raise ConfigurationError("a time must be a number with a unit, such as 30s or 5m") from None
 
 
 def secret(reference: str | None) -> str | None:

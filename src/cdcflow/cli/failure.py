@@ -1,0 +1,65 @@
+"""How a command ends when it fails: one clear block, and an exit code that says what to do next.
+
+The codes follow sysexits.h, so that a service manager can tell "try again" from "an operator must look".
+"""
+
+from __future__ import annotations
+
+import traceback
+from types import TracebackType
+
+from cdcflow.errors import (
+    CdcflowError,
+    ConfigurationError,
+    HistoryLost,
+    InvariantViolated,
+    OutcomeUnknown,
+    SinkUnavailable,
+    SourceUnavailable,
+)
+
+FINDINGS = 1
+"""The command worked and found something wrong (`doctor`, `log check`, `demo`, a failed backfill)."""
+UNEXPECTED = 70
+TOO_SLOW_TO_STOP = 75
+
+_CODES: tuple[tuple[type[CdcflowError], int, str], ...] = (
+    (HistoryLost, 65, "an operator must order a new backfill"),
+    (SourceUnavailable, 69, "nothing is in doubt; start again later"),
+    (InvariantViolated, 70, "cdcflow contradicted itself; keep the log and the trace"),
+    (SinkUnavailable, 74, "nothing is in doubt; make room or mend the disk, then start again"),
+    (OutcomeUnknown, 75, "start again; the log will be looked at first"),
+    (ConfigurationError, 78, "something must be changed before a new start"),
+)
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code for an error; see the table in docs/commands.md."""
+    return next((code for kind, code, _ in _CODES if isinstance(error, kind)), UNEXPECTED)
+
+
+def block(error: CdcflowError) -> str:
+    """What a person reads: the kind and the message, then indented what to do. No traceback."""
+    message, *rest = str(error).split("\n")
+    return "\n".join([f"{type(error).__name__}: {message}", *(f"  {line.strip()}" for line in rest)])
+
+
+def unexpected(error: BaseException) -> str:
+    """An error that nobody foresaw, without its text: that may hold a row's values."""
+    return (
+        f"{type(error).__name__} in {_place(error.__traceback__)}: this is a fault in cdcflow\n"
+        "  run it again with `cdcflow --debug …` to see the whole trace"
+    )
+
+
+def trace(error: BaseException) -> str:
+    """The whole traceback, for --debug."""
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+def _place(trace: TracebackType | None) -> str:
+    frames = traceback.extract_tb(trace)
+    ours = [frame for frame in frames if "cdcflow" in frame.filename] or frames
+    if not ours:
+        return "an unknown place"
+    return f"{ours[-1].filename.rpartition('cdcflow/')[2]}:{ours[-1].lineno}"

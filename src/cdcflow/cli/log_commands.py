@@ -1,0 +1,184 @@
+"""`cdcflow log show|ls|check`: the change log as people see it. Works beside a running daemon, takes no lock."""
+
+from __future__ import annotations
+
+import json as json_text
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cdcflow.cli import failure, output
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.config import load
+from cdcflow.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from cdcflow.model.table import Table
+
+app = typer.Typer(no_args_is_help=True, help="Look into the change log.")
+FOLLOW_EVERY_S = 0.5
+CELL_CHARACTERS_MAX = 60
+
+
+@app.command()
+def show(
+    table: Annotated[str | None, typer.Option(help="Only this one, as schema.table.")] = None,
+    first: Annotated[
+        int | None, typer.Option("--from", min=1, help="The first offset; the newest rows if none.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many rows.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    config: ConfigPath = DEFAULT_CONFIG,
+    json: Json = False,
+) -> None:
+    """Print changes, one a line: offset, transaction, commit time, op (c u d r t), table, values."""
+    path = _log_path(config)
+    after = first if first is not None else _tail_from(path, table, limit)
+    shown = 0
+    while True:
+        end = _end(path)
+        for offset, line in _lines(path, table, after, end, json):
+            typer.echo(line)
+            after, shown = offset + 1, shown + 1
+            if shown >= limit and not follow:
+                return
+        after = max(after, end)
+        if not follow:
+            return
+        time.sleep(FOLLOW_EVERY_S)
+
+
+@app.command("ls")
+def list_segments(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
+    """List the sealed segments: offsets, cuts, rows and bytes of each."""
+    from cdcflow.changelog import reader
+
+    path = _log_path(config)
+    segments = reader.list_segments(path)
+    if json:
+        output.print_json([asdict(segment) for segment in segments])
+        return
+    rows = [
+        (
+            f"{s.first_offset}-{s.last_offset}",
+            f"{s.first_cut}-{s.last_cut}",
+            s.last_transaction - s.first_transaction + 1,
+            output.number(s.last_offset - s.first_offset + 1),
+            output.size(sum(f.bytes for f in s.files)),
+            ", ".join(sorted({_name(f.table) for f in s.files if f.table is not None})),
+        )
+        for s in segments
+    ]
+    columns = ("offsets", "cuts", "transactions", "rows", "size", "tables")
+    output.stdout().print(output.table(None, columns, rows))
+    end = _end(path)
+    sealed = segments[-1].last_offset if segments else 0
+    typer.echo(f"{len(segments)} segments; {max(0, end - 1 - sealed)} rows are still in the journal")
+
+
+@app.command()
+def check(
+    config: ConfigPath = DEFAULT_CONFIG,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every row again, not only the hashes.")] = False,
+    json: Json = False,
+) -> None:
+    """Verify hashes, chain, order and gaplessness. Exits with 1 when something is wrong."""
+    from cdcflow.changelog import reader
+
+    path = _log_path(config)
+    report = reader.check(path, deep=deep)
+    fields = asdict(report)
+    if json:
+        output.print_json(fields)
+    else:
+        counts = {name: value for name, value in fields.items() if isinstance(value, int | str)}
+        typer.echo(" ".join(f"{name}={value}" for name, value in counts.items()))
+        for finding in report.findings:
+            typer.echo(f"wrong: {finding}")
+        typer.echo("the log is whole" if not report.findings else f"{len(report.findings)} findings")
+    if report.findings:
+        raise typer.Exit(failure.FINDINGS)
+
+
+def _log_path(config: Path) -> Path:
+    path = load(config).log.path
+    if not (path / "log.json").exists():
+        raise ConfigurationError(
+            f"there is no change log at {path}", remedy="start `cdcflow run` first, or mend log.path in the settings"
+        )
+    return path
+
+
+def _end(path: Path) -> int:
+    """The offset after the newest visible row."""
+    from cdcflow.changelog import reader
+
+    checkpoint = reader.newest_checkpoint(path)
+    return checkpoint.next_offset if checkpoint is not None else 1
+
+
+def _name(table: Mapping[str, Any]) -> str:
+    return f"{table['schema']}.{table['name']}"
+
+
+def _tail_from(path: Path, table: str | None, limit: int) -> int:
+    """The offset from which there are about `limit` rows (of this table) left: looks back further and further."""
+    end = _end(path)
+    start, span = end, limit
+    while start > 1:
+        start, span = max(1, end - span), span * 8
+        found = [offset for offset, _ in _rows(path, table, start, end)]
+        if len(found) >= limit:
+            return found[-limit]
+    return start
+
+
+def _lines(path: Path, table: str | None, first: int, end: int, json: bool) -> Iterator[tuple[int, str]]:
+    for offset, (shape, row) in _rows(path, table, first, end):
+        if json:
+            text = json_text.dumps({"_table": str(shape.id), **row}, default=str, ensure_ascii=False)
+        else:
+            text = _line(shape, row)
+        yield offset, text
+
+
+def _rows(path: Path, table: str | None, first: int, end: int) -> Iterator[tuple[int, tuple[Table, dict[str, Any]]]]:
+    """Rows with first <= offset < end, in offset order, a few thousand offsets at a time."""
+    from cdcflow.changelog import reader
+    from cdcflow.model.position import Offset
+    from cdcflow.model.table import OFFSET
+
+    step = 4096
+    for start in range(first, end, step):
+        rows: list[tuple[int, tuple[Table, dict[str, Any]]]] = []
+        for shape, _version, batch in reader.read_rows(path, Offset(start), Offset(min(start + step, end) - 1)):
+            if table is None or str(shape.id) == table:
+                rows += [(row[OFFSET], (shape, row)) for row in batch.to_pylist()]
+        yield from sorted(rows, key=lambda row: row[0])
+
+
+def _line(shape: Table, row: Mapping[str, Any]) -> str:
+    from cdcflow.model.table import BEFORE, COMMIT_TS, LOG_COLUMNS, OFFSET, OP, TRANSACTION, UNCHANGED
+
+    unchanged = set(row[UNCHANGED] or ())
+    values = " ".join(
+        f"{name}={'(unchanged)' if name in unchanged else _cell(value)}"
+        for name, value in row.items()
+        if name not in LOG_COLUMNS and (row[OP] != "d" or name in shape.key_columns)
+    )
+    before = row.get(BEFORE)
+    was = " was " + " ".join(f"{k}={_cell(v)}" for k, v in before.items() if v is not None) if before else ""
+    when = row[COMMIT_TS].strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return (
+        f"{row[OFFSET]} {row[TRANSACTION]} {when} {row[OP]} {shape.id} {'' if row[OP] == 't' else values}{was}".rstrip()
+    )
+
+
+def _cell(value: object) -> str:
+    text = "NULL" if value is None else str(value) if not isinstance(value, bytes) else f"\\x{value.hex()}"
+    text = text.replace("\n", "\\n")
+    return text if len(text) <= CELL_CHARACTERS_MAX else f"{text[:CELL_CHARACTERS_MAX]}…({len(text)})"

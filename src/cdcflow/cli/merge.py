@@ -1,0 +1,93 @@
+"""`cdcflow merge`: fold the change log into Delta tables. The only command that starts Spark (besides the demo)."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cdcflow.cli import output
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.config import Config, load, seconds
+from cdcflow.errors import ConfigurationError, SinkUnavailable
+
+if TYPE_CHECKING:
+    from cdcflow.spark.job import MergeReport
+
+
+def merge(
+    config: ConfigPath = DEFAULT_CONFIG,
+    every: Annotated[str | None, typer.Option(help="Merge again and again, this often (30s, 5m).")] = None,
+    once: Annotated[bool, typer.Option("--once", help="One merge, even if the settings say merge.every.")] = False,
+    json: Json = False,
+) -> None:
+    """Merge what the log has up to its newest sealed cut, then publish that cut."""
+    settings = load(config)
+    pause_s = None if once else (seconds(every) if every is not None else settings.merge.every)
+    if not (settings.log.path / "log.json").exists():
+        raise ConfigurationError(
+            f"there is no change log at {settings.log.path}", remedy="start `cdcflow run` first, or mend log.path"
+        )
+    merged = _merging(settings)
+    if pause_s is None:
+        _tell(merged(), json)
+    else:
+        _again_and_again(merged, pause_s, json)
+
+
+def _merging(settings: Config) -> Callable[[], MergeReport]:
+    """A function that merges once; Spark is imported and started here."""
+    from cdcflow.spark.session import session
+
+    spark = session(name="cdcflow merge")
+    from cdcflow.spark.job import merge as job
+
+    return lambda: job(spark, settings.log.path, settings.merge.warehouse)
+
+
+def _again_and_again(merged: Callable[[], MergeReport], pause_s: float, json: bool) -> None:
+    """Merge every `pause_s` seconds, begin to begin, until SIGTERM or SIGINT; a merge under way is finished."""
+    stop = threading.Event()
+
+    def obey(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, obey) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        while not stop.is_set():
+            began = time.monotonic()
+            try:
+                _tell(merged(), json)
+            except SinkUnavailable as error:
+                typer.echo(f"merge put off: {str(error).splitlines()[0]}", err=True)
+            stop.wait(max(0.0, pause_s - (time.monotonic() - began)))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell(report: MergeReport, json: bool) -> None:
+    fields = plain(report)
+    if json:
+        output.print_json(fields)
+        return
+    typer.echo(" ".join(f"{name}={value}" for name, value in fields.items() if not isinstance(value, list | dict)))
+    tables = fields.get("tables") or []
+    found = tables.values() if isinstance(tables, dict) else tables
+    rows = [list(table.values()) for table in found if isinstance(table, dict)]
+    if rows:
+        names = [str(name) for name in next(t for t in found if isinstance(t, dict))]
+        output.stdout().print(output.table(None, names, rows))
+
+
+def plain(report: object) -> dict[str, Any]:
+    """A report's fields as JSON-able values."""
+    if is_dataclass(report) and not isinstance(report, type):
+        return asdict(report)
+    raise TypeError(f"not a report: {type(report).__name__}")

@@ -1,0 +1,15 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ConfigPath = Annotated[
+    Path,
+    typer.Option("--config", "-c", envvar="CDCFLOW_CONFIG", help="The settings file.", show_default=True),
+]
+Json = Annotated[bool, typer.Option("--json", help="For machines: JSON on stdout.")]
+DEFAULT_CONFIG = Path("cdcflow.yaml")

@@ -1,0 +1,67 @@
+"""What every command prints with: results to stdout, progress and trouble to stderr, numbers that people can read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+
+def stdout() -> Console:
+    """Made anew at each use: tests and `--json` replace sys.stdout."""
+    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def stderr() -> Console:
+    return Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+def print_json(value: object) -> None:
+    """One JSON document in one line on stdout."""
+    typer.echo(json.dumps(value, default=str, ensure_ascii=False))
+
+
+def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: int = 0) -> Table:
+    """A plain table; the last `numbers` columns are aligned to the right."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    for place, name in enumerate(columns):
+        made.add_column(name, justify="right" if place >= len(columns) - numbers else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*("" if cell is None else str(cell) for cell in row))
+    return made
+
+
+def size(count: float | None) -> str:
+    """Bytes as people say them; ? for None."""
+    if count is None:
+        return "?"
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def number(value: float | None) -> str:
+    return "?" if value is None else f"{value:,.0f}"
+
+
+def percent(fields: Mapping[str, Any]) -> str:
+    """How far a table's backfill is, from its entry in a status."""
+    if fields.get("state") == "done":
+        return "100%"
+    units, done = fields.get("units") or 0, fields.get("units_done") or 0
+    return f"{min(99, 100 * done // units)}%" if units else "0%"
+
+
+def age(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

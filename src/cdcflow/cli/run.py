@@ -1,0 +1,32 @@
+"""`cdcflow run`: the capture daemon."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.config import load
+
+
+def run(
+    config: ConfigPath = DEFAULT_CONFIG,
+    json: Json = False,
+    accept_history_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-history-loss",
+            help="The source threw away log that was needed: go on from its present end and read every table anew.",
+        ),
+    ] = False,
+) -> None:
+    """Capture changes until told to stop. SIGTERM or Ctrl-C stops at a cut within 10 seconds; a second one at once."""
+    from cdcflow import wiring
+    from cdcflow.cli import daemon
+    from cdcflow.cli.events import event_lines
+
+    settings = load(config)
+    tell = event_lines(as_json=json)
+    capture = wiring.capture(settings, accept_history_loss=accept_history_loss, on_event=tell)
+    daemon.run(settings, capture, tell)

@@ -1,0 +1,80 @@
+"""`cdcflow status`: what is going on, from the running daemon, or from the log when none runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from cdcflow.cli import output
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.config import Config, load
+from cdcflow.service.control import ask
+
+
+def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
+    """Tables, backfill, rows a second, lag, and how much log the source keeps for us."""
+    settings = load(config)
+    found = ask(settings.log.path, {"op": "status"}) or _from_log(settings)
+    if json:
+        output.print_json(found)
+    else:
+        _print(found)
+
+
+def _from_log(settings: Config) -> dict[str, Any]:
+    """The log's newest cut and the source's own word, while no daemon runs."""
+    from cdcflow.changelog.reader import newest_checkpoint
+    from cdcflow.cli.daemon import source_status
+
+    checkpoint = newest_checkpoint(settings.log.path) if (settings.log.path / "log.json").exists() else None
+    if checkpoint is None:
+        return {"state": "never run", "tables": {}, **source_status(settings, None)}
+    return {
+        "state": "stopped",
+        "epoch": checkpoint.epoch,
+        "cut": checkpoint.cut,
+        "position": checkpoint.position,
+        "durable_offset": checkpoint.next_offset - 1,
+        "commit_clock": checkpoint.commit_clock,
+        "tables": checkpoint.progress.get("tables", {}),
+        **source_status(settings, checkpoint.position),
+    }
+
+
+def _print(found: Mapping[str, Any]) -> None:
+    pairs = [(name, text) for name, text in _pairs(found) if text]
+    width = max(len(name) for name, _ in pairs)
+    for name, text in pairs:
+        typer.echo(f"{name:<{width}}  {text}")
+    tables: Mapping[str, Mapping[str, Any]] = found.get("tables") or {}
+    if tables:
+        typer.echo("")
+        rows = [
+            (name, f.get("state"), output.percent(f), output.number(f.get("rows")), f.get("reason") or "")
+            for name, f in sorted(tables.items())
+        ]
+        output.stdout().print(output.table(None, ("table", "backfill", "read", "rows read", ""), rows))
+
+
+def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    source: Mapping[str, object] = found.get("source") or {}
+    speed = found.get("rows_per_second")
+    return [
+        ("capture", " ".join(str(found[k]) for k in ("state", "reason") if found.get(k))),
+        ("cut", f"{found['cut']} at offset {output.number(found.get('durable_offset'))}" if "cut" in found else ""),
+        ("position", str(found.get("position") or "")),
+        ("speed", f"{output.number(speed)} rows/s" if speed is not None else ""),
+        ("held back", f"{output.number(found['held_rows'])} rows" if found.get("held_rows") else ""),
+        ("lag", _lag(found)),
+        ("source keeps", output.size(found["retained_bytes"]) if found.get("retained_bytes") is not None else ""),
+        ("source", str(found.get("source_error") or " ".join(f"{k}={v}" for k, v in source.items()))),
+    ]
+
+
+def _lag(found: Mapping[str, Any]) -> str:
+    if found.get("lag_bytes") is None:
+        return ""
+    behind = found.get("lag_seconds")
+    return output.size(found["lag_bytes"]) + (f", {output.age(behind)}" if behind is not None else "")
