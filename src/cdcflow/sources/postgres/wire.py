@@ -136,7 +136,8 @@ class Cells:
 
     def byte(self, at: int) -> Bytes:
         """Each value's byte number `at`; 0 where there is none or the value is NULL."""
-        return np.where(self.present & (self.size > at), self.buffer.bytes[self.start + at], 0).astype(np.uint8)
+        there = self.size > at if self.valid is None else self.valid & (self.size > at)
+        return np.where(there, self.buffer.bytes[self.start + at], np.uint8(0))
 
     @property
     def present(self) -> Bools:
@@ -144,7 +145,8 @@ class Cells:
 
     def matrix(self, width: int) -> Bytes:
         """The first `width` bytes of each value (at most `PAD`); what lies after a value's end is not its own."""
-        return self.buffer.bytes[self.start[:, None] + np.arange(width)]
+        places = self.start[:, None] + np.arange(width)
+        return np.take(self.buffer.bytes, places)
 
     def binary(self) -> pa.Array:
         """The values as an Arrow binary array.

@@ -1,0 +1,277 @@
+"""Row messages of one table to columns: Insert, Update and Delete, thousands at a time.
+
+A row message holds one or two tuples, and a tuple holds its cells one after another, each with its own length. So
+the cells of a column are found for all tuples at once, and the next column's begin where they end:
+
+    at ──▶ n │ u │ t len bytes │ b len bytes ──▶ next column
+
+What a tuple says becomes arrays with one row a column and one entry a tuple (`Tuples`). The rules about old rows
+are arithmetic on those arrays:
+
+- An Update whose old key differs from the new one is two changes, a delete and an insert (hard case P09).
+- Under REPLICA IDENTITY FULL a value that the new row did not repeat is in the old one (P03).
+- A Delete under DEFAULT carries the key; the other columns were not sent, which is not NULL (P04).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.model.change import Int64s
+from cdcflow.model.table import BEFORE, UNCHANGED, Identity
+from cdcflow.sources.postgres.types import DescribedTable, decode
+from cdcflow.sources.postgres.wire import Bools, Buffer, Bytes, Cells, Frames, garbled
+
+_NULL, _UNCHANGED, _TEXT, _BINARY = (ord(c) for c in "nutb")
+_INSERT, _UPDATE, _DELETE = (ord(c) for c in "IUD")
+_NEW, _OLD, _KEY = (ord(c) for c in "NOK")
+_C, _U, _D, _T = (ord(c) for c in "cudt")
+
+
+@dataclass(frozen=True, slots=True)
+class Tuples:
+    """Tuples of one table: arrays of one row a column, one entry a tuple."""
+
+    buffer: Buffer
+    kind: Bytes
+    start: Int64s
+    size: Int64s
+
+    def cells(self, column: int, tuples: Int64s | None, present: Bools | None = None) -> tuple[Cells, bool]:
+        """One column's cells of these tuples (None: all in order), and whether they came in binary.
+
+        `present` False: there is no such tuple, which reads as NULL.
+        """
+        kind, start, size = self.kind[column], self.start[column], self.size[column]
+        if tuples is not None:
+            kind, start, size = kind[tuples], start[tuples], size[tuples]
+        binary = kind == _BINARY
+        as_binary = bool(binary.any())
+        valid = binary if as_binary else kind == _TEXT
+        if as_binary and (kind == _TEXT).any():
+            raise InvariantViolated("the server sent one column's values partly in binary, partly as text")
+        if present is not None:
+            valid = valid & present
+        return Cells(self.buffer, start, size, None if valid.all() else valid), as_binary
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Changes of one table shape in order: `message` says from which message (its place in the frames) each row
+    comes; a message may give two."""
+
+    described: DescribedTable
+    message: Int64s
+    rows: pa.RecordBatch
+
+
+def tuples_at(buffer: Buffer, at: Int64s, end: Int64s, columns: int) -> tuple[Tuples, Int64s]:
+    """The tuples that begin at `at`, and where each ends; none reaches beyond `end`.
+
+    Raises:
+        SourceUnavailable: a tuple has another number of columns than its relation, or does not fit its message.
+    """
+    count = len(at)
+    if (at + 2 > end).any():
+        raise garbled("a row message ends before its columns")
+    if (buffer.int16(at) != columns).any():
+        raise garbled(f"a row does not have the {columns} columns of its table")
+    kinds, starts, sizes = np.empty((columns, count), np.uint8), *np.empty((2, columns, count), np.int64)
+    at = at + 2
+    for column in range(columns):
+        kind = buffer.bytes[at]
+        sized = (kind == _TEXT) | (kind == _BINARY)
+        if sized.all():
+            size = buffer.int32(at + 1)
+            start = at + 5
+        else:
+            if not (sized | (kind == _NULL) | (kind == _UNCHANGED)).all():
+                raise garbled("a column value of an unknown kind")
+            size = np.where(sized, buffer.int32(at + 1), 0)
+            start = at + np.where(sized, 5, 1)
+        at = start + size
+        if (at > end).any() or (size < 0).any():
+            raise garbled("a column value reaches beyond its message")
+        kinds[column], starts[column], sizes[column] = kind, start, size
+    return Tuples(buffer, kinds, starts, sizes), at
+
+
+def changes_of(
+    frames: Frames, rows: Int64s, header: int, described: DescribedTable, in_identity: tuple[bool, ...]
+) -> Changes:
+    """The row messages at `rows`, all of one table shape, as changes.
+
+    `header` is the size of what stands between a message's type and its tuples' marker. `in_identity`: which columns
+    an old key carries.
+    """
+    buffer, kind, end = frames.buffer, frames.kind[rows], frames.end[rows]
+    columns = len(described.codecs)
+    at = frames.start[rows] + 1 + header
+    if (at + 1 > end).any():
+        raise garbled("a row message ends before its rows")
+    marker = buffer.bytes[at]
+    tuples, at = tuples_at(buffer, at + 1, end, columns)
+    inserted, deleted, new = kind == _INSERT, kind == _DELETE, marker == _NEW
+    if not np.where(new, ~deleted, ~inserted & ((marker == _OLD) | (marker == _KEY))).all():
+        raise garbled("a row message with a tuple that it cannot have")
+    if new.all():
+        _at_end(at, end)
+        return Changes(described, rows, _batch(described, tuples, None, None, np.where(inserted, _C, _U)))
+    return _with_old_rows(frames, rows, described, in_identity, tuples, at, marker)
+
+
+def _with_old_rows(
+    frames: Frames,
+    rows: Int64s,
+    described: DescribedTable,
+    in_identity: tuple[bool, ...],
+    tuples: Tuples,
+    at: Int64s,
+    marker: Bytes,
+) -> Changes:
+    """The same where some messages carry an old row or key, which stands before the new one."""
+    end, kind, count = frames.end[rows], frames.kind[rows], len(rows)
+    old, deleted, keyed = marker != _NEW, kind == _DELETE, marker == _KEY
+    both = np.flatnonzero(old & ~deleted)
+    _at_end(at[~old | deleted], end[~old | deleted])
+    if len(both):
+        if (at[both] >= end[both]).any() or (frames.buffer.bytes[at[both]] != _NEW).any():
+            raise garbled("an update without its new row")
+        second, at = tuples_at(frames.buffer, at[both] + 1, end[both], len(described.codecs))
+        _at_end(at, end[both])
+        tuples = Tuples(
+            frames.buffer,
+            np.concatenate([tuples.kind, second.kind], axis=1),
+            np.concatenate([tuples.start, second.start], axis=1),
+            np.concatenate([tuples.size, second.size], axis=1),
+        )
+    if keyed.any():
+        _require_key(described, in_identity)
+        # What a key tuple says of the other columns is "NULL", and means that they were not sent.
+        outside = np.flatnonzero(~np.array(in_identity))
+        tuples.kind[np.ix_(outside, np.flatnonzero(keyed))] = _UNCHANGED
+    new_of = np.arange(count)
+    new_of[both] = count + np.arange(len(both))
+    _fill(tuples, both, new_of[both])
+    changed = np.zeros(count, np.bool_)
+    changed[both] = _key_changed(described, tuples, both, new_of[both])
+
+    # Each message gives one change, a key change gives two: place[i] is where message i's last one goes.
+    place = np.cumsum(1 + changed) - 1
+    total = count + int(changed.sum())
+    value, before, op, message = new_of, np.full(total, -1, np.int64), np.where(kind == _INSERT, _C, _U), rows
+    op[deleted] = _D
+    whole = old & ~deleted & ~keyed & (described.table.identity is Identity.FULL)
+    if total > count:
+        value, op, message = (np.empty(total, a.dtype) for a in (new_of, op, rows))
+        value[place], op[place], message[place] = new_of, np.where(deleted, _D, np.where(kind == _INSERT, _C, _U)), rows
+        first = place[changed] - 1
+        value[first], op[first], message[first] = np.flatnonzero(changed), _D, rows[changed]
+        op[place[changed]] = _C
+    with_before = np.flatnonzero(changed | whole)
+    before[place[with_before]] = with_before
+    return Changes(described, message, _batch(described, tuples, value, before, op))
+
+
+def truncation(described: DescribedTable) -> pa.RecordBatch:
+    """The one row that says that a table was emptied."""
+    schema = described.table.change_schema
+    columns = [*(pa.nulls(1, f.type) for f in described.table.row_schema), *_log_columns(described, np.array([_T]))]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _log_columns(described: DescribedTable, op: Int64s) -> list[pa.Array]:
+    schema, count = described.table.change_schema, len(op)
+    return [_ops(op), pa.nulls(count, schema.field(UNCHANGED).type), pa.nulls(count, schema.field(BEFORE).type)]
+
+
+def _at_end(at: Int64s, end: Int64s) -> None:
+    if (at != end).any():
+        raise garbled("a row message goes on after its row")
+
+
+def _require_key(described: DescribedTable, in_identity: tuple[bool, ...]) -> None:
+    table = described.table
+    lacking = [c.name for c, sent in zip(table.columns, in_identity, strict=True) if c.name in table.key and not sent]
+    if lacking or not table.key:
+        raise ConfigurationError(
+            f"table {table.id}: old rows in the server's log do not carry the key column(s) {', '.join(lacking)}; its "
+            "replica identity is not its key",
+            remedy=f"run ALTER TABLE {table.id} REPLICA IDENTITY DEFAULT (or FULL), then start again",
+        )
+
+
+def _fill(tuples: Tuples, old: Int64s, new: Int64s) -> None:
+    """Take values that the new row did not repeat from the old row, where that has them."""
+    missing = (tuples.kind[:, new] == _UNCHANGED) & (tuples.kind[:, old] != _UNCHANGED)
+    if not missing.any():
+        return
+    column, which = np.nonzero(missing)
+    for part in (tuples.kind, tuples.start, tuples.size):
+        part[column, new[which]] = part[column, old[which]]
+
+
+def _key_changed(described: DescribedTable, tuples: Tuples, old: Int64s, new: Int64s) -> Bools:
+    """Whether the key's bytes differ. A table without a key has no rows that stay the same row: all of them."""
+    table = described.table
+    if not table.key or not len(old):
+        return np.ones(len(old), np.bool_)
+    changed = np.zeros(len(old), np.bool_)
+    for column in (i for i, c in enumerate(table.columns) if c.name in table.key):
+        start, size = tuples.start[column], tuples.size[column]
+        same = (tuples.kind[column, old] == tuples.kind[column, new]) & (size[old] == size[new])
+        look = np.flatnonzero(same & (start[old] != start[new]) & (size[old] > 0))
+        if len(look):
+            a, b = (Cells(tuples.buffer, start[t[look]], size[t[look]]).binary() for t in (old, new))
+            same[look] = pc.equal(a, b).to_numpy(zero_copy_only=False)
+        changed |= ~same
+    return changed
+
+
+def _batch(
+    described: DescribedTable, tuples: Tuples, value: Int64s | None, before: Int64s | None, op: Int64s
+) -> pa.RecordBatch:
+    """Changes as columns: row i has the values of tuple `value[i]` and the old row `before[i]` (-1: none)."""
+    columns = []
+    for number, codec in enumerate(described.codecs):
+        cells, as_binary = tuples.cells(number, value)
+        columns.append(decode(codec, cells, as_binary=as_binary))
+    ops, unchanged, no_before = _log_columns(described, op)
+    omitted = tuples.kind == _UNCHANGED
+    if omitted.any():
+        unchanged = _names(described, omitted if value is None else omitted[:, value], unchanged.type)
+    olds = no_before if before is None or (before < 0).all() else _before(described, tuples, before)
+    return pa.RecordBatch.from_arrays([*columns, ops, unchanged, olds], schema=described.table.change_schema)
+
+
+def _before(described: DescribedTable, tuples: Tuples, before: Int64s) -> pa.Array:
+    present = before >= 0
+    arrow = described.table.before_type
+    children = []
+    for number, column in enumerate(described.table.columns):
+        if arrow.get_field_index(column.name) < 0:
+            continue
+        cells, as_binary = tuples.cells(number, np.maximum(before, 0), present)
+        children.append(decode(described.codecs[number], cells, as_binary=as_binary))
+    return pa.StructArray.from_arrays(children, fields=list(arrow), mask=pa.array(~present))
+
+
+def _names(described: DescribedTable, omitted: Bools, arrow: pa.DataType) -> pa.Array:
+    """Per row the names of the columns that were not sent; NULL where all were."""
+    names = pa.array([c.name for c in described.table.columns], pa.string())
+    count = omitted.sum(axis=0)
+    offsets = np.zeros(omitted.shape[1] + 1, np.int32)
+    np.cumsum(count, out=offsets[1:])
+    values = names.take(pa.array(np.nonzero(omitted.T)[1]))
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=arrow, mask=pa.array(count == 0))
+
+
+def _ops(op: Int64s) -> pa.Array:
+    offsets = np.arange(len(op) + 1, dtype=np.int32)
+    letters = np.ascontiguousarray(op.astype(np.uint8))
+    return pa.Array.from_buffers(pa.string(), len(op), [None, pa.py_buffer(offsets), pa.py_buffer(letters)])
