@@ -203,14 +203,15 @@ class Log(Protocol):
         """The hot end is large or old enough to be sealed (`now_s`: a monotonic clock). Cheap; asked often."""
         ...
 
-    def roll(self) -> None:
-        """Close the hot end at the cut just written and begin a new one. Called only directly after a cut."""
+    def roll(self) -> bool:
+        """Close the hot end at the cut just written and begin a new one; False when there was nothing to close."""
         ...
 
-    def seal_pending(self) -> None:
+    def seal_pending(self) -> object:
         """Turn what was rolled into immutable segments. Slow; may run in another thread beside everything else."""
         ...
 
-    def close(self, *, seal: bool = True) -> None:
-        """Give up the lock; with `seal`, first roll and seal what is whole, so that a merge sees all of it."""
+    def close(self) -> None:
+        """Drop what no cut covers, seal the rest so that a merge sees all of it, give up the lock. Also after an error;
+        then nothing is sealed."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -21,6 +21,7 @@ from cdcflow.interleave.machine import Interleave, Limits
 from cdcflow.interleave.messages import (
     Append,
     Backfill,
+    ChunkRead,
     Cut,
     Effect,
     Input,
@@ -120,6 +121,7 @@ class Attempt:
         self._began_at_cut = checkpoint.cut + 1
         self._looked_at_tables = self._beat_at = time.monotonic()
         self._rate: deque[tuple[float, int]] = deque(maxlen=64)
+        self._events: Counter[str] = Counter()
         self.rows = {"captured": 0, "read": 0}
 
     # ── starting ────────────────────────────────────────────────────────────────────────────────────────────
@@ -197,6 +199,7 @@ class Attempt:
             for event in self._stream.poll():
                 self._handle(event)
         for answer in self._errands.answers():
+            self._tell_read(answer)
             self._handle(answer)
         for request in self._requested():
             self._handle(request)
@@ -216,7 +219,17 @@ class Attempt:
             case PlanTable() | WriteMark() | ReadChunk() | TakeSnapshot():
                 self._errands.send(effect)
             case Told(event, fields):
+                self._events[event] += 1
                 self._on_event(event, dict(fields))
+
+    def _tell_read(self, answer: Input) -> None:
+        if not isinstance(answer, ChunkRead):
+            return
+        chunk, rows = answer.chunk, answer.run.rows if answer.run else 0
+        event = "table rewritten" if answer.rewritten else f"{chunk.kind} chunk read"
+        self._events[event] += 1
+        seconds = round(answer.seconds, 3)
+        self._on_event(event, {"table": str(chunk.table), "number": chunk.number, "rows": rows, "seconds": seconds})
 
     def _append(self, append: Append) -> None:
         run = append.run
@@ -345,7 +358,7 @@ class Attempt:
             "rows_read": self.rows["read"],
             "rows_per_second": self._rows_per_second(),
             "tables": self._machine.progress.to_json()["tables"],
-            **self._machine.window_status(),
+            "events": dict(self._events),
         }
 
     def _rows_per_second(self) -> float:

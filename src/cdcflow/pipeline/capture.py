@@ -89,12 +89,10 @@ class Capture:
         source = self._open_source()
         try:
             log = self._open_log(source.identity())
-            whole = False
             try:
                 self._run_on(source, log)
-                whole = True
             finally:
-                log.close(seal=whole)
+                log.close()
         finally:
             source.close()
 

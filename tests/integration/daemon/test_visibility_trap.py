@@ -76,9 +76,9 @@ def generation_done(status: dict[str, object]) -> bool:
 
 
 def given_up(status: dict[str, object]) -> bool:
-    found = status["windows_given_up"]
-    assert isinstance(found, int)
-    return found > 2
+    events = status["events"]
+    assert isinstance(events, dict)
+    return int(events.get("chunk given up", 0)) > 2
 
 
 @pytest.mark.postgres
