@@ -1,4 +1,4 @@
-"""For tests of the whole daemon: a busy little bank on a real server, a daemon beside it, and the full comparison of log and source."""
+"""For tests of the whole daemon: a busy little bank, a daemon beside it, and the full comparison of both."""
 
 from __future__ import annotations
 

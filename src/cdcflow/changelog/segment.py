@@ -8,10 +8,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
+
+from cdcflow.model.position import Checkpoint
 
 SEGMENT_VERSION = 1
 
@@ -77,6 +80,10 @@ class Segment:
     epoch: int
     version: int = SEGMENT_VERSION
 
+    def last_checkpoint(self) -> Checkpoint:
+        """The checkpoint at the segment's end."""
+        return Checkpoint.from_json(json.dumps(self.checkpoint))
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
 
@@ -87,3 +94,8 @@ class Segment:
         if value["version"] > SEGMENT_VERSION:
             raise ValueError(f"segment version {value['version']} is newer than {SEGMENT_VERSION}")
         return cls(**{**value, "files": tuple(SegmentFile(**f) for f in value["files"])})
+
+
+def manifest_hash(text: bytes) -> str:
+    """What the next segment's `previous` says of a segment.json with these bytes."""
+    return hashlib.sha256(text).hexdigest()

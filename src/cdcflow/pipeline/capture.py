@@ -71,7 +71,7 @@ class Capture:
             retry=tenacity.retry_if_exception_type((SourceUnavailable, SinkUnavailable, OutcomeUnknown, TablesChanged)),
             wait=self._pause_s,
             stop=tenacity.stop_when_event_set(self._stop),
-            sleep=self._stop.wait,
+            sleep=self._wait,
             before_sleep=self._tell_retry,
             reraise=True,
         ):
@@ -118,6 +118,9 @@ class Capture:
             # An operator's word counts once: what is durable is not ordered again by the next attempt.
             given = self._orders.given or attempt.order_is_kept()
             self._orders = replace(self._orders, given=given, accept_history_loss=False)
+
+    def _wait(self, seconds: float) -> None:
+        self._stop.wait(seconds)
 
     def _pause_s(self, state: tenacity.RetryCallState) -> float:
         if state.outcome is not None and isinstance(state.outcome.exception(), TablesChanged):

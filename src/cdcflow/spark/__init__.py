@@ -1,1 +1,38 @@
-"""Current-state tables and the cuts over them: the Spark job. The only room that names pyspark or Delta."""
+"""Current-state tables and the cuts over them: the Spark job. The only room that names pyspark or Delta.
+
+    merge(spark, log_path, warehouse)       fold what is new in a change log into Delta tables (`job`)
+    read_cut(spark, warehouse)              all tables as of one cut (`cuts`)
+    session()                               a local Spark session with the right settings (`session`)
+
+Importing this package does not import pyspark; what needs it says so when it is called.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cdcflow.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cdcflow.spark.job import MergeReport
+
+__all__ = ["merge", "read_cut", "session"]
+
+
+def merge(spark: SparkSession, log_path: Path | str, warehouse: Path | str) -> MergeReport:
+    """Fold what is new in the log into the warehouse's tables (see `cdcflow.spark.job.merge`)."""
+    from cdcflow.spark import job
+
+    return job.merge(spark, log_path, warehouse)
+
+
+def read_cut(
+    spark: SparkSession, warehouse: Path | str, cut: int | None = None, *, incomplete: bool = False
+) -> dict[str, DataFrame]:
+    """All tables as they were at one cut (see `cdcflow.spark.cuts.read_cut`)."""
+    from cdcflow.spark import cuts
+
+    return cuts.read_cut(spark, warehouse, cut, incomplete=incomplete)
