@@ -1,4 +1,4 @@
-"""What can go wrong around a running daemon: the server restarts, the slot goes away, the disk fills, a second one starts."""
+"""What can go wrong around a running daemon: server restarts, a lost slot, a full disk, a second daemon."""
 
 from __future__ import annotations
 
