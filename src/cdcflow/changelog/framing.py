@@ -1,0 +1,225 @@
+"""Files of checksummed frames: the shape that journals and spools share.
+
+    ┌────────────┬───────┬───────┬───────┬─ ─ ─
+    │ header     │ frame │ frame │ frame │          every part begins at a multiple of 8 bytes
+    └────────────┴───────┴───────┴───────┴─ ─ ─
+      JSON: whose   magic+kind │ length │ sequence │ crc │ payload │ padding
+
+A length alone proves nothing after a crash: a file can have its full length and hold zeros, or the blocks of a file
+deleted last year. So every frame has a checksum over its head and payload, and the checksum starts from the header's
+own, which covers the log, the epoch and the first offset. A frame of another file, of another epoch, or at another
+place in the sequence does not pass.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from cdcflow.errors import ConfigurationError, InvariantViolated
+
+FORMAT_VERSION = 1
+MAGIC = b"cdcflow\n"
+FRAME_BYTES_MAX = 1 << 30
+HEADER_BYTES_MAX = 64 << 20
+
+_HEADER = struct.Struct("<8sHHI")  # magic, format version, kind of file, bytes of JSON
+_FRAME = struct.Struct("<3sBIII")  # magic, kind, bytes of payload, sequence, crc
+_CRC = struct.Struct("<I")
+_FRAME_MAGIC = b"\xcdcf"
+_PADDING = tuple(b"\0" * n for n in range(8))
+
+
+Part = bytes | memoryview
+"""A piece of a payload, in memory."""
+
+
+class FileKind(enum.IntEnum):
+    JOURNAL = 1
+    SPOOL = 2
+
+
+class FrameKind(enum.IntEnum):
+    SCHEMA = 1
+    ROWS = 2
+    TRANSACTIONS = 3
+    ATTACH = 4
+    CUT = 5
+    PIECE = 6
+
+
+_KINDS = frozenset(FrameKind)
+
+
+class Damaged(Exception):
+    """A frame that is not whole. `reason` is torn (the file ends in it) or checksum. Never leaves this package."""
+
+    def __init__(self, at: int, reason: str) -> None:
+        super().__init__(f"{reason} at byte {at}")
+        self.at = at
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The head of a file: `value` is its JSON, `seed` starts every frame's checksum, `end` is where frames begin."""
+
+    value: dict[str, Any]
+    seed: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One whole frame. `at` and `end` are its bounds in the file, padding included."""
+
+    kind: FrameKind
+    payload: bytes
+    at: int
+    end: int
+
+
+def encode_header(kind: FileKind, value: dict[str, object]) -> tuple[bytes, int]:
+    """A file's head, and the seed for the frames that follow it."""
+    text = json.dumps(value, separators=(",", ":")).encode()
+    head = _HEADER.pack(MAGIC, FORMAT_VERSION, kind, len(text)) + text
+    seed = zlib.crc32(head)
+    head += _CRC.pack(seed)
+    return head + _PADDING[-len(head) % 8], seed
+
+
+def read_header(file: BinaryIO, kind: FileKind, name: str) -> Header:
+    """The head of a file that is read from its start.
+
+    Raises:
+        ConfigurationError: a newer cdcflow wrote it.
+        Damaged: it is not whole.
+    """
+    head = file.read(_HEADER.size)
+    if len(head) < _HEADER.size:
+        raise Damaged(0, "torn")
+    magic, version, found, length = _HEADER.unpack(head)
+    if magic != MAGIC or length > HEADER_BYTES_MAX:
+        raise Damaged(0, "checksum")
+    if version > FORMAT_VERSION:
+        raise ConfigurationError(
+            f"reading {name}: a newer cdcflow wrote it (format {version}, this one reads up to {FORMAT_VERSION})",
+            remedy="install the newer cdcflow again",
+        )
+    rest = file.read(length + _CRC.size)
+    if len(rest) < length + _CRC.size:
+        raise Damaged(0, "torn")
+    (seed,) = _CRC.unpack_from(rest, length)
+    if zlib.crc32(rest[:length], zlib.crc32(head)) != seed or found != kind:
+        raise Damaged(0, "checksum")
+    size = _HEADER.size + length + _CRC.size
+    file.read(-size % 8)
+    return Header(json.loads(rest[:length]), seed, size + (-size % 8))
+
+
+class Framer:
+    """Puts payloads into frames, one after another. One per file that is written."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._sequence = 0
+
+    def frame(self, kind: FrameKind, *parts: Part) -> tuple[list[Part], int]:
+        """One frame around `parts` (not copied), and its bytes."""
+        length = sum(map(len, parts))
+        if length > FRAME_BYTES_MAX:
+            raise InvariantViolated(f"framing {length} bytes of kind {kind.name}: the most is {FRAME_BYTES_MAX}")
+        crc = zlib.crc32(_FRAME.pack(_FRAME_MAGIC, kind, length, self._sequence, 0), self._seed)
+        for part in parts:
+            crc = zlib.crc32(part, crc)
+        head = _FRAME.pack(_FRAME_MAGIC, kind, length, self._sequence, crc)
+        self._sequence += 1
+        pad = -length % 8
+        return [head, *parts, _PADDING[pad]] if pad else [head, *parts], _FRAME.size + length + pad
+
+
+def frames(
+    file: BinaryIO, header: Header, *, end: int | None = None, skip: Iterable[FrameKind] = (), sequence: int = 0
+) -> Iterator[Frame]:
+    """The frames of a file whose head has just been read, up to byte `end` (None: the end of the file).
+
+    Frames of the kinds in `skip` come with an empty payload and unchecked. A file that ends between two frames ends
+    the iteration.
+
+    Raises:
+        Damaged: at the first frame that is not whole.
+    """
+    skipped = frozenset(skip)
+    at = header.end
+    while end is None or at < end:
+        head = file.read(_FRAME.size)
+        if not head:
+            break
+        if len(head) < _FRAME.size:
+            raise Damaged(at, "torn")
+        magic, kind, length, number, crc = _FRAME.unpack(head)
+        if magic != _FRAME_MAGIC or number != sequence or length > FRAME_BYTES_MAX or kind not in _KINDS:
+            raise Damaged(at, "checksum")
+        whole = _FRAME.size + length + (-length % 8)
+        if end is not None and at + whole > end:
+            raise Damaged(at, "torn")
+        if kind in skipped:
+            file.seek(at + whole)
+            yield Frame(FrameKind(kind), b"", at, at + whole)
+        else:
+            payload = file.read(length)
+            if len(payload) < length:
+                raise Damaged(at, "torn")
+            if _checksum(magic, kind, number, payload, header.seed) != crc:
+                raise Damaged(at, "checksum")
+            if len(file.read(-length % 8)) < -length % 8:
+                raise Damaged(at, "torn")
+            yield Frame(FrameKind(kind), payload, at, at + whole)
+        at += whole
+        sequence += 1
+
+
+def frames_beyond(file: BinaryIO, header: Header, start: int, kind: FrameKind) -> Iterator[Frame]:
+    """Whole frames of one kind anywhere from byte `start` on, whatever lies between: to judge damage by."""
+    needle = _FRAME_MAGIC + bytes([kind])
+    at = start + (-start % 8)
+    window = b""
+    base = at
+    file.seek(at)
+    while block := file.read(1 << 20):
+        window += block
+        found = window.find(needle)
+        while found >= 0:
+            resume = file.tell()
+            whole = _whole_at(file, header, base + found) if (base + found) % 8 == 0 else None
+            file.seek(resume)
+            if whole is not None:
+                yield whole
+                file.seek(resume)
+            found = window.find(needle, found + 1)
+        passed = max(0, len(window) - len(needle) + 1)
+        base += passed
+        window = window[passed:]
+
+
+def _whole_at(file: BinaryIO, header: Header, at: int) -> Frame | None:
+    file.seek(at)
+    head = file.read(_FRAME.size)
+    if len(head) < _FRAME.size:
+        return None
+    magic, kind, length, number, crc = _FRAME.unpack(head)
+    if length > FRAME_BYTES_MAX or kind not in _KINDS:
+        return None
+    payload = file.read(length)
+    if len(payload) < length or _checksum(magic, kind, number, payload, header.seed) != crc:
+        return None
+    return Frame(FrameKind(kind), payload, at, at + _FRAME.size + length + (-length % 8))
+
+
+def _checksum(magic: bytes, kind: int, sequence: int, payload: bytes, seed: int) -> int:
+    return zlib.crc32(payload, zlib.crc32(_FRAME.pack(magic, kind, len(payload), sequence, 0), seed))

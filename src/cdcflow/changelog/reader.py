@@ -1,0 +1,369 @@
+"""Reading a log without its writer's lock, while the daemon runs.
+
+Everything here may be called from any process at any time. Files vanish under a reader when a journal becomes a
+segment, so a reader goes on where it was and looks again: the segment has its name before the journal loses its own.
+What it shows of the journal ends at the last whole cut in the file, so nobody sees half a transaction. That cut may
+not have been synced yet: after a power failure the log may end earlier. Sealed segments never go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdcflow.changelog import spool
+from cdcflow.changelog.framing import Damaged, FileKind, FrameKind, Header, frames, read_header
+from cdcflow.changelog.journal import (
+    Attach,
+    CutMark,
+    Decoder,
+    JournalHeader,
+    Owners,
+    Record,
+    Rows,
+    Shape,
+    Transactions,
+    records,
+)
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.schema_history import SchemaHistory
+from cdcflow.changelog.segment import Segment, SegmentFile
+from cdcflow.errors import HistoryLost, InvariantViolated
+from cdcflow.model.position import Checkpoint
+from cdcflow.model.table import OFFSET, Table, TableId, table_from_json
+
+LOOKS_MAX = 20
+"""So many times a reader looks for a file that vanished, without getting any further, before it calls it missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What of a journal counts for a reader: its first `bytes`, which end with `checkpoint`."""
+
+    header: JournalHeader
+    bytes: int
+    checkpoint: Checkpoint
+
+    @property
+    def last_offset(self) -> int:
+        return self.checkpoint.next_offset - 1
+
+
+LogRows = tuple[Table, int, pa.Table]
+"""Rows of one table shape (`Table.log_schema`), ascending by `_offset`, and the shape's version number."""
+
+
+def list_segments(path: Path) -> list[Segment]:
+    """All sealed segments' manifests, oldest first.
+
+    Raises:
+        ConfigurationError: there is no log, or a newer cdcflow wrote it.
+        InvariantViolated: a segment is missing between two others.
+    """
+    layout = Layout(Path(path))
+    first_offset = layout.log_file().first_offset
+    found = [layout.manifest(*o)[0] for o in layout.segment_offsets() if o[0] >= first_offset]
+    for before, after in pairwise(found):
+        if after.first_offset != before.last_offset + 1:
+            raise InvariantViolated(f"listing segments of {path}: the one from {before.last_offset + 1} is missing")
+    return found
+
+
+def newest_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint of the newest cut that readers see (`cut` 0: none yet)."""
+    layout = Layout(Path(path))
+    layout.log_file()
+    extents = extents_of(layout)
+    if extents:
+        return extents[-1].checkpoint
+    sealed = layout.segment_offsets()
+    return layout.manifest(*sealed[-1])[0].last_checkpoint() if sealed else Checkpoint()
+
+
+def table_shapes(path: Path) -> dict[TableId, dict[int, Table]]:
+    """Every table's shapes by version number, oldest first."""
+    layout = Layout(Path(path))
+    layout.log_file()
+    history = SchemaHistory()
+    if layout.schemas.exists():
+        history = SchemaHistory.from_json(layout.schemas.read_bytes(), str(layout.schemas))
+
+    def learn() -> None:
+        for extent in extents_of(layout):
+            for record in _records(layout, extent, skip=frozenset(FrameKind) - {FrameKind.SCHEMA}):
+                if isinstance(record, Shape):
+                    history.learn(record.table, record.version)
+
+    _looking(learn, path)
+    return history.shapes()
+
+
+def read_rows(
+    path: Path, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
+) -> Iterator[LogRows]:
+    """The log's rows from one offset to another (both inclusive; None: up to the newest cut).
+
+    Whole segments come one after another, table by table, then the journal run by run. Within a table offsets
+    ascend over the whole iteration; between tables they do only from segment to segment and run to run.
+
+    Raises:
+        HistoryLost: `from_offset` has expired.
+        InvariantViolated: something is missing or damaged.
+    """
+    for _, rows, _ in _read(Layout(Path(path)), from_offset, to_offset, tables, with_rows=True):
+        if rows is not None:
+            yield rows
+
+
+def read_transactions(path: Path, from_offset: int = 1, to_offset: int | None = None) -> Iterator[pa.Table]:
+    """The headers (`TRANSACTIONS_SCHEMA`) of the transactions with a row from one offset to another, in order."""
+    for _, _, headers in _read(Layout(Path(path)), from_offset, to_offset, None, with_rows=False):
+        if headers is not None:
+            first, last = headers.column("first_offset").to_numpy(), headers.column("last_offset").to_numpy()
+            keep = (last >= from_offset) & (last >= first)
+            if to_offset is not None:
+                keep &= first <= to_offset
+            if keep.any():
+                yield headers.filter(pa.array(keep))
+
+
+def extents_of(layout: Layout) -> list[Extent]:
+    """What counts of each journal that is there, oldest first. Reads the newest one through."""
+    found: list[Extent] = []
+
+    def look() -> None:
+        found.clear()
+        found.extend(_extents(layout))
+
+    _looking(look, layout.root)
+    return found
+
+
+@contextmanager
+def opened_journal(layout: Layout, first_offset: int) -> Iterator[tuple[BinaryIO, Header, Path]]:
+    """A journal, read behind its head. InvariantViolated when that is damaged: it was durable before it had a name."""
+    path = layout.journal(first_offset)
+    with path.open("rb") as file:
+        try:
+            header = read_header(file, FileKind.JOURNAL, str(path))
+        except Damaged as damage:
+            raise InvariantViolated(f"reading {path}: its head is damaged ({damage.reason})") from None
+        yield file, header, path
+
+
+def counting_heads(layout: Layout) -> Iterator[tuple[JournalHeader, bool]]:
+    """The heads of all journals, oldest first, and whether each counts: a stale writer's does not."""
+    epoch = 0
+    for first in layout.journal_offsets():
+        with opened_journal(layout, first) as (_, header, _):
+            head = JournalHeader.from_header(header)
+        yield head, head.epoch >= epoch
+        epoch = max(epoch, head.epoch)
+
+
+# ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _looking(look: Callable[[], None], path: Path) -> None:
+    for _ in range(LOOKS_MAX):
+        try:
+            return look()
+        except FileNotFoundError as error:
+            missing = error.filename
+    raise InvariantViolated(f"reading the log {path}: {missing} is missing")
+
+
+def _extents(layout: Layout) -> Iterator[Extent]:
+    heads = [head for head, counts in counting_heads(layout) if counts]
+    for head, successor in zip(heads, [*heads[1:], None], strict=True):
+        if successor is None:
+            yield _newest_extent(layout, head)
+        elif successor.previous == head.first_offset:
+            yield Extent(head, successor.previous_bytes, successor.base)
+        else:
+            # Between looking at the two, the one in between was sealed; or it is missing, and looking again shows.
+            raise FileNotFoundError(2, "a journal is missing", str(layout.journal(successor.previous or 0)))
+
+
+def _newest_extent(layout: Layout, head: JournalHeader) -> Extent:
+    with opened_journal(layout, head.first_offset) as (file, header, path):
+        extent = Extent(head, header.end, head.base)
+        decoder = Decoder(str(path))
+        try:
+            for frame in frames(file, header):
+                if frame.kind is FrameKind.CUT:
+                    mark = decoder.record(frame)
+                    if isinstance(mark, CutMark):
+                        extent = Extent(head, frame.end, mark.checkpoint)
+        except Damaged:
+            pass  # the writer is just writing there, or has died there: what is before it counts
+    return extent
+
+
+def _records(layout: Layout, extent: Extent, skip: frozenset[FrameKind] = frozenset()) -> Iterator[Record]:
+    with opened_journal(layout, extent.header.first_offset) as (file, header, path):
+        try:
+            yield from records(file, header, str(path), end=extent.bytes, skip=skip)
+        except Damaged as damage:
+            raise InvariantViolated(f"reading {path}: {damage}, in front of a whole cut") from None
+
+
+_Step = tuple[int, LogRows | None, pa.Table | None]
+
+
+def _read(
+    layout: Layout, from_offset: int, to_offset: int | None, tables: Collection[TableId] | None, *, with_rows: bool
+) -> Iterator[_Step]:
+    """Rows or headers, going on behind the last whole stretch when files vanish."""
+    at, looks = max(1, from_offset), 0
+    if to_offset is None:
+        to_offset = newest_checkpoint(layout.root).next_offset - 1
+    while at <= to_offset:
+        first = layout.log_file().first_offset
+        if at < first:
+            raise HistoryLost(
+                f"reading the log {layout.root} from offset {at}: it has expired, the first that is there is {first}",
+                remedy="read the current-state tables anew, or start from the first offset that is there",
+            )
+        try:
+            for step in _pass(layout, at, to_offset, tables, with_rows=with_rows):
+                if step[1] is None and step[0] > at:
+                    at, looks = step[0], 0
+                yield step
+            return
+        except FileNotFoundError as error:
+            looks += 1
+            if looks > LOOKS_MAX:
+                raise InvariantViolated(
+                    f"reading the log {layout.root} at offset {at}: {error.filename} is missing"
+                ) from None
+
+
+def _pass(layout: Layout, at: int, to: int, tables: Collection[TableId] | None, *, with_rows: bool) -> Iterator[_Step]:
+    for first, last in layout.segment_offsets():
+        if last < at or first > to:
+            continue
+        if first > at:
+            raise FileNotFoundError(2, "a segment is missing", f"the segment or journal with offset {at}")
+        segment, _ = layout.manifest(first, last)
+        directory = layout.segment(first, last)
+        if with_rows:
+            yield from ((at, rows, None) for rows in _segment_rows(directory, segment, at, to, tables))
+            yield last + 1, None, None
+        else:
+            yield last + 1, None, pq.read_table(directory / "transactions.parquet")
+        at = last + 1
+    for extent in extents_of(layout):
+        if extent.last_offset < at or extent.header.first_offset > to:
+            continue
+        if extent.header.first_offset > at:
+            raise FileNotFoundError(2, "a journal is missing", f"the segment or journal with offset {at}")
+        yield from _journal_steps(layout, extent, at, to, tables, with_rows=with_rows)
+        at = extent.last_offset + 1
+
+
+def _journal_steps(
+    layout: Layout, extent: Extent, at: int, to: int, tables: Collection[TableId] | None, *, with_rows: bool
+) -> Iterator[_Step]:
+    versions: dict[Table, int] = {}
+    owners: Owners | None = None
+    headers: pa.RecordBatch | None = None
+    skip = frozenset[FrameKind]() if with_rows else frozenset({FrameKind.ROWS, FrameKind.ATTACH})
+    for record in _records(layout, extent, skip):
+        match record:
+            case Shape():
+                versions[record.table] = record.version
+            case Transactions():
+                if headers is not None:
+                    yield _run_end(headers, with_rows=with_rows)
+                headers, owners = record.headers, Owners.of([record.headers])
+                if headers.column("first_offset")[0].as_py() > to:
+                    return
+            case Rows() if owners is not None:
+                yield from _shown(at, to, tables, owners, record, versions)
+            case Attach() if owners is not None and record.first_offset + record.rows > at:
+                with layout.spool(record.spool).open("rb") as file:
+                    for rows in spool.rows(file, record):
+                        yield from _shown(at, to, tables, owners, rows, versions)
+            case _:
+                pass
+    if headers is not None:
+        yield _run_end(headers, with_rows=with_rows)
+
+
+def _run_end(headers: pa.RecordBatch, *, with_rows: bool) -> _Step:
+    after = headers.column("last_offset")[-1].as_py() + 1
+    return after, None, None if with_rows else pa.Table.from_batches([headers])
+
+
+def _shown(
+    at: int, to: int, tables: Collection[TableId] | None, owners: Owners, rows: Rows, versions: dict[Table, int]
+) -> Iterator[_Step]:
+    table = rows.shape.table
+    if tables is not None and table.id not in tables:
+        return
+    a, b = np.searchsorted(rows.offsets, (at, to + 1))
+    if a < b:
+        batch = owners.log_rows(table, rows.offsets[a:b], rows.rows.slice(a, b - a))
+        yield at, (table, versions[table], pa.Table.from_batches([batch])), None
+
+
+def _segment_rows(
+    directory: Path, segment: Segment, at: int, to: int, tables: Collection[TableId] | None
+) -> Iterator[LogRows]:
+    by_table: dict[TableId, list[tuple[SegmentFile, Table]]] = {}
+    for file in segment.files:
+        if file.table is not None and file.last_offset >= at and file.first_offset <= to:
+            table = table_from_json(file.table)
+            if tables is None or table.id in tables:
+                by_table.setdefault(table.id, []).append((file, table))
+    with ExitStack() as stack:
+        # All are opened before the first row is given out: what is open cannot vanish.
+        opened = [
+            [(file, table, stack.enter_context(pq.ParquetFile(directory / file.path))) for file, table in files]
+            for files in by_table.values()
+        ]
+        for files in opened:
+            yield from _in_order(files, at, to)
+
+
+_Opened = tuple[SegmentFile, Table, pq.ParquetFile]
+
+
+def _in_order(files: list[_Opened], at: int, to: int) -> Iterator[LogRows]:
+    """One table's rows over all its shapes, ascending by offset."""
+    files.sort(key=lambda f: f[0].first_offset)
+    if all(a[0].last_offset < b[0].first_offset for a, b in pairwise(files)):
+        for file, table, parquet in files:
+            yield from ((table, file.version, rows) for rows in _row_groups(table, parquet, at, to))
+        return
+    # A shape that went and came back within the segment: the stretches of each are laid in order.
+    whole = [pa.concat_tables([t.log_schema.empty_table(), *_row_groups(t, p, at, to)]) for _, t, p in files]
+    offsets = np.concatenate([t.column(OFFSET).to_numpy() for t in whole])
+    owner = np.repeat(np.arange(len(whole)), [t.num_rows for t in whole])[np.argsort(offsets)]
+    taken = [0] * len(whole)
+    for stretch in np.split(owner, np.flatnonzero(np.diff(owner)) + 1):
+        which = int(stretch[0])
+        file, table, _ = files[which]
+        yield table, file.version, whole[which].slice(taken[which], len(stretch))
+        taken[which] += len(stretch)
+
+
+def _row_groups(table: Table, parquet: pq.ParquetFile, at: int, to: int) -> Iterator[pa.Table]:
+    for number in range(parquet.num_row_groups):
+        bounds = parquet.metadata.row_group(number).column(0).statistics
+        if bounds is not None and (bounds.max < at or bounds.min > to):
+            continue
+        rows = parquet.read_row_group(number)
+        a, b = np.searchsorted(rows.column(OFFSET).to_numpy(), (at, to + 1))
+        if a < b:
+            rows = rows.slice(a, b - a)
+            yield rows if rows.schema.equals(table.log_schema) else rows.cast(table.log_schema)

@@ -1,0 +1,173 @@
+"""How much of a journal counts.
+
+        whole cut                    whole cut        the file may go on, with anything
+   ─────────┼────────────────────────────┼──────────────────────▶
+   counts   │ counts                     │ does not count
+
+After a crash the end of a journal is what the disk happened to have written: frames can be cut short, be zeros, or
+be there while an earlier one is not. All of that is fine behind the last sync, and nothing may be missing before it.
+The two cannot be told apart by the damage itself, so every cut says how much of the file was durable when it was
+written. Damage before a place that any later cut calls durable is damage to acknowledged data, and nobody may
+continue from there; all other damage is the unfinished tail, and it goes.
+
+A spool counts as part of the frame that attaches it: without it, that frame is not whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import BinaryIO
+
+from cdcflow.changelog.framing import Damaged, Frame, FrameKind, Header, frames, frames_beyond
+from cdcflow.changelog.journal import Attach, CutMark, Decoder, JournalHeader, Shape, Transactions, rows_head
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.position import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What of a journal counts: its first `bytes`, which end with `checkpoint`.
+
+    `dropped_rows` are rows in whole frames behind that; `reason` says why the rest does not count: "" (there is no
+    rest), "no cut" (whole frames, and no cut after them), "torn", "checksum" or "spool".
+    """
+
+    header: JournalHeader
+    bytes: int
+    checkpoint: Checkpoint
+    cuts: int = 0
+    first_cut: int = 0
+    rows: int = 0
+    dropped_bytes: int = 0
+    dropped_rows: int = 0
+    reason: str = ""
+    shapes: tuple[Shape, ...] = ()
+    spools: tuple[Attach, ...] = ()
+
+
+@dataclass(slots=True)
+class _Walk:
+    """What has been met so far; `rows_since`, `shapes` and `spools` since the last cut."""
+
+    next_offset: int
+    next_transaction: int
+    cut: int
+    rows_since: int = 0
+    announced: int = 0
+    shapes: list[Shape] = field(default_factory=list)
+    spools: list[Attach] = field(default_factory=list)
+
+
+def whole(
+    file: BinaryIO, header: Header, size: int, name: str, spool_is_whole: Callable[[Attach], bool], *, end: int | None
+) -> Whole:
+    """How much of a journal counts. `file` is read from just behind its head; it has `size` bytes.
+
+    `end`: where the next journal says that this one ends; then everything before it must be whole.
+
+    Raises:
+        InvariantViolated: data that was durable is damaged, or the frames contradict each other.
+    """
+    head = JournalHeader.from_header(header)
+    decoder = Decoder(name)
+    walk = _Walk(head.base.next_offset, head.base.next_transaction, head.base.cut)
+    kept = Whole(head, header.end, head.base)
+    reason, bad = "", size
+    frame: Frame | None = None
+    try:
+        for frame in frames(file, header, end=end):
+            cut = _met(decoder, frame, walk, spool_is_whole)
+            if cut is not None:
+                kept = _at_cut(kept, walk, cut, frame.end)
+    except Damaged as damage:
+        reason, bad = damage.reason, damage.at
+    if reason:
+        _refuse_damage(file, header, name, bad, reason, end)
+    if end is not None:
+        if kept.bytes != end:
+            raise InvariantViolated(f"reading {name}: {end} bytes of it were durable, and only {kept.bytes} are whole")
+        return kept
+    dropped = size - kept.bytes
+    why = reason or ("no cut" if dropped else "")
+    return replace(kept, dropped_bytes=dropped, dropped_rows=walk.rows_since, reason=why)
+
+
+def _met(decoder: Decoder, frame: Frame, walk: _Walk, spool_is_whole: Callable[[Attach], bool]) -> CutMark | None:
+    """Take one frame into account. Returns the cut, if it is one."""
+    if frame.kind is FrameKind.ROWS:
+        _, count = rows_head(frame.payload)
+        walk.rows_since += count
+        walk.announced -= count
+        return None
+    record = decoder.record(frame)
+    match record:
+        case Shape():
+            walk.shapes.append(record)
+        case Transactions():
+            if walk.announced:
+                raise InvariantViolated(f"reading {decoder.name}: {walk.announced} rows before byte {frame.at} miss")
+            _number(decoder.name, record, walk, frame)
+        case Attach():
+            if not spool_is_whole(record):
+                raise Damaged(frame.at, "spool")
+            walk.spools.append(record)
+            walk.rows_since += record.rows
+            walk.announced -= record.rows
+        case CutMark():
+            return record
+        case _:
+            raise InvariantViolated(f"reading {decoder.name}: a {frame.kind.name} does not belong in a journal")
+    return None
+
+
+def _number(name: str, record: Transactions, walk: _Walk, frame: Frame) -> None:
+    headers = record.headers
+    first, number = headers.column("first_offset")[0].as_py(), headers.column("number")[0].as_py()
+    if (first, number) != (walk.next_offset, walk.next_transaction):
+        raise InvariantViolated(
+            f"reading {name}: at byte {frame.at} come offset {first} and transaction {number}, "
+            f"expected were {walk.next_offset} and {walk.next_transaction}"
+        )
+    after = headers.column("last_offset")[-1].as_py() + 1
+    walk.announced = after - walk.next_offset
+    walk.next_offset = after
+    walk.next_transaction += headers.num_rows
+
+
+def _at_cut(kept: Whole, walk: _Walk, mark: CutMark, end: int) -> Whole:
+    checkpoint = mark.checkpoint
+    found = (checkpoint.next_offset, checkpoint.next_transaction, walk.announced)
+    if found != (walk.next_offset, walk.next_transaction, 0) or checkpoint.cut <= walk.cut:
+        raise InvariantViolated(
+            f"reading a journal: cut {checkpoint.cut} stands at offset {checkpoint.next_offset} and transaction "
+            f"{checkpoint.next_transaction}; the rows before it end at {walk.next_offset} and {walk.next_transaction}"
+            f", {walk.announced} of them miss, and the cut before was {walk.cut}"
+        )
+    rows, walk.rows_since, walk.cut = kept.rows + walk.rows_since, 0, checkpoint.cut
+    shapes, walk.shapes = walk.shapes, []
+    spools, walk.spools = walk.spools, []
+    return replace(
+        kept,
+        bytes=end,
+        checkpoint=checkpoint,
+        cuts=kept.cuts + 1,
+        first_cut=kept.first_cut or checkpoint.cut,
+        rows=rows,
+        shapes=kept.shapes + tuple(shapes) if shapes else kept.shapes,
+        spools=kept.spools + tuple(spools) if spools else kept.spools,
+    )
+
+
+def _refuse_damage(file: BinaryIO, header: Header, name: str, bad: int, reason: str, end: int | None) -> None:
+    durable = bad if end is None else end
+    for frame in frames_beyond(file, header, bad + 1, FrameKind.CUT):
+        record = Decoder(name).record(frame)
+        if isinstance(record, CutMark):
+            durable = max(durable, record.durable)
+    if durable > bad:
+        raise InvariantViolated(
+            f"recovering {name}: damaged ({reason}) at byte {bad}, and {durable} bytes were durable: data that was "
+            "acknowledged to the source is lost",
+            remedy="restore the log from a copy, or begin a new log with a new backfill",
+        )

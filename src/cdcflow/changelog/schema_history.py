@@ -1,0 +1,67 @@
+"""Which shapes each table has had, and the number of each: what a Parquet file's `<version>` means.
+
+Shapes are numbered per table name from 1, in the order in which the log met them; a shape that comes back gets its
+old number. Kept in `<log>/schemas.json`, which is written before the first segment that needs it; shapes newer than
+that file are in the journal's schema frames.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.table import Table, TableId, table_from_json
+
+HISTORY_VERSION = 1
+
+
+class SchemaHistory:
+    """The numbers of all shapes so far. The log's writer owns one."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Table, int] = {}
+        self._shapes: dict[TableId, dict[int, Table]] = {}
+
+    def number(self, table: Table) -> int:
+        """The number of this shape; a new one if it was never seen."""
+        known = self._numbers.get(table)
+        if known is None:
+            known = max(self._shapes.get(table.id, {}), default=0) + 1
+            self.learn(table, known)
+        return known
+
+    def learn(self, table: Table, number: int) -> None:
+        """Take over what a file says."""
+        self._numbers[table] = number
+        self._shapes.setdefault(table.id, {})[number] = table
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __iter__(self) -> Iterator[tuple[Table, int]]:
+        return iter(self._numbers.items())
+
+    def newest(self, table: TableId) -> Table | None:
+        """A table's shape with the highest number."""
+        shapes = self._shapes.get(table)
+        return shapes[max(shapes)] if shapes else None
+
+    def shapes(self) -> dict[TableId, dict[int, Table]]:
+        """All shapes by table and number, oldest first."""
+        return {table: dict(sorted(shapes.items())) for table, shapes in sorted(self._shapes.items())}
+
+    def to_json(self) -> str:
+        shapes = [{"number": number, "table": table.to_json()} for table, number in self._numbers.items()]
+        return json.dumps({"version": HISTORY_VERSION, "shapes": shapes}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, name: str = "schemas.json") -> SchemaHistory:
+        """Read what `to_json` wrote. ConfigurationError when a newer cdcflow wrote it."""
+        value = json.loads(text)
+        if value["version"] > HISTORY_VERSION:
+            raise ConfigurationError(f"reading {name}: a newer cdcflow wrote it (version {value['version']})")
+        history = cls()
+        for shape in value["shapes"]:
+            history.learn(table_from_json(shape["table"]), shape["number"])
+        return history

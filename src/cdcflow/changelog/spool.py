@@ -1,0 +1,98 @@
+"""Spools: the rows of one large transaction, in a file of their own until its fate is known.
+
+    header │ schema … │ piece │ rows … │ piece │ rows … │
+
+A piece says how many rows follow and which sub-transaction each belongs to; its rows frames count from 0. When the
+transaction commits, the journal attaches the spool by name, length and checksum, and names the sub-transactions
+that were rolled back. Whoever reads it leaves their rows out and closes up the numbering.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cdcflow.changelog.framing import Damaged, FileKind, encode_header, read_header
+from cdcflow.changelog.journal import Attach, Piece, Rows, Shape, records
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.position import Epoch
+
+BLOCK = 1 << 20
+
+
+def header(log_id: str, epoch: Epoch, number: int) -> tuple[bytes, int]:
+    """The head of a spool, and the seed for its frames."""
+    return encode_header(FileKind.SPOOL, {"log_id": log_id, "epoch": epoch, "number": number})
+
+
+def is_whole(file: BinaryIO, attach: Attach) -> bool:
+    """Whether the spool still is what it was when it was attached."""
+    crc, left = 0, attach.bytes
+    while left and (block := file.read(min(left, BLOCK))):
+        crc = zlib.crc32(block, crc)
+        left -= len(block)
+    return not left and crc == attach.crc
+
+
+def rows(file: BinaryIO, attach: Attach) -> Iterator[Rows]:
+    """The rows of an attached spool, with their offsets in the log; shapes have no version.
+
+    Raises:
+        InvariantViolated: it does not hold what was attached.
+    """
+    aborted = np.array(sorted(attach.aborted), np.uint64)
+    piece: _Place | None = None
+    after = attach.first_offset
+    try:
+        for record in records(file, read_header(file, FileKind.SPOOL, attach.spool), attach.spool, end=attach.bytes):
+            match record:
+                case Piece():
+                    piece = _Place.of(record, aborted, after)
+                    after += piece.kept
+                case Rows() if piece is not None:
+                    if (kept := piece.place(record)) is not None:
+                        yield kept
+                case Shape():
+                    pass
+                case _:
+                    raise InvariantViolated(f"reading spool {attach.spool}: a {type(record).__name__} does not belong")
+    except Damaged as damage:
+        raise InvariantViolated(f"reading spool {attach.spool}: {damage}, though it was attached whole") from None
+    if after != attach.first_offset + attach.rows:
+        raise InvariantViolated(
+            f"reading spool {attach.spool}: {after - attach.first_offset} rows remain after "
+            f"{len(attach.aborted)} rolled-back sub-transactions, {attach.rows} were announced"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the rows of one piece go: `offsets` by place in the piece, `keep` None when all stay."""
+
+    offsets: npt.NDArray[np.int64]
+    keep: npt.NDArray[np.bool_] | None
+    kept: int
+
+    @classmethod
+    def of(cls, piece: Piece, aborted: npt.NDArray[np.uint64], after: int) -> _Place:
+        if piece.subxids is None or not len(aborted):
+            return cls(np.arange(after, after + piece.rows, dtype=np.int64), None, piece.rows)
+        keep = ~np.isin(piece.subxids, aborted)
+        offsets = np.cumsum(keep, dtype=np.int64)
+        return cls(offsets + (after - 1), keep, int(offsets[-1]) if len(offsets) else 0)
+
+    def place(self, found: Rows) -> Rows | None:
+        offsets = self.offsets[found.offsets]
+        if self.keep is None:
+            return Rows(found.shape, offsets, found.rows)
+        mask = self.keep[found.offsets]
+        kept = int(np.count_nonzero(mask))
+        if kept == len(mask):
+            return Rows(found.shape, offsets, found.rows)
+        return Rows(found.shape, offsets[mask], found.rows.filter(pa.array(mask))) if kept else None

@@ -1,0 +1,162 @@
+"""The few file operations that a log is written with, in one place, so that tests can record, fail or delay each.
+
+What every one of them promises after a crash is little: nothing is on disk before the `fsync` of its file, and no
+name before the `fsync_dir` of its directory. The sink's order of calls is its whole argument for durability.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
+
+_PARTS_MAX = 1024  # IOV_MAX of Linux
+_FOR_AN_OPERATOR = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENAMETOOLONG}
+
+Part = bytes | memoryview
+
+
+class FileLayer(Protocol):
+    """What the file sink changes on disk. Each call may raise OSError."""
+
+    def create(self, path: Path) -> int:
+        """A new, empty file, written at its end only. FileExistsError when it is there."""
+        ...
+
+    def open(self, path: Path) -> int:
+        """A file that is there, written at its end only."""
+        ...
+
+    def write(self, fd: int, parts: Sequence[Part]) -> int:
+        """Write as much of `parts` as goes in one call; how many bytes it was."""
+        ...
+
+    def truncate(self, fd: int, size: int) -> None: ...
+    def fsync(self, fd: int) -> None: ...
+    def close(self, fd: int) -> None: ...
+    def fsync_dir(self, path: Path) -> None: ...
+    def rename(self, source: Path, target: Path) -> None: ...
+    def unlink(self, path: Path) -> None: ...
+    def mkdir(self, path: Path) -> None: ...
+    def rmdir(self, path: Path) -> None: ...
+
+
+class OsLayer:
+    """The operating system's files."""
+
+    def create(self, path: Path) -> int:
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+
+    def open(self, path: Path) -> int:
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+    def write(self, fd: int, parts: Sequence[Part]) -> int:
+        return os.writev(fd, parts[:_PARTS_MAX])
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def fsync_dir(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.rename(target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def mkdir(self, path: Path) -> None:
+        path.mkdir(mode=0o750)
+
+    def rmdir(self, path: Path) -> None:
+        path.rmdir()
+
+
+OS_LAYER = OsLayer()
+
+
+def write_all(layer: FileLayer, fd: int, parts: Sequence[Part]) -> int:
+    """Write everything, in as many calls as the system wants (hard case L09); the bytes written."""
+    total, left = 0, list(parts)
+    while left:
+        done = layer.write(fd, left)
+        if done <= 0:
+            raise OSError(errno.EIO, "a write wrote nothing")
+        total += done
+        whole = 0
+        while whole < len(left) and done >= len(left[whole]):
+            done -= len(left[whole])
+            whole += 1
+        left = left[whole:]
+        if done:
+            left[0] = memoryview(left[0])[done:]
+    return total
+
+
+def write_file(layer: FileLayer, path: Path, content: bytes) -> None:
+    """Put a file in place in one step: after a crash there is the old one or the whole new one. Durable on return."""
+    beside = path.with_name(path.name + ".tmp")
+    if beside.exists():
+        layer.unlink(beside)
+    fd = layer.create(beside)
+    try:
+        write_all(layer, fd, [content])
+        with syncing(beside):
+            layer.fsync(fd)
+    finally:
+        layer.close(fd)
+    layer.rename(beside, path)
+    with syncing(path.parent):
+        layer.fsync_dir(path.parent)
+
+
+def remove_tree(layer: FileLayer, path: Path) -> None:
+    """Remove a directory of files."""
+    for entry in path.iterdir():
+        layer.unlink(entry)
+    layer.rmdir(path)
+
+
+@contextmanager
+def storing(attempt: str) -> Iterator[None]:
+    """Give a failed write its kind: room and devices come back, rights and read-only disks need an operator (L25)."""
+    try:
+        yield
+    except OSError as error:
+        raise unavailable(attempt, error) from error
+
+
+def unavailable(attempt: str, error: OSError) -> CdcflowError:
+    text = f"{attempt}: {error.strerror or error} ({errno.errorcode.get(error.errno or 0, 'no code')})"
+    if error.errno in _FOR_AN_OPERATOR:
+        return ConfigurationError(text, remedy="make the log's directory writable, then start again")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return SinkUnavailable(text, remedy="make room; nothing that was acknowledged is lost")
+    return SinkUnavailable(text)
+
+
+@contextmanager
+def syncing(path: Path) -> Iterator[None]:
+    """A failed sync is final: the system may have dropped the pages and call the next sync a success (L07)."""
+    try:
+        yield
+    except OSError as error:
+        raise InvariantViolated(
+            f"syncing {path}: {error.strerror or error}; what was written may be lost although it can still be read",
+            remedy="check the disk, then start again: recovery reads what really is there",
+        ) from error

@@ -1,0 +1,100 @@
+"""One writer: a lock for those who ask, and an epoch for those who do not know that they lost it.
+
+The lock keeps a second process out while the first one lives; the system drops it with the process, so a dead
+holder's file means nothing, and a pid that is used again neither (L13). It does not stop a writer that was suspended,
+whose lock file was replaced, or whose lock a network file system forgot. That one is stopped by the epoch: every
+start writes a higher number, and a writer that finds another number than its own has been replaced (L10, L11, L12).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.model.position import Epoch
+from cdcflow.sinks.layer import FileLayer, storing, write_file
+
+
+class Lease:
+    """The right to write a log. `release` gives it up."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._fd: int | None = _locked(layout.lock)
+        self.epoch = Epoch(0)
+
+    def begin_epoch(self, layer: FileLayer, at_least: Epoch) -> None:
+        """Start a new epoch, above the one on disk and above `at_least`. Durable on return."""
+        known = read_epoch(self._layout.epoch)
+        self.epoch = Epoch(max(known, at_least) + 1)
+        with storing(f"starting epoch {self.epoch} of the log {self._layout.root}"):
+            write_file(layer, self._layout.epoch, f"{self.epoch}\n".encode())
+
+    def check(self) -> None:
+        """InvariantViolated when another process has taken the log over since."""
+        found = read_epoch(self._layout.epoch)
+        if found != self.epoch:
+            raise InvariantViolated(
+                f"writing the log {self._layout.root}: this process has epoch {self.epoch}, and epoch {found} has "
+                f"begun: {_holder(self._layout.lock)} took the log over; nothing written since then counts"
+            )
+
+    def release(self) -> None:
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            os.close(fd)
+
+
+def read_epoch(path: Path) -> Epoch:
+    """The newest epoch that has begun; 0 when there was none."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return Epoch(0)
+    try:
+        return Epoch(int(text))
+    except ValueError:
+        raise InvariantViolated(f"reading {path}: not an epoch number") from None
+
+
+def _locked(path: Path) -> int:
+    while True:
+        with storing(f"locking {path}"):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise ConfigurationError(
+                f"opening the log {path.parent} for writing: {_holder(path)} is writing it",
+                remedy="a log has one writer: stop that one first",
+            ) from None
+        except BaseException:
+            os.close(fd)
+            raise
+        if _is_at(fd, path):
+            # For people only: the lock itself is the system's. Not being able to write it is no reason to stop.
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            return fd
+        os.close(fd)  # the file was replaced between open and lock
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _holder(path: Path) -> str:
+    try:
+        return path.read_text().strip() or "another process"
+    except OSError:
+        return "another process"

@@ -1,0 +1,86 @@
+"""What every sink checks before it takes anything: numbers without gaps, cuts in order, rows that are all there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.change import ChangeBatch, Run
+from cdcflow.model.position import Checkpoint
+from cdcflow.ports import Numbered
+
+
+class Numbering:
+    """Where a log stands: what number comes next, and which cut was the last."""
+
+    def __init__(self, base: Checkpoint) -> None:
+        self.next_offset: int = base.next_offset
+        self.next_transaction = base.next_transaction
+        self._cut = base.cut
+        self._clock = base.commit_clock
+        self.at_cut = True
+
+    def check(self, numbered: Numbered) -> None:
+        """InvariantViolated unless this is what must come next, and is whole."""
+        run = numbered.run
+        expected = (self.next_offset, self.next_transaction)
+        if (numbered.first_offset, numbered.first_transaction) != expected:
+            raise InvariantViolated(
+                f"appending offset {numbered.first_offset} and transaction {numbered.first_transaction} to the log: "
+                f"next are {self.next_offset} and {self.next_transaction}"
+            )
+        if len(numbered.commit_clock) != run.transactions or run.rows <= 0:
+            raise InvariantViolated(
+                f"appending {run.transactions} transactions with {run.rows} rows and {len(numbered.commit_clock)} "
+                "commit clocks to the log"
+            )
+        if isinstance(run, Run):
+            self.check_index(run.batches, run.rows)
+
+    def advance(self, numbered: Numbered) -> None:
+        self.next_offset += numbered.run.rows
+        self.next_transaction += numbered.run.transactions
+        self.at_cut = False
+
+    def cut(self, checkpoint: Checkpoint) -> None:
+        """InvariantViolated unless a cut with this checkpoint may come here."""
+        found = (checkpoint.next_offset, checkpoint.next_transaction)
+        if found != (self.next_offset, self.next_transaction) or checkpoint.cut <= self._cut:
+            raise InvariantViolated(
+                f"writing cut {checkpoint.cut} at offset {checkpoint.next_offset} and transaction "
+                f"{checkpoint.next_transaction}: the log stands at {self.next_offset} and {self.next_transaction}, "
+                f"after cut {self._cut}"
+            )
+        self._cut = checkpoint.cut
+        self.at_cut = True
+
+    @staticmethod
+    def check_index(batches: Sequence[ChangeBatch], rows: int) -> None:
+        """InvariantViolated unless the batches' rows are exactly 0 … rows - 1, ascending within each shape."""
+        last: dict[object, int] = {}
+        there = np.zeros(rows, np.bool_) if len(batches) > 1 else None
+        count = 0
+        for batch in batches:
+            index = batch.index
+            if len(index) != batch.rows.num_rows:
+                raise InvariantViolated(
+                    f"appending {batch.rows.num_rows} rows of {batch.table.id}: {len(index)} places"
+                )
+            if not len(index):
+                continue
+            first, end = int(index[0]), int(index[-1])
+            ascending = end - first == len(index) - 1 or bool((index[1:] > index[:-1]).all())
+            if not ascending or first <= last.get(batch.table, -1) or end >= rows:
+                raise InvariantViolated(f"appending rows of {batch.table.id}: their places do not ascend within {rows}")
+            if not batch.rows.schema.equals(batch.table.change_schema):
+                raise InvariantViolated(f"appending rows of {batch.table.id}: the columns are not those of its shape")
+            last[batch.table] = end
+            count += len(index)
+            if there is not None:
+                there[index] = True
+        if count != rows or (there is not None and not there.all()):
+            raise InvariantViolated(
+                f"appending {rows} rows to the log: {count} are there, or some places are taken twice"
+            )

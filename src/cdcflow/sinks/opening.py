@@ -1,0 +1,302 @@
+"""Taking a log over: make it, or find out what of it counts, and begin a new journal.
+
+Every start begins a new epoch and a new journal, whose head says how much of the journal before it counts. From then
+on nothing that an older writer still does can become part of the log: its file is either closed at that byte or no
+longer in the directory.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cdcflow.changelog import spool
+from cdcflow.changelog.journal import Attach, Encoder, JournalHeader
+from cdcflow.changelog.layout import Layout, LogFile
+from cdcflow.changelog.reader import counting_heads, opened_journal
+from cdcflow.changelog.recovery import Whole, whole
+from cdcflow.changelog.schema_history import SchemaHistory
+from cdcflow.changelog.segment import Segment, manifest_hash
+from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
+from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
+from cdcflow.sinks.layer import FileLayer, remove_tree, storing, syncing, write_all, write_file
+from cdcflow.sinks.lease import Lease
+
+CHAIN_CHECKED = 64
+"""So many of the newest manifests are checked at every start; `log check` checks all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What opening a log cut off: the end of a journal, behind the last whole cut, and why.
+
+    `reason` is "" when nothing was cut, else "no cut" (whole, but never made visible), "torn", "checksum" or
+    "spool". `spools` counts spools that no transaction had attached.
+    """
+
+    journal: str = ""
+    bytes: int = 0
+    rows: int = 0
+    reason: str = ""
+    spools: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A journal that nothing more is written to: the next segment, once it is sealed."""
+
+    header: JournalHeader
+    bytes: int
+    checkpoint: Checkpoint
+    spools: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A log that was taken over."""
+
+    file: LogFile
+    header: JournalHeader
+    closed: tuple[Closed, ...]
+    history: SchemaHistory
+    schemas_saved: int
+    last_manifest: str
+    recovered: Recovered
+
+
+def made(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, accept_timeline: bool) -> LogFile:
+    """The log's `log.json`; the log is made when there is none. The directory itself is there, and locked.
+
+    Raises:
+        ConfigurationError: it is another source's log, or a newer cdcflow's.
+        HistoryLost: the source went over to another timeline.
+    """
+    for directory in (layout.journals, layout.segments, layout.spools):
+        if not directory.exists():
+            layer.mkdir(directory)
+    with syncing(layout.root):
+        layer.fsync_dir(layout.root)
+    if layout.log_json.exists():
+        return _checked(layout, identity, layer, accept_timeline=accept_timeline)
+    if layout.segment_offsets() or layout.journal_offsets():
+        raise InvariantViolated(
+            f"opening the log {layout.root}: it has data but no log.json", remedy="restore log.json"
+        )
+    file = LogFile(str(uuid.uuid4()), identity, datetime.now(UTC).isoformat(timespec="seconds"))
+    write_file(layer, layout.log_json, file.to_json().encode())
+    return file
+
+
+def _checked(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, accept_timeline: bool) -> LogFile:
+    file = layout.log_file()
+    if replace(file.source, timeline="") != replace(identity, timeline=""):
+        raise ConfigurationError(
+            f"opening the log {layout.root}: it belongs to {_named(file.source)}, and the source is {_named(identity)}",
+            remedy="name another directory for this source's log, or the source that this log belongs to",
+        )
+    if file.source.timeline != identity.timeline:
+        if not accept_timeline:
+            raise HistoryLost(
+                f"opening the log {layout.root}: the source was on timeline {file.source.timeline} and is on "
+                f"{identity.timeline} now, as after a restore or a promotion: it may lack changes that the log has",
+                remedy="if it was promoted without loss, accept the timeline; else begin a new log with a backfill",
+            )
+        file = replace(file, source=identity)
+        write_file(layer, layout.log_json, file.to_json().encode())
+    return file
+
+
+def taken_over(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) -> Opened:
+    """Begin an epoch, recover what is there, leave everything in order for a new journal (see `begin_journal`)."""
+    lease.begin_epoch(layer, Epoch(0))
+    _tidy(layout, layer)
+    sealed, last_manifest = _chain(layout, file)
+    history = _history(layout)
+    saved = len(history)
+    journals = list(_journals(layout, file, lease, layer, sealed))
+    for scanned in journals:
+        for shape in scanned.shapes:
+            history.learn(shape.table, shape.version)
+    base = sealed.last_checkpoint() if sealed else Checkpoint()
+    recovered = Recovered()
+    header = JournalHeader(file.log_id, lease.epoch, base)
+    closed = [_closed(w) for w in journals if w.rows]
+    if journals:
+        last = journals[-1]
+        recovered = Recovered(
+            layout.journal(last.header.first_offset).name if last.reason else "",
+            last.dropped_bytes,
+            last.dropped_rows,
+            last.reason,
+        )
+        header = _continuing(layout, last, lease, layer)
+    orphans = _remove_orphans(layout, {name for c in closed for name in c.spools}, layer)
+    return Opened(file, header, tuple(closed), history, saved, last_manifest, replace(recovered, spools=orphans))
+
+
+def begin_journal(layout: Layout, header: JournalHeader, layer: FileLayer) -> tuple[int, Encoder, int]:
+    """A new journal, in place and durable: its descriptor, encoder and length. Replaces one of the same name."""
+    path = layout.journal(header.first_offset)
+    beside = path.with_name(path.name + ".tmp")
+    if beside.exists():
+        layer.unlink(beside)
+    head, seed = header.encode()
+    fd = layer.create(beside)
+    try:
+        write_all(layer, fd, [head])
+        with syncing(beside):
+            layer.fsync(fd)
+        layer.rename(beside, path)
+        with syncing(layout.journals):
+            layer.fsync_dir(layout.journals)
+    except BaseException:
+        layer.close(fd)
+        raise
+    return fd, Encoder(seed), len(head)
+
+
+def _named(identity: SourceIdentity) -> str:
+    return f"{identity.kind} system {identity.system_id}, database {identity.database}"
+
+
+def _tidy(layout: Layout, layer: FileLayer) -> None:
+    """Remove what an earlier run began and never put in place."""
+    with storing(f"tidying {layout.root}"):
+        for path in layout.journals.glob("*.tmp"):
+            layer.unlink(path)
+        for path in layout.segments.glob(".*.tmp"):
+            remove_tree(layer, path)
+
+
+def _chain(layout: Layout, file: LogFile) -> tuple[Segment | None, str]:
+    """The newest sealed segment, and its manifest's hash.
+
+    Raises:
+        InvariantViolated: a segment is missing, or a manifest is not the one that its successor saw.
+    """
+    offsets = [o for o in layout.segment_offsets() if o[0] >= file.first_offset]
+    expected = file.first_offset
+    for first, last in offsets:
+        if first != expected:
+            raise InvariantViolated(f"opening the log {layout.root}: the segment from offset {expected} is missing")
+        expected = last + 1
+    newest: Segment | None = None
+    digest = ""
+    for place, (first, last) in enumerate(offsets[-CHAIN_CHECKED:]):
+        try:
+            newest, text = layout.manifest(first, last)
+        except FileNotFoundError:
+            path = layout.segment(first, last)
+            raise InvariantViolated(f"opening the log {layout.root}: {path} has no segment.json") from None
+        if newest.log_id != file.log_id:
+            raise InvariantViolated(f"opening the log {layout.root}: segment {first}-{last} is another log's")
+        if place and newest.previous != digest:
+            raise InvariantViolated(
+                f"opening the log {layout.root}: the hash chain breaks at segment {first}-{last}: the manifest before "
+                "it was changed or replaced",
+                remedy="run `cdcflow log check`, and restore the segment from a copy",
+            )
+        digest = manifest_hash(text)
+    return newest, digest
+
+
+def _history(layout: Layout) -> SchemaHistory:
+    try:
+        return SchemaHistory.from_json(layout.schemas.read_bytes(), str(layout.schemas))
+    except FileNotFoundError:
+        return SchemaHistory()
+
+
+def _journals(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer, sealed: Segment | None) -> Iterator[Whole]:
+    """The journals that are not sealed yet, oldest first, and what counts of each."""
+    next_offset = sealed.last_offset + 1 if sealed else file.first_offset
+    heads = _heads(layout, file, layer, next_offset)
+    if not heads:
+        if sealed is not None or file.first_offset > 1:
+            raise InvariantViolated(f"opening the log {layout.root}: the journal from offset {next_offset} is missing")
+        return
+    for head, successor in zip(heads, [*heads[1:], None], strict=True):
+        if head.first_offset != next_offset:
+            raise InvariantViolated(f"opening the log {layout.root}: the journal from offset {next_offset} is missing")
+        scanned = _scanned(layout, head, successor)
+        next_offset = scanned.checkpoint.next_offset
+        yield scanned
+
+
+def _heads(layout: Layout, file: LogFile, layer: FileLayer, next_offset: int) -> list[JournalHeader]:
+    """The heads of the journals that count; the files of the others are removed."""
+    heads: list[JournalHeader] = []
+    for head, counts in list(counting_heads(layout)):
+        path = layout.journal(head.first_offset)
+        if head.log_id != file.log_id:
+            raise InvariantViolated(f"opening the log {layout.root}: {path} is another log's journal")
+        if counts and head.first_offset >= next_offset:
+            heads.append(head)
+        else:
+            layer.unlink(path)
+    return heads
+
+
+def _scanned(layout: Layout, head: JournalHeader, successor: JournalHeader | None) -> Whole:
+    end = None
+    if successor is not None:
+        if successor.previous != head.first_offset:
+            raise InvariantViolated(
+                f"opening the log {layout.root}: the journal from offset {successor.first_offset} continues the one "
+                f"from {successor.previous}, and the one before it is from {head.first_offset}"
+            )
+        end = successor.previous_bytes
+    with opened_journal(layout, head.first_offset) as (file, header, path):
+        size = path.stat().st_size
+        return whole(file, header, size, str(path), lambda a: _spool_is_whole(layout, a), end=end)
+
+
+def _spool_is_whole(layout: Layout, attach: Attach) -> bool:
+    try:
+        with layout.spool(attach.spool).open("rb") as file:
+            return spool.is_whole(file, attach)
+    except FileNotFoundError:
+        return False
+
+
+def _continuing(layout: Layout, last: Whole, lease: Lease, layer: FileLayer) -> JournalHeader:
+    """The head of the journal that follows the last one. What counts of that one is durable on return."""
+    if not last.rows:
+        # Nothing to keep but its checkpoint: the new journal takes its name and its place.
+        return replace(last.header, epoch=lease.epoch, base=last.checkpoint)
+    path = layout.journal(last.header.first_offset)
+    # A killed process leaves whole cuts that were never synced. They count from now on, so they are synced now.
+    _sync_file(layout.journal(last.header.first_offset), layer, last.bytes if last.dropped_bytes else None)
+    for attach in last.spools:
+        _sync_file(layout.spool(attach.spool), layer, None)
+    if last.spools:
+        with syncing(layout.spools):
+            layer.fsync_dir(layout.spools)
+    with syncing(path.parent):
+        layer.fsync_dir(path.parent)
+    return JournalHeader(last.header.log_id, lease.epoch, last.checkpoint, Offset(last.header.first_offset), last.bytes)
+
+
+def _sync_file(path: Path, layer: FileLayer, size: int | None) -> None:
+    fd = layer.open(path)
+    try:
+        if size is not None:
+            layer.truncate(fd, size)
+        with syncing(path):
+            layer.fsync(fd)
+    finally:
+        layer.close(fd)
+
+
+def _closed(scanned: Whole) -> Closed:
+    return Closed(scanned.header, scanned.bytes, scanned.checkpoint, tuple(a.spool for a in scanned.spools))
+
+
+def _remove_orphans(layout: Layout, attached: set[str], layer: FileLayer) -> int:
+    orphans: Sequence[Path] = [p for p in layout.spools.iterdir() if p.name not in attached]
+    for path in orphans:
+        layer.unlink(path)
+    return len(orphans)
