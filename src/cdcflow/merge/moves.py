@@ -1,0 +1,117 @@
+"""Key changes whose insert left columns unchanged: where their values come from. SQL, built here as text.
+
+The log splits a key change into `d` of the old key and, directly after it, `c` of the new one with `_before`. What
+that `c` left unchanged stands in the old key's row as it was just then. In a range the old key may itself have got
+its row by such a change, so the value is found by following parents:
+
+    offset  10 u k=1 a        life of k=1 from the table; a from 10
+            11 d k=1
+            12 c k=2 before 1 unchanged a, doc      parent: the table's row of k=1 (doc), a from 10
+            13 d k=2
+            14 c k=3 before 2 unchanged a, doc      parent: the move at 12
+
+A *life* of a key is the stretch between two of its barriers (c, r, d). Each move points at the life that its own `d`
+ended; a life that began before the range is the table's row, one that began with a move has that move as parent,
+any other began with nothing. Parents are followed by doubling (each round every move takes over what its parent
+knows and its parent's parent), so a chain of n moves takes log2(n) rounds. A key used over and over (a swap through a
+temporary key) has one life each time.
+"""
+
+# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from cdcflow.merge.evolution import MISSING
+from cdcflow.merge.reduce import Layout
+from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.model.table import OFFSET
+
+
+def moves(layout: Layout, changes: str) -> str:
+    """The moves that need values: `o`, `m`, and the old key `b<i>`."""
+    before = ", ".join(f"b{i}" for i in layout.key)
+    moved = f"b{layout.key[0]} IS NOT NULL"
+    return f"SELECT o, m, {before} FROM {changes} WHERE op = 'c' AND {moved} AND m IS NOT NULL"
+
+
+def lives(layout: Layout, columns: Collection[int], changes: str, moved: str) -> str:
+    """Per life of a moved key: the key `c<i>`, the offset `life` where it began (NULL: before the range), and per
+    column `h<i>` (sent during this life) and `x<i>` (its newest value)."""
+    key = [f"c{i}" for i in layout.key]
+    same = " AND ".join(f"c.c{i} <=> m.b{i}" for i in layout.key)
+    started = f"SELECT *, {_began('CURRENT ROW', key)} AS life FROM {changes} c LEFT SEMI JOIN {moved} m ON {same}"
+    parts = []
+    for i in columns:
+        shapes = layout.lacking(i)
+        # A c or r in a shape without the column gives it the default, as the projection wrote it.
+        had = f"(op <> 'u' OR v NOT IN ({', '.join(map(str, sorted(shapes)))}))" if shapes else "true"
+        sent = f"{had} AND NOT coalesce(array_contains(m, {i}), false)"
+        parts.append(f"coalesce(bool_or({sent}), false) AS h{i}")
+        parts.append(f"max_by(c{i}, o) FILTER (WHERE {sent}) AS x{i}")
+    grouped = ", ".join([*key, "life"])
+    return f"SELECT {grouped}, {', '.join(parts)} FROM ({started}) WHERE op <> 'd' GROUP BY {grouped}"
+
+
+def ended(layout: Layout, changes: str, moved: str) -> str:
+    """Per move: `o`, `m`, the old key, and the offset `life` at which the life that it ended had begun."""
+    key = [f"c{i}" for i in layout.key]
+    same = " AND ".join(f"c.c{i} <=> m.b{i}" for i in layout.key)
+    rows = (
+        f"SELECT o, op, {', '.join(key)}, {_began('1 PRECEDING', key)} AS life FROM {changes} c"
+        f" LEFT SEMI JOIN {moved} m ON {same}"
+    )
+    picked = ", ".join(f"d.{k}" for k in key)
+    return f"SELECT m.o, m.m, d.life, {picked} FROM {moved} m JOIN ({rows}) d ON d.o = m.o - 1 AND d.op = 'd'"
+
+
+def first_round(layout: Layout, columns: Collection[int], ended_view: str, lives_view: str, table: str | None) -> str:
+    """What each move knows at once: from its life, and from the table where that life began before the range.
+
+    Result: `o`, `m`, `parent` (offset, NULL: none), per column `h<i>` and `x<i>`. `table` None: it was emptied.
+    """
+    same_life = " AND ".join(f"l.c{i} <=> e.c{i}" for i in layout.key)
+    joins = f"{ended_view} e LEFT JOIN {lives_view} l ON {same_life} AND l.life <=> e.life"
+    parts = []
+    if table is not None:
+        names = layout.target.columns
+        same_row = " AND ".join(f"t.{name_sql(names[i].name)} = e.c{i}" for i in layout.key)
+        joins += f" LEFT JOIN {table} t ON e.life IS NULL AND {same_row}"
+    for i in columns:
+        own = f"coalesce(l.h{i}, false)"
+        if table is None:
+            parts += [f"{own} AS h{i}", f"l.x{i} AS x{i}"]
+            continue
+        name = layout.target.columns[i].name
+        stands = f"t.{OFFSET} IS NOT NULL AND NOT coalesce(array_contains(t.{MISSING}, {text_sql(name)}), false)"
+        parts.append(f"({own} OR ({stands})) AS h{i}")
+        parts.append(f"CASE WHEN {own} THEN l.x{i} WHEN {stands} THEN t.{name_sql(name)} END AS x{i}")
+    return f"SELECT e.o, e.m, e.life AS parent, {', '.join(parts)} FROM {joins}"
+
+
+def next_round(columns: Collection[int], view: str) -> str:
+    """Every move takes over what its parent knows, and its parent's parent."""
+    parts = []
+    for i in columns:
+        parts.append(f"(s.h{i} OR coalesce(p.h{i}, false)) AS h{i}")
+        parts.append(f"CASE WHEN s.h{i} THEN s.x{i} ELSE p.x{i} END AS x{i}")
+    return f"SELECT s.o, s.m, p.parent, {', '.join(parts)} FROM {view} s LEFT JOIN {view} p ON s.parent = p.o"
+
+
+def completed(layout: Layout, columns: Collection[int], changes: str, known: str) -> str:
+    """The view of changes with the moves' values put in; what stays unchanged there is missing."""
+    filled = ", ".join(f"CASE WHEN r.h{i} THEN array({i}) ELSE array() END" for i in columns)
+    left = f"array_except(c.m, concat({filled}))"
+    parts = ["c.o", "c.op", "c.v", f"CASE WHEN r.o IS NULL THEN c.m WHEN size({left}) > 0 THEN {left} END AS m"]
+    for i in range(len(layout.target.columns)):
+        if i in columns:
+            parts.append(f"CASE WHEN array_contains(c.m, {i}) AND r.h{i} THEN r.x{i} ELSE c.c{i} END AS c{i}")
+        else:
+            parts.append(f"c.c{i}")
+    return f"SELECT {', '.join(parts)} FROM {changes} c LEFT JOIN {known} r ON c.o = r.o"
+
+
+def _began(last: str, key: Collection[str]) -> str:
+    """The newest barrier of the same key up to `last`."""
+    frame = f"ROWS BETWEEN UNBOUNDED PRECEDING AND {last}"
+    return f"max(CASE WHEN op IN ('c', 'r', 'd') THEN o END) OVER (PARTITION BY {', '.join(key)} ORDER BY o {frame})"

@@ -1,0 +1,208 @@
+"""Many changes of a key become one: what the newest offset says, column by column. SQL, built here as text.
+
+A change sends some columns and leaves others unchanged. Columns that always travel together in the range that is
+merged are a *family*; one hash aggregate per family finds the newest change that sent it:
+
+    offset  op  sent                 families: {a, b} always sent, {doc} not in every change
+      11    r   a b doc
+      12    u   a b                  newest {a, b} from 12, newest {doc} from 11
+      13    d                        barrier: what lies before counts for nothing
+      14    c   a b doc
+
+A barrier is a change that ends what was there before: c, r and d. A family counts only if it was sent at or after the
+newest barrier. With a barrier the result is `whole`: it replaces the table's row. Without one (only updates in the
+range) families that were not sent keep what the table has. Columns that a change at or after the barrier left
+unchanged and that none sent are *missing*.
+
+The input is one view of changes with names of ours only, so that no column name can clash or break out of its quotes:
+
+    o  bigint      offset            m       array<int>  positions of unchanged columns; NULL: none
+    op string      c u d r           c0, c1  the table's columns, by position in the layout
+    v  int         shape             b0, …   the old key of a key change, by position
+
+The result has the key columns `c<i>`, the others too, `o`, `gone` (the row ends), `whole`, `f<j>` (family j was
+sent), `sent` and `miss` (arrays of column names; `miss` is NULL when nothing is).
+"""
+
+# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from cdcflow.merge.evolution import Evolution, Target
+from cdcflow.merge.types import name_sql, stored, text_sql
+from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
+
+Mask = frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Columns (positions in the layout, key aside) that travel together. `lacking`: shapes that do not have them;
+    `masked`: whether changes may leave them unchanged."""
+
+    columns: tuple[int, ...]
+    lacking: frozenset[int]
+    masked: bool
+
+    @property
+    def always(self) -> bool:
+        return not self.lacking and not self.masked
+
+    def unchanged_sql(self) -> str:
+        """Whether the change left this family unchanged."""
+        return f"coalesce(array_contains(m, {self.columns[0]}), false)" if self.masked else "false"
+
+    def sent_sql(self) -> str:
+        """Whether the change, a delete aside, sent this family."""
+        parts = ["op <> 'd'"]
+        if self.lacking:
+            parts.append(f"v NOT IN ({', '.join(map(str, sorted(self.lacking)))})")
+        if self.masked:
+            parts.append(f"NOT {self.unchanged_sql()}")
+        return " AND ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of a table after its evolution, and how the shapes in a range map to them."""
+
+    target: Target
+    shapes: tuple[Table, ...]
+    defaults: Mapping[int, str]
+
+    @classmethod
+    def of(cls, evolution: Evolution, shapes: Sequence[Table]) -> Layout:
+        living = tuple(s for s in shapes if s.incarnation == evolution.target.incarnation)
+        return cls(evolution.target, living, evolution.defaults)
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        return self.target.key_positions
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        key = set(self.key)
+        return tuple(i for i in range(len(self.target.columns)) if i not in key)
+
+    def default_sql(self, position: int) -> str:
+        column = self.target.columns[position]
+        return f"CAST({self.defaults.get(column.number, 'NULL')} AS {column.type})"
+
+    def lacking(self, position: int) -> frozenset[int]:
+        """Numbers of the shapes that do not have this column."""
+        number = self.target.columns[position].number
+        return frozenset(v for v, s in enumerate(self.shapes) if all(c.number != number for c in s.columns))
+
+
+def read_schema(shape: Table, *, moved: bool) -> str:
+    """The schema to read a shape's Parquet files with (DDL), so that Spark need not look into them first."""
+    parts = [f"{OFFSET} bigint", f"{OP} string", f"{UNCHANGED} array<string>"]
+    parts += [f"{name_sql(c.name)} {stored(c.type.arrow).read}" for c in shape.columns]
+    if moved:
+        types = {c.name: stored(c.type.arrow).read for c in shape.columns}
+        fields = ", ".join(f"{name_sql(k)}: {types[k]}" for k in shape.key_columns)
+        parts.append(f"{BEFORE} struct<{fields}>")
+    return ", ".join(parts)
+
+
+def projection(layout: Layout, number: int, *, moved: bool) -> list[str]:
+    """Select expressions that bring rows of shape `number` into the view of changes.
+
+    A column that the shape does not have holds its default.
+    """
+    shape = layout.shapes[number]
+    found = {c.number: c for c in shape.columns}
+    at = {c.number: i for i, c in enumerate(layout.target.columns)}
+    places = ", ".join(f"{text_sql(c.name)}, {at[c.number]}" for c in shape.columns)
+    unchanged = f"transform({UNCHANGED}, x -> element_at(map({places}), x))"
+    parts = [
+        f"{OFFSET} AS o",
+        f"{OP} AS op",
+        f"{number} AS v",
+        f"CASE WHEN size({UNCHANGED}) > 0 THEN {unchanged} END AS m",
+    ]
+    for i, column in enumerate(layout.target.columns):
+        own = found.get(column.number)
+        if own is None:
+            parts.append(f"{layout.default_sql(i)} AS c{i}")
+        else:
+            parts.append(f"CAST({stored(own.type.arrow).sql(name_sql(own.name))} AS {column.type}) AS c{i}")
+    if moved:
+        for i in layout.key:
+            own = found[layout.target.columns[i].number]
+            value = stored(own.type.arrow).sql(f"{BEFORE}.{name_sql(own.name)}")
+            parts.append(f"CAST({value} AS {layout.target.columns[i].type}) AS b{i}")
+    return parts
+
+
+def families(layout: Layout, masks: Collection[Mask]) -> tuple[Family, ...]:
+    """The columns, key aside, sorted into families by which masks and shapes leave them out."""
+    ordered = sorted(masks, key=sorted)
+    found: dict[tuple[tuple[bool, ...], frozenset[int]], list[int]] = {}
+    for i in layout.others:
+        signature = (tuple(i in mask for mask in ordered), layout.lacking(i))
+        found.setdefault(signature, []).append(i)
+    return tuple(Family(tuple(columns), lacking, any(hit)) for (hit, lacking), columns in found.items())
+
+
+def reduction(layout: Layout, found: Sequence[Family], changes: str, *, emptied: bool, sweep_before: int) -> str:
+    """One row a key from the view `changes`.
+
+    `emptied`: what the table held before the range is gone (truncate, new incarnation), so every result is whole.
+    A result older than offset `sweep_before` is gone too.
+    """
+    key = [f"c{i}" for i in layout.key]
+    inner = [*key, "max(o) AS o", "max_by(op, o) AS op"]
+    partial = not all(f.always for f in found)
+    if partial:
+        inner.append("max(CASE WHEN op IN ('c', 'r', 'd') THEN o END) AS b")
+    outer = [*key, "o", f"(op = 'd' OR o < {sweep_before}) AS gone"]
+    whole = "true" if emptied or not partial else "(b IS NOT NULL)"
+    outer.append(f"{whole} AS whole")
+    sent, miss = [], []
+    for j, family in enumerate(found):
+        columns = ", ".join(f"c{i}" for i in family.columns)
+        names = ", ".join(text_sql(layout.target.columns[i].name) for i in family.columns)
+        if family.always:
+            inner.append(f"max_by(struct({columns}), o) AS s{j}")
+            outer.append(f"true AS f{j}")
+            outer += [f"s{j}.c{i} AS c{i}" for i in family.columns]
+            sent.append(f"array({names})")
+            continue
+        inner.append(f"max(o) FILTER (WHERE {family.sent_sql()}) AS o{j}")
+        inner.append(f"max_by(struct({columns}), o) FILTER (WHERE {family.sent_sql()}) AS s{j}")
+        is_sent = f"coalesce(o{j} >= coalesce(b, 0), false)"
+        outer.append(f"{is_sent} AS f{j}")
+        is_missing = "false"
+        if family.masked:
+            inner.append(f"max(o) FILTER (WHERE op <> 'd' AND {family.unchanged_sql()}) AS u{j}")
+            is_missing = f"(NOT {is_sent} AND coalesce(u{j} >= coalesce(b, 0), false))"
+            miss.append(f"CASE WHEN {is_missing} THEN array({names}) ELSE array() END")
+        for i in family.columns:
+            absent = f"WHEN NOT {is_missing} THEN {layout.default_sql(i)}"
+            outer.append(f"CASE WHEN {is_sent} THEN s{j}.c{i} {absent} END AS c{i}")
+        sent.append(f"CASE WHEN {is_sent} THEN array({names}) ELSE array() END")
+    outer.append(f"{'concat(' + ', '.join(sent) + ')' if partial else 'CAST(NULL AS array<string>)'} AS sent")
+    if miss:
+        outer.append(f"CASE WHEN size(concat({', '.join(miss)})) > 0 THEN concat({', '.join(miss)}) END AS miss")
+    else:
+        outer.append("CAST(NULL AS array<string>) AS miss")
+    return f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM {changes} GROUP BY {', '.join(key)})"
+
+
+def counting(layout: Layout, changes: str) -> str:
+    """For a table without a key: per distinct row how its count changes, from the view `changes`.
+
+    Result: the columns `c<i>`, `o`, `total` (inserts less deletes) and `lowest` (the least that the running total
+    came to, at most 0): a row that stood n times then stands greatest(n, -lowest) + total times, because a delete of
+    a row that is not there does nothing.
+    """
+    columns = ", ".join(f"c{i}" for i in range(len(layout.target.columns)))
+    step = "CASE WHEN op = 'd' THEN -1 ELSE 1 END"
+    return (
+        f"SELECT {columns}, max(o) AS o, sum(step) AS total, least(0, min(running)) AS lowest FROM ("
+        f"SELECT {columns}, o, {step} AS step, sum({step}) OVER (PARTITION BY {columns} ORDER BY o) AS running"
+        f" FROM {changes}) GROUP BY {columns}"
+    )

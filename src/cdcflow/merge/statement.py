@@ -1,0 +1,197 @@
+"""The MERGE of a reduced range into a current-state table, as text.
+
+Names of the source's appear quoted (`name_sql`), names of the reduced view are ours. The table is `t`, the view `s`.
+"""
+
+# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+from cdcflow.merge.evolution import MISSING, Add, Rename, Step, Target, Widen
+from cdcflow.merge.reduce import Family
+from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.model.table import OFFSET
+
+TARGET_PROPERTY = "cdcflow.table"
+IDENTITY_PROPERTY = "cdcflow.source"
+
+_SETTINGS = {
+    "delta.columnMapping.mode": "name",  # renames without rewriting, and names with spaces
+    "delta.enableDeletionVectors": "true",  # a changed row marks the old one instead of rewriting its file
+}
+
+
+_ORDERED: dict[str, Callable[[str], Any]] = {  # Any: whatever the parser gives, compared only with its own kind
+    "smallint": int,
+    "int": int,
+    "bigint": int,
+    "date": date.fromisoformat,
+    "timestamp": datetime.fromisoformat,
+    "timestamp_ntz": datetime.fromisoformat,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The first key column's least and greatest value in the range, as SQL literals."""
+
+    least: str
+    greatest: str
+
+
+def bounds(key_type: str, ends: Sequence[tuple[str | None, str | None]]) -> Bounds | None:
+    """Bounds over the files of a range from their manifests' `key_min` and `key_max`; None where a file has none, or
+    where the type's order is not the same everywhere."""
+    if not ends:
+        return None
+    parse = _ORDERED.get(key_type)
+    if parse is None:
+        return None
+    least: list[tuple[Any, str]] = []
+    greatest: list[tuple[Any, str]] = []
+    for low, high in ends:
+        if low is None or high is None:
+            return None
+        try:
+            least.append((parse(low), low))
+            greatest.append((parse(high), high))
+        except ValueError:  # a date before Christ, or beyond year 9999
+            return None
+    try:
+        chosen = min(least)[1], max(greatest)[1]
+    except TypeError:  # some with a time zone, some without
+        return None
+    return Bounds(*(f"CAST({text_sql(end)} AS {key_type})" for end in chosen))
+
+
+def create(table: str, target: Target, source: str) -> str:
+    """CREATE TABLE of a current-state table. `source` is the JSON that says which log's which table this is."""
+    columns = [f"{name_sql(c.name)} {c.type}" for c in target.columns]
+    columns += [f"{OFFSET} bigint", f"{MISSING} array<string>"]
+    properties = {
+        **_SETTINGS,
+        TARGET_PROPERTY: target.to_json(),
+        IDENTITY_PROPERTY: source,
+    }
+    listed = ", ".join(f"{text_sql(k)} = {text_sql(v)}" for k, v in properties.items())
+    return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)}) USING delta TBLPROPERTIES ({listed})"
+
+
+def alter(table: str, step: Step) -> list[str]:
+    """The statements of one step of an evolution; an added column's default comes apart (`fill`)."""
+    match step:
+        case Add(column):
+            feature = "timestamp_ntz" in column.type
+            needed = [_set(table, "delta.feature.timestampNtz", "supported")] if feature else []
+            return [*needed, f"ALTER TABLE {table} ADD COLUMNS ({name_sql(column.name)} {column.type})"]
+        case Rename(old, new):
+            listed = f"transform({MISSING}, x -> CASE WHEN x = {text_sql(old)} THEN {text_sql(new)} ELSE x END)"
+            return [
+                f"UPDATE {table} SET {MISSING} = {listed} WHERE array_contains({MISSING}, {text_sql(old)})",
+                f"ALTER TABLE {table} RENAME COLUMN {name_sql(old)} TO {name_sql(new)}",
+            ]
+        case Widen(name, type_):
+            return [
+                _set(table, "delta.enableTypeWidening", "true"),
+                f"ALTER TABLE {table} ALTER COLUMN {name_sql(name)} TYPE {type_}",
+            ]
+
+
+def fill(table: str, step: Add) -> str:
+    """Give the rows that are there the constant default of a column that was just added (hard case P18)."""
+    return f"UPDATE {table} SET {name_sql(step.column.name)} = {step.default}"
+
+
+def describe(table: str, target: Target) -> str:
+    """Record what the table looks like now, after its steps were carried out."""
+    return _set(table, TARGET_PROPERTY, target.to_json())
+
+
+def merge(
+    table: str,
+    target: Target,
+    found: Sequence[Family],
+    reduced: str,
+    *,
+    sweep_before: int,
+    limits: Bounds | None = None,
+) -> str:
+    """The MERGE of a table with a key. Rows of the table older than `sweep_before` that the range does not touch go.
+
+    A row of the table that is newer than the change is left alone (hard case G08).
+    """
+    family_of = {i: j for j, family in enumerate(found) for i in family.columns}
+    names = [name_sql(c.name) for c in target.columns]
+    key = set(target.key_positions)
+    matched = [f"t.{names[i]} = s.c{i}" for i in target.key_positions]
+    if limits is not None and not sweep_before:
+        first = names[target.key_positions[0]]
+        matched.append(f"t.{first} >= {limits.least} AND t.{first} <= {limits.greatest}")
+    assigned = []
+    for i, name in enumerate(names):
+        if i in key:
+            continue
+        family = found[family_of[i]]
+        kept = f"CASE WHEN s.whole OR s.f{family_of[i]} THEN s.c{i} ELSE t.{name} END"
+        assigned.append(f"t.{name} = {f's.c{i}' if family.always else kept}")
+    if all(f.always for f in found):
+        missing = "NULL"
+    else:
+        left = f"array_except(t.{MISSING}, s.sent)"
+        missing = f"CASE WHEN s.whole THEN s.miss WHEN size({left}) > 0 THEN {left} END"
+    assigned += [f"t.{OFFSET} = s.o", f"t.{MISSING} = {missing}"]
+    parts = [
+        f"MERGE INTO {table} t USING {reduced} s ON {' AND '.join(matched)}",
+        f"WHEN MATCHED AND s.gone AND t.{OFFSET} < s.o THEN DELETE",
+        f"WHEN MATCHED AND t.{OFFSET} < s.o THEN UPDATE SET {', '.join(assigned)}",
+        f"WHEN NOT MATCHED AND NOT s.gone THEN {_insert(names)}",
+    ]
+    if sweep_before:
+        parts.append(f"WHEN NOT MATCHED BY SOURCE AND t.{OFFSET} < {sweep_before} THEN DELETE")
+    return "\n".join(parts)
+
+
+def merge_counted(table: str, target: Target, counted: str, *, emptied: bool, sweep_before: int) -> str:
+    """The MERGE of a table without a key; `counted` is the view that `reduce.counting` describes.
+
+    Each distinct row of the range takes all its copies out of the table and puts as many back as there are now: one
+    source row that matches them (`copy` 0), and one for each copy, which matches nothing.
+    """
+    names = [name_sql(c.name) for c in target.columns]
+    columns = ", ".join(f"s.c{i}" for i in range(len(names)))
+    same = " AND ".join(f"t.{name} <=> s.c{i}" for i, name in enumerate(names))
+    standing = "0" if emptied else "count(t." + OFFSET + ")"
+    joined = "" if emptied else f" LEFT JOIN {table} t ON {same}"
+    number = f"greatest({standing}, -s.lowest) + s.total"
+    kept = f"CASE WHEN s.o < {sweep_before} THEN 0 ELSE {number} END"
+    source = (
+        f"SELECT *, explode(sequence(0, CAST(n AS int))) AS copy FROM ("
+        f"SELECT {columns}, s.o, {kept} AS n FROM {counted} s{joined} GROUP BY {columns}, s.o, s.total, s.lowest)"
+    )
+    parts = [
+        f"MERGE INTO {table} t USING ({source}) s ON s.copy = 0 AND {same}",
+        "WHEN MATCHED THEN DELETE",
+        f"WHEN NOT MATCHED AND s.copy > 0 THEN {_insert(names, missing='NULL')}",
+    ]
+    if sweep_before:
+        parts.append(f"WHEN NOT MATCHED BY SOURCE AND t.{OFFSET} < {sweep_before} THEN DELETE")
+    return "\n".join(parts)
+
+
+def sweep(table: str, sweep_before: int) -> str:
+    """What is left of a MERGE when nothing but the sweep is to be done."""
+    return f"DELETE FROM {table} WHERE {OFFSET} < {sweep_before}"
+
+
+def _insert(names: Sequence[str], missing: str = "s.miss") -> str:
+    columns = ", ".join([*names, OFFSET, MISSING])
+    values = ", ".join([*(f"s.c{i}" for i in range(len(names))), "s.o", missing])
+    return f"INSERT ({columns}) VALUES ({values})"
+
+
+def _set(table: str, name: str, value: str) -> str:
+    return f"ALTER TABLE {table} SET TBLPROPERTIES ({text_sql(name)} = {text_sql(value)})"

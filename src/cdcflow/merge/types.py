@@ -1,0 +1,136 @@
+"""Which Spark type an Arrow type becomes: how Parquet is read, what the table holds, what lies between.
+
+Spark has no decimal beyond 38 digits, no time of day that Delta can hold, and no unsigned integers. Nothing is
+rounded for that: a wide decimal becomes its exact text, an unsigned integer the next wider type that holds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from cdcflow.errors import ConfigurationError
+
+DECIMAL_TEXT = "cdcflow_decimal_text"
+"""The SQL function (bytes, scale) → text that the Spark room registers: a two's complement number as decimal text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """`read` is the type asked of the Parquet reader, `table` the type in the table. `convert` makes the one of the
+    other: SQL with `{}` for the value, or None where they are the same."""
+
+    read: str
+    table: str
+    convert: str | None = None
+
+    def sql(self, value: str) -> str:
+        return value if self.convert is None else self.convert.replace("{}", value)
+
+
+_SIMPLE: dict[pa.DataType, Stored] = {
+    pa.bool_(): Stored("boolean", "boolean"),
+    pa.int8(): Stored("tinyint", "tinyint"),
+    pa.int16(): Stored("smallint", "smallint"),
+    pa.int32(): Stored("int", "int"),
+    pa.int64(): Stored("bigint", "bigint"),
+    pa.uint8(): Stored("smallint", "smallint"),
+    pa.uint16(): Stored("int", "int"),
+    pa.uint32(): Stored("bigint", "bigint"),
+    pa.uint64(): Stored("decimal(20,0)", "decimal(20,0)"),
+    pa.float32(): Stored("float", "float"),
+    pa.float64(): Stored("double", "double"),
+    pa.string(): Stored("string", "string"),
+    pa.large_string(): Stored("string", "string"),
+    pa.binary(): Stored("binary", "binary"),
+    pa.large_binary(): Stored("binary", "binary"),
+    pa.date32(): Stored("date", "date"),
+    pa.timestamp("us"): Stored("timestamp_ntz", "timestamp_ntz"),
+    pa.time64("us"): Stored(
+        "bigint",
+        "string",
+        "format_string('%02d:%02d:%02d.%06d', {} div 3600000000, {} div 60000000 % 60,"
+        " {} div 1000000 % 60, {} % 1000000)",
+    ),
+}
+
+
+def name_sql(name: str) -> str:
+    """A name in SQL, whatever it contains (hard case S01)."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def text_sql(text: str) -> str:
+    """A text literal in SQL, whatever it contains (hard case S01)."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def stored(arrow: pa.DataType) -> Stored:
+    """How Spark reads and keeps an Arrow type.
+
+    Raises:
+        ConfigurationError: Spark has nothing that holds its values exactly.
+    """
+    if (simple := _SIMPLE.get(arrow)) is not None:
+        return simple
+    if pa.types.is_dictionary(arrow):
+        return stored(arrow.value_type)
+    if pa.types.is_fixed_size_binary(arrow):
+        return Stored("binary", "binary")
+    if pa.types.is_timestamp(arrow) and arrow.unit == "us":
+        return Stored("timestamp", "timestamp")
+    if pa.types.is_decimal(arrow):
+        if arrow.precision <= 38:
+            return Stored(*(f"decimal({arrow.precision},{arrow.scale})",) * 2)
+        return Stored("binary", "string", f"{DECIMAL_TEXT}({{}}, {arrow.scale})")
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
+        item = stored(arrow.value_type)
+        inner = None if item.convert is None else f"transform({{}}, x -> {item.sql('x')})"
+        return Stored(f"array<{item.read}>", f"array<{item.table}>", inner)
+    if pa.types.is_struct(arrow):
+        fields = [(f.name, stored(f.type)) for f in arrow]
+        if all(s.convert is None for _, s in fields):
+            ddl = ",".join(f"{name_sql(n)}:{s.read}" for n, s in fields)
+            return Stored(f"struct<{ddl}>", f"struct<{ddl}>")
+    raise ConfigurationError(
+        f"Spark has no type that holds the Arrow type {arrow} exactly",
+        remedy="have the column captured as text (`source.columns` in cdcflow.yaml)",
+    )
+
+
+def literal(text: str, table_type: str) -> str | None:
+    """The server's text of a constant as SQL of this type; None where we cannot say it (a list, a struct)."""
+    if table_type.startswith(("array<", "struct<")):
+        return None
+    if table_type == "string":
+        return text_sql(text)
+    if table_type == "binary":
+        return f"X'{text[2:]}'" if text.startswith("\\x") else None
+    return f"CAST({text_sql(text)} AS {table_type})"
+
+
+_INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+
+
+def widens(old: str, new: str) -> bool:
+    """Whether every value of `old` is exactly one of `new`, and Delta can change the one into the other in place."""
+    if old in _INTEGERS and new in _INTEGERS:
+        return _INTEGERS[old] < _INTEGERS[new]
+    if (old, new) in {("float", "double"), ("date", "timestamp_ntz")}:
+        return True
+    if new.startswith("decimal("):
+        precision, scale = _digits(new)
+        if old.startswith("decimal("):
+            old_precision, old_scale = _digits(old)
+            return scale >= old_scale and precision - scale >= old_precision - old_scale
+        if old in {"tinyint", "smallint", "int"}:
+            return precision - scale >= 10
+        if old == "bigint":
+            return precision - scale >= 20
+    return False
+
+
+def _digits(decimal: str) -> tuple[int, int]:
+    precision, scale = decimal[len("decimal(") : -1].split(",")
+    return int(precision), int(scale)

@@ -1,0 +1,28 @@
+"""Where things lie in a warehouse, and how to name them in SQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+from cdcflow.merge.types import name_sql
+from cdcflow.model.table import TableId
+
+CUTS = "_cdcflow_cuts"
+LEASE = "_cdcflow.lock"
+
+
+def table_path(table: TableId) -> str:
+    """A table's path inside its warehouse. No name can reach outside, be hidden, or be another's (hard case S11)."""
+    return f"{_safe(table.schema)}/{_safe(table.name)}"
+
+
+def delta_sql(warehouse: Path, path: str) -> str:
+    """A path-based table in SQL."""
+    return f"delta.{name_sql(str(warehouse.resolve() / path))}"
+
+
+def _safe(name: str) -> str:
+    # `~` marks what was unsafe: a `%` would be taken for an escape of their own by some readers of URIs.
+    escaped = quote(name, safe="").replace("~", "%7E").replace("%", "~")
+    return escaped if escaped[:1] not in (".", "_") else f"~{ord(escaped[0]):02X}{escaped[1:]}"

@@ -1,0 +1,173 @@
+"""One Spark session for the whole run, and logs made by hand: plain lists of changes, sealed as the file sink does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cdcflow.changelog.layout import Layout, LogFile
+from cdcflow.changelog.sealing import file_name
+from cdcflow.changelog.segment import Segment, SegmentFile
+from cdcflow.merge.fold import Change
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
+from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Table, TableId
+from cdcflow.model.types import ColumnType
+from cdcflow.spark.session import session
+
+_ORDERED = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    running = session(
+        name="cdcflow tests",
+        cores=2,
+        scratch=tmp_path_factory.mktemp("spark"),
+        settings={"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"},
+    )
+    yield running
+    running.stop()
+
+
+@dataclass
+class HandLog:
+    """A change log that a test writes one segment at a time. `changes` keeps what was written, for the oracle."""
+
+    root: Path
+    log_id: str = "log-a"
+    next_offset: int = 1
+    cut: int = 0
+    versions: dict[Table, int] = field(default_factory=dict)
+    progress: dict[str, dict[str, Any]] = field(default_factory=dict)
+    written: list[tuple[Table, Change]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        source = SourceIdentity("postgres", "1", "shop")
+        Layout(self.root).log_json.write_text(LogFile(self.log_id, source, "2026-01-01").to_json())
+
+    def state(self, table: Table | TableId, state: str = "done", generation: int = 1, since: int = 1) -> None:
+        """What the next segment's checkpoint says of a table's backfill."""
+        name = str(table.id if isinstance(table, Table) else table)
+        self.progress[name] = {"state": state, "generation": generation, "since": since}
+
+    def segment(self, rows: Sequence[tuple[Table, str, Mapping[str, Any]]], **more: Any) -> int:
+        """Seal these changes and return the cut. A row is (table, op, values), values with `_unchanged` (names) and
+        `_before` where they apply."""
+        first = self.next_offset
+        by_shape: dict[Table, list[dict[str, Any]]] = {}
+        for n, (table, op, given) in enumerate(rows):
+            values = dict(given)
+            unchanged = values.pop("_unchanged", None)
+            before = values.pop("_before", None)
+            offset = first + n
+            change = Change(offset, op, values, frozenset(unchanged or ()), before)
+            self.written.append((table, change))
+            row = {c.name: values.get(c.name) for c in table.columns}
+            row |= {OFFSET: offset, TRANSACTION: offset, COMMIT_TS: offset, OP: op}
+            row |= {UNCHANGED: unchanged, BEFORE: before}
+            by_shape.setdefault(table, []).append(row)
+        self.next_offset = first + max(len(rows), 1)  # a segment is never empty: one offset goes to a table unseen
+        self.cut += 1
+        room = Layout(self.root).segment(first, self.next_offset - 1)
+        room.mkdir(parents=True)
+        files = tuple(self._file(room, table, listed) for table, listed in by_shape.items())
+        checkpoint = Checkpoint(
+            position=Position(f"0/{self.next_offset:X}"),
+            next_offset=Offset(self.next_offset),
+            next_transaction=self.next_offset,
+            cut=self.cut,
+            commit_clock=1_700_000_000_000_000 + self.next_offset,
+            epoch=Epoch(1),
+            progress={"version": 1, "tables": dict(self.progress)},
+        )
+        segment = Segment(
+            log_id=self.log_id,
+            first_offset=first,
+            last_offset=self.next_offset - 1,
+            first_transaction=first,
+            last_transaction=self.next_offset - 1,
+            first_cut=self.cut,
+            last_cut=self.cut,
+            files=files,
+            checkpoint=json.loads(checkpoint.to_json()),
+            previous="",
+            epoch=1,
+        )
+        (room / "segment.json").write_text(segment.to_json())
+        return self.cut
+
+    def _file(self, room: Path, table: Table, rows: list[dict[str, Any]]) -> SegmentFile:
+        version = self.versions.setdefault(table, 1 + sum(t.id == table.id for t in self.versions))
+        arrays = pa.Table.from_pylist(rows, table.log_schema)
+        path = room / file_name(table, version)
+        pq.write_table(arrays, path)
+        ops: dict[str, int] = {}
+        for row in rows:
+            ops[row[OP]] = ops.get(row[OP], 0) + 1
+        key_min = key_max = None
+        if table.key and any(is_one(arrays.schema.field(table.key[0]).type) for is_one in _ORDERED):
+            known = [row[table.key[0]] for row in rows if row[table.key[0]] is not None]
+            key_min, key_max = (str(min(known)), str(max(known))) if known else (None, None)
+        return SegmentFile(
+            path=path.name,
+            rows=len(rows),
+            bytes=path.stat().st_size,
+            sha256="",
+            table=table.to_json(),
+            version=version,
+            first_offset=rows[0][OFFSET],
+            last_offset=rows[-1][OFFSET],
+            key_min=key_min,
+            key_max=key_max,
+            ops=ops,
+            partial=sum(r[UNCHANGED] is not None and r[OP] != "d" for r in rows),
+            moved=sum(r[BEFORE] is not None and r[OP] == "c" for r in rows),
+        )
+
+    def changes(self, table: TableId, up_to: int | None = None) -> list[Change]:
+        return [c for t, c in self.written if t.id == table and (up_to is None or c.offset <= up_to)]
+
+
+@pytest.fixture
+def hand_log(tmp_path: Path) -> HandLog:
+    return HandLog(tmp_path / "log")
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    return tmp_path / "warehouse"
+
+
+MakeTable = Callable[..., Table]
+
+
+@pytest.fixture(scope="session")
+def make_table() -> MakeTable:
+    """make_table("orders", id="int64", doc="string", key=("id",)): columns are numbered in order from 1."""
+
+    def make(
+        name: str = "orders",
+        *,
+        key: tuple[str, ...] = ("id",),
+        schema: str = "public",
+        incarnation: int = 1,
+        numbers: Mapping[str, int] | None = None,
+        missing: Mapping[str, str] | None = None,
+        **columns: Any,
+    ) -> Table:
+        listed = []
+        for i, (column, given) in enumerate(columns.items(), start=1):
+            arrow = given if isinstance(given, pa.DataType) else pa.type_for_alias(given)
+            number = (numbers or {}).get(column, i)
+            listed.append(Column(column, number, ColumnType(str(arrow), arrow), missing=(missing or {}).get(column)))
+        return Table(TableId(schema, name), incarnation, tuple(listed), key)
+
+    return make
