@@ -1,0 +1,257 @@
+"""The capture process of the simulation: the loop around the real machine, one small step at a time.
+
+Requests to the source and their answers wait in bags and are taken out in any order. Everything here is lost at a
+crash; the log is not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from tests.simulation.database import Database, Mark
+from tests.simulation.log import ModelLog
+from tests.simulation.transactions import Plain, Row, Transaction, position_of
+
+from cdcflow.interleave.machine import Interleave, Limits
+from cdcflow.interleave.messages import (
+    Advanced,
+    Append,
+    ChunkFailed,
+    ChunkRead,
+    Committed,
+    Cut,
+    Effect,
+    Input,
+    MarkSeen,
+    MarkWritten,
+    PlanTable,
+    ReadChunk,
+    SnapshotTaken,
+    TakeSnapshot,
+    Tick,
+    Told,
+    WriteMark,
+    XidSnapshot,
+)
+from cdcflow.interleave.progress import Progress
+from cdcflow.model.position import Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Bugs that can be planted around the machine. `machine` replaces the machine itself."""
+
+    machine: type[Interleave] = Interleave
+    epoch_forgotten: bool = False
+    unchanged_as_null: bool = False
+    acknowledges_cuts: bool = False
+    skips_after_restart: int = 0
+
+
+@dataclass(slots=True)
+class Reading:
+    """A chunk that is being read: parts still to be read, rows and snapshots so far."""
+
+    request: ReadChunk
+    parts: list[tuple[int, int]]
+    rows: list[Row]
+    snapshots: list[XidSnapshot]
+
+
+class Capture:
+    def __init__(self, database: Database, log: ModelLog, rng: Random, limits: Limits, faults: Faults) -> None:
+        self.counts: Counter[str] = Counter()
+        self._database = database
+        self._log = log
+        self._rng = rng
+        self._limits = limits
+        self._faults = faults
+        self._epoch = 0
+        self._now_us = 0
+        self.start()
+
+    def start(self) -> None:
+        """A new process, or a new attempt after a lost connection: from the log's last cut."""
+        checkpoint = self._log.recover(self._rng)
+        self._epoch += 1
+        progress = Progress.from_json(checkpoint.progress)
+        self.machine = self._faults.machine(
+            epoch=Epoch(1 if self._faults.epoch_forgotten else self._epoch),
+            checkpoint=checkpoint,
+            tables={t.id: t.shape for t in self._database.tables.values()},
+            limits=self._limits,
+            delivered=self._database.snapshot().hidden(self._log.delivered()),
+            partial={
+                table: keys
+                for table, known in progress.tables.items()
+                if known.state in ("reading", "paused")
+                and (keys := self._log.partial_keys(table, known.since)) is not None
+            },
+        )
+        self.answers: list[Input] = []
+        self.requests: list[Effect] = []
+        self.readings: list[Reading] = []
+        # The source sends from the last acknowledged position on; what the checkpoint has is skipped here.
+        self._sent = self._log.acknowledged
+        self._skip_to = int(checkpoint.position or 0)
+        self._skip_more = max(0, self._faults.skips_after_restart) if self._skip_to else 0
+        if self._faults.skips_after_restart < 0:
+            self._skip_to -= 1
+
+    # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def feed(self, given: Input) -> None:
+        for effect in self.machine.step(given):
+            match effect:
+                case Append():
+                    self._log.append(effect)
+                    self.counts["chunks appended"] += effect.run.xids[0] == 0
+                case Cut():
+                    self._log.cut(effect, Epoch(self._epoch))
+                    if self._faults.acknowledges_cuts:
+                        self._log.acknowledge(int(effect.position))
+                case PlanTable() | WriteMark() | ReadChunk() | TakeSnapshot():
+                    self.requests.append(effect)
+                    if isinstance(effect, ReadChunk):
+                        self.counts[f"{effect.chunk.kind} chunks asked"] += 1
+                    elif isinstance(effect, TakeSnapshot):
+                        self.counts["looks asked"] += 1
+                case Told(event, fields):
+                    self._count(event, dict(fields))
+
+    def _count(self, event: str, fields: dict[str, object]) -> None:
+        self.counts[event] += 1
+        if event == "chunk given up":
+            self.counts[f"{event}: {fields['reason']}"] += 1
+        if event == "window closed":
+            self.counts["windows closed with transactions held"] += bool(fields["held"])
+            self.counts["windows closed with several chunks"] += fields["chunks"] != 1
+
+    def poll(self, count: int) -> None:
+        """Take up to `count` records from the stream; a batch ends at a mark."""
+        batch: list[Transaction] = []
+        wal, flushed = self._database.wal, self._database.flushed
+        while self._sent < flushed and count:
+            record = wal[self._sent]
+            self._sent += 1
+            count -= 1
+            if self._sent <= self._skip_to:
+                self.counts["skipped after a restart"] += 1
+                continue
+            if isinstance(record, Mark):
+                self._deliver(batch)
+                batch = []
+                self.feed(MarkSeen(record.token, position_of(self._sent), 0))
+            elif self._skip_more and record.rows:
+                self._skip_more -= 1
+            else:
+                batch.append(self._decoded(record))
+        self._deliver(batch)
+        if self._sent == flushed and self._sent > self._skip_to and self._rng.random() < 0.3:
+            self.feed(Advanced(position_of(self._sent)))
+
+    def _deliver(self, batch: Sequence[Transaction]) -> None:
+        if batch:
+            self.feed(Committed(Plain(tuple(batch))))
+
+    def _decoded(self, record: Transaction) -> Transaction:
+        if not self._faults.unchanged_as_null:
+            return record
+        rows = (
+            r._replace(values={**r.values, **dict.fromkeys(r.unchanged)}, unchanged=frozenset()) for r in record.rows
+        )
+        return record._replace(rows=tuple(rows))
+
+    def answer(self) -> None:
+        """One of the answers that are there reaches the machine."""
+        if self.answers:
+            self.feed(self.answers.pop(self._rng.randrange(len(self.answers))))
+
+    def tick(self) -> None:
+        self._now_us += self._rng.choice([1_000, 100_000, 1_000_000])
+        self.feed(Tick(self._now_us))
+
+    def acknowledge(self) -> None:
+        self._log.acknowledge(max(self._log.acknowledged, self._log.cuts[self._log.durable].lsn))
+
+    def ask_source(self, failing: float) -> None:
+        """The source works on one of our requests, or on one more part of a chunk that is being read."""
+        pick = self._rng.randrange(len(self.requests) + len(self.readings)) if self.requests or self.readings else -1
+        if pick >= len(self.requests):
+            self._read_on(self.readings[pick - len(self.requests)])
+        elif pick >= 0:
+            request = self.requests[pick]
+            if self._begin(request, failing=self._rng.random() < failing):
+                self.requests.remove(request)
+
+    def _begin(self, request: Effect, *, failing: bool) -> bool:
+        match request:
+            case PlanTable(table, generation):
+                if not self._database.readable(table):
+                    return False
+                plan = self._database.plan(table, generation)
+                self.answers.append(ChunkFailed(table, "the plan was cut off", retry=True) if failing else plan)
+            case WriteMark(token):
+                if not failing or self._rng.random() < 0.5:  # a mark may be there although the answer is lost
+                    self._database.write_mark(token)
+                self.answers.append(
+                    ChunkFailed(None, "a mark was cut off", retry=True) if failing else MarkWritten(token)
+                )
+            case TakeSnapshot():
+                self.answers.append(SnapshotTaken(self._database.snapshot()))
+            case ReadChunk(chunk):
+                if failing:
+                    self.answers.append(ChunkFailed(chunk.table, "a chunk was cut off", retry=True))
+                else:
+                    self._begin_chunk(request)
+        return True
+
+    def _begin_chunk(self, request: ReadChunk) -> None:
+        chunk = request.chunk
+        parts = [(0, 0)]
+        if chunk.kind == "range":
+            first, last, _ = self._database.pages_of(chunk)
+            middle = (first + last) // 2
+            several = last > first and self._rng.random() < 0.5
+            parts = [(first, middle), (middle + 1, last)] if several else [(first, last)]
+        self.readings.append(Reading(request, parts, [], []))
+
+    def _read_on(self, reading: Reading) -> None:
+        chunk, database = reading.request.chunk, self._database
+        if not database.readable(chunk.table):
+            return
+        shape = database.tables[chunk.table].shape
+        if chunk.kind == "range" and not database.same_pages(chunk):
+            self.readings.remove(reading)
+            self.answers.append(ChunkRead(chunk, None, shape, (), rewritten=True))
+            return
+        if reading.rows and any(r.shape != shape for r in reading.rows):
+            self.readings.remove(reading)
+            self.answers.append(ChunkFailed(chunk.table, "the shape changed between two parts", retry=True))
+            return
+        first, last = reading.parts.pop(0)
+        reading.snapshots.append(database.snapshot())
+        match chunk.kind:
+            case "range":
+                reading.rows += database.rows_on(chunk, first, last)
+            case "keys":
+                reading.rows += database.rows_with(chunk)
+            case "whole":
+                reading.rows += database.rows_of(chunk)
+        if not reading.parts:
+            self.readings.remove(reading)
+            self.answers.append(self._read(reading))
+
+    def _read(self, reading: Reading) -> ChunkRead:
+        chunk = reading.request.chunk
+        run = Plain((Transaction(0, 0, tuple(reading.rows)),), read=True)
+        seconds = self._rng.choice([0.001, 0.1, 0.3, 2.0])
+        shape = self._database.tables[chunk.table].shape
+        looks = tuple(reading.snapshots)
+        if chunk.kind != "range":
+            return ChunkRead(chunk, run, shape, looks, seconds=seconds)
+        _, last, bound = self._database.pages_of(chunk)
+        return ChunkRead(chunk, run, shape, looks, str(last), last, last >= bound, seconds)

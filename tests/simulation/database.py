@@ -1,0 +1,412 @@
+"""A model database: appending a commit to the log, making it durable and making it visible are separate steps.
+
+    sync     append ─▶ flush ─▶ visible
+    async    append ─▶ visible ─▶ flush            a server crash before the flush erases what was visible
+    standby  append ─▶ flush ─▶ standby ─▶ visible   the log is read long before the row can be seen
+
+Rows lie on pages, and a new version may land on any page, so that rows move before and behind a reader of pages.
+Locks are kept until a commit is visible, as PostgreSQL does, so changes of one row become visible in log order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal
+
+from tests.simulation.transactions import Keys, Row, Shape, Transaction
+
+from cdcflow.interleave.messages import Chunk, Planned, XidSnapshot
+from cdcflow.model.position import Token
+from cdcflow.model.table import TableId
+
+Mode = Literal["sync", "async", "standby"]
+Values = dict[str, object]
+KEYS = range(1, 11)
+
+
+@dataclass(slots=True)
+class Version:
+    page: int
+    xmin: int
+    values: Values
+    xmax: int | None = None
+
+
+@dataclass(slots=True)
+class ModelTable:
+    """`rel` changes whenever the table's pages are others than before; `size` counts the pages."""
+
+    id: TableId
+    shape: Shape
+    keyed: bool
+    rel: int = 1
+    size: int = 1
+    versions: list[Version] = field(default_factory=list)
+    locked_by: int | None = None
+
+
+@dataclass(slots=True)
+class Open:
+    """A transaction that is not visible yet. `lsn` is set once its commit is in the log."""
+
+    xid: int
+    mode: Mode
+    rows: list[Row] = field(default_factory=list)
+    undo: list[Callable[[], None]] = field(default_factory=list)
+    tables: set[TableId] = field(default_factory=set)
+    keys: set[tuple[TableId, object]] = field(default_factory=set)
+    lsn: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    token: Token
+
+
+class Database:
+    """`wal[n - 1]` is the record with LSN n. What is in `seen` is visible; xid 0 made the first rows."""
+
+    def __init__(self, rng: Random, modes: list[Mode]) -> None:
+        self._rng = rng
+        self._modes = modes
+        self.counts: Counter[str] = Counter()
+        self.wal: list[Transaction | Mark] = []
+        self.flushed = 0
+        self.standby = 0
+        self._next_xid = rng.choice([100, 2**32 - 7, 5 * 2**32 - 3])
+        self._completed = self._next_xid - 1
+        self.seen = {0}
+        self.open: dict[int, Open] = {}
+        self._kept: list[Open] = []
+        self._value = 0
+        keyed = rng.choice([1, 2, 3])
+        self.tables = {t.id: t for t in [self._new_table(f"t{n}", keyed=True) for n in range(keyed)]}
+        if rng.random() < 0.5:
+            heap = self._new_table("heap", keyed=False)
+            self.tables[heap.id] = heap
+        self.first_rows: dict[TableId, list[Values]] = {
+            t.id: [dict(v.values) for v in t.versions] for t in self.tables.values()
+        }
+
+    def _new_table(self, name: str, *, keyed: bool) -> ModelTable:
+        columns = ("id", "a", "wide") if keyed else ("a", "b")
+        table = ModelTable(TableId("public", name), Shape(columns), keyed)
+        table.size = self._rng.randint(1, 8)
+        for key in self._rng.sample(KEYS, self._rng.randint(0, 8)):
+            values = self._full(table, key)
+            table.versions.append(Version(self._rng.randint(1, table.size), 0, values))
+        return table
+
+    # ── what sessions do ────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self) -> Open:
+        xid = self._take_xid()
+        self.open[xid] = Open(xid, self._rng.choice(self._modes))
+        return self.open[xid]
+
+    def _take_xid(self) -> int:
+        self._next_xid += 1
+        return self._next_xid - 1
+
+    def change(self, txn: Open) -> None:
+        """One random change by an open transaction, perhaps under a savepoint that is rolled back."""
+        table = self._rng.choice(list(self.tables.values()))
+        if table.locked_by not in (None, txn.xid):
+            return
+        if self._rng.random() < 0.1:
+            rows, undo, keys = len(txn.rows), len(txn.undo), set(txn.keys)
+            self._change(txn, table)
+            self._rewind(txn, undo)
+            del txn.rows[rows:]
+            txn.keys = keys
+            self.counts["savepoints rolled back"] += 1
+        else:
+            self._change(txn, table)
+
+    def _change(self, txn: Open, table: ModelTable) -> None:
+        if table.keyed:
+            self._change_keyed(txn, table)
+        else:
+            self._change_heap(txn, table)
+
+    def _change_keyed(self, txn: Open, table: ModelTable) -> None:
+        rng = self._rng
+        live = {v.values["id"]: v for v in self._mine(table, txn)}
+        locked = {key for other in self.open.values() if other is not txn for t, key in other.keys if t == table.id}
+        free = [k for k in KEYS if k not in live and k not in locked]
+        takeable = [k for k in live if k not in locked]
+        kind = rng.choice(["c", "u", "u", "part", "part", "part", "move", "move", "d", "d"])
+        key: object
+        if kind == "c" and free:
+            key = rng.choice(free)
+            values = self._full(table, key)
+            self._add(txn, table, values, None)
+            self._log(txn, Row(table.id, table.shape, "c", values, full=values), key)
+        elif kind != "c" and takeable:
+            key = rng.choice(takeable)
+            old = live[key]
+            if kind == "d":
+                self._end(txn, old)
+                rest = frozenset(table.shape.columns) - {"id"}
+                self._log(txn, Row(table.id, table.shape, "d", {"id": key}, rest), key)
+            elif kind == "u":
+                values = self._full(table, key)
+                self._replace(txn, table, old, values)
+                self._log(txn, Row(table.id, table.shape, "u", values, full=values), key)
+            elif kind == "part":
+                values = {**old.values, "a": self._fresh()}
+                self._replace(txn, table, old, values)
+                sent = {k: v for k, v in values.items() if k != "wide"}
+                self._log(txn, Row(table.id, table.shape, "u", sent, frozenset({"wide"}), None, values), key)
+            elif free:
+                self._move_key(txn, table, old, rng.choice(free))
+
+    def _move_key(self, txn: Open, table: ModelTable, old: Version, new_key: object) -> None:
+        old_key = old.values["id"]
+        whole = self._rng.random() < 0.3
+        values = {**old.values, "id": new_key, "a": self._fresh()}
+        if whole:
+            values["wide"] = self._fresh()
+        self._replace(txn, table, old, values)
+        rest = frozenset(table.shape.columns) - {"id"}
+        self._log(txn, Row(table.id, table.shape, "d", {"id": old_key}, rest), old_key)
+        sent = values if whole else {k: v for k, v in values.items() if k != "wide"}
+        unchanged = frozenset() if whole else frozenset({"wide"})
+        self._log(txn, Row(table.id, table.shape, "c", sent, unchanged, {"id": old_key}, values), new_key)
+
+    def _change_heap(self, txn: Open, table: ModelTable) -> None:
+        """A table without a key: its rows are locked one by one too, so a session takes its own or free ones."""
+        live = [v for v in self._mine(table, txn) if v.xmax is None]
+        kind = self._rng.choice("ccudd")
+        if kind == "c" or not live:
+            values = self._full(table, 0)
+            self._add(txn, table, values, None)
+            self._log(txn, Row(table.id, table.shape, "c", values, full=values), None)
+            return
+        old = self._rng.choice(live)
+        gone = Row(table.id, table.shape, "d", dict(old.values))
+        if kind == "d":
+            self._end(txn, old)
+            self._log(txn, gone, None)
+        else:
+            values = self._full(table, 0)
+            self._replace(txn, table, old, values)
+            self._log(txn, gone, None)
+            self._log(txn, Row(table.id, table.shape, "c", values, full=values), None)
+
+    def truncate(self, txn: Open) -> None:
+        free = [t for t in self.tables.values() if not self._touched(t, besides=txn) and t.locked_by is None]
+        if not free:
+            return
+        table = self._rng.choice(free)
+        for version in self._mine(table, txn):
+            self._end(txn, version)
+        rel, table.rel, table.locked_by = table.rel, self._value_next(), txn.xid
+
+        def undo() -> None:
+            table.rel, table.locked_by = rel, None
+
+        txn.undo.append(undo)
+        self._log(txn, Row(table.id, table.shape, "t", {}), None)
+        txn.tables.add(table.id)
+        self.counts["truncates"] += 1
+
+    def commit(self, txn: Open) -> None:
+        """The commit record is in the log; nobody else sees it yet, unless nobody waits for the disk."""
+        self.wal.append(Transaction(txn.xid, len(self.wal) + 1, tuple(txn.rows)))
+        txn.lsn = len(self.wal)
+        if txn.mode == "async":
+            self.show(txn)
+
+    def rollback(self, txn: Open) -> None:
+        self._rewind(txn, 0)
+        self._complete(txn)
+        self.counts["rollbacks"] += 1
+
+    def _rewind(self, txn: Open, length: int) -> None:
+        while len(txn.undo) > length:
+            txn.undo.pop()()
+
+    # ── what the server does ────────────────────────────────────────────────────────────────────────────────
+
+    def flush(self) -> None:
+        self.flushed = len(self.wal)
+        self._kept = []
+        for table in self.tables.values():
+            if any(v.xmax in self.seen for v in table.versions):
+                table.versions = [v for v in table.versions if v.xmax not in self.seen]
+
+    def showable(self) -> list[Open]:
+        """Committed transactions that could become visible now."""
+        return [
+            t
+            for t in self.open.values()
+            if t.lsn is not None and t.lsn <= self.flushed and (t.mode != "standby" or t.lsn <= self.standby)
+        ]
+
+    def show(self, txn: Open) -> None:
+        self.seen.add(txn.xid)
+        if txn.lsn is not None and txn.lsn > self.flushed:
+            self._kept.append(txn)
+        self._complete(txn)
+
+    def _complete(self, txn: Open) -> None:
+        self._completed = max(self._completed, txn.xid)
+        for table in self.tables.values():
+            if table.locked_by == txn.xid:
+                table.locked_by = None
+        del self.open[txn.xid]
+
+    def crash(self) -> None:
+        """What was not durable never was, visible or not; what was durable is visible from now on."""
+        for txn in list(self.open.values()):
+            if txn.lsn is not None and txn.lsn <= self.flushed:
+                self.show(txn)
+        lost = sorted([*self._kept, *self.open.values()], key=lambda t: (t.lsn or len(self.wal) + 1, t.xid))
+        self.counts["async commits erased"] += sum(t.lsn is not None and bool(t.rows) for t in self._kept)
+        for txn in reversed(lost):
+            self._rewind(txn, 0)
+            self.seen.discard(txn.xid)
+        for table in self.tables.values():
+            table.locked_by = None
+            table.rel = self._value_next() if lost else table.rel
+        self.open, self._kept = {}, []
+        del self.wal[self.flushed :]
+        self._completed = self._next_xid - 1
+
+    def rewrite(self) -> None:
+        """VACUUM FULL: every row on another page, nothing of it in the log."""
+        free = [t for t in self.tables.values() if not self._touched(t) and t.locked_by is None]
+        if free:
+            self.flush()
+            table = self._rng.choice(free)
+            table.versions = [v for v in table.versions if v.xmax is None]
+            self._rng.shuffle(table.versions)
+            table.size = max(1, (len(table.versions) + 2) // 3)
+            for number, version in enumerate(table.versions):
+                version.page = number // 3 + 1
+            table.rel = self._value_next()
+            self.counts["rewrites"] += 1
+
+    def add_column(self) -> None:
+        free = [t for t in self.tables.values() if t.keyed and not self._touched(t) and t.locked_by is None]
+        if free:
+            self.flush()
+            table = self._rng.choice(free)
+            if len(table.shape.columns) < 5:
+                table.shape = Shape((*table.shape.columns, f"x{len(table.shape.columns)}"))
+                self.counts["columns added"] += 1
+
+    # ── what the capture asks ───────────────────────────────────────────────────────────────────────────────
+
+    def write_mark(self, token: Token) -> None:
+        self._completed = max(self._completed, self._take_xid())
+        self.wal.append(Mark(token))
+        self.flush()
+
+    def snapshot(self) -> XidSnapshot:
+        xmax = self._completed + 1
+        running = frozenset(x for x in self.open if x < xmax)
+        return XidSnapshot(min(running, default=xmax), xmax, running)
+
+    def readable(self, table: TableId) -> bool:
+        """No exclusive lock stands in the way of a query."""
+        return self.tables[table].locked_by is None
+
+    def plan(self, table_id: TableId, generation: int) -> Planned:
+        table = self.tables[table_id]
+        plan = json.dumps({"rel": table.rel, "bound": table.size})
+        size = self._rng.randint(1, 3)
+        return Planned(table_id, generation, plan, size, table.size, table.shape, whole=not table.keyed)
+
+    def pages_of(self, chunk: Chunk) -> tuple[int, int, int]:
+        """First and last page of a range chunk, and the bound."""
+        bound = json.loads(chunk.plan)["bound"]
+        first = 1 if chunk.after is None else int(chunk.after) + 1
+        return first, min(first + chunk.size - 1, bound), bound
+
+    def same_pages(self, chunk: Chunk) -> bool:
+        return bool(json.loads(chunk.plan)["rel"] == self.tables[chunk.table].rel)
+
+    def rows_on(self, chunk: Chunk, first: int, last: int) -> list[Row]:
+        return [self._read(chunk, v) for v in self._visible(chunk.table) if first <= v.page <= last]
+
+    def rows_with(self, chunk: Chunk) -> list[Row]:
+        assert isinstance(chunk.keys, Keys)
+        return [self._read(chunk, v) for v in self._visible(chunk.table) if v.values["id"] in chunk.keys.plain]
+
+    def rows_of(self, chunk: Chunk) -> list[Row]:
+        begin = Row(chunk.table, self.tables[chunk.table].shape, "t", {})
+        return [begin, *(self._read(chunk, v) for v in self._visible(chunk.table))]
+
+    def _read(self, chunk: Chunk, version: Version) -> Row:
+        shape = self.tables[chunk.table].shape
+        return Row(chunk.table, shape, "r", {c: version.values.get(c) for c in shape.columns})
+
+    def _visible(self, table_id: TableId) -> Iterator[Version]:
+        for v in self.tables[table_id].versions:
+            if v.xmin in self.seen and v.xmax not in self.seen:
+                yield v
+
+    # ── rows and pages ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _mine(self, table: ModelTable, txn: Open) -> list[Version]:
+        """What a session may change: rows it sees, or made itself, that nobody else is changing."""
+        return [v for v in table.versions if v.xmax is None and (v.xmin in self.seen or v.xmin == txn.xid)]
+
+    def _touched(self, table: ModelTable, besides: Open | None = None) -> bool:
+        return any(table.id in t.tables for t in self.open.values() if t is not besides)
+
+    def _log(self, txn: Open, row: Row, key: object) -> None:
+        txn.rows.append(row)
+        txn.tables.add(row.table)
+        if key is not None:
+            txn.keys.add((row.table, key))
+
+    def _add(self, txn: Open, table: ModelTable, values: Values, near: int | None) -> None:
+        version = Version(self._page(table, near), txn.xid, values)
+        table.versions.append(version)
+
+        def undo() -> None:
+            # by identity: a rewrite may have put the versions into another list
+            table.versions[:] = [v for v in table.versions if v is not version]
+
+        txn.undo.append(undo)
+
+    def _end(self, txn: Open, version: Version) -> None:
+        version.xmax = txn.xid
+
+        def undo() -> None:
+            version.xmax = None
+
+        txn.undo.append(undo)
+
+    def _replace(self, txn: Open, table: ModelTable, old: Version, values: Values) -> None:
+        self._end(txn, old)
+        self._add(txn, table, values, old.page)
+
+    def _page(self, table: ModelTable, near: int | None) -> int:
+        """The same page, any page, or a new one behind the end."""
+        pick = self._rng.random()
+        if near is not None and pick < 0.3:
+            return near
+        if pick < 0.65 or table.size >= 9:
+            return self._rng.randint(1, table.size)
+        table.size += 1
+        return table.size
+
+    def _full(self, table: ModelTable, key: object) -> Values:
+        if not table.keyed:  # few values, so that equal rows are common
+            return {"a": self._rng.randint(1, 2), "b": self._rng.randint(1, 2)}
+        return {"id": key, **{c: self._fresh() for c in table.shape.columns[1:]}}
+
+    def _fresh(self) -> int:
+        return self._value_next()
+
+    def _value_next(self) -> int:
+        self._value += 1
+        return self._value + 1

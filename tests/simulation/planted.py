@@ -1,0 +1,137 @@
+"""Bugs planted on purpose, each as a patched machine or a switch around it: the simulation must find every one."""
+
+from __future__ import annotations
+
+from tests.simulation.capture import Faults
+
+from cdcflow.interleave.delivered import Delivered
+from cdcflow.interleave.machine import Interleave
+from cdcflow.interleave.messages import ChunkRead, Input, MarkSeen, Transactions
+from cdcflow.interleave.window import Window
+from cdcflow.model.position import Token
+from cdcflow.model.table import TableId
+
+
+class NoVisibilityCheck(Interleave):
+    def _check_fence(self, window: Window, table: TableId) -> bool:
+        return True
+
+
+class HighNotWaitedFor(Interleave):
+    """Lets the window go when high is written, at the place the stream happens to be."""
+
+    def _mark_written(self, mark: Token) -> None:
+        super()._mark_written(mark)
+        window = self._window
+        if window is not None and mark == window.high and window.before is not None:
+            position = window.held[-1].last_position if window.held else self._tail.position
+            assert position is not None
+            self._high_seen(window, MarkSeen(window.high, position, 0))
+
+
+class ChunkAfterWindow(Interleave):
+    def _release_window(self, window: Window) -> None:
+        self._append_all(window.held)
+        window.held = []
+        super()._release_window(window)
+
+
+class CutBeforeChunk(Interleave):
+    """The checkpoint says that the chunk was read, and its rows come behind the cut."""
+
+    def _release_window(self, window: Window) -> None:
+        before = len(self._tail.effects)
+        super()._release_window(window)
+        rows = self._tail.effects[before:]
+        offset, transaction = self._tail.next_offset, self._tail.next_transaction
+        if rows and not window.held:
+            del self._tail.effects[before:]
+            self._tail.next_offset = rows[0].first_offset  # type: ignore[union-attr]
+            self._tail.next_transaction = rows[0].first_transaction  # type: ignore[union-attr]
+            self._cut()
+            self._tail.effects += rows
+            self._tail.next_offset, self._tail.next_transaction = offset, transaction
+
+
+class AcknowledgesHeld(Interleave):
+    """The position of a cut is the newest that was delivered, held or not."""
+
+    def _committed(self, run: Transactions) -> None:
+        super()._committed(run)
+        if run.transactions and self._holding:
+            self._tail.reach(run.last_position)
+
+
+class NoMovedRows(Interleave):
+    def _remember_partial(self, run: Transactions) -> None:
+        pass
+
+
+class NoMovedKeysLater(Interleave):
+    """Nothing is remembered after the last range chunk, key changes included."""
+
+    def _remember_partial(self, run: Transactions) -> None:
+        before = {t: w.keys for t, w in self._work.items()}
+        super()._remember_partial(run)
+        for table, work in self._work.items():
+            if table in before and self._progress.tables[table].exhausted:
+                work.keys = before[table]
+
+
+class ForgetsAtOnce(Interleave):
+    """Uses a look at what is visible while a chunk with an older snapshot is still under way."""
+
+    def _take(self, given: Input) -> None:
+        super()._take(given)
+        if isinstance(given, ChunkRead):
+            self._delivered.forget()
+
+
+class ReleasesInFront(Interleave):
+    """Lets transactions pass that come after one that touches a table of the window."""
+
+    def _committed(self, run: Transactions) -> None:
+        window = self._window
+        if window is not None and window.held and run.first_touching(window.tables) is None:
+            self._delivered.add(run.xids)
+            self._release(run)
+        else:
+            super()._committed(run)
+
+
+class WholeAtLow(Interleave):
+    def _place(self, window: Window, table: TableId) -> int | None:
+        return 0
+
+
+class DeliveredForgottenAtWindow(Interleave):
+    """Ids delivered inside a window are not remembered for the next."""
+
+    def _close_window(self) -> None:
+        super()._close_window()
+        self._delivered = Delivered(self._delivered.ids()[:0], 1_000)
+
+
+PLANTED: dict[str, Faults] = {
+    "no visibility check": Faults(machine=NoVisibilityCheck),
+    "token without epoch": Faults(epoch_forgotten=True),
+    "high not waited for": Faults(machine=HighNotWaitedFor),
+    "chunk rows after the window": Faults(machine=ChunkAfterWindow),
+    "cut before chunk rows": Faults(machine=CutBeforeChunk),
+    "ack before fsync": Faults(acknowledges_cuts=True),
+    "ack of a held transaction": Faults(machine=AcknowledgesHeld),
+    "unchanged taken for NULL": Faults(unchanged_as_null=True),
+    "no re-read of moved partial rows": Faults(machine=NoMovedRows),
+    "resume that skips one transaction": Faults(skips_after_restart=1),
+    "resume that repeats one": Faults(skips_after_restart=-1),
+}
+"""The eleven that must be found."""
+
+MORE: dict[str, Faults] = {
+    "key changes after the last range forgotten": Faults(machine=NoMovedKeysLater),
+    "delivered ids forgotten by a newer look": Faults(machine=ForgetsAtOnce),
+    "held transactions overtaken": Faults(machine=ReleasesInFront),
+    "whole chunk placed at low": Faults(machine=WholeAtLow),
+    "ids of a window forgotten": Faults(machine=DeliveredForgottenAtWindow),
+}
+"""Subtler ones, found while the machine was thought through."""

@@ -1,0 +1,136 @@
+"""Whole transactions as plain lists: what the machine is given here instead of Arrow columns, because it is quick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from cdcflow.model.change import KeySet, Uint64s
+from cdcflow.model.position import Position
+from cdcflow.model.table import TableId
+
+
+class Shape(NamedTuple):
+    """A table's shape: its columns, and which table of that name it is."""
+
+    columns: tuple[str, ...]
+    incarnation: int = 1
+
+
+class Keys(KeySet):
+    """A key set that holds plain values."""
+
+    __slots__ = ("plain",)
+    plain: tuple[int, ...]
+
+    def __init__(self, plain: Iterable[int]) -> None:
+        object.__setattr__(self, "plain", tuple(plain))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Keys) and self.plain == other.plain
+
+    def __hash__(self) -> int:
+        return hash(self.plain)
+
+    def __repr__(self) -> str:
+        return f"Keys{self.plain}"
+
+    def __len__(self) -> int:
+        return len(self.plain)
+
+    def union(self, other: KeySet) -> Keys:
+        assert isinstance(other, Keys)
+        return Keys(self.plain + other.plain)
+
+    def distinct(self) -> Keys:
+        return Keys(dict.fromkeys(self.plain))
+
+    def take(self, count: int) -> tuple[Keys, Keys]:
+        return Keys(self.plain[:count]), Keys(self.plain[count:])
+
+
+class Row(NamedTuple):
+    """One row of a transaction. `values` are those that were sent; `full` is the whole new row, for the truth."""
+
+    table: TableId
+    shape: Shape
+    op: str
+    values: dict[str, object]
+    unchanged: frozenset[str] = frozenset()
+    before: dict[str, object] | None = None
+    full: dict[str, object] | None = None
+
+
+class Transaction(NamedTuple):
+    xid: int
+    lsn: int
+    rows: tuple[Row, ...]
+
+
+def position_of(lsn: int) -> Position:
+    return Position(f"{lsn:08d}")
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Consecutive transactions; `read` marks the rows of a chunk."""
+
+    items: tuple[Transaction, ...]
+    read: bool = False
+
+    @property
+    def transactions(self) -> int:
+        return len(self.items)
+
+    @property
+    def rows(self) -> int:
+        return sum(len(t.rows) for t in self.items)
+
+    @property
+    def bytes(self) -> int:
+        return 100 * self.rows
+
+    @property
+    def xids(self) -> Uint64s:
+        return np.array([t.xid & 0xFFFFFFFF for t in self.items], np.uint64)
+
+    @property
+    def last_position(self) -> Position:
+        return position_of(self.items[-1].lsn)
+
+    @property
+    def last_commit_ts(self) -> int:
+        return self.items[-1].lsn
+
+    def first_touching(self, tables: frozenset[TableId]) -> int | None:
+        for number, item in enumerate(self.items):
+            if any(row.table in tables for row in item.rows):
+                return number
+        return None
+
+    def split_at(self, count: int) -> tuple[Plain, Plain]:
+        return Plain(self.items[:count], self.read), Plain(self.items[count:], self.read)
+
+    def shapes_of(self, table: TableId) -> frozenset[Shape]:
+        return frozenset(row.shape for item in self.items for row in item.rows if row.table == table)
+
+    def truncates(self, table: TableId) -> bool:
+        return any(row.table == table and row.op == "t" for item in self.items for row in item.rows)
+
+    def partial_keys(self, table: TableId) -> Keys | None:
+        return self._keys(table, "cu")
+
+    def moved_keys(self, table: TableId) -> Keys | None:
+        return self._keys(table, "c")
+
+    def _keys(self, table: TableId, ops: str) -> Keys | None:
+        found = [
+            row.values["id"]
+            for item in self.items
+            for row in item.rows
+            if row.unchanged and row.table == table and row.op in ops
+        ]
+        return Keys(k for k in found if isinstance(k, int)) if found else None
