@@ -1,0 +1,577 @@
+"""Tables as the server's catalog describes them, and as the stream's Relation messages do.
+
+A Relation message says how rows looked when they were written, with names and type numbers only. The rest (column
+numbers, domains, defaults of old rows) is in the catalog, which shows the table as it is now; while the stream lags,
+the two differ. `describe` brings them together: columns that still exist are found by name and type, others are
+placed by their order among the dropped ones, and a table that is gone is described by the message alone. The
+message's word counts wherever it speaks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+import psycopg
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.table import LOG_COLUMNS, Identity, Table, TableId
+from cdcflow.sources.postgres.connection import Connection, Connector, explaining, quoted
+from cdcflow.sources.postgres.patterns import Selection
+from cdcflow.sources.postgres.types import AttributeInfo, DescribedTable, Policy, describe_table
+
+if TYPE_CHECKING:
+    from cdcflow.sources.postgres.pgoutput import Relation, RelationColumn
+
+T = TypeVar("T")
+
+_RELATIONS = """
+SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relispartition, c.relpersistence::text,
+       c.relreplident::text, am.amname, c.relrowsecurity, pg_get_userbyid(c.relowner)
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_am am ON am.oid = c.relam
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
+  AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
+"""
+
+_LEAVES = """
+SELECT r.oid::bigint, c.oid::bigint, n.nspname, c.relname, c.relkind::text, '', c.relpersistence::text,
+       c.relreplident::text, am.amname
+FROM unnest(%s::oid[]) AS r (oid)
+CROSS JOIN LATERAL pg_catalog.pg_partition_tree(r.oid) AS p
+JOIN pg_catalog.pg_class c ON c.oid = p.relid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_am am ON am.oid = c.relam
+WHERE p.isleaf AND p.relid <> r.oid
+ORDER BY r.oid, c.oid
+"""
+
+# A missing value is an array of one element of the column's type; as text[] its element is the value's own text.
+_ATTRIBUTES = """
+SELECT a.attrelid::bigint, a.attnum, a.attname, a.atttypid::bigint, a.atttypmod,
+       pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated::text, a.attisdropped,
+       CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END
+FROM pg_catalog.pg_attribute a
+WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0
+ORDER BY a.attrelid, a.attnum
+"""
+
+_INDEXES = """
+SELECT i.indrelid::bigint, i.indisprimary, i.indisreplident, i.indimmediate, i.indkey::int2[], i.indnkeyatts
+FROM pg_catalog.pg_index i
+WHERE i.indrelid = ANY (%s::oid[]) AND i.indisvalid AND (i.indisprimary OR i.indisreplident)
+"""
+
+_TYPES = """
+WITH RECURSIVE wanted (oid) AS (
+    SELECT unnest(%s::oid[])
+    UNION
+    SELECT next.oid
+    FROM wanted JOIN pg_catalog.pg_type t ON t.oid = wanted.oid
+    CROSS JOIN LATERAL (VALUES (t.typbasetype), (t.typelem)) AS next (oid)
+    WHERE next.oid <> 0
+)
+SELECT t.oid::bigint, t.typtype::text, t.typbasetype::bigint, t.typtypmod,
+       CASE WHEN e.oid IS NULL THEN 0 ELSE t.typelem::bigint END
+FROM wanted
+JOIN pg_catalog.pg_type t ON t.oid = wanted.oid
+LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
+"""
+
+UNKNOWN_NUMBER = 10_000
+"""From here on: numbers of columns that the catalog no longer knows. The server's own end at 1600."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeInfo:
+    """One row of pg_type. `element` 0: not an array; `base` 0: not a domain."""
+
+    kind: str
+    base: int
+    modifier: int
+    element: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One row of pg_attribute. A dropped column keeps its number and has no type."""
+
+    number: int
+    name: str
+    type_oid: int
+    type_modifier: int
+    type_text: str
+    not_null: bool
+    generated: str
+    dropped: bool
+    missing: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Relid:
+    """A table by its number and name, as `pg_class` has it; `identity` is `relreplident`."""
+
+    oid: int
+    id: TableId
+    kind: str = "r"
+    persistence: str = "p"
+    identity: str = "d"
+    access_method: str | None = "heap"
+
+    @property
+    def sql(self) -> str:
+        return quoted(self.id.schema, self.id.name)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTable:
+    """A table with everything the catalog says about it that matters here.
+
+    `primary` and `index` are the column numbers of the primary key and of the REPLICA IDENTITY index (empty: there is
+    none that the server would use for old rows). `leaves` are a partitioned table's partitions that hold rows.
+    """
+
+    rel: Relid
+    attributes: tuple[Attribute, ...]
+    primary: tuple[int, ...]
+    index: tuple[int, ...]
+    leaves: tuple[Relid, ...] = ()
+
+    def published(self, version: int) -> tuple[Attribute, ...]:
+        """The columns that stream and chunk both carry. A stored generated column is published from 18 on."""
+        return tuple(a for a in self.attributes if not a.dropped and is_published(a, version))
+
+    @property
+    def identity_numbers(self) -> tuple[int, ...]:
+        """Which columns the server repeats of an old row, by number; under FULL all, and then a row's key is told."""
+        return self.index if self.rel.identity == "i" else self.primary
+
+    def names_of(self, numbers: Iterable[int]) -> tuple[str, ...]:
+        names = {a.number: a.name for a in self.attributes}
+        return tuple(names[n] for n in numbers)
+
+
+def is_published(attribute: Attribute, version: int) -> bool:
+    return attribute.generated == "" or (attribute.generated == "s" and version >= 180000)
+
+
+# ── reading the catalog ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def load(connection: Connection, rels: Sequence[Relid]) -> dict[int, CatalogTable]:
+    """Everything about these tables, by oid, in one state of the catalog if the connection is in a snapshot."""
+    oids = [rel.oid for rel in rels]
+    attributes: dict[int, list[Attribute]] = {oid: [] for oid in oids}
+    for row in connection.execute(_ATTRIBUTES, (oids,)):
+        attributes[row[0]].append(Attribute(*row[1:]))
+    primary: dict[int, tuple[int, ...]] = {}
+    index: dict[int, tuple[int, ...]] = {}
+    for oid, is_primary, is_identity, immediate, columns, count in connection.execute(_INDEXES, (oids,)):
+        if not immediate:
+            continue  # a deferrable key does not tell rows apart at every moment: the server does not use it either
+        if is_primary:
+            primary[oid] = tuple(columns[:count])
+        if is_identity:
+            index[oid] = tuple(columns[:count])
+    leaves: dict[int, list[Relid]] = {}
+    roots = [rel.oid for rel in rels if rel.kind == "p"]
+    if roots:
+        for row in connection.execute(_LEAVES, (roots,)):
+            leaf = Relid(row[1], TableId(row[2], row[3]), row[4], row[6], row[7], row[8])
+            leaves.setdefault(row[0], []).append(leaf)
+    return {
+        rel.oid: CatalogTable(
+            rel,
+            tuple(attributes[rel.oid]),
+            primary.get(rel.oid, ()),
+            index.get(rel.oid, ()),
+            tuple(leaves.get(rel.oid, ())),
+        )
+        for rel in rels
+    }
+
+
+def load_types(connection: Connection, oids: Iterable[int]) -> dict[int, TypeInfo]:
+    """These types, and those that they are made of."""
+    wanted = sorted({oid for oid in oids if oid})
+    return {row[0]: TypeInfo(*row[1:]) for row in connection.execute(_TYPES, (wanted,))}
+
+
+def relid(connection: Connection, oid: int) -> Relid | None:
+    """A table by its oid; None when it is gone."""
+    row = connection.execute(f"{_RELATIONS} AND c.oid = %s", (oid,)).fetchone()
+    return None if row is None else Relid(row[0], TableId(row[1], row[2]), row[3], row[5], row[6], row[7])
+
+
+def attribute_info(
+    name: str,
+    number: int,
+    type_oid: int,
+    type_modifier: int,
+    type_text: str,
+    types: Mapping[int, TypeInfo],
+) -> AttributeInfo:
+    """A column with its type looked through: domains to what they are made of, arrays to their elements."""
+    base_oid, base_modifier, base = _looked_through(type_oid, type_modifier, types)
+    info = AttributeInfo(
+        name=name,
+        number=number,
+        type_oid=type_oid,
+        type_modifier=type_modifier,
+        type_text=type_text,
+        base_oid=base_oid,
+        base_modifier=base_modifier,
+        kind=base.kind if base else "b",
+    )
+    if base is None or not base.element:
+        return info
+    element_oid, element_modifier, element = _looked_through(base.element, base_modifier, types)
+    return replace(
+        info,
+        element_oid=element_oid,
+        element_modifier=element_modifier,
+        element_kind=element.kind if element else "b",
+    )
+
+
+def _looked_through(oid: int, modifier: int, types: Mapping[int, TypeInfo]) -> tuple[int, int, TypeInfo | None]:
+    found = types.get(oid)
+    while found is not None and found.kind == "d":
+        oid, modifier = found.base, found.modifier
+        found = types.get(oid)
+    return oid, modifier, found
+
+
+# ── what a table's catalog entry means ──────────────────────────────────────────────────────────────────────
+
+
+def described(table: CatalogTable, types: Mapping[int, TypeInfo], policy: Policy, version: int) -> DescribedTable:
+    """The table as it is now."""
+    key = frozenset(table.identity_numbers)
+    identity = Identity.FULL if table.rel.identity == "f" else Identity.KEY
+    attributes = tuple(
+        replace(
+            attribute_info(a.name, a.number, a.type_oid, a.type_modifier, a.type_text, types),
+            not_null=a.not_null,
+            missing=a.missing,
+            in_key=a.number in key,
+        )
+        for a in table.published(version)
+    )
+    return describe_table(table.rel.id, table.rel.oid, attributes, identity, policy)
+
+
+def refusals(table: CatalogTable, version: int) -> list[tuple[str, str]]:
+    """Why this table cannot be captured, and the SQL that mends it; nothing when it can.
+
+    An UPDATE or DELETE of a published table whose old rows have no identity fails at the source, for the user's own
+    application. So such a table never gets into a publication (P05).
+    """
+    found: list[tuple[str, str]] = []
+    rel = table.rel
+    if rel.persistence == "u":
+        found.append((f"{rel.id} is UNLOGGED: its changes are in no log", f"ALTER TABLE {rel.sql} SET LOGGED"))
+    found += _identity_refusals(table)
+    for leaf in table.leaves:
+        if leaf.kind == "f":
+            found.append(
+                (
+                    f"partition {leaf.id} of {rel.id} is a foreign table: its changes are in no log",
+                    f"ALTER TABLE {rel.sql} DETACH PARTITION {leaf.sql}",
+                )
+            )
+        elif leaf.access_method not in ("heap", None):
+            found.append(_access_method(leaf))
+    if rel.kind == "r" and rel.access_method not in ("heap", None):
+        found.append(_access_method(rel))
+    for attribute in table.attributes:
+        if attribute.name in LOG_COLUMNS and not attribute.dropped:
+            found.append(
+                (
+                    f"{rel.id} has a column {attribute.name}, a name that cdcflow gives to a column of its own",
+                    f"ALTER TABLE {rel.sql} RENAME COLUMN {quoted(attribute.name)} TO …",
+                )
+            )
+    kept = {a.number for a in table.published(version)}
+    if not set(table.identity_numbers) <= kept:
+        lost = ", ".join(table.names_of(n for n in table.identity_numbers if n not in kept))
+        found.append(
+            (
+                f"{rel.id} has the generated column {lost} in its key, which this server does not publish",
+                f"ALTER TABLE {rel.sql} REPLICA IDENTITY USING INDEX … (a unique index without it)",
+            )
+        )
+    return found
+
+
+def _identity_refusals(table: CatalogTable) -> list[tuple[str, str]]:
+    rel = table.rel
+    everyone = [rel, *table.leaves]
+    if rel.identity == "n":
+        return [(f"{rel.id} has REPLICA IDENTITY NOTHING, so updates and deletes carry no key", _mend(everyone, table))]
+    if rel.identity == "i" and not table.index:
+        return [
+            (f"{rel.id} has REPLICA IDENTITY USING INDEX, but that index is gone", _mend(everyone, table)),
+        ]
+    if rel.identity == "d" and not table.primary:
+        return [(f"{rel.id} has no primary key and no other replica identity", _mend(everyone, table))]
+    # Old rows are written under the identity of the partition they lie in.
+    if bad := [leaf for leaf in table.leaves if leaf.identity == "n" or (leaf.identity == "d" and not table.primary)]:
+        names = ", ".join(str(leaf.id) for leaf in bad)
+        return [(f"partition {names} of {rel.id} has no replica identity of its own", _mend(bad, table))]
+    return []
+
+
+def _mend(rels: Sequence[Relid], table: CatalogTable) -> str:
+    if table.primary:
+        return "; ".join(f"ALTER TABLE {r.sql} REPLICA IDENTITY DEFAULT" for r in rels)
+    full = "; ".join(f"ALTER TABLE {r.sql} REPLICA IDENTITY FULL" for r in rels)
+    return f"ALTER TABLE {rels[0].sql} ADD PRIMARY KEY (…), or else {full}"
+
+
+def _access_method(rel: Relid) -> tuple[str, str]:
+    return (
+        f"{rel.id} is stored by {rel.access_method}, whose rows cannot be read by place",
+        f"ALTER TABLE {rel.sql} SET ACCESS METHOD heap",
+    )
+
+
+# ── the selected tables ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The tables that the settings mean, as they are now; `refused` are those that cannot be captured, and why."""
+
+    tables: tuple[CatalogTable, ...]
+    refused: Mapping[TableId, tuple[tuple[str, str], ...]]
+    ignored: tuple[str, ...]
+
+    @property
+    def good(self) -> tuple[CatalogTable, ...]:
+        return tuple(t for t in self.tables if t.rel.id not in self.refused)
+
+    def check(self) -> None:
+        """Raises ConfigurationError with every refusal and its SQL, or when nothing is selected at all."""
+        problems = [p for found in self.refused.values() for p in found]
+        if problems:
+            raise ConfigurationError(
+                "cannot capture: " + "; ".join(text for text, _ in problems),
+                remedy="run "
+                + ";\n  ".join(remedy for _, remedy in problems)
+                + "\n  or take the table out of source.tables (write !schema.table)",
+            )
+        if not self.tables:
+            raise ConfigurationError(
+                "source.tables matches no table", remedy="check the names, and that the user of source.url sees them"
+            )
+
+
+def select(connection: Connection, selection: Selection) -> Selected:
+    """The tables that the settings mean.
+
+    Raises:
+        ConfigurationError: a name without wildcards is no table, or is something that cannot be captured.
+    """
+    version = connection.info.server_version
+    rels: list[Relid] = []
+    seen: list[TableId] = []
+    ignored: list[str] = []
+    for oid, schema, name, kind, is_partition, persistence, identity, method, _, _ in connection.execute(_RELATIONS):
+        table = TableId(schema, name)
+        seen.append(table)
+        if not selection.selects(table):
+            continue
+        if why := _not_a_table(kind, is_partition, persistence, named=selection.names(table)):
+            if selection.names(table):
+                raise ConfigurationError(f"source.tables: {table} {why[0]}", remedy=why[1])
+            ignored.append(f"{table} {why[0]}")
+            continue
+        rels.append(Relid(oid, table, kind, persistence, identity, method))
+    if unknown := selection.unknown(seen):
+        raise ConfigurationError(
+            f"source.tables: there is no table {', '.join(unknown)} in the database",
+            remedy="check the name (case counts), and GRANT USAGE on its schema",
+        )
+    tables = tuple(sorted(load(connection, rels).values(), key=lambda t: t.rel.id))
+    refused = {t.rel.id: tuple(found) for t in tables if (found := refusals(t, version))}
+    return Selected(tables, refused, tuple(ignored))
+
+
+def _not_a_table(kind: str, is_partition: bool, persistence: str, *, named: bool) -> tuple[str, str] | None:
+    if is_partition:
+        return "is a partition: it is captured through its root", "name the partitioned table instead"
+    match kind:
+        case "v" | "m":
+            return "is a view: it has no changes of its own", "name the tables it reads"
+        case "f":
+            return "is a foreign table: its changes are in another server's log", "capture that server"
+    if persistence == "u" and not named:
+        return "is UNLOGGED: its changes are in no log", "run ALTER TABLE … SET LOGGED"
+    return None
+
+
+# ── the stream's tables ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Catalog:
+    """The catalog through one connection of its own. Thread-safe."""
+
+    def __init__(self, connector: Connector, selection: Selection, policy: Policy) -> None:
+        self._connector = connector
+        self._selection = selection
+        self._policy = policy
+        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+        self._known: dict[int, tuple[Relation, DescribedTable]] = {}
+        self._described: dict[Table, DescribedTable] = {}
+
+    def ask(self, attempted: str, question: Callable[[Connection], T]) -> T:
+        """Ask the server something, through a connection that may have died meanwhile: then through a new one."""
+        with self._lock, explaining(attempted):
+            if self._connection is not None:
+                try:
+                    return question(self._connection)
+                except psycopg.Error:
+                    if not self._connection.broken:
+                        raise
+                    self._connector.discard(self._connection)
+            self._connection = self._connector.connect("catalog")
+            return question(self._connection)
+
+    def selected(self) -> Selected:
+        return self.ask(f"reading the catalog of {self._connector.address}", lambda c: select(c, self._selection))
+
+    def tables(self, selected: Selected) -> tuple[DescribedTable, ...]:
+        """These tables as they are now, sorted by name."""
+
+        def question(connection: Connection) -> tuple[DescribedTable, ...]:
+            return describe_all(connection, selected.good, self._policy)
+
+        found = self.ask(f"reading the catalog of {self._connector.address}", question)
+        return tuple(self._interned(d) for d in found)
+
+    def describe(self, relation: Relation) -> DescribedTable:
+        """The table that a Relation message speaks of, as it was then (see the top of this module).
+
+        Raises:
+            ConfigurationError: its old rows carry no key any more (P05, P07).
+        """
+        known = self._known.get(relation.oid)
+
+        def question(connection: Connection) -> DescribedTable:
+            return self._brought_together(connection, relation)
+
+        found = self.ask(f"looking up table {relation.namespace}.{relation.name}", question)
+        if known is not None and known[0] == relation and known[1].table == found.table:
+            return known[1]
+        found = self._interned(found)
+        self._known[relation.oid] = (relation, found)
+        return found
+
+    def _interned(self, described: DescribedTable) -> DescribedTable:
+        return self._described.setdefault(described.table, described)
+
+    def _brought_together(self, connection: Connection, relation: Relation) -> DescribedTable:
+        rel = relid(connection, relation.oid)
+        if rel is None:
+            known = self._known.get(relation.oid)
+            if known is not None and known[0] == relation:
+                return known[1]  # dropped meanwhile: its last known shape, with what no message tells
+            table = None
+        else:
+            table = load(connection, [rel])[rel.oid]
+        attributes = table.attributes if table else ()
+        numbers = placed(relation.columns, attributes)
+        types = load_types(connection, [c.type_oid for c in relation.columns])
+        texts = _type_texts(connection, relation.columns)
+        by_number = {a.number: a for a in attributes if not a.dropped}
+        key = self._key(relation, table, dict(zip((c.name for c in relation.columns), numbers, strict=True)))
+        infos = []
+        for column, number, text in zip(relation.columns, numbers, texts, strict=True):
+            info = attribute_info(column.name, number, column.type_oid, column.type_modifier, text, types)
+            now = by_number.get(number)
+            if now is not None and (now.type_oid, now.type_modifier) == (column.type_oid, column.type_modifier):
+                info = replace(info, not_null=now.not_null, missing=now.missing)
+            infos.append(replace(info, in_key=column.name in key))
+        identity = Identity.FULL if relation.identity == "f" else Identity.KEY
+        table_id = TableId(relation.namespace, relation.name)
+        return describe_table(table_id, relation.oid, tuple(infos), identity, self._policy)
+
+    def _key(self, relation: Relation, table: CatalogTable | None, numbers: Mapping[str, int]) -> frozenset[str]:
+        if relation.identity == "f":
+            # The message marks every column then; which of them are the key, only the catalog knows.
+            wanted = set(table.identity_numbers) if table else set()
+            names = frozenset(name for name, number in numbers.items() if number in wanted)
+            return names if len(names) == len(wanted) else frozenset()
+        key = frozenset(c.name for c in relation.columns if c.in_identity)
+        if key or not self._selection.selects(TableId(relation.namespace, relation.name)):
+            return key
+        name = quoted(relation.namespace, relation.name)
+        raise ConfigurationError(
+            f"table {relation.namespace}.{relation.name} has lost its key: its updates and deletes carry none",
+            remedy=f"run ALTER TABLE {name} ADD PRIMARY KEY (…), or ALTER TABLE {name} REPLICA IDENTITY FULL; "
+            "then start again",
+        )
+
+
+def describe_all(connection: Connection, tables: Sequence[CatalogTable], policy: Policy) -> tuple[DescribedTable, ...]:
+    version = connection.info.server_version
+    types = load_types(connection, [a.type_oid for t in tables for a in t.published(version)])
+    return tuple(described(t, types, policy, version) for t in tables)
+
+
+def _type_texts(connection: Connection, columns: Sequence[RelationColumn]) -> list[str]:
+    """The types' names; a type that was dropped meanwhile is only a number (T36)."""
+    rows = connection.execute(
+        "SELECT pg_catalog.format_type(o, m) FROM unnest(%s::oid[], %s::int[]) WITH ORDINALITY x (o, m, i) ORDER BY i",
+        ([c.type_oid for c in columns], [c.type_modifier for c in columns]),
+    ).fetchall()
+    return [f"oid {c.type_oid}" if text == "???" else text for c, (text,) in zip(columns, rows, strict=True)]
+
+
+def placed(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -> list[int]:
+    """The column numbers of a message's columns, which come in the order of their numbers.
+
+    Where names and types agree that is a look-up. Else the best assignment that keeps the order: the same name and
+    type, the same name retyped, a dropped column's place, a column of the same type under a new name. What finds no
+    place gets a number that no column has.
+    """
+    present = {(a.name, a.type_oid): a.number for a in attributes if not a.dropped}
+    numbers = [present.get((c.name, c.type_oid), 0) for c in columns]
+    if all(numbers) and numbers == sorted(numbers):
+        return numbers
+    return _assigned(columns, attributes)
+
+
+def _assigned(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -> list[int]:
+    width = len(attributes)
+    scores = [[0] * (width + 1)]
+    for column in columns:
+        above, row = scores[-1], [0]
+        for j, attribute in enumerate(attributes, 1):
+            likeness = _likeness(column, attribute)
+            row.append(max(above[j], row[j - 1], above[j - 1] + likeness if likeness else 0))
+        scores.append(row)
+    numbers = [UNKNOWN_NUMBER + i for i in range(len(columns))]
+    i, j = len(columns), width
+    while i and j:
+        if scores[i][j] == scores[i][j - 1]:
+            j -= 1
+        elif scores[i][j] == scores[i - 1][j]:
+            i -= 1
+        else:
+            i, j = i - 1, j - 1
+            numbers[i] = attributes[j].number
+    return numbers
+
+
+def _likeness(column: RelationColumn, attribute: Attribute) -> int:
+    if attribute.dropped:
+        return 3
+    if attribute.name == column.name:
+        return 8 if attribute.type_oid == column.type_oid else 6
+    return 2 if attribute.type_oid == column.type_oid else 0

@@ -1,0 +1,312 @@
+"""Connections to PostgreSQL: one way to reach the server, fixed session settings, errors by what happens next.
+
+A value's text depends on the session's settings, and a role or a database may set them differently (hard case P67).
+So every connection of ours, for SQL and for replication, sends all of them with its first packet, where they win over
+what is set for the role.
+
+The password is a reference that is resolved anew for every connection, so that a rotated one is picked up (P65). It
+never becomes part of the address, an error or a log line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import conninfo
+
+from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SourceUnavailable
+
+Secret = Callable[[], str | None]
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+VERSION_MIN = 140000
+
+# What the text of a value depends on. Both paths, stream and chunk, must have the same.
+VALUE_SETTINGS: Mapping[str, str] = {
+    "DateStyle": "ISO,MDY",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "lc_monetary": "C",
+    "search_path": "",
+}
+
+# What our statements depend on, whatever the role has. `row_security = off` makes a filtered read an error instead of
+# a read with rows missing (P66).
+SESSION_SETTINGS: Mapping[str, str] = {
+    **VALUE_SETTINGS,
+    "row_security": "off",
+    "statement_timeout": "0",
+    "lock_timeout": "5s",
+    "idle_in_transaction_session_timeout": "120s",
+    "idle_session_timeout": "0",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
+    "standard_conforming_strings": "on",
+    "enable_tidscan": "on",
+    "max_parallel_workers_per_gather": "0",
+    "jit": "off",
+}
+
+# A connection that a firewall forgot says nothing for ever; these find out (P70). The address may set its own.
+TRANSPORT: Mapping[str, str] = {
+    "connect_timeout": "10",
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server is, from the settings' url. Its text is fit for messages: it holds no secret."""
+
+    options: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        try:
+            options = {k: str(v) for k, v in conninfo.conninfo_to_dict(url).items() if v is not None}
+        except psycopg.Error:
+            # The parser's own message repeats what it read, and that may hold a password.
+            raise ConfigurationError(
+                "source.url is not a PostgreSQL address", remedy="write postgresql://user@host:port/database"
+            ) from None
+        if "password" in options:
+            raise ConfigurationError(
+                "source.url holds a password, which would end up in logs and process lists",
+                remedy="take it out and set source.password: ${env:NAME} or ${file:path}",
+            )
+        if "dbname" not in options:
+            raise ConfigurationError(
+                "source.url names no database", remedy="write postgresql://user@host:port/database"
+            )
+        return cls(options)
+
+    @property
+    def host(self) -> str:
+        return self.options.get("host", "") or self.options.get("hostaddr", "")
+
+    @property
+    def is_local(self) -> bool:
+        """The way there leaves this machine nowhere: loopback or a socket file."""
+        hosts = [h for h in self.host.split(",") if h]
+        return all(h in ("localhost", "::1") or h.startswith(("127.", "/")) for h in hosts)
+
+    def __str__(self) -> str:
+        port = self.options.get("port", "5432")
+        return f"{self.host or 'local socket'}:{port}/{self.options['dbname']}"
+
+
+class Connector:
+    """Opens connections to one database. Thread-safe. `close` ends those that are still open."""
+
+    def __init__(self, url: str, secret: Secret) -> None:
+        self.address = Address.parse(url)
+        self.secret = secret
+        self._open: set[Connection] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def connect(self, purpose: str, **settings: str) -> Connection:
+        """A connection for SQL in autocommit mode; `purpose` shows in the server's `application_name`.
+
+        Raises:
+            SourceUnavailable: no answer, no room, or the password is refused (it may just be rotated).
+            ConfigurationError: the database or the role does not exist, or the server is too old.
+        """
+        connection = self._connect(purpose, settings, {})
+        if connection.info.server_version >= 170000:
+            with explaining(f"preparing a session at {self.address}"):
+                connection.execute("SET transaction_timeout = 0")
+        return connection
+
+    def replicate(self) -> Connection:
+        """A connection that speaks the replication protocol. Only simple statements work on it."""
+        return self._connect("stream", {}, {"replication": "database"})
+
+    def close(self) -> None:
+        """End every connection, also those that another thread is waiting on."""
+        with self._lock:
+            self._closed = True
+            left, self._open = self._open, set()
+        for connection in left:
+            _end(connection)
+
+    def discard(self, connection: Connection) -> None:
+        with self._lock:
+            self._open.discard(connection)
+        connection.close()
+
+    def _connect(self, purpose: str, settings: Mapping[str, str], extra: Mapping[str, str]) -> Connection:
+        if self._closed:
+            raise SourceUnavailable(f"connecting to {self.address}: this source is closed")
+        startup = _startup_options({**SESSION_SETTINGS, **settings}, self.address.options.get("options", ""))
+        options = {**TRANSPORT, **self.address.options, **extra, "options": startup, "client_encoding": "UTF8"}
+        options["application_name"] = f"cdcflow {purpose}"
+        try:
+            connection: Connection = psycopg.connect(
+                **options,  # type: ignore[arg-type]  # libpq's own options, as text
+                password=self.secret(),
+                autocommit=True,
+                prepare_threshold=None,
+            )
+        except psycopg.Error as error:
+            raise _refused(error, self.address) from None
+        if connection.info.server_version < VERSION_MIN:
+            version = connection.info.server_version // 10000
+            connection.close()
+            raise ConfigurationError(
+                f"the server at {self.address} is PostgreSQL {version}; cdcflow needs 14 or newer",
+                remedy="upgrade the server",
+            )
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._open = {c for c in self._open if not c.closed} | {connection}
+        if closed:
+            connection.close()
+            raise SourceUnavailable(f"connecting to {self.address}: this source is closed")
+        return connection
+
+
+def _end(connection: Connection) -> None:
+    # Another thread may wait inside libpq: shutting the socket down wakes it with an error, closing would not.
+    with contextlib.suppress(OSError, psycopg.Error):
+        descriptor = socket.socket(fileno=connection.pgconn.socket)
+        try:
+            descriptor.shutdown(socket.SHUT_RDWR)
+        finally:
+            descriptor.detach()
+
+
+def _startup_options(settings: Mapping[str, str], given: str) -> str:
+    """The session settings as libpq's `options`; the later one of two wins, so ours come last."""
+    escaped = (v.replace("\\", "\\\\").replace(" ", "\\ ") for v in settings.values())
+    return " ".join([given, *(f"-c {k}={v}" for k, v in zip(settings, escaped, strict=True))]).strip()
+
+
+# ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+# Texts of refusals at connection time, where libpq gives no SQLSTATE. A server that speaks another language falls
+# through to SourceUnavailable, with its own words.
+_NO_SUCH = (("database", "does not exist"), ("role", "does not exist"))
+_TLS = ("SSL", "certificate", "TLS")
+
+
+def _refused(error: psycopg.Error, address: Address) -> CdcflowError:
+    text = " ".join(str(error).split())
+    attempted = f"connecting to {address}"
+    if "password authentication failed" in text or "no password supplied" in text:
+        return SourceUnavailable(
+            f"{attempted}: the password of {address.options.get('user', 'the user')} is refused",
+            remedy="set what source.password refers to; it is read anew at every try",
+        )
+    if "no pg_hba.conf entry" in text:
+        return SourceUnavailable(
+            f"{attempted}: the server's pg_hba.conf does not let us in: {text}",
+            remedy="add lines for this user, database and host (for replication connections too), then reload",
+        )
+    if "must be superuser or replication role" in text or "permission denied to start WAL sender" in text:
+        user = address.options.get("user", "the user")
+        return ConfigurationError(
+            f"{attempted}: {user} may not replicate", remedy=f"run ALTER ROLE {quoted(user)} REPLICATION"
+        )
+    if "standby connections" in text or "max_wal_senders" in text:
+        return SourceUnavailable(
+            f"{attempted}: every WAL sender is in use", remedy="raise max_wal_senders, or end another consumer"
+        )
+    if any(a in text and b in text for a, b in _NO_SUCH):
+        return ConfigurationError(f"{attempted}: {text}", remedy="set source.url to a database and user that exist")
+    if any(word in text for word in _TLS) and "starting up" not in text:
+        return ConfigurationError(
+            f"{attempted}: no secure connection: {text}", remedy="check sslmode and sslrootcert in source.url"
+        )
+    return SourceUnavailable(f"{attempted}: {text}")
+
+
+_RETRIED = {
+    "08",  # connection exception
+    "40",  # serialization failure, deadlock
+    "53",  # insufficient resources
+    "57",  # shutdown, crash, cancelled
+    "58",  # system error outside of PostgreSQL
+}
+
+
+def explained(error: psycopg.Error, attempted: str) -> CdcflowError:
+    """A server's refusal as one of our kinds, without its DETAIL, which may hold row values."""
+    state = error.sqlstate or ""
+    said = " ".join((error.diag.message_primary or str(error)).split())
+    if state[:2] in ("21", "22", "23"):
+        said = f"SQLSTATE {state}"  # data errors quote the datum
+    message = f"{attempted}: {said}"
+    match state:
+        case "42501":
+            return ConfigurationError(message, remedy=_grant(said))
+        case "25006":
+            return ConfigurationError(message, remedy="point source.url at the primary, which can be written to")
+        case "55P03":
+            return SourceUnavailable(f"{message}; something holds the table's lock (ALTER TABLE, VACUUM FULL, …)")
+        case "53400":
+            return ConfigurationError(message, remedy="drop a replication slot that is not used, or raise the limit")
+        case "55006" | "":
+            return SourceUnavailable(message)
+    if state[:2] in _RETRIED:
+        return SourceUnavailable(message)
+    return ConfigurationError(f"{message} (SQLSTATE {state})")
+
+
+def _grant(said: str) -> str:
+    match said:
+        case _ if "row-level security" in said:
+            return "run ALTER ROLE … BYPASSRLS for the user of source.url: rows hidden by policies would be missing"
+        case _ if "for schema" in said:
+            return f"run GRANT USAGE ON SCHEMA {_last_word(said)} TO the user of source.url"
+        case _ if "for table" in said or "for relation" in said:
+            return f"run GRANT SELECT ON {_last_word(said)} TO the user of source.url"
+        case _ if "owner" in said:
+            return "let an owner do it (see `cdcflow doctor`), or make the user of source.url a member of the owner"
+    return "see `cdcflow doctor` for the grants that are missing"
+
+
+def _last_word(said: str) -> str:
+    return quoted(said.split()[-1])
+
+
+@contextlib.contextmanager
+def explaining(attempted: str) -> Iterator[None]:
+    """Turn psycopg's errors inside into ours; `attempted` says what was tried, on what."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise explained(error, attempted) from None
+
+
+def history_lost(message: str) -> HistoryLost:
+    """The error for log that is gone, with the only way on that loses nothing silently."""
+    return HistoryLost(
+        message,
+        remedy="run `cdcflow run --accept-history-loss`: it makes a new slot and reads all tables anew, "
+        "which also finds the rows that were deleted meanwhile",
+    )
+
+
+def quoted(*names: str) -> str:
+    """An identifier, qualified when several names are given, as SQL text (S01: quotes are doubled)."""
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def literal(text: str) -> str:
+    """A string as SQL text; our sessions have standard_conforming_strings on."""
+    return "'" + text.replace("'", "''") + "'"

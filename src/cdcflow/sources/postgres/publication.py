@@ -1,0 +1,252 @@
+"""The publication: which tables the server puts into our stream, and how.
+
+A publication under the name that cdcflow gives it is ours: it is made, mended and kept equal to the selected tables.
+One that the settings name belongs to somebody: tables are added and dropped, but how it publishes is only checked.
+
+What the stream did not carry is lost without a word, so a publication must never have been otherwise in between.
+`fingerprint` tells: it holds the numbers of the publication and of each table's entry in it, and a new number is a new
+entry, whatever its name (P61). PostgreSQL 18 goes on without its rows when a publication is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import psycopg
+
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.model.table import TableId
+from cdcflow.sources.postgres.catalog import CatalogTable
+from cdcflow.sources.postgres.connection import Connection, explained, history_lost, quoted
+
+_PUBLICATION = """
+SELECT oid::bigint, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
+       coalesce(to_jsonb(p) ->> 'pubgencols', 's'),
+       EXISTS (SELECT FROM pg_catalog.pg_publication_namespace n WHERE n.pnpubid = p.oid)
+FROM pg_catalog.pg_publication p WHERE pubname = %s
+"""
+_PUBLICATION_14 = _PUBLICATION.replace(
+    "EXISTS (SELECT FROM pg_catalog.pg_publication_namespace n WHERE n.pnpubid = p.oid)", "false"
+)
+
+_ENTRIES = """
+SELECT r.oid::bigint, r.prrelid::bigint, n.nspname, c.relname,
+       to_jsonb(r) ->> 'prqual' IS NOT NULL, to_jsonb(r) ->> 'prattrs' IS NOT NULL
+FROM pg_catalog.pg_publication_rel r
+JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE r.prpubid = %s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One table in a publication. `number` is new when the table was taken out and put in again."""
+
+    number: int
+    table_oid: int
+    table: TableId
+    filtered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A publication as it is. `wrong` says how it publishes otherwise than we need, with the setting that mends it."""
+
+    name: str
+    number: int
+    broad: bool
+    wrong: tuple[str, ...]
+    entries: Mapping[int, Entry]
+
+    def fingerprint(self, tables: Sequence[CatalogTable]) -> str:
+        """The numbers of the publication and of these tables' entries, to be compared later."""
+        entries = {
+            str(t.rel.id): [t.rel.oid, self.entries[t.rel.oid].number] for t in tables if t.rel.oid in self.entries
+        }
+        return json.dumps({"publication": self.number, "tables": entries}, separators=(",", ":"))
+
+
+def read(connection: Connection, name: str) -> Publication | None:
+    version = connection.info.server_version
+    row = connection.execute(_PUBLICATION if version >= 150000 else _PUBLICATION_14, (name,)).fetchone()
+    if row is None:
+        return None
+    oid, all_tables, inserts, updates, deletes, truncates, via_root, generated, schemas = row
+    wrong = []
+    if not (inserts and updates and deletes and truncates):
+        wrong.append("publish = 'insert, update, delete, truncate'")
+    if not via_root:
+        wrong.append("publish_via_partition_root = true")
+    if version >= 180000 and generated != "s":
+        wrong.append("publish_generated_columns = stored")
+    entries = {}
+    for number, table_oid, schema, table, has_filter, has_columns in connection.execute(_ENTRIES, (oid,)):
+        entries[table_oid] = Entry(number, table_oid, TableId(schema, table), has_filter or has_columns)
+    return Publication(name, oid, all_tables or schemas, tuple(wrong), entries)
+
+
+def check_unbroken(found: Publication | None, name: str, before: str, exists: Callable[[int], bool]) -> None:
+    """That this publication has carried the tables of `before` (a fingerprint) all the time since.
+
+    `exists` answers whether a table's oid is still there: a dropped table has no entry and lost nothing.
+
+    Raises:
+        HistoryLost: it was gone, or a table was out of it, and changes went by unseen.
+    """
+    then = json.loads(before)
+    if found is None:
+        raise history_lost(f"publication {name} is gone; changes since then are not in the stream")
+    if found.number != then["publication"]:
+        raise history_lost(f"publication {name} was dropped and made again; changes in between are not in the stream")
+    if found.broad:
+        return
+    for table, (table_oid, number) in then["tables"].items():
+        entry = found.entries.get(table_oid)
+        if entry is not None and entry.number == number:
+            continue
+        if entry is None and not exists(table_oid):
+            continue
+        raise history_lost(
+            f"table {table} was taken out of publication {name}; its changes since then are not in the stream"
+        )
+
+
+def ensure(connection: Connection, name: str, tables: Sequence[CatalogTable], *, ours: bool) -> Publication:
+    """Make the publication carry exactly these tables, whole, through their roots.
+
+    Raises:
+        ConfigurationError: it cannot be made or mended with our rights, or is somebody's and publishes otherwise; the
+            message has the SQL.
+    """
+    found = read(connection, name)
+    if found is None:
+        _run(connection, creation(connection.info.server_version, name, tables), name)
+        return _must(read(connection, name), name)
+    _mend(connection, found, ours=ours)
+    if found.broad:
+        _check_covered(connection, found, tables)
+        return found
+    wanted = {t.rel.oid: t for t in tables}
+    filtered = [e for e in found.entries.values() if e.filtered and e.table_oid in wanted]
+    if filtered:
+        names = ", ".join(quoted(e.table.schema, e.table.name) for e in filtered)
+        raise ConfigurationError(
+            f"publication {name} leaves out rows or columns of {names}, which a backfill would not leave out",
+            remedy=f"run ALTER PUBLICATION {quoted(name)} DROP TABLE {names}; it is then added whole",
+        )
+    added = [t for oid, t in wanted.items() if oid not in found.entries]
+    dropped = [e for oid, e in found.entries.items() if oid not in wanted]
+    if added:
+        _run(connection, f"ALTER PUBLICATION {quoted(name)} ADD {_listed(added)}", name)
+    if dropped:
+        names = ", ".join(quoted(e.table.schema, e.table.name) for e in dropped)
+        _run(connection, f"ALTER PUBLICATION {quoted(name)} DROP TABLE {names}", name, gone_is_fine=True)
+    if added or dropped:
+        found = _must(read(connection, name), name)
+    return found
+
+
+def creation(version: int, name: str, tables: Sequence[CatalogTable]) -> str:
+    """The SQL that makes the publication."""
+    options = ["publish = 'insert, update, delete, truncate'", "publish_via_partition_root = true"]
+    if version >= 180000:
+        options.append("publish_generated_columns = stored")
+    return f"CREATE PUBLICATION {quoted(name)} FOR {_listed(tables)} WITH ({', '.join(options)})"
+
+
+def wait_for_older(connection: Connection, timeout_s: float, what: str) -> None:
+    """Wait until every transaction that runs now has ended.
+
+    A transaction that ran when its table was added to a publication may have rows that are not decoded (P62, on
+    older minor versions), so a backfill must not begin before it is over.
+    """
+    row = connection.execute("SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text").fetchone()
+    assert row is not None  # noqa: S101  a function's result
+    bound = int(row[0])
+    deadline = time.monotonic() + timeout_s
+    while True:
+        row = connection.execute(
+            "SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text"
+        ).fetchone()
+        assert row is not None  # noqa: S101  a function's result
+        if int(row[0]) >= bound:
+            return
+        if time.monotonic() > deadline:
+            raise SourceUnavailable(f"{what}: waiting for older transactions to end; {blocker(connection)}")
+        time.sleep(0.05)
+
+
+def blocker(connection: Connection) -> str:
+    """Who holds things up: the oldest transaction with an id, as far as we may see it."""
+    row = connection.execute(
+        """
+        SELECT 'pid ' || pid || ' of ' || coalesce(usename::text, '?') || ', for '
+               || extract(epoch FROM clock_timestamp() - coalesce(xact_start, backend_start))::int || ' s'
+        FROM pg_catalog.pg_stat_activity
+        WHERE backend_xid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid()
+        ORDER BY age(backend_xid) DESC LIMIT 1
+        """
+    ).fetchone()
+    if row is not None:
+        return f"the oldest is {row[0]}"
+    row = connection.execute(
+        "SELECT 'prepared transaction in database ' || database || ', since ' || prepared "
+        "FROM pg_catalog.pg_prepared_xacts ORDER BY age(transaction) DESC LIMIT 1"
+    ).fetchone()
+    return f"the oldest is a {row[0]}" if row else "the oldest is one that we may not see (GRANT pg_read_all_stats)"
+
+
+def _mend(connection: Connection, found: Publication, *, ours: bool) -> None:
+    if not found.wrong:
+        return
+    statement = f"ALTER PUBLICATION {quoted(found.name)} SET ({', '.join(found.wrong)})"
+    if not ours:
+        raise ConfigurationError(
+            f"publication {found.name} publishes otherwise than a full copy needs", remedy=f"run {statement}"
+        )
+    _run(connection, statement, found.name)
+
+
+def _check_covered(connection: Connection, found: Publication, tables: Sequence[CatalogTable]) -> None:
+    covered = {
+        TableId(schema, table)
+        for schema, table in connection.execute(
+            "SELECT schemaname, tablename FROM pg_catalog.pg_publication_tables WHERE pubname = %s", (found.name,)
+        )
+    }
+    missing = [t.rel.sql for t in tables if t.rel.id not in covered]
+    if missing:
+        raise ConfigurationError(
+            f"publication {found.name} is for all tables of some schemas and does not have {', '.join(missing)}",
+            remedy=f"run ALTER PUBLICATION {quoted(found.name)} ADD TABLE {', '.join(missing)}",
+        )
+
+
+def _listed(tables: Sequence[CatalogTable]) -> str:
+    # ONLY: a table that merely inherits is one of its own, with rows that a read of ONLY its parent does not see.
+    return "TABLE " + ", ".join(t.rel.sql if t.rel.kind == "p" else f"ONLY {t.rel.sql}" for t in tables)
+
+
+def _run(connection: Connection, statement: str, name: str, *, gone_is_fine: bool = False) -> None:
+    try:
+        connection.execute(statement.encode())
+    except psycopg.errors.UndefinedObject as error:
+        if not gone_is_fine:
+            raise explained(error, f"changing publication {name}") from None
+    except psycopg.errors.InsufficientPrivilege:
+        raise ConfigurationError(
+            f"the user of source.url may not make or change publication {name}",
+            remedy=f"run as an owner: {statement}",
+        ) from None
+    except psycopg.Error as error:
+        raise explained(error, f"changing publication {name}") from None
+
+
+def _must(found: Publication | None, name: str) -> Publication:
+    if found is None:
+        raise SourceUnavailable(f"publication {name} was dropped by somebody just after it was made")
+    return found

@@ -1,0 +1,161 @@
+"""The replication slot: our place in the server's log, which the server keeps for us.
+
+A slot is never made again silently: a new one knows nothing of the changes before it, and nobody would notice the hole
+(P37). It is made once, for an empty log; after a loss only by an operator's word.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import psycopg
+
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.sources.postgres.connection import Connection, Connector, explained, explaining, history_lost, literal
+from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.publication import blocker
+
+PLUGIN = "pgoutput"
+
+_SLOT = """
+SELECT slot_name, plugin, slot_type, database, active_pid, confirmed_flush_lsn::text, restart_lsn::text, wal_status,
+       to_jsonb(s) ->> 'invalidation_reason', coalesce((to_jsonb(s) ->> 'conflicting')::bool, false),
+       coalesce((to_jsonb(s) ->> 'failover')::bool, false), coalesce((to_jsonb(s) ->> 'synced')::bool, false),
+       temporary
+FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot as pg_replication_slots shows it. `confirmed` and `restart` are None while it is being made or lost."""
+
+    name: str
+    plugin: str | None
+    type: str
+    database: str | None
+    active_pid: int | None
+    confirmed: int | None
+    restart: int | None
+    wal_status: str | None
+    invalidation: str | None
+    conflicting: bool
+    failover: bool
+    synced: bool
+    temporary: bool
+
+    @property
+    def is_lost(self) -> bool:
+        return self.wal_status == "lost" or self.conflicting or self.invalidation is not None
+
+    def check_kind(self, database: str) -> None:
+        """Raises ConfigurationError when this is a slot for something else."""
+        if self.type != "logical" or self.plugin != PLUGIN:
+            raise ConfigurationError(
+                f"replication slot {self.name} is not ours: it is {self.type}, plugin {self.plugin or 'none'}",
+                remedy="set source.slot to another name",
+            )
+        if self.database != database:
+            raise ConfigurationError(
+                f"replication slot {self.name} belongs to database {self.database}, not {database}",
+                remedy="set source.slot to another name",
+            )
+
+    def check_whole(self, position: int) -> None:
+        """That the server still has everything from `position` on.
+
+        Raises:
+            HistoryLost: it was invalidated, or it was moved past `position` by somebody else (P36, P38).
+        """
+        if self.is_lost:
+            reason = self.invalidation or ("conflict" if self.conflicting else "wal_status = lost")
+            raise history_lost(
+                f"slot {self.name} was invalidated ({reason}); the log from {position_of(position)} on is gone"
+            )
+        if self.confirmed is not None and self.confirmed > position:
+            raise history_lost(
+                f"slot {self.name} stands at {position_of(self.confirmed)}, our log ends at {position_of(position)}: "
+                f"{self.confirmed - position} bytes of changes in between were given to somebody else, "
+                "or the slot was made again"
+            )
+
+
+def read(connection: Connection, name: str) -> Slot | None:
+    row = connection.execute(_SLOT, (name,)).fetchone()
+    if row is None:
+        return None
+    fields = list(row)
+    fields[5:7] = [None if text is None else lsn_of(text) for text in row[5:7]]
+    return Slot(*fields)
+
+
+def creation(version: int, name: str, *, failover: bool) -> str:
+    """The SQL that makes the slot."""
+    extra = ", failover => true" if failover and version >= 170000 else ""
+    return f"SELECT pg_create_logical_replication_slot({literal(name)}, '{PLUGIN}', false, false{extra})"
+
+
+def create(connector: Connector, name: str, *, failover: bool, timeout_s: float) -> int:
+    """Make the slot and return the place from which it gives everything.
+
+    The server first waits until every transaction that runs now has ended (P34). A try that takes too long leaves
+    nothing behind: the server drops the half-made slot with the statement.
+
+    Raises:
+        SourceUnavailable: a transaction is in the way; the message names it.
+        ConfigurationError: no right to, or no room for another slot.
+    """
+    connection = connector.connect("slot", statement_timeout=str(int(timeout_s * 1000)), lock_timeout="0")
+    try:
+        connection.execute(creation(connection.info.server_version, name, failover=failover).encode())
+    except psycopg.errors.QueryCanceled:
+        connection.execute("SET statement_timeout = '30s'")
+        raise SourceUnavailable(
+            f"creating slot {name}: an older transaction did not end in {timeout_s:g} s; {blocker(connection)}",
+            remedy="let it end, or end it with SELECT pg_terminate_backend(pid); it is tried again",
+        ) from None
+    except psycopg.errors.InsufficientPrivilege:
+        raise ConfigurationError(
+            f"the user of source.url may not make slot {name}",
+            remedy=f'run ALTER ROLE "{connection.info.user}" REPLICATION',
+        ) from None
+    except psycopg.errors.ConfigurationLimitExceeded:
+        raise ConfigurationError(
+            f"creating slot {name}: the server has no room for another slot",
+            remedy="raise max_replication_slots and restart, or drop one that pg_replication_slots shows as unused",
+        ) from None
+    except psycopg.errors.ObjectNotInPrerequisiteState as error:
+        raise ConfigurationError(
+            f"creating slot {name}: {error.diag.message_primary}",
+            remedy="run ALTER SYSTEM SET wal_level = logical, and restart the server",
+        ) from None
+    except psycopg.Error as error:
+        raise explained(error, f"creating slot {name}") from None
+    else:
+        with explaining(f"looking at slot {name}"):
+            made = read(connection, name)
+        if made is None or made.confirmed is None:
+            raise SourceUnavailable(f"slot {name} was dropped by somebody just after it was made")
+        return made.confirmed
+    finally:
+        connector.discard(connection)
+
+
+def drop(connection: Connection, name: str, timeout_s: float = 30.0) -> None:
+    """Remove the slot; waits while a dead consumer's connection still holds it."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            with_name = f"SELECT pg_drop_replication_slot({literal(name)})"
+            connection.execute(with_name.encode())
+        except psycopg.errors.UndefinedObject:
+            return
+        except psycopg.errors.ObjectInUse as error:
+            if time.monotonic() > deadline:
+                raise explained(error, f"dropping slot {name}") from None
+            time.sleep(0.1)
+        except psycopg.Error as error:
+            raise explained(error, f"dropping slot {name}") from None
+        else:
+            return

@@ -1,0 +1,438 @@
+"""PostgreSQL behind `cdcflow.ports.Source`: slot and publication made and checked, stream and chunks opened.
+
+What the checkpoint keeps in `source`: the server's identity (`system_id`, `timeline`, `database`), the names `slot`
+and `publication`, and the publication's `publication_state` (see `publication.fingerprint`). With them a restart can
+tell whether the place in the server's log is still ours and nothing went by unseen. When it cannot, it stops with
+`HistoryLost`; only `accept_history_loss` = "yes" in `source` makes a new place, and then `history` = "lost" comes back
+in it, so that the caller reads all tables anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cdcflow.config import Postgres
+from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.model.position import Checkpoint, Position, SourceIdentity
+from cdcflow.model.table import Table, TableId
+from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream
+from cdcflow.sources.postgres import doctor, publication, slot
+from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
+from cdcflow.sources.postgres.chunks import MARK_PREFIX, PostgresChunks
+from cdcflow.sources.postgres.connection import Connection, Connector, Secret, explaining, history_lost
+from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.patterns import Selection
+from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
+from cdcflow.sources.postgres.stream import NeedsText, PostgresStream
+from cdcflow.sources.postgres.types import DescribedTable, Policy
+
+CREATION_WAIT_S = 60.0
+OLDER_WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What slot and publication are called, and whether by us: then nobody else's is ever taken, and ours is mended."""
+
+    slot: str
+    publication: str
+    slot_is_ours: bool
+    publication_is_ours: bool
+
+    @classmethod
+    def of(cls, settings: Postgres, log_id: str) -> Names:
+        made = f"cdcflow_{_eight_hex(log_id)}"
+        return cls(
+            settings.slot or made, settings.publication or made, settings.slot is None, settings.publication is None
+        )
+
+
+def _eight_hex(log_id: str) -> str:
+    plain = log_id.replace("-", "").lower()
+    if len(plain) >= 8 and all(c in string.hexdigits for c in plain):
+        return plain[:8]
+    return hashlib.sha256(log_id.encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the server stands, as IDENTIFY_SYSTEM says it."""
+
+    system_id: str
+    timeline: int
+    end: int
+    database: str
+
+
+class PostgresSource:
+    """Implements `cdcflow.ports.Source`. Nothing is connected before it is asked something.
+
+    `secret` gives the password, anew for every connection; None: the server wants none.
+    """
+
+    def __init__(
+        self,
+        settings: Postgres,
+        secret: Secret,
+        *,
+        creation_wait_s: float = CREATION_WAIT_S,
+        older_wait_s: float = OLDER_WAIT_S,
+    ) -> None:
+        self._settings = settings
+        self._connector = Connector(settings.url, secret)
+        self._policy = Policy(settings.special_values, settings.unconstrained_numeric, dict(settings.columns))
+        self._selection = Selection.parse(settings.tables)
+        self._catalog = Catalog(self._connector, self._selection, self._policy)
+        self._creation_wait_s = creation_wait_s
+        self._older_wait_s = older_wait_s
+        self._prepared: frozenset[TableId] | None = None
+        self._checkpoint: Checkpoint | None = None
+
+    # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
+
+    def identity(self) -> SourceIdentity:
+        place = self._place()
+        return SourceIdentity("postgres", place.system_id, place.database, str(place.timeline))
+
+    def prepare(self, checkpoint: Checkpoint, log_id: str) -> Checkpoint:
+        names = Names.of(self._settings, log_id)
+        accepted = checkpoint.source.get("accept_history_loss") == "yes"
+        place = self._place()
+        connection = self._connector.connect("prepare", statement_timeout="60s")
+        try:
+            with explaining(f"preparing {self._connector.address}"):
+                _check_server(connection)
+                selected = select(connection, self._selection)
+                selected.check()
+                if checkpoint.position is None:
+                    prepared = self._first_time(connection, checkpoint, names, place, selected)
+                else:
+                    try:
+                        prepared = self._again(connection, checkpoint, names, place, selected)
+                    except HistoryLost:
+                        if not accepted:
+                            raise
+                        prepared = self._anew(connection, checkpoint, names, place, selected)
+        finally:
+            self._connector.discard(connection)
+        self._prepared = frozenset(t.rel.id for t in selected.tables)
+        self._checkpoint = prepared
+        return prepared
+
+    def tables(self) -> Sequence[Table]:
+        selected = self._catalog.selected()
+        if self._prepared is None:
+            selected.check()
+        elif lost := [t for t in selected.refused if t in self._prepared]:
+            replace(selected, refused={t: selected.refused[t] for t in lost}).check()
+        # A table that came up since and cannot be captured (its key is still to be added, perhaps) stops nobody.
+        return [described.table for described in self._catalog.tables(selected)]
+
+    def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
+        if checkpoint.position is None:
+            raise ValueError("a stream begins at a position; `prepare` gives the first one")
+        name = checkpoint.source["slot"]
+        selected = self._catalog.selected()
+        has_binary = all(d.has_binary for d in self._catalog.tables(selected))
+
+        def make_decoder(after: int, binary: bool) -> PgoutputDecoder:
+            return PgoutputDecoder(
+                describe=self._describe_binary if binary else self._catalog.describe,
+                open_spool=open_spool,
+                spool_bytes_max=self._settings.spool_bytes_max,
+                binary=binary,
+                skip_until=after,
+                mark_prefix=MARK_PREFIX,
+            )
+
+        def check_slot(position: int) -> None:
+            found = self._catalog.ask(f"looking at slot {name}", lambda c: slot.read(c, name))
+            if found is None:
+                raise _no_slot(name)
+            found.check_whole(position)
+
+        return PostgresStream(
+            self._connector,
+            slot=name,
+            publication=checkpoint.source["publication"],
+            position=lsn_of(checkpoint.position),
+            binary=self._settings.binary and has_binary,
+            streaming=self._settings.streaming,
+            make_decoder=make_decoder,
+            check_slot=check_slot,
+        )
+
+    def chunks(self) -> ChunkSource:
+        return PostgresChunks(
+            Connector(self._settings.url, self._connector.secret),
+            policy=self._policy,
+            parts_at_once=self._settings.backfill.ranges_at_once,
+            look_up=self._look_up,
+            beat=self._check_publication,
+        )
+
+    def doctor(self) -> Sequence[Finding]:
+        return doctor.findings(self._connector, self._settings, self._selection)
+
+    def status(self, acknowledged: Position | None) -> SourceStatus:
+        name = (self._checkpoint.source.get("slot") if self._checkpoint else None) or self._settings.slot
+
+        def ask(connection: Connection) -> SourceStatus:
+            return status_of(connection, name, acknowledged)
+
+        return self._catalog.ask(f"asking {self._connector.address} for its status", ask)
+
+    def close(self) -> None:
+        self._connector.close()
+
+    # ── preparing ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _place(self) -> Place:
+        connection = self._connector.replicate()
+        try:
+            with explaining(f"identifying {self._connector.address}"):
+                row = connection.execute("IDENTIFY_SYSTEM").fetchone()
+                assert row is not None  # noqa: S101  the command's only row
+                return Place(row[0], int(row[1]), lsn_of(row[2]), row[3])
+        finally:
+            self._connector.discard(connection)
+
+    def _first_time(
+        self, connection: Connection, checkpoint: Checkpoint, names: Names, place: Place, selected: Selected
+    ) -> Checkpoint:
+        # The publication first: changes from before it cannot be decoded (P60).
+        state = publication.ensure(connection, names.publication, selected.tables, ours=names.publication_is_ours)
+        found = slot.read(connection, names.slot)
+        if found is not None:
+            found.check_kind(place.database)
+        if found is not None and not names.slot_is_ours:
+            position = self._adopted(connection, found)
+        else:
+            if found is not None:
+                # It bears our log's name and the log is empty: a first start that did not get far enough to use it.
+                slot.drop(connection, names.slot)
+            position = self._created(names)
+        return self._checkpoint_at(checkpoint, position, names, place, state.fingerprint(selected.tables))
+
+    def _anew(
+        self, connection: Connection, checkpoint: Checkpoint, names: Names, place: Place, selected: Selected
+    ) -> Checkpoint:
+        """A new place after a loss, by an operator's word."""
+        state = publication.ensure(connection, names.publication, selected.tables, ours=names.publication_is_ours)
+        found = slot.read(connection, names.slot)
+        if found is not None:
+            found.check_kind(place.database)
+            slot.drop(connection, names.slot)
+        position = self._created(names)
+        made = self._checkpoint_at(checkpoint, position, names, place, state.fingerprint(selected.tables))
+        return replace(made, source={**made.source, "history": "lost"})
+
+    def _again(
+        self, connection: Connection, checkpoint: Checkpoint, names: Names, place: Place, selected: Selected
+    ) -> Checkpoint:
+        before = checkpoint.source
+        assert checkpoint.position is not None  # noqa: S101  the caller's question
+        position = lsn_of(checkpoint.position)
+        _check_names(before, names)
+        self._check_place(before, place, position)
+        found = publication.read(connection, names.publication)
+        publication.check_unbroken(
+            found,
+            names.publication,
+            _of_tables(before["publication_state"], selected),
+            lambda oid: _exists(connection, oid),
+        )
+        ours = slot.read(connection, names.slot)
+        if ours is None:
+            raise _no_slot(names.slot)
+        ours.check_kind(place.database)
+        ours.check_whole(position)
+        if ours.confirmed is None:
+            raise SourceUnavailable(f"slot {names.slot} is still being made by somebody (it has no position yet)")
+        if str(place.timeline) != before.get("timeline") and not (ours.failover and ours.synced):
+            raise history_lost(
+                f"the server went from timeline {before.get('timeline')} to {place.timeline}, and slot {names.slot} "
+                "was not carried over from the old one"
+            )
+        state = publication.ensure(connection, names.publication, selected.tables, ours=names.publication_is_ours)
+        if found is not None and state.entries.keys() - found.entries.keys():
+            publication.wait_for_older(connection, self._older_wait_s, "adding tables to the publication")
+        return self._checkpoint_at(checkpoint, position, names, place, state.fingerprint(selected.tables))
+
+    def _check_place(self, before: Mapping[str, str], place: Place, position: int) -> None:
+        if (before.get("system_id"), before.get("database")) != (place.system_id, place.database):
+            raise ConfigurationError(
+                f"this log belongs to database {before.get('database')} of server {before.get('system_id')}, but "
+                f"{self._connector.address} is database {place.database} of server {place.system_id}",
+                remedy="set source.url back, or use another log.path for this source",
+            )
+        if str(place.timeline) != before.get("timeline"):
+            switch = self._switched(place.timeline, int(before.get("timeline") or 0))
+            if switch is None or switch < position:
+                raise history_lost(
+                    f"the server was restored or promoted to timeline {place.timeline}, which left ours before "
+                    f"{position_of(position)}: changes that our log has never happened there"
+                )
+        if place.end < position:
+            raise history_lost(
+                f"the server's log ends at {position_of(place.end)}, before our position {position_of(position)}: "
+                "it was restored from an older state"
+            )
+
+    def _switched(self, timeline: int, before: int) -> int | None:
+        """Where this timeline's history leaves `before`; None when it does not descend from it."""
+        connection = self._connector.replicate()
+        try:
+            with explaining(f"reading the history of timeline {timeline}"):
+                row = connection.execute(f"TIMELINE_HISTORY {timeline}".encode()).fetchone()
+        finally:
+            self._connector.discard(connection)
+        text = "" if row is None else row[1]
+        lines = (text.decode() if isinstance(text, bytes) else text).splitlines()
+        for line in lines:
+            words = line.split("\t")
+            if len(words) >= 2 and words[0].strip() == str(before):
+                return lsn_of(words[1])
+        return None
+
+    def _created(self, names: Names) -> int:
+        return slot.create(
+            self._connector, names.slot, failover=self._settings.failover, timeout_s=self._creation_wait_s
+        )
+
+    def _adopted(self, connection: Connection, found: slot.Slot) -> int:
+        """Take over a slot that somebody made for us, at a place after the publication: the log is empty, and the
+        backfill has what came before."""
+        if found.is_lost or found.confirmed is None:
+            raise ConfigurationError(
+                f"slot {found.name} has no position to begin at (wal_status {found.wal_status})",
+                remedy=f"run SELECT pg_drop_replication_slot('{found.name}'); cdcflow makes it again",
+            )
+        publication.wait_for_older(connection, self._older_wait_s, f"taking over slot {found.name}")
+        row = connection.execute(
+            "SELECT (pg_catalog.pg_replication_slot_advance(%s, pg_catalog.pg_current_wal_flush_lsn())).end_lsn::text",
+            (found.name,),
+        ).fetchone()
+        assert row is not None  # noqa: S101  a function's result
+        return max(lsn_of(row[0]), found.confirmed)
+
+    def _checkpoint_at(
+        self, checkpoint: Checkpoint, position: int, names: Names, place: Place, state: str
+    ) -> Checkpoint:
+        kept = {k: v for k, v in checkpoint.source.items() if k != "accept_history_loss"}
+        ours = {
+            "system_id": place.system_id,
+            "timeline": str(place.timeline),
+            "database": place.database,
+            "slot": names.slot,
+            "publication": names.publication,
+            "publication_state": state,
+        }
+        return replace(checkpoint, position=position_of(position), source={**kept, **ours})
+
+    # ── for stream and chunks ───────────────────────────────────────────────────────────────────────────────
+
+    def _describe_binary(self, relation: Relation) -> DescribedTable:
+        described = self._catalog.describe(relation)
+        if not described.has_binary:
+            raise NeedsText
+        return described
+
+    def _look_up(self, table: TableId) -> Relid:
+        for found in self._catalog.selected().tables:
+            if found.rel.id == table:
+                return found.rel
+        raise ConfigurationError(
+            f"table {table} is not there any more, or not selected", remedy="check source.tables, or restore it"
+        )
+
+    def _check_publication(self, connection: Connection) -> None:
+        """Whether the publication still is what `prepare` left.
+
+        Raises:
+            HistoryLost: somebody dropped it, or took a table out.
+        """
+        if self._checkpoint is None:
+            return
+        before = self._checkpoint.source
+        name = before["publication"]
+        publication.check_unbroken(
+            publication.read(connection, name), name, before["publication_state"], lambda oid: _exists(connection, oid)
+        )
+
+
+def _check_server(connection: Connection) -> None:
+    row = connection.execute("SELECT current_setting('wal_level'), pg_catalog.pg_is_in_recovery()").fetchone()
+    assert row is not None  # noqa: S101  one row by construction
+    if row[1]:
+        raise ConfigurationError(
+            "the server is a standby: backfill writes marks, which only a primary takes",
+            remedy="point source.url at the primary",
+        )
+    if row[0] != "logical":
+        raise ConfigurationError(
+            f"the server has wal_level = {row[0]}, which leaves out what a stream of changes needs",
+            remedy="run ALTER SYSTEM SET wal_level = logical, and restart the server",
+        )
+
+
+def _check_names(before: Mapping[str, str], names: Names) -> None:
+    for what, then, now in (
+        ("slot", before["slot"], names.slot),
+        ("publication", before["publication"], names.publication),
+    ):
+        if then != now:
+            raise ConfigurationError(
+                f"this log was begun with source.{what} = {then}; {now} has never carried its changes",
+                remedy=f"set source.{what}: {then}, or begin a new log",
+            )
+
+
+def _no_slot(name: str) -> HistoryLost:
+    return history_lost(f"slot {name} is gone: somebody dropped it, or the server was restored or upgraded")
+
+
+def _exists(connection: Connection, oid: int) -> bool:
+    return connection.execute("SELECT FROM pg_catalog.pg_class WHERE oid = %s", (oid,)).fetchone() is not None
+
+
+def _of_tables(state: str, selected: Selected) -> str:
+    """A fingerprint without the tables that are no longer asked for: what became of them is nobody's loss."""
+    value = json.loads(state)
+    wanted = {t.rel.oid for t in selected.tables}
+    value["tables"] = {name: entry for name, entry in value["tables"].items() if entry[0] in wanted}
+    return json.dumps(value)
+
+
+def status_of(connection: Connection, name: str | None, acknowledged: Position | None) -> SourceStatus:
+    """Lag and retained log of a slot; `name` None where no slot was made yet."""
+    found = None if name is None else slot.read(connection, name)
+    row = connection.execute(
+        """
+        SELECT pg_catalog.pg_current_wal_flush_lsn()::text, s.safe_wal_size, age(s.catalog_xmin)
+        FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = %s
+        """,
+        (name,),
+    ).fetchone()
+    assert row is not None  # noqa: S101  one row by construction
+    end = lsn_of(row[0])
+    details = {"server_end": position_of(end), "slot": name or "none"}
+    if found is not None:
+        details |= {
+            "wal_status": found.wal_status or "unknown",
+            "active": "yes" if found.active_pid else "no",
+            "catalog_xmin_age": str(row[2] or 0),
+            "safe_wal_bytes": "unlimited" if row[1] is None else str(row[1]),
+        }
+        if found.invalidation:
+            details["invalidation_reason"] = found.invalidation
+    at = lsn_of(acknowledged) if acknowledged else (found.confirmed if found else None)
+    return SourceStatus(
+        lag_bytes=None if at is None else max(end - at, 0),
+        retained_bytes=None if found is None or found.restart is None else max(end - found.restart, 0),
+        details=details,
+    )

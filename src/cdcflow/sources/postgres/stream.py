@@ -1,0 +1,351 @@
+"""The server's log over the replication protocol: COPY in both directions, drained in batches.
+
+    server ──XLogData──XLogData──Keepalive(end)──▶  poll ──▶ decoder ──▶ events
+    server ◀──Status(durable)──────────────────────  acknowledge
+
+Three positions must not be mixed up. What the server has *sent*, what was *delivered* to the caller, and what is
+*acknowledged*: durable in our log. Only the last one is ever said to the server, in all three fields of a status
+message, for the server drops what it believes we have (P48).
+
+A keepalive's end position. The server's `sentPtr` is the end of the last record that it decoded completely, and
+keepalives travel in the same stream behind everything that those records made it send. So every transaction that
+committed up to that place has been sent before. When the last message before the keepalive ended a transaction and the
+decoder holds no half one, nothing of ours lies up to there, and the position may move on although no table of ours
+changed. While a commit is being sent, `sentPtr` still stands before it. (PostgreSQL 14 to 18, walsender.c:
+XLogSendLogical, WalSndKeepalive.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import psycopg
+from psycopg import pq
+
+from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
+from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
+from cdcflow.model.position import Position
+from cdcflow.ports import StreamEvent
+from cdcflow.sources.postgres.connection import Connector, explained, history_lost, literal, quoted
+from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
+
+MESSAGES_MAX = 20_000
+BYTES_MAX = 8 << 20
+STATUS_INTERVAL_S = 1.0
+SILENCE_MAX_S = 60.0
+ACTIVE_WAIT_S = 5.0
+
+_KEEPALIVE = struct.Struct(">xQqB")
+_STATUS = struct.Struct(">cQQQqB")
+_K, _W = ord("k"), ord("w")
+_KIND = 25  # where an XLogData's own message begins: 'w' and three int64
+_BETWEEN = frozenset(b"CcAE")  # Commit, Stream Commit, Stream Abort, Stream Stop: a transaction's bytes end here
+_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
+
+MakeDecoder = Callable[[int, bool], PgoutputDecoder]
+"""A decoder that begins after a position; True: with values in binary."""
+
+
+class NeedsText(Exception):
+    """A column came up whose binary format has no decoder; the stream must be taken up again with values as text."""
+
+
+class PostgresStream:
+    """Implements `cdcflow.ports.Stream`. `position` is where to begin; `binary` asks for binary values.
+
+    `check_slot` is called once the slot is in our hands, and raises when it is not whole from `position` on. When a
+    column turns up that has no binary decoder, the stream is begun again in text, by itself.
+
+    The server gives a silent consumer up after its `wal_sender_timeout`. The caller may be silent for longer while it
+    waits for its disk, so a thread of ours goes on saying what is acknowledged (P47).
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        *,
+        slot: str,
+        publication: str,
+        position: int,
+        binary: bool,
+        streaming: bool,
+        make_decoder: MakeDecoder,
+        check_slot: Callable[[int], None],
+    ) -> None:
+        self._connector = connector
+        self._slot = slot
+        self._publication = publication
+        self._streaming = streaming
+        self._make_decoder = make_decoder
+        self._check_slot = check_slot
+        self._delivered = position
+        self._acknowledged = position
+        self._binary = binary
+        self._failure: CdcflowError | None = None
+        self._more = self._answer_due = False
+        self._between = True
+        self._lock = threading.Lock()  # libpq's connection is one thread's at a time
+        self._closed = threading.Event()
+        self._start()
+        self._voice = threading.Thread(target=self._keep_talking, name="cdcflow-status", daemon=True)
+        self._voice.start()
+
+    # ── cdcflow.ports.Stream ────────────────────────────────────────────────────────────────────────────────
+
+    def fileno(self) -> int:
+        return self._pg.socket
+
+    @property
+    def ready(self) -> bool:
+        return self._more or self._failure is not None
+
+    def poll(self) -> Sequence[StreamEvent]:
+        if self._failure is not None:
+            raise self._failure
+        with self._lock:
+            messages, end = self._drain()
+        try:
+            events = self._decoder.decode(messages) if messages else []
+        except NeedsText:
+            self._begin_again_in_text()
+            return []
+        if events:
+            self._delivered = max(self._delivered, lsn_of(_place_of(events[-1])))
+        if end > self._delivered and self._between and self._decoder.idle:
+            self._delivered = end
+            events.append(Advanced(position_of(end)))
+        self._converse()
+        if self._failure is not None and not events:
+            raise self._failure
+        return events
+
+    def acknowledge(self, position: Position) -> None:
+        self._acknowledged = max(self._acknowledged, lsn_of(position))
+
+    def close(self) -> None:
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        with self._lock, contextlib.suppress(psycopg.Error, OSError, SourceUnavailable):
+            # The last word, so that the server need not send again what is durable already.
+            self._say()
+        self._voice.join()
+        self._connector.discard(self._connection)
+
+    # ── receiving ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _drain(self) -> tuple[list[bytes], int]:
+        """What has arrived, up to the bounds: the XLogData messages, and the end position of a keepalive that came
+        after all of them (0: none did)."""
+        messages: list[bytes] = []
+        heard = (-1, 0)
+        size = 0
+        self._more = False
+        get = self._pg.get_copy_data
+        try:
+            while not self._more:
+                self._pg.consume_input()
+                began = len(messages), heard
+                while True:
+                    length, message = get(1)
+                    if length <= 0:
+                        break
+                    data = cast("bytes", message)  # a view that owns its bytes: all that is done to it, bytes allow
+                    if data[0] == _W:
+                        messages.append(data)
+                        size += length
+                        if size > BYTES_MAX or len(messages) >= MESSAGES_MAX:
+                            self._more = True
+                            break
+                    else:
+                        heard = len(messages), self._hear(bytes(data))
+                if length == -1:
+                    self._failure = self._ended()
+                    break
+                if began == (len(messages), heard):
+                    break
+                self._heard_at = time.monotonic()
+        except psycopg.Error as error:
+            self._failure = self._broken(error)
+        if messages:
+            last = messages[-1]
+            self._between = len(last) > _KIND and last[_KIND] in _BETWEEN
+        return messages, heard[1] if heard[0] == len(messages) else 0
+
+    def _hear(self, message: bytes) -> int:
+        """A keepalive's end position; whether it wants an answer is remembered."""
+        if message[0] != _K or len(message) != _KEEPALIVE.size:
+            raise SourceUnavailable(f"reading slot {self._slot}: a message of unknown kind; connecting anew")
+        end, _, wants_answer = _KEEPALIVE.unpack(message)
+        self._answer_due = self._answer_due or bool(wants_answer)
+        return int(end)
+
+    # ── answering ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _converse(self) -> None:
+        now = time.monotonic()
+        if now - self._heard_at > self._silence_max_s:
+            raise SourceUnavailable(
+                f"reading slot {self._slot}: the server at {self._connector.address} has not said a word for "
+                f"{self._silence_max_s:g} s; connecting anew"
+            )
+        if self._failure is None and (self._answer_due or now - self._said_at >= STATUS_INTERVAL_S):
+            with self._lock:
+                try:
+                    self._say()
+                except psycopg.Error as error:
+                    self._failure = self._broken(error)
+
+    def _say(self) -> None:
+        """A status message: everything up to the acknowledged position is safe. After some silence it asks for an
+        answer, so that a connection that died without a sign is noticed."""
+        now = time.monotonic()
+        clock = time.time_ns() // 1000 - _EPOCH_US
+        done = self._acknowledged
+        asks = now - self._heard_at > self._silence_max_s / 3
+        self._pg.put_copy_data(_STATUS.pack(b"r", done, done, done, clock, asks))
+        self._pg.flush()
+        self._said_at = now
+        self._answer_due = False
+
+    def _keep_talking(self) -> None:
+        while not self._closed.wait(STATUS_INTERVAL_S):
+            if time.monotonic() - self._said_at < self._silence_max_s / 6:
+                continue
+            with self._lock, contextlib.suppress(psycopg.Error):  # `poll` finds out, and has the words for it
+                if not self._closed.is_set():
+                    self._say()
+
+    # ── starting ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _start(self) -> None:
+        deadline = time.monotonic() + ACTIVE_WAIT_S
+        while True:
+            self._connection = self._connector.replicate()
+            self._pg = self._connection.pgconn
+            try:
+                self._ask_for_copy()
+                self._check_slot(self._delivered)
+                break
+            except psycopg.errors.ObjectInUse as error:
+                self._connector.discard(self._connection)
+                if time.monotonic() > deadline:
+                    # A daemon that died without a word holds the slot until the server notices (P46).
+                    raise explained(error, f"taking up slot {self._slot}") from None
+                time.sleep(0.2)
+            except psycopg.Error as error:
+                self._connector.discard(self._connection)
+                raise self._named(error, f"taking up slot {self._slot}") from None
+            except BaseException:
+                self._connector.discard(self._connection)
+                raise
+        self._decoder = self._make_decoder(self._delivered, self._binary)
+        self._between = True
+        self._more = self._answer_due = False
+        self._heard_at = time.monotonic()
+        self._said_at = 0.0
+
+    def _ask_for_copy(self) -> None:
+        row = self._connection.execute("SHOW wal_sender_timeout").fetchone()
+        self._silence_max_s = _seconds(row[0] if row else "0") or SILENCE_MAX_S
+        self._pg.send_query(self._command().encode())
+        while self._pg.flush():
+            _wait(self._pg.socket, select.POLLOUT)
+        while self._pg.is_busy():
+            _wait(self._pg.socket, select.POLLIN)
+            self._pg.consume_input()
+        result = self._pg.get_result()
+        if result is None or result.status != pq.ExecStatus.COPY_BOTH:
+            raise _error_of(result)
+
+    def _command(self) -> str:
+        version = self._connection.info.server_version
+        options = {
+            "proto_version": "4" if version >= 160000 else "2",
+            "publication_names": quoted(self._publication),
+            "messages": "true",
+        }
+        if self._binary:
+            options["binary"] = "true"
+        if self._streaming:
+            options["streaming"] = "on"
+        if version >= 160000:
+            options["origin"] = "any"
+        listed = ", ".join(f"{name} {literal(value)}" for name, value in options.items())
+        return f"START_REPLICATION SLOT {quoted(self._slot)} LOGICAL {position_of(self._delivered)} ({listed})"
+
+    def _begin_again_in_text(self) -> None:
+        with self._lock:
+            self._connector.discard(self._connection)
+            self._binary = False
+            self._start()
+
+    # ── when it ends ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _ended(self) -> CdcflowError:
+        attempted = f"reading slot {self._slot}"
+        try:
+            result = self._pg.get_result()
+        except psycopg.Error as error:
+            return self._broken(error)
+        if result is None or result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_IN):
+            return SourceUnavailable(f"{attempted}: the server ended the stream, as it does when it shuts down")
+        return self._named(_error_of(result), attempted)
+
+    def _broken(self, error: psycopg.Error) -> CdcflowError:
+        if error.sqlstate:
+            return self._named(error, f"reading slot {self._slot}")
+        said = " ".join(str(error).split())
+        return SourceUnavailable(f"reading slot {self._slot}: the connection is gone: {said}")
+
+    def _named(self, error: psycopg.Error, attempted: str) -> CdcflowError:
+        said = " ".join((error.diag.message_primary or str(error)).split())
+        match error.sqlstate:
+            case "42704" if "publication" in said:
+                # It was not there when these changes were made, so the server cannot say which of them are ours (P60).
+                return history_lost(f"{attempted}: publication {self._publication} is gone, or was made after the slot")
+            case "42704" | "58P01":
+                return history_lost(f"{attempted}: {said}")
+            case "55000" if "wal_level" in said:
+                return ConfigurationError(
+                    f"{attempted}: {said}", remedy="run ALTER SYSTEM SET wal_level = logical, and restart the server"
+                )
+            case "55000":
+                return history_lost(f"{attempted}: {said}")
+        return explained(error, attempted)
+
+
+def _place_of(event: StreamEvent) -> Position:
+    match event:
+        case Committed(run):
+            return run.last_position
+        case MarkSeen(_, position, _) | Advanced(position):
+            return position
+
+
+def _error_of(result: pq.abc.PGresult | None) -> psycopg.Error:
+    if result is None:
+        return psycopg.OperationalError("the server said nothing")
+    return psycopg.errors.error_from_result(result)
+
+
+def _wait(descriptor: int, event: int) -> None:
+    waiting = select.poll()
+    waiting.register(descriptor, event)
+    if not waiting.poll(30_000):
+        raise psycopg.OperationalError("the server did not answer in 30 s")
+
+
+def _seconds(text: str) -> float:
+    """A server setting such as `1min`, `90s`, `500ms` or `0`."""
+    for unit, factor in (("ms", 0.001), ("min", 60.0), ("s", 1.0), ("h", 3600.0), ("d", 86400.0)):
+        if text.endswith(unit):
+            return float(text[: -len(unit)]) * factor
+    return float(text) / 1000
