@@ -1,4 +1,4 @@
-"""Fixtures that all integration tests share: real servers, one fresh database a test."""
+"""Fixtures that integration and contract tests share: real servers, one fresh database a test."""
 
 from __future__ import annotations
 
