@@ -155,12 +155,13 @@ def copy_expression(attribute: AttributeInfo, table: TableId, policy: Policy) ->
     """What a chunk's COPY (FORMAT binary) selects for this column: the column, or its text.
 
     The text is made by `format`, which calls the type's own output function. A cast to text is something else for
-    some types: it drops the padding of char(n) and adds a netmask to inet.
+    some types: it drops the padding of char(n) and adds a netmask to inet. A composite with a NULL field is neither
+    NULL nor NOT NULL in SQL, hence DISTINCT.
     """
     name = quoted(attribute.name)
     if has_binary(attribute, table, policy):
         return name
-    return f"CASE WHEN {name} IS NOT NULL THEN pg_catalog.format('%s', {name}) END"
+    return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {name}) END"
 
 
 def quoted(name: str) -> str:

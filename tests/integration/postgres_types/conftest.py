@@ -1,0 +1,15 @@
+"""A database with a decoder beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pgwire import Lab, lab_of
+
+from cdcflow.testing.postgres import Database
+
+
+@pytest.fixture
+def lab(database: Database) -> Iterator[Lab]:
+    yield from lab_of(database)
