@@ -115,8 +115,9 @@ def _in_log(settings: Config, tables: Sequence[str]) -> Tables:
     """How the tables stand at the log's newest cut."""
     from cdcflow.changelog.reader import newest_checkpoint
 
-    checkpoint = newest_checkpoint(settings.log.path)
-    found = checkpoint.progress.get("tables", {}) if checkpoint is not None else {}
+    if not (settings.log.path / "log.json").exists():
+        return {}
+    found = newest_checkpoint(settings.log.path).progress.get("tables", {})
     return {n: f for n, f in found.items() if not tables or n in tables} if isinstance(found, dict) else {}
 
 

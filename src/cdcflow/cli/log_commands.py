@@ -17,7 +17,7 @@ from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from cdcflow.model.table import Table
+    from cdcflow.model.table import Table, TableId
 
 app = typer.Typer(no_args_is_help=True, help="Look into the change log.")
 FOLLOW_EVERY_S = 0.5
@@ -37,11 +37,12 @@ def show(
 ) -> None:
     """Print changes, one a line: offset, transaction, commit time, op (c u d r t), table, values."""
     path = _log_path(config)
-    after = first if first is not None else _tail_from(path, table, limit)
+    only = None if table is None else _table_id(path, table)
+    after = first if first is not None else _tail_from(path, only, limit)
     shown = 0
     while True:
         end = _end(path)
-        for offset, line in _lines(path, table, after, end, json):
+        for offset, line in _lines(path, only, after, end, json):
             typer.echo(line)
             after, shown = offset + 1, shown + 1
             if shown >= limit and not follow:
@@ -113,19 +114,30 @@ def _log_path(config: Path) -> Path:
     return path
 
 
+def _table_id(path: Path, name: str) -> TableId:
+    from cdcflow.changelog import reader
+
+    known = {str(table): table for table in reader.table_shapes(path)}
+    if name not in known:
+        raise ConfigurationError(
+            f"the log has no table {name}; it has: {', '.join(sorted(known)) or 'none yet'}",
+            remedy="name it as schema.table",
+        )
+    return known[name]
+
+
 def _end(path: Path) -> int:
     """The offset after the newest visible row."""
     from cdcflow.changelog import reader
 
-    checkpoint = reader.newest_checkpoint(path)
-    return checkpoint.next_offset if checkpoint is not None else 1
+    return int(reader.newest_checkpoint(path).next_offset)
 
 
 def _name(table: Mapping[str, Any]) -> str:
     return f"{table['schema']}.{table['name']}"
 
 
-def _tail_from(path: Path, table: str | None, limit: int) -> int:
+def _tail_from(path: Path, table: TableId | None, limit: int) -> int:
     """The offset from which there are about `limit` rows (of this table) left: looks back further and further."""
     end = _end(path)
     start, span = end, limit
@@ -137,7 +149,7 @@ def _tail_from(path: Path, table: str | None, limit: int) -> int:
     return start
 
 
-def _lines(path: Path, table: str | None, first: int, end: int, json: bool) -> Iterator[tuple[int, str]]:
+def _lines(path: Path, table: TableId | None, first: int, end: int, json: bool) -> Iterator[tuple[int, str]]:
     for offset, (shape, row) in _rows(path, table, first, end):
         if json:
             text = json_text.dumps({"_table": str(shape.id), **row}, default=str, ensure_ascii=False)
@@ -146,18 +158,19 @@ def _lines(path: Path, table: str | None, first: int, end: int, json: bool) -> I
         yield offset, text
 
 
-def _rows(path: Path, table: str | None, first: int, end: int) -> Iterator[tuple[int, tuple[Table, dict[str, Any]]]]:
-    """Rows with first <= offset < end, in offset order, a few thousand offsets at a time."""
+def _rows(
+    path: Path, table: TableId | None, first: int, end: int
+) -> Iterator[tuple[int, tuple[Table, dict[str, Any]]]]:
+    """Rows with first <= offset < end, in offset order, a stretch of offsets at a time."""
     from cdcflow.changelog import reader
-    from cdcflow.model.position import Offset
     from cdcflow.model.table import OFFSET
 
-    step = 4096
+    step = 4096 if table is None else 1 << 17
+    tables = None if table is None else (table,)
     for start in range(first, end, step):
         rows: list[tuple[int, tuple[Table, dict[str, Any]]]] = []
-        for shape, _version, batch in reader.read_rows(path, Offset(start), Offset(min(start + step, end) - 1)):
-            if table is None or str(shape.id) == table:
-                rows += [(row[OFFSET], (shape, row)) for row in batch.to_pylist()]
+        for shape, _version, batch in reader.read_rows(path, start, min(start + step, end) - 1, tables):
+            rows += [(row[OFFSET], (shape, row)) for row in batch.to_pylist()]
         yield from sorted(rows, key=lambda row: row[0])
 
 

@@ -28,9 +28,9 @@ def _from_log(settings: Config) -> dict[str, Any]:
     from cdcflow.changelog.reader import newest_checkpoint
     from cdcflow.cli.daemon import source_status
 
-    checkpoint = newest_checkpoint(settings.log.path) if (settings.log.path / "log.json").exists() else None
-    if checkpoint is None:
+    if not (settings.log.path / "log.json").exists():
         return {"state": "never run", "tables": {}, **source_status(settings, None)}
+    checkpoint = newest_checkpoint(settings.log.path)
     return {
         "state": "stopped",
         "epoch": checkpoint.epoch,

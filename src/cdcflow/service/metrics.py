@@ -27,7 +27,7 @@ _TABLE_GAUGES = {
     "rows": ("table_backfill_rows", "gauge", "Rows of the table's backfill that are in the log."),
     "generation": ("table_generation", "gauge", "The number of the table's backfill."),
 }
-STATES = ("waiting", "reading", "done", "paused", "cancelled", "failed")
+STATES = ("waiting", "reading", "done", "paused", "cancelled", "failed", "forgotten")
 
 
 def exposition(status: Mapping[str, Any]) -> str:

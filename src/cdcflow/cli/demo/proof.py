@@ -79,13 +79,21 @@ def source_digest(connection: Connection, table: str, columns: Sequence[tuple[st
 
 def target_digest(frame: DataFrame, columns: Sequence[tuple[str, str]]) -> Digest:
     """The digest as Spark computes it."""
-    hashes = frame.selectExpr(f"md5(cast({_in_spark(columns)} AS binary)) AS h")
-    row = hashes.selectExpr(
-        "count(*) AS n",
-        "coalesce(sum(cast(conv(substr(h, 1, 15), 16, 10) AS decimal(20, 0))), 0) AS a",
-        "coalesce(sum(cast(conv(substr(h, 16, 15), 16, 10) AS decimal(20, 0))), 0) AS b",
-    ).collect()[0]
+    row = (
+        target_hashes(frame, columns)
+        .selectExpr(
+            "count(*) AS n",
+            "coalesce(sum(cast(conv(substr(h, 1, 15), 16, 10) AS decimal(20, 0))), 0) AS a",
+            "coalesce(sum(cast(conv(substr(h, 16, 15), 16, 10) AS decimal(20, 0))), 0) AS b",
+        )
+        .collect()[0]
+    )
     return Digest(row["n"], f"{int(row['a']):x}.{int(row['b']):x}")
+
+
+def target_hashes(frame: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
+    """One column `h`: the MD5 of each row's canonical text."""
+    return frame.selectExpr(f"md5(cast({_in_spark(columns)} AS binary)) AS h")
 
 
 def verdicts(connection: Connection, cut: Mapping[str, DataFrame], tables: Sequence[str]) -> list[Verdict]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -91,7 +92,7 @@ class Story:
         from cdcflow.testing.postgres import PostgresServer
 
         with ThreadPoolExecutor(1, "spark") as background:
-            spark = background.submit(_start_spark)
+            spark = background.submit(_start_spark, self._directory / "spark.log")
             try:
                 self._screen.step("starting PostgreSQL, and Spark beside it")
                 with PostgresServer() as server:
@@ -335,10 +336,18 @@ def orphans(cut: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _start_spark() -> SparkSession:
+def _start_spark(log: Path) -> SparkSession:
+    """A Spark session whose Java process says its warnings into `log` instead of between our lines."""
     from cdcflow.spark.session import session
 
-    return session(name="cdcflow demo")
+    with log.open("ab") as file:
+        ours = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            return session(name="cdcflow demo")
+        finally:
+            os.dup2(ours, 2)
+            os.close(ours)
 
 
 def _tables(status: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
