@@ -442,6 +442,13 @@ class Catalog:
             self._connection = self._connector.connect("catalog")
             return question(self._connection)
 
+    def close(self) -> None:
+        """After `Connector.close`, which ends a question that another thread is asking."""
+        with self._lock:
+            if self._connection is not None:
+                self._connector.discard(self._connection)
+                self._connection = None
+
     def selected(self) -> Selected:
         return self.ask(f"reading the catalog of {self._connector.address}", lambda c: select(c, self._selection))
 

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 import psycopg
@@ -218,6 +218,10 @@ class PostgresChunks:
             return ChunkRead(chunk, None, None, (), rewritten=True, seconds=time.monotonic() - began)
 
     def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            self._connector.discard(connection)
         self._connector.close()
         self._readers.shutdown(wait=True, cancel_futures=True)
 
@@ -410,11 +414,12 @@ class PostgresChunks:
         return self._connector.connect("chunks"), True
 
     def _give_back(self, connection: Connection) -> None:
-        if connection.closed or connection.pgconn.transaction_status != pq.TransactionStatus.IDLE:
+        usable = not connection.closed and connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
+        if usable and not self._connector.closed:
+            with self._lock:
+                self._idle.append(connection)
+        else:
             self._connector.discard(connection)
-            return
-        with self._lock:
-            self._idle.append(connection)
 
     def _emit(self, content: str, synchronous_commit: str) -> None:
         def emit(connection: Connection) -> None:
@@ -459,7 +464,8 @@ def _drained(connection: Connection, query: str) -> list[bytes]:
         length, data = get(0)
         if length <= 0:
             break
-        pieces.append(data)  # type: ignore[arg-type]  # a view that owns its bytes
+        pieces.append(cast("bytes", data))  # a view that owns its bytes: all that is done to it, bytes allow
+    pieces[:1] = map(bytes, pieces[:1])
     while (result_after := pg.get_result()) is not None:
         if result_after.status == pq.ExecStatus.FATAL_ERROR:
             raise psycopg.errors.error_from_result(result_after)

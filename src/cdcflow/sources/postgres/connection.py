@@ -109,14 +109,14 @@ class Address:
 
 
 class Connector:
-    """Opens connections to one database. Thread-safe. `close` ends those that are still open."""
+    """Opens connections to one database. Thread-safe."""
 
     def __init__(self, url: str, secret: Secret) -> None:
         self.address = Address.parse(url)
         self.secret = secret
         self._open: set[Connection] = set()
         self._lock = threading.Lock()
-        self._closed = False
+        self.closed = False
 
     def connect(self, purpose: str, **settings: str) -> Connection:
         """A connection for SQL in autocommit mode; `purpose` shows in the server's `application_name`.
@@ -136,9 +136,10 @@ class Connector:
         return self._connect("stream", {}, {"replication": "database"})
 
     def close(self) -> None:
-        """End every connection, also those that another thread is waiting on."""
+        """Open no more, and break off what is under way on other threads: their owners get `SourceUnavailable` and
+        give their connections to `discard`. libpq must not be freed under a thread that is inside it."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             left, self._open = self._open, set()
         for connection in left:
             _end(connection)
@@ -149,7 +150,7 @@ class Connector:
         connection.close()
 
     def _connect(self, purpose: str, settings: Mapping[str, str], extra: Mapping[str, str]) -> Connection:
-        if self._closed:
+        if self.closed:
             raise SourceUnavailable(f"connecting to {self.address}: this source is closed")
         startup = _startup_options({**SESSION_SETTINGS, **settings}, self.address.options.get("options", ""))
         options = {**TRANSPORT, **self.address.options, **extra, "options": startup, "client_encoding": "UTF8"}
@@ -171,7 +172,7 @@ class Connector:
                 remedy="upgrade the server",
             )
         with self._lock:
-            closed = self._closed
+            closed = self.closed
             if not closed:
                 self._open = {c for c in self._open if not c.closed} | {connection}
         if closed:

@@ -188,6 +188,7 @@ class PostgresSource:
 
     def close(self) -> None:
         self._connector.close()
+        self._catalog.close()
 
     # ── preparing ───────────────────────────────────────────────────────────────────────────────────────────
 
