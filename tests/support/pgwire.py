@@ -106,7 +106,7 @@ def rows_of(
             if op == "t":
                 row = {}
             out.append((index, (batch.table.id.name, op, row)))
-    assert [i for i, _ in out] == sorted({i for i, _ in out})
+    assert len({i for i, _ in out}) == len(out)
     return [row for _, row in sorted(out, key=lambda pair: pair[0])]
 
 

@@ -11,6 +11,7 @@ import pytest
 from bank import Bank
 
 from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.sources.postgres import chunks
 from cdcflow.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres
@@ -115,18 +116,21 @@ def test_table_rewritten_during_its_backfill_is_read_from_the_start(bank: Bank) 
     bank.assert_log_equals_source()
 
 
-def test_unchanged_toast_of_a_row_that_moved_still_arrives(bank: Bank) -> None:
+def test_unchanged_toast_of_a_row_that_moved_still_arrives(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """W11, the moved-row trap: rows with an unchanged TOAST value that move behind the cursor, and beyond the bound.
 
     The log does not repeat the value, and no chunk sees the row where it is now: only the read by key brings it.
     """
     bank.configure(backfill={"chunk_time_target_ms": 5, "rows_per_second_max": 6000})
-    # Room on early pages, so that an update of a late row can go back there.
+    monkeypatch.setattr(chunks, "FIRST_PAGES", 4)
+    # Full pages, and room on the early ones, so that an update moves a late row back there or behind the bound.
+    bank.database.execute("ALTER TABLE accounts SET (fillfactor = 100)")
+    bank.database.execute("VACUUM FULL accounts")
     bank.database.execute("DELETE FROM accounts WHERE id < 600")
     bank.database.execute("VACUUM accounts")
     seen: list[str] = []
     with bank.capturing(on_event=lambda event, _fields: seen.append(event)) as capture:
-        bank.wait_until(lambda: pages_read(capture.status()) > 20, "the first pages")
+        bank.wait_until(lambda: pages_read(capture.status()) > 8, "the first pages")
         for third in range(3):  # every row is moved at some time of the backfill
             bank.database.execute(
                 f"UPDATE accounts SET balance = balance + 1 WHERE id % 3 = 0 AND id % 9 = {third * 3}"
