@@ -183,7 +183,7 @@ def _looking(look: Callable[[], None], path: Path) -> None:
 
 def _extents(layout: Layout) -> Iterator[Extent]:
     heads = [head for head, counts in counting_heads(layout) if counts]
-    for head, successor in zip(heads, [*heads[1:], None], strict=True):
+    for head, successor in zip(heads, [*heads[1:], None][: len(heads)], strict=True):
         if successor is None:
             yield _newest_extent(layout, head)
         elif successor.previous == head.first_offset:
