@@ -29,16 +29,16 @@ from cdcflow.model.change import ChangeBatch, Int64s, Kind, Run, SpooledTransact
 from cdcflow.model.position import Checkpoint, Epoch, Offset
 from cdcflow.model.table import Table, table_from_json
 
-SMALL_BYTES = 4096  # below this, compressing costs more than it saves
-WIDE_BYTES = 256 << 10  # from here on, several threads compress
+SMALL_ROWS = 8  # up to this, compressing costs more than it saves
 BATCH_BYTES_MAX = 128 << 20  # larger batches are split, so that no frame comes near FRAME_BYTES_MAX
 
 _ROWS = struct.Struct("<IB3xqI4x")  # shape, bytes per gap, first offset, rows
 _CUT = struct.Struct("<q")  # bytes of this journal that were durable when the cut was written
 _GAPS: dict[int, npt.DTypeLike] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
-_FAST = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-_WIDE = pa.ipc.IpcWriteOptions(compression="lz4")
+_BLOCK_TYPES = (pa.int64(), pa.int64(), pa.int64(), pa.uint64(), _TIMESTAMP, _TIMESTAMP)
+_KINDS = {kind: pa.scalar(kind.value, pa.string()) for kind in Kind}
+_LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,8 @@ class Encoder:
 
     def __init__(self, seed: int) -> None:
         self._framer = Framer(seed)
-        self._shapes: dict[Table, int] = {}
+        self._shapes: dict[Table, tuple[int, Messages]] = {}
+        self._headers = Messages(TRANSACTIONS_SCHEMA)
         self.parts: list[Part] = []
         self.bytes = 0
 
@@ -173,23 +174,24 @@ class Encoder:
     def shape(self, table: Table, version: int) -> None:
         """Introduce a shape, once a file."""
         if table not in self._shapes:
-            self._shapes[table] = len(self._shapes)
+            self._shapes[table] = len(self._shapes), Messages(table.change_schema)
             self._put(FrameKind.SCHEMA, _json({"version": version, "table": table.to_json()}))
 
     def rows(self, batch: ChangeBatch, first: int) -> None:
         """Rows of a shape that was introduced; the first row of the run (or piece) has offset `first`."""
         rows = batch.rows
-        if rows.nbytes > BATCH_BYTES_MAX and rows.num_rows > 1:
+        if rows.num_rows > SMALL_ROWS and rows.nbytes > BATCH_BYTES_MAX:
             half = rows.num_rows // 2
             self.rows(ChangeBatch(batch.table, batch.index[:half], rows.slice(0, half)), first)
             self.rows(ChangeBatch(batch.table, batch.index[half:], rows.slice(half)), first)
             return
         width, gaps = _gaps(batch.index)
-        head = _ROWS.pack(self._shapes[batch.table], width, first + int(batch.index[0]), rows.num_rows)
-        self._put(FrameKind.ROWS, head + gaps if gaps else head, message(rows))
+        shape, messages = self._shapes[batch.table]
+        head = _ROWS.pack(shape, width, first + int(batch.index[0]), rows.num_rows)
+        self._put(FrameKind.ROWS, head + gaps if gaps else head, *messages.parts(rows))
 
     def transactions(self, headers: pa.RecordBatch) -> None:
-        self._put(FrameKind.TRANSACTIONS, message(headers))
+        self._put(FrameKind.TRANSACTIONS, *self._headers.parts(headers))
 
     def attach(self, attach: Attach) -> None:
         value = {
@@ -215,17 +217,50 @@ class Encoder:
         self.bytes += size
 
 
-def message(batch: pa.RecordBatch) -> memoryview:
-    """A batch as one encapsulated Arrow IPC message without its schema; lz4 unless it is small."""
-    size = batch.nbytes
-    if size < SMALL_BYTES:
-        return memoryview(batch.serialize())
-    # Only a stream writer compresses, and it puts the schema first: that message is left out again.
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=_FAST if size < WIDE_BYTES else _WIDE) as writer:
-        writer.write_batch(batch)
-        end = sink.tell()
-    return memoryview(sink.getvalue())[len(batch.schema.serialize()) : end]
+class Messages:
+    """Turns batches of one schema into encapsulated Arrow IPC messages without their schema, lz4 unless small."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        # Only a stream writer compresses, and it puts the schema first: that message is let go.
+        self._sink = _Pieces()
+        self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, mode="w"), schema, options=_LZ4)
+        self._writer.write_batch(pa.RecordBatch.from_pylist([], schema))
+
+    def parts(self, batch: pa.RecordBatch) -> list[Part]:
+        """One message, in pieces."""
+        if batch.num_rows <= SMALL_ROWS:
+            return [memoryview(batch.serialize())]
+        self._sink.pieces = []
+        self._writer.write_batch(batch)
+        return self._sink.pieces
+
+
+class _Pieces:
+    """A file that keeps what is written as it comes."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.pieces: list[Part] = []
+
+    def write(self, content: bytes) -> int:
+        self.pieces.append(content)
+        return len(content)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
 
 
 def headers(
@@ -240,23 +275,25 @@ def headers(
             count, ends, kind = 1, np.array([run.rows], np.int64), Kind.SOURCE
             xid, commit_ts = run.xids, np.array([run.commit_ts], np.int64)
             position, origin = pa.array([run.position], pa.string()), pa.array([run.origin], pa.string())
-    last = ends + (first_offset - 1)
-    first = np.empty_like(last)
-    first[:1] = first_offset
-    first[1:] = last[:-1] + 1
+    # The numbers of all columns go into one block of memory: for a run of one transaction, making an array from numpy
+    # costs more than everything else.
+    block = np.empty((6, count), np.int64)
+    block[0] = np.arange(first_transaction, first_transaction + count)
+    block[1, 0] = first_offset
+    block[2] = ends + (first_offset - 1)
+    block[1, 1:] = block[2, :-1] + 1
+    block[3] = xid.view(np.int64)
+    block[4] = commit_ts
+    block[5] = commit_clock
+    buffer = pa.py_buffer(block)
+    number, first, last, xids, ts, clock = (
+        pa.Array.from_buffers(t, count, [None, buffer.slice(i * 8 * count, 8 * count)], 0)
+        for i, t in enumerate(_BLOCK_TYPES)
+    )
+    kinds = pa.repeat(_KINDS[kind], count)
+    origins = pa.nulls(count, pa.string()) if origin is None else origin
     return pa.RecordBatch.from_arrays(
-        [
-            pa.array(np.arange(first_transaction, first_transaction + count, dtype=np.int64)),
-            pa.array(first),
-            pa.array(last),
-            position,
-            pa.array(xid),
-            pa.array(commit_ts).view(_TIMESTAMP),
-            pa.array(commit_clock).view(_TIMESTAMP),
-            pa.repeat(pa.scalar(kind.value), count),
-            pa.nulls(count, pa.string()) if origin is None else origin,
-        ],
-        schema=TRANSACTIONS_SCHEMA,
+        [number, first, last, position, xids, ts, clock, kinds, origins], schema=TRANSACTIONS_SCHEMA
     )
 
 
