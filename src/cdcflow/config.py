@@ -272,6 +272,10 @@ def _composed(path: Path) -> yaml.Node:
         # Not its own words: they repeat what stands there, which may be a password that begins with *.
         raise ConfigurationError(f"{_at(path, error.problem_mark)}: a value that begins with * needs quotes") from None
     except yaml.MarkedYAMLError as error:
+        if "alias" in str(error.context):
+            raise ConfigurationError(
+                f"{_at(path, error.problem_mark)}: a value that begins with * needs quotes"
+            ) from None
         raise ConfigurationError(f"{_at(path, error.problem_mark)}: not YAML: {error.problem}") from None
     except yaml.YAMLError:
         raise ConfigurationError(f"{path}: not YAML: a character that YAML does not allow") from None

@@ -1,0 +1,189 @@
+"""Settings: what a person gets to read who made a mistake in cdcflow.yaml."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import pytest
+
+from cdcflow.config import Config, load, seconds, secret
+from cdcflow.errors import ConfigurationError
+
+WHOLE = """\
+source:
+  kind: postgres
+  url: postgresql://cdc@db.internal:5432/shop
+  password: ${env:SHOP_PASSWORD}
+  tables: [public.*, "!public.audit_*", 'sales."Odd.Name"']
+  backfill: {chunk_time_target_ms: 100, rows_per_second_max: null}
+log:
+  path: shop-log
+  seal: {bytes_max: 1.5MiB, age_max: 250ms}
+merge:
+  warehouse: /data/warehouse
+  every: 2m
+service: {listen: "[::1]:8079"}
+"""
+
+CANARY = "c4n4ry-s3cret"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "cdcflow.yaml"
+    path.write_text(text)
+    return path
+
+
+def complaint(folder: Path, text: str) -> str:
+    """What `load` says of this file, with the folder taken out."""
+    with pytest.raises(ConfigurationError) as caught:
+        load(written(folder, text))
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+def test_whole_file_is_read_with_units_and_relative_paths(tmp_path: Path) -> None:
+    """A relative path means the same wherever the command is started from."""
+    config = load(written(tmp_path, WHOLE))
+    assert config.log.path == tmp_path / "shop-log"
+    assert config.log.seal.bytes_max == 3 << 19
+    assert config.log.seal.age_max == 0.25
+    assert config.merge.warehouse == Path("/data/warehouse")
+    assert config.merge.every == 120
+    assert config.source.backfill.rows_per_second_max is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "expected"),
+    [
+        ("tabels:", "tables:", "cdcflow.yaml:5:3: unknown setting source.tabels; did you mean source.tables?"),
+        ("mrge:", "merge:", "cdcflow.yaml:10:1: unknown setting mrge; did you mean merge?"),
+        ("chunk_time: 100", "chunk_time_target_ms: 100", "6:14: unknown setting source.backfill.chunk_time; did you"),
+        ("chunk_time_target_ms: fast", "chunk_time_target_ms: 100", "source.backfill.chunk_time_target_ms must be"),
+        ("bytes_max: lots", "bytes_max: 1.5MiB", "9:10: log.seal.bytes_max must be a number with a unit"),
+        ("age_max: -1s", "age_max: 250ms", "9:29: log.seal.age_max must be greater than 0"),
+        ("audit_*, 'sales", '"!public.audit_*", \'sales', 'source.tables "audit_*" is no table pattern'),
+        ("kind: oracle", "kind: postgres", "2:3: source.kind must be 'postgres'"),
+        ("url: mysql://", "url: postgresql://", "3:3: source.url must look like postgresql://"),
+        ('listen: "8079"', 'listen: "[::1]:8079"', "13:11: service.listen must be host:port"),
+        ("  every: 2m\n  every: 3m", "  every: 2m", "13:3: merge.every is set twice"),
+        ("  listen: x\n  every: 2m", "  every: 2m", "12:3: unknown setting merge.listen; it belongs at service.listen"),
+        ("[public.*, !public.audit_*,", '[public.*, "!public.audit_*",', "a value that begins with ! needs quotes"),
+        ("[*, ", "[public.*, ", "5:13: a value that begins with * needs quotes"),
+        ("\turl:", "  url:", "3:1: not YAML"),
+        ("", "  url: postgresql://cdc@db.internal:5432/shop\n", "1:1: source.url is missing"),
+    ],
+)  # fmt: skip
+def test_mistake_is_answered_with_its_place_and_what_was_meant(
+    tmp_path: Path, wrong: str, right: str, expected: str
+) -> None:
+    """One clear line instead of a validation dump: the place in the file, and the nearest right name."""
+    assert right in WHOLE
+    assert expected in complaint(tmp_path, WHOLE.replace(right, wrong, 1))
+
+
+def test_every_mistake_gets_a_line_of_its_own(tmp_path: Path) -> None:
+    """Nobody wants to mend a file one run at a time."""
+    text = WHOLE.replace("tables:", "tabels:").replace("merge:", "mrge:")
+    lines = complaint(tmp_path, text).splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("cdcflow.yaml:") for line in lines)
+
+
+def test_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+    """The first thing that a new user meets."""
+    with pytest.raises(ConfigurationError, match="cdcflow init"):
+        load(tmp_path / "cdcflow.yaml")
+
+
+@pytest.mark.parametrize("text", ["", "just words", "- a\n- b\n"])
+def test_file_without_settings_is_named_as_such(tmp_path: Path, text: str) -> None:
+    """An empty file is a common slip of a deployment; it must not look like a set of defaults."""
+    assert "holds no settings" in complaint(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (f"password: {CANARY}", "password: ${env:SHOP_PASSWORD}"),
+        (f"password: *{CANARY}", "password: ${env:SHOP_PASSWORD}"),
+        (f"password: !{CANARY}", "password: ${env:SHOP_PASSWORD}"),
+        (f"password: [{CANARY}]", "password: ${env:SHOP_PASSWORD}"),
+        (f"password: ${{env:A}}{CANARY}", "password: ${env:SHOP_PASSWORD}"),
+        (f'password: "{CANARY}', "password: ${env:SHOP_PASSWORD}"),
+        (f"cdc:{CANARY}@db.internal", "cdc@db.internal"),
+        (f"cdc:{CANARY}/x@db.internal", "cdc@db.internal"),
+        (f"5432/shop?password={CANARY}", "5432/shop"),
+        (f"5432/shop?sslpassword={CANARY}", "5432/shop"),
+        (f"url: host=db password={CANARY}", "url: postgresql://cdc@db.internal:5432/shop"),
+    ],
+)
+def test_literal_secret_is_refused_and_never_repeated(tmp_path: Path, wrong: str, right: str) -> None:
+    """S03: a password in the settings ends up in backups and tickets, and an error that quotes it in the log too."""
+    assert right in WHOLE
+    path = written(tmp_path, WHOLE.replace(right, wrong, 1))
+    with pytest.raises(ConfigurationError) as caught:
+        load(path)
+    assert CANARY not in "".join(traceback.format_exception(caught.value))
+
+
+def test_models_made_in_python_do_not_repeat_a_secret_either() -> None:
+    """S03: a program that embeds cdcflow logs a ValidationError as it is."""
+    with pytest.raises(ValueError, match="password") as caught:
+        Config.model_validate(
+            {"source": {"kind": "postgres", "url": f"postgres://u:{CANARY}@h/d"}, "log": {"path": "x"}}
+        )
+    assert CANARY not in str(caught.value)
+    assert CANARY not in repr(caught.value)
+
+
+def test_secret_is_read_anew_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P65: a rotated password works at the next connection, without a restart."""
+    file = tmp_path / "secret"
+    file.write_text("one\n")
+    file.chmod(0o600)
+    reference = f"${{file:{file}}}"
+    assert secret(reference) == "one"
+    file.write_text("two")
+    assert secret(reference) == "two"
+    monkeypatch.setenv("SHOP_PASSWORD", "three")
+    assert secret("${env:SHOP_PASSWORD}") == "three"
+    assert secret(None) is None
+
+
+def test_relative_secret_file_lies_beside_the_settings(tmp_path: Path) -> None:
+    """Like every other path of the file."""
+    (tmp_path / "secret").write_text("one")
+    (tmp_path / "secret").chmod(0o640)
+    config = load(written(tmp_path, WHOLE.replace("${env:SHOP_PASSWORD}", "${file:secret}")))
+    assert secret(config.source.password) == "one"
+
+
+def test_secret_that_everybody_may_read_is_refused(tmp_path: Path) -> None:
+    """S12: a secret that any account of the machine can read is none."""
+    file = tmp_path / "secret"
+    file.write_text(CANARY)
+    file.chmod(0o644)
+    with pytest.raises(ConfigurationError, match="chmod") as caught:
+        secret(f"${{file:{file}}}")
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize("reference", ["${env:CDCFLOW_NOT_SET}", "${file:/nowhere/secret}", CANARY])
+def test_secret_that_is_not_there_is_named(reference: str) -> None:
+    """The message names the variable or file, and never what was given instead of a reference (S03)."""
+    with pytest.raises(ConfigurationError) as caught:
+        secret(reference)
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["30", "soon", "", "-5s"])
+def test_time_without_a_unit_is_refused(text: str) -> None:
+    """`--every 30` could mean seconds or minutes."""
+    with pytest.raises(ConfigurationError):
+        seconds(text)
+
+
+def test_settings_that_nest_for_ever_are_refused(tmp_path: Path) -> None:
+    """A YAML alias can point to its own parent; that must not end in a recursion error."""
+    assert "nested" in complaint(tmp_path, "source: &a {b: *a}\n")
