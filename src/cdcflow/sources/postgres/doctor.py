@@ -1,13 +1,348 @@
-"""What stands in the way of a capture, each with the SQL that mends it."""
+"""What stands in the way of a capture, each with the SQL that mends it. Nothing is changed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
 from cdcflow.config import Postgres
+from cdcflow.errors import CdcflowError
 from cdcflow.ports import Finding
-from cdcflow.sources.postgres.connection import Connector
+from cdcflow.sources.postgres import publication, slot
+from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
+from cdcflow.sources.postgres.connection import Connection, Connector, explained, quoted
 from cdcflow.sources.postgres.patterns import Selection
+
+# The first minor of each major in which rows of a running transaction are not lost when its table is added to a
+# publication (P62; release notes of May 2025).
+PATCHED = {14: 18, 15: 13, 16: 9, 17: 5}
+
+_SERVER = """
+SELECT current_setting('wal_level'), pg_catalog.pg_is_in_recovery(), current_setting('max_replication_slots')::int,
+       (SELECT count(*) FROM pg_catalog.pg_replication_slots)::int, current_setting('max_wal_senders')::int,
+       (SELECT count(*) FROM pg_catalog.pg_stat_replication)::int, current_setting('max_slot_wal_keep_size'),
+       current_setting('idle_replication_slot_timeout', true), current_setting('wal_sender_timeout'),
+       current_setting('server_version')
+"""
+
+_ROLE = """
+SELECT rolname, rolreplication, rolsuper, rolbypassrls,
+       pg_catalog.has_database_privilege(current_database(), 'CREATE'), current_database()
+FROM pg_catalog.pg_roles WHERE rolname = current_user
+"""
+
+_RIGHTS = """
+SELECT c.oid::bigint, n.nspname, pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
+       pg_catalog.has_table_privilege(c.oid, 'SELECT'), pg_catalog.pg_has_role(c.relowner, 'USAGE'),
+       c.relrowsecurity AND (c.relforcerowsecurity OR NOT pg_catalog.pg_has_role(c.relowner, 'USAGE')),
+       pg_catalog.pg_get_userbyid(c.relowner),
+       EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid) AND c.relkind = 'r'
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = ANY (%s::oid[])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    name: str
+    replicates: bool
+    is_superuser: bool
+    bypasses_rls: bool
+    creates_in_database: bool
+    database: str
 
 
 def findings(connector: Connector, settings: Postgres, selection: Selection) -> list[Finding]:
-    """Look at everything that can be looked at; nothing is changed."""
-    raise NotImplementedError
+    """Everything that can be looked at; an answer that cannot be had is a finding too."""
+    found: list[Finding] = []
+    try:
+        connection = connector.connect("doctor", statement_timeout="60s")
+    except CdcflowError as error:
+        return [_of_error("connection", error)]
+    try:
+        role = _Role(*_row(connection, _ROLE))
+        found += _link(connection, connector)
+        found += _server(connection, settings)
+        found += _role(role)
+        found += _replication(connector, role)
+        try:
+            selected = select(connection, selection)
+        except CdcflowError as error:
+            return [*found, _of_error("source.tables", error)]
+        found += _tables(connection, selected, role)
+        found += _publication(connection, settings, selected, role)
+        found += _slot(connection, settings, role)
+    except psycopg.Error as error:
+        found.append(_of_error("connection", explained(error, f"asking {connector.address}")))
+    finally:
+        connector.discard(connection)
+    return found
+
+
+def _ok(subject: str, text: str) -> Finding:
+    return Finding("ok", subject, text)
+
+
+def _warning(subject: str, text: str, remedy: str | None = None) -> Finding:
+    return Finding("warning", subject, text, remedy)
+
+
+def _error(subject: str, text: str, remedy: str | None = None) -> Finding:
+    return Finding("error", subject, text, remedy)
+
+
+def _of_error(subject: str, error: CdcflowError) -> Finding:
+    return _error(subject, str(error).split("\n")[0], error.remedy)
+
+
+def _row(connection: Connection, query: str) -> tuple[Any, ...]:
+    row = connection.execute(query.encode()).fetchone()
+    assert row is not None  # noqa: S101  one row by construction
+    return row
+
+
+def _link(connection: Connection, connector: Connector) -> Iterator[Finding]:
+    if connector.address.is_local:
+        yield _ok("connection", f"{connector.address}, on this machine")
+    elif not connection.pgconn.ssl_in_use:
+        yield _warning(
+            "connection",
+            f"rows and password travel to {connector.address} unencrypted",
+            "add ?sslmode=verify-full&sslrootcert=… to source.url",
+        )
+    elif connector.address.options.get("sslmode") not in ("verify-full", "verify-ca"):
+        yield _warning(
+            "connection",
+            f"{connector.address} is reached with TLS, but nothing checks that it is the right server",
+            "add ?sslmode=verify-full&sslrootcert=… to source.url",
+        )
+    else:
+        yield _ok("connection", f"{connector.address}, with TLS")
+
+
+def _server(connection: Connection, settings: Postgres) -> Iterator[Finding]:
+    level, is_standby, slots_max, slots, senders_max, senders, keep, idle, timeout, version = _row(connection, _SERVER)
+    major, minor = divmod(connection.info.server_version, 10000)
+    if minor < PATCHED.get(major, 0):
+        yield _warning(
+            "server",
+            f"PostgreSQL {version} can lose rows of a transaction that runs while its table is added to a publication",
+            f"upgrade to {major}.{PATCHED[major]} or later",
+        )
+    else:
+        yield _ok("server", f"PostgreSQL {version}")
+    if is_standby:
+        yield _error(
+            "server",
+            "this is a standby; backfill writes marks, which only a primary takes",
+            "set source.url to the primary",
+        )
+    if level != "logical":
+        yield _error(
+            "wal_level",
+            f"is {level}; changes cannot be decoded",
+            "run ALTER SYSTEM SET wal_level = logical, and restart the server",
+        )
+    else:
+        yield _ok("wal_level", "is logical")
+    for name, used, limit in (("max_replication_slots", slots, slots_max), ("max_wal_senders", senders, senders_max)):
+        if used >= limit:
+            yield _warning(
+                name,
+                f"all {limit} are in use",
+                f"run ALTER SYSTEM SET {name} = {limit + 5}, and restart (not needed where ours is one of them)",
+            )
+        else:
+            yield _ok(name, f"{used} of {limit} in use")
+    if keep == "-1":
+        yield _warning(
+            "max_slot_wal_keep_size",
+            "is unlimited: while cdcflow is stopped, the server keeps log for it until its disk is full",
+            "run ALTER SYSTEM SET max_slot_wal_keep_size = '50GB' (whatever the disk can spare), and reload",
+        )
+    else:
+        yield _ok(
+            "max_slot_wal_keep_size",
+            f"is {keep}: the slot is lost, and a backfill due, when cdcflow falls that far behind",
+        )
+    if idle not in (None, "", "0"):
+        yield _warning(
+            "idle_replication_slot_timeout",
+            f"is {idle}: the slot is lost when cdcflow is stopped for that long",
+            "run ALTER SYSTEM SET idle_replication_slot_timeout = 0, and reload",
+        )
+    if timeout == "0":
+        yield _warning(
+            "wal_sender_timeout",
+            "is 0: after a crash of cdcflow's machine the server would hold the slot for ever",
+            "run ALTER SYSTEM SET wal_sender_timeout = '60s', and reload",
+        )
+    if settings.failover and major < 17:
+        yield _error("failover", f"needs PostgreSQL 17 or newer; this is {version}", "set source.failover: false")
+
+
+def _role(role: _Role) -> Iterator[Finding]:
+    name = quoted(role.name)
+    if role.is_superuser:
+        yield _warning(
+            "role",
+            f"{role.name} is a superuser, which is far more than a capture needs",
+            "make a role for it: CREATE ROLE cdc LOGIN REPLICATION; GRANT SELECT on the tables (see docs/postgres.md)",
+        )
+    elif not role.replicates:
+        yield _error("role", f"{role.name} may not replicate", f"run ALTER ROLE {name} REPLICATION")
+    else:
+        yield _ok("role", f"{role.name} may replicate")
+
+
+def _replication(connector: Connector, role: _Role) -> Iterator[Finding]:
+    """That the server lets a replication connection in: pg_hba.conf may have a line for databases only."""
+    if not (role.replicates or role.is_superuser):
+        return
+    try:
+        connector.discard(connector.replicate())
+    except CdcflowError as error:
+        yield _of_error("replication connection", error)
+    else:
+        yield _ok("replication connection", "is let in")
+
+
+def _tables(connection: Connection, selected: Selected, role: _Role) -> Iterator[Finding]:
+    for text in selected.ignored:
+        yield _warning("tables", f"not captured: {text}")
+    if not selected.tables:
+        yield _error("tables", "source.tables matches no table", "check the names in source.tables")
+    rels = [rel for t in selected.tables for rel in (t.rel, *t.leaves)]
+    rights = {row[0]: row[1:] for row in connection.execute(_RIGHTS, ([rel.oid for rel in rels],))}
+    for table in selected.tables:
+        problems = [
+            _error(str(table.rel.id), text, f"run {remedy}") for text, remedy in selected.refused.get(table.rel.id, ())
+        ]
+        problems += _rights(table, rights, role)
+        yield from problems or [_ok(str(table.rel.id), _about(table))]
+        yield from _cautions(table, rights, connection.info.server_version)
+
+
+def _rights(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], role: _Role) -> list[Finding]:
+    found = []
+    name = quoted(role.name)
+    for rel in (table.rel, *table.leaves):
+        if rel.oid not in rights:
+            continue  # dropped just now
+        schema, uses_schema, selects, _, is_filtered, _, _ = rights[rel.oid]
+        if not uses_schema:
+            found.append(
+                _error(
+                    str(rel.id), "its schema is closed to us", f"run GRANT USAGE ON SCHEMA {quoted(schema)} TO {name}"
+                )
+            )
+        if not selects:
+            found.append(_error(str(rel.id), "may not be read by us", f"run GRANT SELECT ON {rel.sql} TO {name}"))
+        if is_filtered and not (role.bypasses_rls or role.is_superuser):
+            found.append(
+                _error(
+                    str(rel.id),
+                    "row-level security would hide rows from the backfill",
+                    f"run ALTER ROLE {name} BYPASSRLS",
+                )
+            )
+    return found
+
+
+def _about(table: CatalogTable) -> str:
+    if key := table.names_of(table.identity_numbers):
+        return f"key ({', '.join(key)})" + (", REPLICA IDENTITY FULL" if table.rel.identity == "f" else "")
+    return "no key: told apart by all of its columns, and read whole"
+
+
+def _cautions(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], version: int) -> Iterator[Finding]:
+    subject = str(table.rel.id)
+    if not table.identity_numbers and table.rel.identity == "f":
+        yield _warning(
+            subject,
+            "has no key: a backfill reads it in one piece and holds it in memory",
+            f"run ALTER TABLE {table.rel.sql} ADD PRIMARY KEY (…) if it is large",
+        )
+    if table.leaves:
+        yield _warning(
+            subject,
+            "is partitioned: TRUNCATE, DETACH, DROP or ATTACH of a single partition is not in the stream",
+            f"after one, run `cdcflow backfill {subject}`",
+        )
+    hidden = [a.name for a in table.attributes if a.generated and not a.dropped and a not in table.published(version)]
+    if hidden:
+        yield _warning(
+            subject, f"generated columns are not captured: {', '.join(hidden)} (this server does not publish them)"
+        )
+    if table.rel.oid in rights and rights[table.rel.oid][6]:
+        yield _warning(
+            subject, "has tables that inherit from it: they are captured as tables of their own, if selected"
+        )
+
+
+def _publication(connection: Connection, settings: Postgres, selected: Selected, role: _Role) -> Iterator[Finding]:
+    name = settings.publication
+    found = publication.read(connection, name) if name else None
+    if found is not None:
+        published = {e.table for e in found.entries.values()}
+        for wrong in found.wrong:
+            yield _error(
+                f"publication {name}",
+                "publishes otherwise than a full copy needs",
+                f"run ALTER PUBLICATION {quoted(found.name)} SET ({wrong})",
+            )
+        missing = [t for t in selected.good if t.rel.id not in published]
+        if missing and not found.broad and not role.is_superuser:
+            tables = ", ".join(t.rel.sql for t in missing)
+            yield from _unless_owned(
+                connection, missing, f"publication {name}", f"ALTER PUBLICATION {quoted(found.name)} ADD TABLE {tables}"
+            )
+        return
+    made = name or "cdcflow"
+    statement = publication.creation(connection.info.server_version, made, selected.good)
+    advice = statement if name else f"{statement}; and set source.publication: {made}"
+    if role.is_superuser or not selected.good:
+        return
+    if not role.creates_in_database:
+        yield _error(
+            "publication",
+            f"{role.name} may not make one in database {role.database}",
+            f"run as an owner of the tables: {advice}",
+        )
+    else:
+        yield from _unless_owned(connection, selected.good, "publication", advice)
+
+
+def _unless_owned(
+    connection: Connection, tables: tuple[CatalogTable, ...] | list[CatalogTable], subject: str, advice: str
+) -> Iterator[Finding]:
+    rows = connection.execute(_RIGHTS, ([t.rel.oid for t in tables],)).fetchall()
+    owners = sorted({row[6] for row in rows if not row[4]})
+    if owners:
+        yield _error(subject, f"only owners may publish a table: {', '.join(owners)}", f"run as an owner: {advice}")
+    else:
+        yield _ok(subject, "can be made")
+
+
+def _slot(connection: Connection, settings: Postgres, role: _Role) -> Iterator[Finding]:
+    if settings.slot is None:
+        return
+    found = slot.read(connection, settings.slot)
+    subject = f"slot {settings.slot}"
+    if found is None:
+        yield _ok(subject, "is made at the first start")
+        return
+    try:
+        found.check_kind(role.database)
+    except CdcflowError as error:
+        yield _of_error(subject, error)
+        return
+    if found.is_lost:
+        yield _error(
+            subject, f"was invalidated (wal_status {found.wal_status})", "run `cdcflow run --accept-history-loss`"
+        )
+    else:
+        yield _ok(subject, f"wal_status {found.wal_status}, {'in use' if found.active_pid else 'not in use'}")
