@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdcflow.changelog import spool
+from cdcflow.changelog.extents import Extent, opened_journal
 from cdcflow.changelog.framing import FrameKind
 from cdcflow.changelog.journal import Attach, Record, Rows, Transactions, records
 from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import Extent, opened_journal
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import DELETE, KeySet, Kind, Uint64s
 from cdcflow.model.position import Offset

@@ -8,31 +8,20 @@ not have been synced yet: after a power failure the log may end earlier. Sealed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdcflow.changelog import spool
-from cdcflow.changelog.framing import Damaged, FileKind, FrameKind, Header, frames, read_header
-from cdcflow.changelog.journal import (
-    Attach,
-    CutMark,
-    Decoder,
-    JournalHeader,
-    Owners,
-    Record,
-    Rows,
-    Shape,
-    Transactions,
-    records,
-)
+from cdcflow.changelog.checking import Fault, Report, check
+from cdcflow.changelog.extents import LOOKS_MAX, Extent, extent_records, extents_of, looking
+from cdcflow.changelog.framing import FrameKind
+from cdcflow.changelog.journal import Attach, Owners, Rows, Shape, Transactions
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.changelog.segment import Segment, SegmentFile
@@ -40,22 +29,17 @@ from cdcflow.errors import HistoryLost, InvariantViolated
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import OFFSET, Table, TableId, table_from_json
 
-LOOKS_MAX = 20
-"""So many times a reader looks for a file that vanished, without getting any further, before it calls it missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """What of a journal counts for a reader: its first `bytes`, which end with `checkpoint`."""
-
-    header: JournalHeader
-    bytes: int
-    checkpoint: Checkpoint
-
-    @property
-    def last_offset(self) -> int:
-        return self.checkpoint.next_offset - 1
-
+__all__ = [
+    "Fault",
+    "LogRows",
+    "Report",
+    "check",
+    "list_segments",
+    "newest_checkpoint",
+    "read_rows",
+    "read_transactions",
+    "table_shapes",
+]
 
 LogRows = tuple[Table, int, pa.Table]
 """Rows of one table shape (`Table.log_schema`), ascending by `_offset`, and the shape's version number."""
@@ -98,11 +82,11 @@ def table_shapes(path: Path) -> dict[TableId, dict[int, Table]]:
 
     def learn() -> None:
         for extent in extents_of(layout):
-            for record in _records(layout, extent, skip=frozenset(FrameKind) - {FrameKind.SCHEMA}):
+            for record in extent_records(layout, extent, skip=frozenset(FrameKind) - {FrameKind.SCHEMA}):
                 if isinstance(record, Shape):
                     history.learn(record.table, record.version)
 
-    _looking(learn, path)
+    looking(learn, path)
     return history.shapes()
 
 
@@ -135,85 +119,7 @@ def read_transactions(path: Path, from_offset: int = 1, to_offset: int | None = 
                 yield headers.filter(pa.array(keep))
 
 
-def extents_of(layout: Layout) -> list[Extent]:
-    """What counts of each journal that is there, oldest first. Reads the newest one through."""
-    found: list[Extent] = []
-
-    def look() -> None:
-        found.clear()
-        found.extend(_extents(layout))
-
-    _looking(look, layout.root)
-    return found
-
-
-@contextmanager
-def opened_journal(layout: Layout, first_offset: int) -> Iterator[tuple[BinaryIO, Header, Path]]:
-    """A journal, read behind its head. InvariantViolated when that is damaged: it was durable before it had a name."""
-    path = layout.journal(first_offset)
-    with path.open("rb") as file:
-        try:
-            header = read_header(file, FileKind.JOURNAL, str(path))
-        except Damaged as damage:
-            raise InvariantViolated(f"reading {path}: its head is damaged ({damage.reason})") from None
-        yield file, header, path
-
-
-def counting_heads(layout: Layout) -> Iterator[tuple[JournalHeader, bool]]:
-    """The heads of all journals, oldest first, and whether each counts: a stale writer's does not."""
-    epoch = 0
-    for first in layout.journal_offsets():
-        with opened_journal(layout, first) as (_, header, _):
-            head = JournalHeader.from_header(header)
-        yield head, head.epoch >= epoch
-        epoch = max(epoch, head.epoch)
-
-
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _looking(look: Callable[[], None], path: Path) -> None:
-    for _ in range(LOOKS_MAX):
-        try:
-            return look()
-        except FileNotFoundError as error:
-            missing = error.filename
-    raise InvariantViolated(f"reading the log {path}: {missing} is missing")
-
-
-def _extents(layout: Layout) -> Iterator[Extent]:
-    heads = [head for head, counts in counting_heads(layout) if counts]
-    for head, successor in zip(heads, [*heads[1:], None][: len(heads)], strict=True):
-        if successor is None:
-            yield _newest_extent(layout, head)
-        elif successor.previous == head.first_offset:
-            yield Extent(head, successor.previous_bytes, successor.base)
-        else:
-            # Between looking at the two, the one in between was sealed; or it is missing, and looking again shows.
-            raise FileNotFoundError(2, "a journal is missing", str(layout.journal(successor.previous or 0)))
-
-
-def _newest_extent(layout: Layout, head: JournalHeader) -> Extent:
-    with opened_journal(layout, head.first_offset) as (file, header, path):
-        extent = Extent(head, header.end, head.base)
-        decoder = Decoder(str(path))
-        try:
-            for frame in frames(file, header):
-                if frame.kind is FrameKind.CUT:
-                    mark = decoder.record(frame)
-                    if isinstance(mark, CutMark):
-                        extent = Extent(head, frame.end, mark.checkpoint)
-        except Damaged:
-            pass  # the writer is just writing there, or has died there: what is before it counts
-    return extent
-
-
-def _records(layout: Layout, extent: Extent, skip: frozenset[FrameKind] = frozenset()) -> Iterator[Record]:
-    with opened_journal(layout, extent.header.first_offset) as (file, header, path):
-        try:
-            yield from records(file, header, str(path), end=extent.bytes, skip=skip)
-        except Damaged as damage:
-            raise InvariantViolated(f"reading {path}: {damage}, in front of a whole cut") from None
 
 
 _Step = tuple[int, LogRows | None, pa.Table | None]
@@ -277,7 +183,7 @@ def _journal_steps(
     owners: Owners | None = None
     headers: pa.RecordBatch | None = None
     skip = frozenset[FrameKind]() if with_rows else frozenset({FrameKind.ROWS, FrameKind.ATTACH})
-    for record in _records(layout, extent, skip):
+    for record in extent_records(layout, extent, skip):
         match record:
             case Shape():
                 versions[record.table] = record.version

@@ -28,10 +28,10 @@ from pathlib import Path
 import numpy as np
 
 from cdcflow.changelog import lookup, spool
+from cdcflow.changelog.extents import Extent, opened_journal
 from cdcflow.changelog.framing import Damaged
 from cdcflow.changelog.journal import Attach, Encoder, JournalHeader, Record, Rows, headers, records
 from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import Extent, opened_journal
 from cdcflow.changelog.sealing import seal
 from cdcflow.changelog.segment import Segment, manifest_hash
 from cdcflow.config import Seal

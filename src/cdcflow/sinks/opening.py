@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cdcflow.changelog import spool
+from cdcflow.changelog.extents import counting_heads, opened_journal
 from cdcflow.changelog.journal import Attach, Encoder, JournalHeader
 from cdcflow.changelog.layout import Layout, LogFile
-from cdcflow.changelog.reader import counting_heads, opened_journal
 from cdcflow.changelog.recovery import Whole, whole
 from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.changelog.segment import Segment, manifest_hash

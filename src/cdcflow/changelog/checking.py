@@ -1,0 +1,308 @@
+"""Looking a whole log over: hashes, chain, order, gaplessness, and that every transaction is whole.
+
+It only reads, may run beside the daemon, and names everything it finds instead of stopping at the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cdcflow.changelog import spool
+from cdcflow.changelog.extents import Extent, extent_records, extents_of
+from cdcflow.changelog.journal import Attach, CutMark, Rows, Transactions
+from cdcflow.changelog.layout import Layout, LogFile
+from cdcflow.changelog.segment import Segment, SegmentFile, manifest_hash
+from cdcflow.errors import CdcflowError
+from cdcflow.model.change import Int64s
+from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, table_from_json
+
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong: `where` (a file) and what."""
+
+    where: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `check` saw. Without `faults` the log is whole; the other fields count what was read."""
+
+    faults: tuple[Fault, ...]
+    segments: int
+    journals: int
+    transactions: int
+    rows: int
+    bytes: int
+    first_offset: int
+    next_offset: int
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.faults
+
+
+@dataclass(slots=True)
+class _Seen:
+    faults: list[Fault] = field(default_factory=list)
+    segments: int = 0
+    journals: int = 0
+    transactions: int = 0
+    rows: int = 0
+    bytes: int = 0
+    next_offset: int = 1
+    next_transaction: int = 1
+    previous: str | None = None
+    cut: int = 0
+
+    def fault(self, where: Path, text: str) -> None:
+        self.faults.append(Fault(str(where), text))
+
+
+def check(path: Path, *, deep: bool = False) -> Report:
+    """Read a log through and report what is wrong with it.
+
+    Always: manifests, their chain, every file's size and sha256, offsets and transactions without gaps, each row in
+    its transaction. `deep` also reads every value and recounts what the manifests tell.
+
+    Raises:
+        ConfigurationError: there is no log, or a newer cdcflow wrote it.
+    """
+    layout = Layout(Path(path))
+    file = layout.log_file()
+    seen = _Seen(next_offset=file.first_offset)
+    try:
+        extents = extents_of(layout)
+        _segments(layout, file, seen, deep=deep)
+        for extent in extents:
+            if extent.header.first_offset >= seen.next_offset:
+                seen = _journal_or_segment(layout, file, extent, seen, deep=deep)
+    except CdcflowError as error:
+        seen.fault(layout.journals, str(error))
+    return Report(
+        tuple(seen.faults),
+        seen.segments,
+        seen.journals,
+        seen.transactions,
+        seen.rows,
+        seen.bytes,
+        file.first_offset,
+        seen.next_offset,
+    )
+
+
+# ── segments ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _segments(layout: Layout, file: LogFile, seen: _Seen, *, deep: bool) -> None:
+    for first, last in layout.segment_offsets():
+        if first >= max(file.first_offset, seen.next_offset):
+            _segment(layout, file.log_id, first, last, seen, deep=deep)
+
+
+def _segment(layout: Layout, log_id: str, first: int, last: int, seen: _Seen, *, deep: bool) -> None:
+    directory = layout.segment(first, last)
+    seen.segments += 1
+    try:
+        segment, text = layout.manifest(first, last)
+        _manifest(directory, segment, log_id, seen)
+        seen.previous = manifest_hash(text)
+        for file in segment.files:
+            _hash(directory, file, seen)
+        headers = pq.read_table(directory / "transactions.parquet")
+        _headers(directory, headers, segment.first_transaction, first, seen)
+        _offsets(directory, segment, headers, seen)
+        if deep:
+            for file in segment.files:
+                if file.table is not None:
+                    _values(directory, file, seen)
+    except CdcflowError as error:
+        seen.fault(directory, str(error))
+    except (OSError, pa.ArrowException) as error:
+        seen.fault(directory, f"cannot be read ({type(error).__name__})")
+    seen.next_offset = last + 1
+
+
+def _manifest(directory: Path, segment: Segment, log_id: str, seen: _Seen) -> None:
+    if segment.log_id != log_id:
+        seen.fault(directory, "it belongs to another log")
+    if segment.first_offset != seen.next_offset:
+        seen.fault(directory, f"offsets {seen.next_offset} to {segment.first_offset - 1} before it are missing")
+    if seen.previous is not None and segment.previous != seen.previous:
+        seen.fault(directory, "the hash chain breaks here: the manifest before is not the one that was sealed")
+    if seen.segments > 1 and segment.first_transaction != seen.next_transaction:
+        seen.fault(directory, f"it begins with transaction {segment.first_transaction}, not {seen.next_transaction}")
+    if segment.first_cut <= seen.cut or segment.last_cut < segment.first_cut:
+        seen.fault(directory, f"its cuts {segment.first_cut}-{segment.last_cut} do not follow cut {seen.cut}")
+    checkpoint = segment.last_checkpoint()
+    if (checkpoint.next_offset, checkpoint.cut) != (segment.last_offset + 1, segment.last_cut):
+        seen.fault(directory, "its checkpoint is not that of its end")
+    seen.next_transaction = segment.last_transaction + 1
+    seen.cut = segment.last_cut
+
+
+def _hash(directory: Path, file: SegmentFile, seen: _Seen) -> None:
+    path = directory / file.path
+    digest = hashlib.sha256()
+    size = 0
+    try:
+        with path.open("rb") as content:
+            while block := content.read(_BLOCK):
+                digest.update(block)
+                size += len(block)
+    except FileNotFoundError:
+        seen.fault(path, "it is missing")
+        return
+    seen.bytes += size
+    if (size, digest.hexdigest()) != (file.bytes, file.sha256):
+        seen.fault(path, f"its content is not what was sealed ({size} bytes, {file.bytes} were sealed)")
+
+
+def _headers(where: Path, headers: pa.Table | pa.RecordBatch, transaction: int, offset: int, seen: _Seen) -> None:
+    number, first, last = (headers.column(n).to_numpy() for n in ("number", "first_offset", "last_offset"))
+    seen.transactions += len(number)
+    if not len(number):
+        return
+    if number[0] != transaction or not (np.diff(number) == 1).all():
+        seen.fault(where, "transaction numbers have gaps")
+    if first[0] != offset or not (first[1:] == last[:-1] + 1).all() or not (last >= first - 1).all():
+        seen.fault(where, "transactions do not follow each other without gaps")
+    clock = headers.column("commit_clock").cast(pa.int64()).to_numpy()
+    if not (np.diff(clock) > 0).all():
+        seen.fault(where, "the commit clock does not increase")
+
+
+def _offsets(directory: Path, segment: Segment, headers: pa.Table, seen: _Seen) -> None:
+    """Every offset of the segment once, ascending in each file, each row in the transaction that has its offset."""
+    there = np.zeros(segment.last_offset - segment.first_offset + 1, np.bool_)
+    number, last = headers.column("number").to_numpy(), headers.column("last_offset").to_numpy()
+    count = 0
+    for file in segment.files:
+        if file.table is None:
+            continue
+        path = directory / file.path
+        previous = 0
+        with pq.ParquetFile(path) as parquet:
+            for batch in parquet.iter_batches(batch_size=1 << 17, columns=[OFFSET, TRANSACTION]):
+                offsets: Int64s = batch.column(OFFSET).to_numpy()
+                owner = np.searchsorted(last, offsets)
+                if offsets[0] <= previous or not (np.diff(offsets) > 0).all():
+                    seen.fault(path, "offsets do not ascend")
+                if offsets.min() < segment.first_offset or offsets.max() > segment.last_offset:
+                    seen.fault(path, "it has offsets that are not the segment's")
+                    return
+                if owner.max() >= len(number) or not (number[owner] == batch.column(TRANSACTION).to_numpy()).all():
+                    seen.fault(path, "rows name transactions that do not have their offsets")
+                there[offsets - segment.first_offset] = True
+                count += len(offsets)
+                previous = int(offsets[-1])
+    seen.rows += count
+    if not there.all() or count != len(there):
+        seen.fault(
+            directory, f"{len(there)} offsets should be there once each; {int(there.sum())} are, in {count} rows"
+        )
+
+
+def _values(directory: Path, file: SegmentFile, seen: _Seen) -> None:
+    path = directory / file.path
+    ops: dict[str, int] = {}
+    schema = table_from_json(file.table or {}).log_schema
+    with pq.ParquetFile(path) as parquet:
+        if not parquet.schema_arrow.equals(schema):
+            seen.fault(path, "its columns are not those of the shape in the manifest")
+        for batch in parquet.iter_batches():
+            batch.validate(full=True)
+            if batch.column(COMMIT_TS).null_count:
+                seen.fault(path, "rows have no commit time")
+            for entry in pc.value_counts(batch.column(OP)).to_pylist():
+                ops[entry["values"]] = ops.get(entry["values"], 0) + entry["counts"]
+    if ops != file.ops:
+        seen.fault(path, "it does not have the changes that the manifest counts")
+
+
+# ── journals ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _journal_or_segment(layout: Layout, file: LogFile, extent: Extent, seen: _Seen, *, deep: bool) -> _Seen:
+    """Look at a journal, or at the segment that it became meanwhile."""
+    so_far = replace(seen, faults=[*seen.faults])
+    try:
+        _journal(layout, file.log_id, extent, so_far, deep=deep)
+    except FileNotFoundError:
+        _segments(layout, file, seen, deep=deep)
+        return seen
+    return so_far
+
+
+def _journal(layout: Layout, log_id: str, extent: Extent, seen: _Seen, *, deep: bool) -> None:
+    path = layout.journal(extent.header.first_offset)
+    seen.journals += 1
+    seen.bytes += extent.bytes
+    if extent.header.log_id != log_id:
+        seen.fault(path, "it belongs to another log")
+    if extent.header.first_offset != seen.next_offset:
+        seen.fault(path, f"it begins at offset {extent.header.first_offset}, expected was {seen.next_offset}")
+    after, transaction = int(extent.header.first_offset), extent.header.base.next_transaction
+    place, run = after, _Run()
+    for record in extent_records(layout, extent):
+        match record:
+            case Transactions():
+                run.finish(path, place, seen)
+                _headers(path, record.headers, transaction, after, seen)
+                place, after = after, int(record.headers.column("last_offset")[-1].as_py()) + 1
+                transaction += record.headers.num_rows
+                run = _Run(after - place)
+            case Rows():
+                run.add(record, deep=deep)
+            case Attach():
+                for rows in _spooled(layout, record):
+                    run.add(rows, deep=deep)
+            case CutMark():
+                if (record.checkpoint.next_offset, record.checkpoint.next_transaction) != (after, transaction):
+                    seen.fault(path, f"cut {record.checkpoint.cut} does not stand at the end of what is before it")
+                if record.checkpoint.cut <= seen.cut:
+                    seen.fault(path, f"cut {record.checkpoint.cut} comes after cut {seen.cut}")
+                seen.cut = record.checkpoint.cut
+            case _:
+                pass
+    run.finish(path, place, seen)
+    seen.next_offset, seen.next_transaction = after, transaction
+
+
+@dataclass(slots=True)
+class _Run:
+    """The rows of one appended run: they must fill its offsets. Sums tell without keeping all of them."""
+
+    expected: int = 0
+    rows: int = 0
+    total: int = 0
+    ascending: bool = True
+
+    def add(self, rows: Rows, *, deep: bool) -> None:
+        self.rows += len(rows.offsets)
+        self.total += int(rows.offsets.sum())
+        self.ascending &= bool((np.diff(rows.offsets) > 0).all())
+        if deep:
+            rows.rows.validate(full=True)
+
+    def finish(self, where: Path, first: int, seen: _Seen) -> None:
+        seen.rows += self.rows
+        total = self.expected * first + self.expected * (self.expected - 1) // 2
+        if (self.rows, self.total) != (self.expected, total) or not self.ascending:
+            seen.fault(where, f"the run at offset {first} should have {self.expected} rows and has {self.rows}")
+
+
+def _spooled(layout: Layout, attach: Attach) -> Iterator[Rows]:
+    with layout.spool(attach.spool).open("rb") as file:
+        yield from spool.rows(file, attach)

@@ -1,0 +1,109 @@
+"""Which journals count, and how much of each: what a reader without the writer's lock may see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from cdcflow.changelog.framing import Damaged, FileKind, FrameKind, Header, frames, read_header
+from cdcflow.changelog.journal import CutMark, Decoder, JournalHeader, Record, records
+from cdcflow.changelog.layout import Layout
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.position import Checkpoint
+
+LOOKS_MAX = 20
+"""So many times a reader looks for a file that vanished, without getting any further, before it calls it missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What of a journal counts for a reader: its first `bytes`, which end with `checkpoint`."""
+
+    header: JournalHeader
+    bytes: int
+    checkpoint: Checkpoint
+
+    @property
+    def last_offset(self) -> int:
+        return self.checkpoint.next_offset - 1
+
+
+def extents_of(layout: Layout) -> list[Extent]:
+    """What counts of each journal that is there, oldest first. Reads the newest one through."""
+    found: list[Extent] = []
+
+    def look() -> None:
+        found.clear()
+        found.extend(_extents(layout))
+
+    looking(look, layout.root)
+    return found
+
+
+@contextmanager
+def opened_journal(layout: Layout, first_offset: int) -> Iterator[tuple[BinaryIO, Header, Path]]:
+    """A journal, read behind its head. InvariantViolated when that is damaged: it was durable before it had a name."""
+    path = layout.journal(first_offset)
+    with path.open("rb") as file:
+        try:
+            header = read_header(file, FileKind.JOURNAL, str(path))
+        except Damaged as damage:
+            raise InvariantViolated(f"reading {path}: its head is damaged ({damage.reason})") from None
+        yield file, header, path
+
+
+def counting_heads(layout: Layout) -> Iterator[tuple[JournalHeader, bool]]:
+    """The heads of all journals, oldest first, and whether each counts: a stale writer's does not."""
+    epoch = 0
+    for first in layout.journal_offsets():
+        with opened_journal(layout, first) as (_, header, _):
+            head = JournalHeader.from_header(header)
+        yield head, head.epoch >= epoch
+        epoch = max(epoch, head.epoch)
+
+
+def looking(look: Callable[[], None], path: Path) -> None:
+    for _ in range(LOOKS_MAX):
+        try:
+            return look()
+        except FileNotFoundError as error:
+            missing = error.filename
+    raise InvariantViolated(f"reading the log {path}: {missing} is missing")
+
+
+def _extents(layout: Layout) -> Iterator[Extent]:
+    heads = [head for head, counts in counting_heads(layout) if counts]
+    for head, successor in zip(heads, [*heads[1:], None][: len(heads)], strict=True):
+        if successor is None:
+            yield _newest_extent(layout, head)
+        elif successor.previous == head.first_offset:
+            yield Extent(head, successor.previous_bytes, successor.base)
+        else:
+            # Between looking at the two, the one in between was sealed; or it is missing, and looking again shows.
+            raise FileNotFoundError(2, "a journal is missing", str(layout.journal(successor.previous or 0)))
+
+
+def _newest_extent(layout: Layout, head: JournalHeader) -> Extent:
+    with opened_journal(layout, head.first_offset) as (file, header, path):
+        extent = Extent(head, header.end, head.base)
+        decoder = Decoder(str(path))
+        try:
+            for frame in frames(file, header):
+                if frame.kind is FrameKind.CUT:
+                    mark = decoder.record(frame)
+                    if isinstance(mark, CutMark):
+                        extent = Extent(head, frame.end, mark.checkpoint)
+        except Damaged:
+            pass  # the writer is just writing there, or has died there: what is before it counts
+    return extent
+
+
+def extent_records(layout: Layout, extent: Extent, skip: frozenset[FrameKind] = frozenset()) -> Iterator[Record]:
+    with opened_journal(layout, extent.header.first_offset) as (file, header, path):
+        try:
+            yield from records(file, header, str(path), end=extent.bytes, skip=skip)
+        except Damaged as damage:
+            raise InvariantViolated(f"reading {path}: {damage}, in front of a whole cut") from None

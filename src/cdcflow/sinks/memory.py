@@ -1,0 +1,177 @@
+"""A change log in memory, with the file sink's contract: for tests, and for whoever wants to try the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.changelog.journal import Owners, headers
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s, partial_keys
+from cdcflow.model.position import Checkpoint, Epoch, Offset
+from cdcflow.model.table import Table, TableId
+from cdcflow.ports import Numbered
+from cdcflow.sinks.numbering import Numbering
+
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One appended run: its headers, and its rows as the log shows them."""
+
+    headers: pa.RecordBatch
+    kind: Kind
+    rows: tuple[tuple[Table, pa.RecordBatch], ...]
+    batches: tuple[ChangeBatch, ...]
+    first_offset: int
+
+
+class Memory:
+    """What outlives a writer: the disk of a `MemoryLog`."""
+
+    def __init__(self) -> None:
+        self.entries: list[_Entry] = []
+        self.checkpoint = Checkpoint()
+        self.epoch = Epoch(0)
+
+    def rows(self) -> Iterator[tuple[Table, pa.RecordBatch]]:
+        """The durable rows (`Table.log_schema`), run by run."""
+        for entry in self.entries:
+            yield from entry.rows
+
+
+class MemoryLog:
+    """Implements `cdcflow.ports.Log`. Opening another one on the same memory fences this one off."""
+
+    def __init__(self, memory: Memory, log_id: str = "memory") -> None:
+        self.log_id = log_id
+        self._memory = memory
+        memory.epoch = Epoch(memory.epoch + 1)
+        self.epoch = memory.epoch
+        self._numbering = Numbering(memory.checkpoint)
+        self._entries: list[_Entry] = []
+        self._cut = (memory.checkpoint, 0)
+        self._synced = 0
+        self._spools: dict[str, MemorySpool] = {}
+        self._spools_opened = 0
+        self._closed = False
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self._memory.checkpoint
+
+    def append(self, numbered: Numbered) -> None:
+        self._living()
+        self._numbering.check(numbered)
+        run = numbered.run
+        batches = run.batches if isinstance(run, Run) else self._attached(run)
+        head = headers(run, numbered.first_offset, numbered.first_transaction, numbered.commit_clock)
+        owners = Owners.of([head])
+        rows = tuple(
+            (b.table, owners.log_rows(b.table, b.index + numbered.first_offset, b.rows))
+            for b in batches
+            if len(b.index)
+        )
+        self._entries.append(_Entry(head, run.kind, rows, batches, numbered.first_offset))
+        self._numbering.advance(numbered)
+
+    def cut(self, checkpoint: Checkpoint) -> None:
+        self._living()
+        self._numbering.cut(checkpoint)
+        self._cut = (checkpoint, len(self._entries))
+
+    def sync(self) -> Checkpoint:
+        self._living()
+        checkpoint, count = self._cut
+        self._memory.entries += self._entries[self._synced : count]
+        self._synced = count
+        self._memory.checkpoint = checkpoint
+        return checkpoint
+
+    def open_spool(self) -> MemorySpool:
+        self._living()
+        self._spools_opened += 1
+        spool = MemorySpool(f"{self.epoch}-{self._spools_opened}", self._spools)
+        self._spools[spool.name] = spool
+        return spool
+
+    def delivered(self, xids: Uint64s) -> Uint64s:
+        self._living()
+        ids = [e.headers.column("xid").to_numpy() for e in self._all() if e.kind is Kind.SOURCE]
+        return xids[np.isin(xids & _LOW, np.concatenate(ids) & _LOW)] if ids else xids[:0]
+
+    def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
+        self._living()
+        found: KeySet | None = None
+        for entry in self._all():
+            for batch in entry.batches:
+                after = batch.between(max(0, since - entry.first_offset), 1 << 62)
+                if batch.table.id == table and after is not None and (keys := partial_keys(after)) is not None:
+                    found = keys if found is None else found.union(keys)
+        return found.distinct() if found is not None else None
+
+    def close(self) -> None:
+        if not self._closed and self._memory.epoch == self.epoch:
+            self.sync()
+        self._closed = True
+
+    def _living(self) -> None:
+        if self._closed:
+            raise InvariantViolated("the log in memory is closed")
+        if self._memory.epoch != self.epoch:
+            raise InvariantViolated(f"epoch {self.epoch} of the log in memory was replaced by {self._memory.epoch}")
+
+    def _all(self) -> list[_Entry]:
+        return [*self._memory.entries, *self._entries[self._synced :]]
+
+    def _attached(self, run: SpooledTransaction) -> tuple[ChangeBatch, ...]:
+        spool = self._spools.pop(run.spool, None)
+        if spool is None:
+            raise InvariantViolated(f"attaching spool {run.spool}: no such spool is open")
+        batches = tuple(spool.batches(run.aborted))
+        rows = sum(b.rows.num_rows for b in batches)
+        if rows != run.rows:
+            raise InvariantViolated(f"attaching spool {run.spool}: it has {rows} rows, {run.rows} were announced")
+        return batches
+
+
+class MemorySpool:
+    """Implements `cdcflow.ports.Spool`."""
+
+    def __init__(self, name: str, registry: dict[str, MemorySpool]) -> None:
+        self.name = name
+        self._registry = registry
+        self._pieces: list[tuple[tuple[ChangeBatch, ...], Uint64s | None]] = []
+
+    def write(self, batches: Sequence[ChangeBatch], subxids: Uint64s | None) -> None:
+        rows = sum(b.rows.num_rows for b in batches)
+        Numbering.check_index(batches, rows)
+        if subxids is not None and len(subxids) != rows:
+            raise InvariantViolated(f"spooling {rows} rows with {len(subxids)} sub-transactions")
+        self._pieces.append((tuple(batches), subxids))
+
+    def finish(self) -> None:
+        pass
+
+    def discard(self) -> None:
+        self._registry.pop(self.name, None)
+
+    def batches(self, aborted: frozenset[int]) -> Iterator[ChangeBatch]:
+        """What remains, numbered through from 0."""
+        after = 0
+        for pieces, subxids in self._pieces:
+            rows = sum(b.rows.num_rows for b in pieces)
+            gone = np.zeros(rows, np.bool_) if subxids is None else np.isin(subxids, list(aborted))
+            place = np.cumsum(~gone) + (after - 1)
+            for batch in pieces:
+                keep = ~gone[batch.index]
+                if keep.any():
+                    yield ChangeBatch(batch.table, place[batch.index[keep]], batch.rows.filter(pa.array(keep)))
+            after += rows - int(gone.sum())
+
+
+__all__ = ["Memory", "MemoryLog", "MemorySpool"]
