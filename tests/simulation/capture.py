@@ -42,9 +42,11 @@ from cdcflow.model.position import Epoch
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Bugs that can be planted around the machine. `machine` replaces the machine itself."""
+    """Bugs that can be planted. `machine` replaces the machine itself, `patch` one attribute of a class; the others
+    are in the capture around it."""
 
     machine: type[Interleave] = Interleave
+    patch: tuple[type, str, object] | None = None
     epoch_forgotten: bool = False
     unchanged_as_null: bool = False
     acknowledges_cuts: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.simulation.capture import Faults
 
 from cdcflow.interleave.delivered import Delivered
@@ -99,9 +101,10 @@ class ReleasesInFront(Interleave):
             super()._committed(run)
 
 
-class WholeAtLow(Interleave):
-    def _place(self, window: Window, table: TableId) -> int | None:
-        return 0
+def at_low(*kinds: str) -> Callable[[Window, TableId], int | None]:
+    """A `Window.place` that puts chunks of these kinds at low whatever was held."""
+    place = Window.place
+    return lambda window, table: 0 if window.chunks[table].kind in kinds else place(window, table)
 
 
 class DeliveredForgottenAtWindow(Interleave):
@@ -131,7 +134,8 @@ MORE: dict[str, Faults] = {
     "key changes after the last range forgotten": Faults(machine=NoMovedKeysLater),
     "delivered ids forgotten by a newer look": Faults(machine=ForgetsAtOnce),
     "held transactions overtaken": Faults(machine=ReleasesInFront),
-    "whole chunk placed at low": Faults(machine=WholeAtLow),
+    "whole chunk placed at low": Faults(patch=(Window, "place", at_low("whole"))),
+    "key change replayed over a later row": Faults(patch=(Window, "place", at_low("range", "keys"))),
     "ids of a window forgotten": Faults(machine=DeliveredForgottenAtWindow),
 }
 """Subtler ones, found while the machine was thought through."""

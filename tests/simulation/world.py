@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from random import Random
+from unittest import mock
 
 from tests.simulation.capture import Capture, Faults
 from tests.simulation.database import Database, Mode
@@ -37,8 +39,9 @@ def run(seed: int, faults: Faults = NO_FAULTS) -> Outcome:
     world = World(seed, faults)
     violation = None
     try:
-        world.play()
-        world.settle()
+        with nullcontext() if faults.patch is None else mock.patch.object(*faults.patch):
+            world.play()
+            world.settle()
     except (Violation, InvariantViolated) as error:
         violation = f"{type(error).__name__} {error}"
     counts = world.counts + world.database.counts + world.log.counts + world.capture.counts
@@ -63,28 +66,28 @@ class World:
         )
         self.capture = Capture(self.database, self.log, rng, limits, faults)
         self._failing = rng.choice([0.0, 0.05])
-        self._steps = rng.choice([80, 200, 400])
+        self._steps = rng.choice([150, 300, 600])
         hostile = rng.choice([0, 1, 3])
         weights: list[tuple[Callable[[], object], float]] = [
             (self._write, rng.choice([2, 8, 20])),
             (self._commit, rng.choice([2, 8])),
-            (self._transact, rng.choice([1, 5, 20])),
-            (self.database.flush, rng.choice([1, 6])),
-            (self._standby, rng.choice([0.3, 3])),
-            (self._show, rng.choice([2, 10])),
-            (self._poll, rng.choice([1, 4, 15])),
-            (self._ask, rng.choice([3, 8, 20])),
-            (self._answer, rng.choice([3, 8, 20])),
-            (self._tick, rng.choice([2, 6])),
+            (self._transact, rng.choice([3, 10, 30])),
+            (self.database.flush, rng.choice([3, 15])),
+            (self._standby, rng.choice([0.5, 5])),
+            (self._show, rng.choice([3, 15])),
+            (self._poll, rng.choice([3, 10, 40])),
+            (self._ask, rng.choice([8, 20, 50])),
+            (self._answer, rng.choice([8, 20, 50])),
+            (self._tick, rng.choice([3, 10])),
             (self.log.sync, rng.choice([1, 5])),
-            (self._acknowledge, rng.choice([1, 4])),
-            (self._again, 0.2 * rng.choice([0, 1, 4])),
-            (self._order, 0.3 * hostile),
-            (self._truncate, 0.3 * hostile),
+            (self._acknowledge, rng.choice([1, 5])),
+            (self._again, 0.3 * rng.choice([0, 1, 4])),
+            (self._order, 0.4 * hostile),
+            (self._truncate, 0.4 * hostile),
             (self.database.rewrite, 0.2 * hostile),
             (self.database.add_column, 0.2 * hostile),
-            (self._crash_capture, 0.4 * rng.choice([0, 1, 3])),
-            (self._crash_server, 0.3 * rng.choice([0, 1, 3])),
+            (self._crash_capture, 0.3 * rng.choice([0, 1, 3])),
+            (self._crash_server, 0.2 * rng.choice([0, 1, 3])),
         ]
         self._actions = [action for action, _ in weights]
         self._weights = [weight for _, weight in weights]
@@ -100,7 +103,7 @@ class World:
                 self.database.rollback(txn)
         self.capture.feed(Adjust(next(iter(self.database.tables)), priority=1, rows_per_second_max=0))
         for table, known in self.capture.machine.progress.tables.items():
-            if known.state == "cancelled":
+            if known.state in ("cancelled", "failed"):
                 self.capture.feed(Backfill((table,)))
             self.capture.feed(Resume(table))
         self._failing = 0.0

@@ -12,7 +12,8 @@ Why this is right, for a row R that the chunk shows with the value of its snapsh
 - Changes of R that S does not see commit after S, so after low; they are held and come after R's row. They are replayed
   over it column by column, so a change that omits columns (unchanged TOAST) finds them there (W08).
 - Changes of R that S sees are either held, and replayed over a row that has them already: the same values again,
-  for c, u and d alike, and the last one wins. Or they came before low, and R's row replaces what they left.
+  for c, u and d alike, and the last one wins. Or they came before low, and R's row replaces what they left. One kind
+  of change is not harmless to repeat (a key change that omits columns); `Window.place` tells how it is dealt with.
 - Changes that came before low and that S does not see would be lost under R's row (W01, W13). So they are looked
   for: every id delivered before low must be visible to every snapshot of the chunk. Else it is read again later.
 - S may see a commit that a crash of the server then erases (W02). The rows are let go only when high has come back
@@ -75,7 +76,7 @@ from cdcflow.interleave.messages import (
     WriteMark,
 )
 from cdcflow.interleave.progress import Progress, State, TableProgress
-from cdcflow.interleave.window import Window, place_of_whole, split_runs, token, window_number
+from cdcflow.interleave.window import Window, split_runs, token, window_number
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
 from cdcflow.model.table import TableId
@@ -322,21 +323,16 @@ class Interleave:
         if window.before is None or not window.high_asked:
             missing = "before its low mark" if window.before is None else "before it was written"
             raise InvariantViolated(f"mark {seen.token} came back {missing}")
-        for table in sorted(t for t, chunk in window.chunks.items() if chunk.kind == "whole"):
-            if self._place(window, table) is None:
-                self._give_up(table, "transactions became visible in another order than they were logged")
+        for table in sorted(window.tables):
+            if window.place(table) is None:
+                self._read_less(table)
+                self._give_up(table, "what it saw is no beginning of what was logged")
         if window.chunks:
             self._release_window(window)
         self._tail.reach(seen.position)
 
-    def _place(self, window: Window, table: TableId) -> int | None:
-        """How many of the held transactions come before a table's chunk."""
-        if window.chunks[table].kind != "whole":
-            return 0
-        return place_of_whole(table, window.held, window.reads[table].visibilities[0])
-
     def _release_window(self, window: Window) -> None:
-        places = {table: self._place(window, table) or 0 for table in window.reads}
+        places = {table: window.place(table) or 0 for table in window.reads}
         rest, count = window.held, 0
         for table in sorted(places, key=lambda t: (places[t], t)):
             before, rest = split_runs(rest, places[table] - count)
@@ -462,15 +458,21 @@ class Interleave:
     def _give_up_overflow(self, window: Window) -> None:
         """Too much is held: read less at a time."""
         for table in sorted(window.tables):
-            known, work, kind = self._progress.tables[table], self._work[table], window.chunks[table].kind
+            work, kind = self._work[table], window.chunks[table].kind
             work.overflows += 1
-            work.keys_max = max(1, work.keys_max // 2) if kind == "keys" else work.keys_max
-            if kind == "range":
-                self._set(table, replace(known, size=max(1, known.size // 2)))
+            self._read_less(table)
             self._give_up(table, "too much was held", bytes=window.held_bytes)
             if kind == "whole" and work.overflows >= WHOLE_TRIES_MAX:
                 reason = f"more than {self._limits.held_bytes_max} bytes were written while the table was read whole"
                 self._stop(table, "failed", f"{reason}; raise held_bytes_max, or read it in a quiet hour")
+
+    def _read_less(self, table: TableId) -> None:
+        """Halve the next chunk of a table."""
+        known, work = self._progress.tables[table], self._work[table]
+        if known.exhausted:
+            work.keys_max = max(1, work.keys_max // 2)
+        else:
+            self._set(table, replace(known, size=max(1, known.size // 2)))
 
     def _leave_window(self, table: TableId) -> None:
         """Take a table's chunk out of the window, if it is in; what was held only for it goes on."""

@@ -85,6 +85,19 @@ class Window:
             return "shape changed in the window"
         return None
 
+    def place(self, table: TableId) -> int | None:
+        """How many of the held transactions come before the table's chunk; None: it has no right place.
+
+        At low, before all of them, wherever a replay of what the chunk has seen already does no harm. It does harm
+        to a table without a key, whose rows a replay cannot find. And a key change that omits columns takes them
+        from the row of its old key: replayed over a chunk, it would take them from whatever row has that key by now.
+        Then the chunk must stand exactly between what its snapshots saw and what they did not.
+        """
+        if self.chunks[table].kind != "whole" and all(run.moved_keys(table) is None for run in self.held):
+            return 0
+        places = {place_between(table, self.held, v) for v in self.reads[table].visibilities}
+        return places.pop() if len(places) == 1 else None
+
     def hidden(self, table: TableId) -> int:
         """How many transactions that the stream delivered before low the table's chunk did not see."""
         if self.before is None or table not in self.reads:
@@ -92,12 +105,11 @@ class Window:
         return max((len(v.hidden(self.before)) for v in self.reads[table].visibilities), default=0)
 
 
-def place_of_whole(table: TableId, held: Sequence[Transactions], visibility: Visibility) -> int | None:
-    """How many held transactions come before a chunk that shows all of a table without a key.
+def place_between(table: TableId, held: Sequence[Transactions], visibility: Visibility) -> int | None:
+    """How many held transactions come before a chunk, so that it stands behind every one that touches its table and
+    that the snapshot saw, and before every one that it did not see.
 
-    Its rows have no key by which a replay would find them, so they must stand behind every transaction that the
-    snapshot saw and before every one that it did not. None: there is no such place, because commits became visible
-    in another order than they were logged; read it again.
+    None: there is no such place, because commits became visible in another order than they were logged.
     """
     place = start = 0
     hidden = False
