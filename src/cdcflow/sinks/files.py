@@ -202,16 +202,16 @@ class FileLog:
 
     # ── sealing ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def seal_due(self, now: float) -> bool:
+    def seal_due(self, now_s: float) -> bool:
         """Whether the journal should be rolled now, by its bytes or by the age of its first rows.
 
-        `now` is a monotonic clock's seconds. False while something is appended that no cut has covered.
+        `now_s` is a monotonic clock's seconds. False while something is appended that no cut has covered.
         """
         if not self._rolls():
             return False
         if self._rows_since is None:
-            self._rows_since = now
-        aged = now - self._rows_since >= self._settings.age_max
+            self._rows_since = now_s
+        aged = now_s - self._rows_since >= self._settings.age_max
         return aged or self._end + self._attached_bytes >= self._settings.bytes_max
 
     def roll(self) -> bool:

@@ -114,6 +114,15 @@ class MemoryLog:
                     found = keys if found is None else found.union(keys)
         return found.distinct() if found is not None else None
 
+    def seal_due(self, now_s: float) -> bool:
+        return False
+
+    def roll(self) -> bool:
+        return False
+
+    def seal_pending(self) -> None:
+        """There is nothing to seal in memory."""
+
     def close(self) -> None:
         if not self._closed and self._memory.epoch == self.epoch:
             self.sync()
