@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ def demo(
     from cdcflow.cli.demo.screen import Screen
     from cdcflow.cli.demo.story import Story, new_directory
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM leaves nothing running either
     place = new_directory(directory)
     screen = Screen()
     with screen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from dataclasses import asdict, is_dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
+import structlog
 import typer
 
 from cdcflow.cli import output
@@ -45,6 +47,7 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
     """A function that merges once; Spark is imported and started here."""
     from cdcflow.spark.session import session
 
+    structlog.configure(logger_factory=structlog.WriteLoggerFactory(sys.stderr))  # stdout is for the report
     spark = session(name="cdcflow merge")
     from cdcflow.spark.job import merge as job
 

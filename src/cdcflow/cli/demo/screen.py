@@ -90,13 +90,13 @@ class Screen:
         written = f"writer {output.number(sum(self._writer.values()))} transactions"
         if not status:
             return f"{written} | no daemon runs"
-        window = status.get("window")
+        events: Mapping[str, int] = status.get("events") or {}
         parts = [
             written,
             f"cut {status.get('cut', 0)}",
             f"{output.number(status.get('rows_per_second', 0))} rows/s",
             f"lag {output.size(status.get('lag_bytes'))}",
-            f"window {window}" if window else "no window open",
+            f"{events.get('window closed', 0)} windows",
         ]
         return " | ".join(parts)
 

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from cdcflow.cli.demo import flights, proof
 from cdcflow.cli.demo.screen import Screen
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SourceUnavailable
@@ -35,8 +37,9 @@ FLIGHTS = "public.flights"
 BACKFILL_S = 9.0
 """How long the backfill of the flights is stretched to (by its rate limit), so that one can watch it and kill it."""
 KILL_AT = 0.3
-WRITES_PER_SECOND = 150.0
-PATIENCE_S = 90.0
+WRITES_PER_SECOND = 100.0
+PATIENCE_S = 120.0
+"""So long the demo waits for any one thing before it says that it does not come."""
 
 
 @dataclass
@@ -78,12 +81,15 @@ class Story:
     def play(self) -> Outcome:
         """Play all acts. Whatever goes wrong ends up in the outcome's failures; nothing is left running."""
         began = time.monotonic()
-        try:
-            self._play()
-        except (CdcflowError, Unexpected) as error:
-            self.outcome.failures.append(f"{type(error).__name__}: {error}")
-        finally:
-            self._children.end()
+        with (self._directory / "merge.log").open("a") as log:
+            structlog.configure(logger_factory=structlog.WriteLoggerFactory(log))
+            try:
+                self._play()
+            except (CdcflowError, Unexpected) as error:
+                self.outcome.failures.append(f"{type(error).__name__}: {error}")
+            finally:
+                self._children.end()
+                structlog.reset_defaults()
         self.outcome.seconds = round(time.monotonic() - began, 1)
         (self._directory / "demo.json").write_text(json.dumps(asdict(self.outcome), indent=1) + "\n")
         return self.outcome
@@ -241,6 +247,7 @@ class Children:
         self._directory = directory
         self._writer: subprocess.Popen[bytes] | None = None
         self._daemon: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
 
     def start_writer(self, url: str) -> None:
         command = [sys.executable, "-m", "cdcflow.cli.demo.writer", url, str(WRITES_PER_SECOND)]
@@ -248,6 +255,22 @@ class Children:
 
     def start_daemon(self, config: Path) -> None:
         self._daemon = self._start([sys.executable, "-m", "cdcflow.cli", "run", "--config", str(config)], "daemon.log")
+        self._watch(self._daemon.pid)
+
+    def _watch(self, pid: int) -> None:
+        """The daemon would try for ever to reach its server again if we were killed: a shell that reads from a pipe
+        which only we hold ends it then."""
+        self._watcher = subprocess.Popen(  # noqa: S603 - fixed program
+            ["/bin/sh", "-c", f'read -r word; [ -n "$word" ] || kill -KILL {pid}'],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def _unwatch(self) -> None:
+        if self._watcher is not None:
+            self._watcher.kill()
+            self._watcher.communicate()
+            self._watcher = None
 
     def _start(self, command: list[str], output: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         # A session of its own: Ctrl-C in the terminal reaches the demo only, which then ends its children in order.
@@ -271,6 +294,7 @@ class Children:
         return {}
 
     def kill_daemon(self) -> None:
+        self._unwatch()
         if self._daemon is not None:
             self._daemon.kill()
             self._daemon.wait()
@@ -281,6 +305,7 @@ class Children:
         daemon, self._daemon = self._daemon, None
         if daemon is None:
             raise SourceUnavailable("no daemon runs")
+        self._unwatch()
         began = time.monotonic()
         daemon.send_signal(signal.SIGTERM)
         code = daemon.wait(PATIENCE_S)
@@ -299,6 +324,7 @@ class Children:
 
     def end(self) -> None:
         """End what still runs, at once."""
+        self._unwatch()
         for process in (self._writer, self._daemon):
             if process is not None:
                 process.kill()
