@@ -22,6 +22,7 @@ from psycopg import pq
 
 from cdcflow import wiring
 from cdcflow.changelog import reader
+from cdcflow.changelog.checking import check
 from cdcflow.config import Config
 from cdcflow.testing.postgres import PostgresServer
 
@@ -123,7 +124,7 @@ def bench_drain(rounds: int, rows: int, per_transaction: int) -> list[harness.Re
         settings = config(server, Path(folder))
         with server.connect(autocommit=True) as conn:
             conn.execute(TABLE)
-        capture_until(settings, 0)
+        wiring.capture(settings, once=True).run()  # makes slot and publication; the table is empty
         with server.connect(autocommit=True) as conn:
             slot = conn.execute("SELECT slot_name FROM pg_replication_slots").fetchone()[0]
             publication = conn.execute("SELECT pubname FROM pg_publication").fetchone()[0]
@@ -139,10 +140,12 @@ def bench_drain(rounds: int, rows: int, per_transaction: int) -> list[harness.Re
                 end = str(conn.execute("SELECT pg_logical_emit_message(true, 'bench', 'end')").fetchone()[0])
                 lsn = _lsn(end)
                 conn.execute("SELECT pg_switch_wal()")
+                print(f"  backlog of {rows:,} made", flush=True)
                 drained, seen = drain_to_nowhere(server, slot, publication, lsn)
                 assert seen == rows, f"drained {seen} of {rows} changes"
                 received = recvlogical(server, slot, publication, text)
                 took = capture_until(settings, lsn)
+                print(f"  drained {drained:.2f} s, pg_recvlogical {received:.2f} s, captured {took:.2f} s", flush=True)
                 if number:  # the first round warms up
                     limits.append(rows / drained)
                     peers.append(rows / received)
@@ -192,8 +195,8 @@ def copy_to_nowhere(server: PostgresServer) -> float:
 
 
 def _verified(log: Path, rows: int) -> None:
-    findings = reader.check(log)
-    assert findings.ok, f"the log does not hold: {findings}"
+    report = check(log)
+    assert report.is_whole, f"the log does not hold: {report.faults}"
     checkpoint = reader.newest_checkpoint(log)
     assert checkpoint is not None
     assert checkpoint.next_offset - 1 == rows, f"{checkpoint.next_offset - 1} rows in the log, {rows} expected"
