@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tests.simulation.capture import Faults
 
+from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.machine import Interleave
 from cdcflow.interleave.messages import ChunkRead, Input, MarkSeen, Transactions
@@ -64,20 +65,15 @@ class AcknowledgesHeld(Interleave):
             self._tail.reach(run.last_position)
 
 
-class NoMovedRows(Interleave):
-    def _remember_partial(self, run: Transactions) -> None:
-        pass
+def remembers_nothing(backlog: Backlog, run: Transactions) -> None:
+    """A `Backlog.remember_partial` that leaves rows that moved to their fate."""
 
 
-class NoMovedKeysLater(Interleave):
-    """Nothing is remembered after the last range chunk, key changes included."""
-
-    def _remember_partial(self, run: Transactions) -> None:
-        before = {t: w.keys for t, w in self._work.items()}
-        super()._remember_partial(run)
-        for table, work in self._work.items():
-            if table in before and self._progress.tables[table].exhausted:
-                work.keys = before[table]
+def remembers_ranges_only(backlog: Backlog, run: Transactions) -> None:
+    """A `Backlog.remember_partial` for which all is said after the last range chunk, key changes included."""
+    for table, known in backlog.progress.tables.items():
+        if backlog._work[table].collecting and not known.exhausted:
+            backlog._work[table].remember(run.partial_keys(table))
 
 
 class ForgetsAtOnce(Interleave):
@@ -124,14 +120,14 @@ PLANTED: dict[str, Faults] = {
     "ack before fsync": Faults(acknowledges_cuts=True),
     "ack of a held transaction": Faults(machine=AcknowledgesHeld),
     "unchanged taken for NULL": Faults(unchanged_as_null=True),
-    "no re-read of moved partial rows": Faults(machine=NoMovedRows),
+    "no re-read of moved partial rows": Faults(patch=(Backlog, "remember_partial", remembers_nothing)),
     "resume that skips one transaction": Faults(skips_after_restart=1),
     "resume that repeats one": Faults(skips_after_restart=-1),
 }
 """The eleven that must be found."""
 
 MORE: dict[str, Faults] = {
-    "key changes after the last range forgotten": Faults(machine=NoMovedKeysLater),
+    "key changes after the last range forgotten": Faults(patch=(Backlog, "remember_partial", remembers_ranges_only)),
     "delivered ids forgotten by a newer look": Faults(machine=ForgetsAtOnce),
     "held transactions overtaken": Faults(machine=ReleasesInFront),
     "whole chunk placed at low": Faults(patch=(Window, "place", at_low("whole"))),

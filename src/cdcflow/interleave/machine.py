@@ -42,9 +42,10 @@ arrive after their window was given up, which are ignored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from cdcflow.errors import InvariantViolated
+from cdcflow.interleave.backlog import Backlog, Limits
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.messages import (
     Adjust,
@@ -64,7 +65,6 @@ from cdcflow.interleave.messages import (
     MarkWritten,
     Pause,
     Planned,
-    PlanTable,
     ReadChunk,
     Resume,
     Shape,
@@ -81,65 +81,14 @@ from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
 from cdcflow.model.table import TableId
 
-KEYS_UNSORTED_MAX = 10_000
-WHOLE_TRIES_MAX = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How the machine may use the source and memory.
-
-    `rows_per_second_max` is per table, 0: no limit. `backfill_new`: a table that was never captured is read at once;
-    else it waits for a `Backfill`. `retry_pause_us` is how long a chunk that did not work out waits.
-    """
-
-    chunks_per_window: int = 2
-    chunk_time_target_s: float = 0.2
-    chunk_rows_max: int = 200_000
-    keys_per_chunk: int = 10_000
-    rows_per_second_max: int = 0
-    held_bytes_max: int = 64 << 20
-    delivered_max: int = 1 << 16
-    retry_pause_us: int = 200_000
-    backfill_new: bool = True
-
-
-@dataclass(slots=True)
-class _Work:
-    """What the machine knows of a table beside its stored progress.
-
-    `collecting`: a plan was asked for and the table is not done, so keys of partial rows are remembered in `keys`.
-    `planning`: the generation for which a plan is under way, 0 for none.
-    """
-
-    keys_max: int
-    not_before_us: int = 0
-    planning: int = 0
-    collecting: bool = False
-    keys: KeySet | None = None
-    compact_at: int = KEYS_UNSORTED_MAX
-    overflows: int = 0
-
-    def remember(self, keys: KeySet | None) -> None:
-        if keys is None or not len(keys):
-            return
-        self.keys = keys if self.keys is None else self.keys.union(keys)
-        if len(self.keys) > self.compact_at:
-            self.keys = self.keys.distinct()
-            self.compact_at = max(KEYS_UNSORTED_MAX, 2 * len(self.keys))
-
-    def take_keys(self) -> KeySet:
-        assert self.keys is not None  # noqa: S101 - only asked for when there are some
-        taken, rest = self.keys.distinct().take(self.keys_max)
-        self.keys = rest if len(rest) else None
-        return taken
+__all__ = ["Interleave", "Limits"]
 
 
 @dataclass(slots=True)
 class _Tail:
     """The end of the change log: the numbers that come next, and the position of everything before."""
 
-    next_offset: int
+    next_offset: Offset
     next_transaction: int
     cut: int
     position: Position | None
@@ -149,8 +98,8 @@ class _Tail:
     def append(self, run: Transactions) -> None:
         """Transactions without rows leave no trace in the log and get no number."""
         if run.rows:
-            self.effects.append(Append(run, Offset(self.next_offset), self.next_transaction))
-            self.next_offset += run.rows
+            self.effects.append(Append(run, self.next_offset, self.next_transaction))
+            self.next_offset = Offset(self.next_offset + run.rows)
             self.next_transaction += run.transactions
 
     def reach(self, position: Position) -> None:
@@ -189,15 +138,7 @@ class Interleave:
         self._now_us = 0
         self._asks: list[Effect] = []
         stored = Progress.from_json(checkpoint.progress)
-        self._progress = Progress(dict(self._taken_up(stored, tables)))
-        self._progress_json: dict[str, object] | None = None
-        self._changed = self._progress != stored
-        self._queue: list[TableId] = self._queued()
-        self._work = {table: _Work(limits.keys_per_chunk) for table in self._progress.tables}
-        for table, known in self._progress.tables.items():
-            self._work[table].collecting = known.active and known.plan is not None
-            if self._work[table].collecting:
-                self._work[table].remember(partial.get(table))
+        self._backlog = Backlog(stored, tables, limits, checkpoint.next_offset, partial)
 
     def step(self, given: Input) -> list[Effect]:
         """Take one input and say what to do, in this order. What goes to the log comes first.
@@ -210,7 +151,7 @@ class Interleave:
             self._open_window()
         if self._delivered.wants_look():
             self._asks.append(TakeSnapshot())
-        if self._tail.due or (self._changed and not self._holding):
+        if self._tail.due or (self._backlog.changed and not self._holding):
             self._cut()
         effects = self._tail.effects + self._asks
         self._tail.effects, self._asks = [], []
@@ -219,7 +160,7 @@ class Interleave:
     @property
     def progress(self) -> Progress:
         """How far each table is. May be asked for from any thread."""
-        return self._progress
+        return self._backlog.progress
 
     def _take(self, given: Input) -> None:
         match given:
@@ -248,11 +189,9 @@ class Interleave:
                     self._delivered.forget()
             case Backfill(tables):
                 for table in tables:
-                    self._begin_generation(table)
-            case Pause(table) | Resume(table) | Cancel(table) | Forget(table):
+                    self._order(given, table)
+            case Pause(table) | Resume(table) | Cancel(table) | Forget(table) | Adjust(table):
                 self._order(given, table)
-            case Adjust():
-                self._adjust(given)
 
     # ── the stream ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -264,7 +203,7 @@ class Interleave:
         if not run.transactions:
             return
         self._delivered.add(run.xids)
-        self._remember_partial(run)
+        self._backlog.remember_partial(run)
         window = self._window
         if window is None or window.before is None:
             self._release(run)
@@ -286,13 +225,6 @@ class Interleave:
     def _release(self, run: Transactions) -> None:
         self._tail.append(run)
         self._tail.reach(run.last_position)
-
-    def _remember_partial(self, run: Transactions) -> None:
-        for table in self._queue:
-            work = self._work[table]
-            if work.collecting:
-                exhausted = self._progress.tables[table].exhausted
-                work.remember(run.moved_keys(table) if exhausted else run.partial_keys(table))
 
     def _mark_seen(self, seen: MarkSeen) -> None:
         number = window_number(seen.token, self._epoch)
@@ -325,7 +257,7 @@ class Interleave:
             raise InvariantViolated(f"mark {seen.token} came back {missing}")
         for table in sorted(window.tables):
             if window.place(table) is None:
-                self._read_less(table)
+                self._backlog.read_less(table)
                 self._give_up(table, "what it saw is no beginning of what was logged")
         if window.chunks:
             self._release_window(window)
@@ -338,65 +270,41 @@ class Interleave:
             before, rest = split_runs(rest, places[table] - count)
             count = places[table]
             self._append_all(before)
-            self._append_chunk(window.reads[table])
+            self._append_all(run for run in (window.reads[table].run,) if run is not None)
         self._append_all(rest)
         self._tell("window closed", window=window.number, chunks=len(window.reads), held=len(window.held))
         self._close_window()
         for table, read in window.reads.items():
-            self._count_in(table, read)
+            self._backlog.count_in(read, self._now_us)
+            if self._backlog.is_read(table):
+                self._stop(table, "done")
 
     def _append_all(self, runs: Iterable[Transactions]) -> None:
         for run in runs:
             self._tail.append(run)
 
-    def _append_chunk(self, read: ChunkRead) -> None:
-        if read.run is not None:
-            self._tail.append(read.run)
-
     # ── the window ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _open_window(self) -> None:
         """Plan the tables whose turn it is, and open a window for the chunks of those that have a plan."""
+        low, high = (token(self._epoch, self._windows + 1, end) for end in ("low", "high"))
         chunks: dict[TableId, Chunk] = {}
         turns = 0
-        for table in self._queue:
-            known, work = self._progress.tables[table], self._work[table]
-            if known.state == "paused" or work.not_before_us > self._now_us:
-                continue
-            if known.exhausted and work.keys is None:
-                self._finish_table(table)
+        for table in self._backlog.turns(self._now_us):
+            if self._backlog.is_read(table):
+                self._stop(table, "done")
                 continue
             if turns == self._limits.chunks_per_window:
                 break
             turns += 1
-            if known.plan is None:
-                self._plan(table)
-            else:
-                chunks[table] = self._chunk(table, token(self._epoch, self._windows + 1, "low"))
+            if (chunk := self._backlog.chunk(table, low)) is not None:
+                chunks[table] = chunk
+            elif (plan := self._backlog.plan(table, self._tail.next_offset)) is not None:
+                self._asks.append(plan)
         if chunks:
             self._windows += 1
-            low, high = (token(self._epoch, self._windows, end) for end in ("low", "high"))
             self._window = Window(self._windows, low, high, chunks)
             self._asks.append(WriteMark(low))
-
-    def _plan(self, table: TableId) -> None:
-        known, work = self._progress.tables[table], self._work[table]
-        if work.planning == known.generation:
-            return
-        if not work.collecting:
-            # From here on every row that exists is either within the plan's bound or will be in a change after this.
-            work.collecting, work.keys = True, None
-            self._set(table, replace(known, since=Offset(self._tail.next_offset)))
-        work.planning = known.generation
-        self._asks.append(PlanTable(table, known.generation))
-
-    def _chunk(self, table: TableId, low: Token) -> Chunk:
-        known = self._progress.tables[table]
-        assert known.plan is not None  # noqa: S101 - the caller has looked
-        about = (table, known.generation, known.chunks + 1, known.plan, known.cursor)
-        if known.exhausted:
-            return Chunk(*about, size=0, low=low, kind="keys", keys=self._work[table].take_keys())
-        return Chunk(*about, size=known.size, low=low, kind="whole" if known.whole else "range")
 
     def _mark_written(self, mark: Token) -> None:
         number = window_number(mark, self._epoch)
@@ -423,11 +331,12 @@ class Interleave:
         if table in window.reads or not window.low_written:
             raise InvariantViolated(f"chunk {chunk.number} of {table} was read twice, or before its low mark")
         if read.rewritten:
-            self._rewritten(table)
+            self._give_up(table, "the table was rewritten")
+            self._backlog.rewritten(table)
             return
         if read.run is None or (chunk.kind == "whole" and len(read.visibilities) != 1):
             raise InvariantViolated(f"chunk {chunk.number} of {table} ({chunk.kind}) came without rows or snapshot")
-        self._adapt_size(read)
+        self._backlog.adapt_size(read)
         window.reads[table] = read
         for visibility in read.visibilities:
             self._delivered.seen(visibility)
@@ -450,38 +359,26 @@ class Interleave:
 
     def _give_up(self, table: TableId, reason: str, **fields: object) -> None:
         """Take a table's chunk out of the window; it is read again after a pause."""
-        self._work[table].not_before_us = self._now_us + self._limits.retry_pause_us
         assert self._window is not None  # noqa: S101 - only chunks of an open window are given up
+        self._backlog.wait(table, self._now_us)
         self._tell("chunk given up", window=self._window.number, table=str(table), reason=reason, **fields)
         self._leave_window(table)
 
     def _give_up_overflow(self, window: Window) -> None:
         """Too much is held: read less at a time."""
         for table in sorted(window.tables):
-            work, kind = self._work[table], window.chunks[table].kind
-            work.overflows += 1
-            self._read_less(table)
+            smaller = self._backlog.overflowed(table)
             self._give_up(table, "too much was held", bytes=window.held_bytes)
-            if kind == "whole" and work.overflows >= WHOLE_TRIES_MAX:
+            if not smaller:
                 reason = f"more than {self._limits.held_bytes_max} bytes were written while the table was read whole"
                 self._stop(table, "failed", f"{reason}; raise held_bytes_max, or read it in a quiet hour")
-
-    def _read_less(self, table: TableId) -> None:
-        """Halve the next chunk of a table."""
-        known, work = self._progress.tables[table], self._work[table]
-        if known.exhausted:
-            work.keys_max = max(1, work.keys_max // 2)
-        else:
-            self._set(table, replace(known, size=max(1, known.size // 2)))
 
     def _leave_window(self, table: TableId) -> None:
         """Take a table's chunk out of the window, if it is in; what was held only for it goes on."""
         window = self._window
         if window is None or table not in window.chunks:
             return
-        chunk = window.drop(table)
-        if chunk.keys is not None and self._work[table].collecting:
-            self._work[table].remember(chunk.keys)
+        self._backlog.put_back(window.drop(table))
         for run in window.passing():
             self._release(run)
         if window.chunks:
@@ -495,195 +392,57 @@ class Interleave:
 
     # ── the tables ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _taken_up(self, stored: Progress, tables: Mapping[TableId, Shape]) -> Iterable[tuple[TableId, TableProgress]]:
-        """The stored progress, as it is for the tables that are captured now (O05)."""
-        for table, known in stored.tables.items():
-            if table in tables:
-                incarnation = getattr(tables[table], "incarnation", known.incarnation)
-                same = known.state != "forgotten" and known.incarnation == incarnation
-                yield table, known if same else self._next_generation(known, incarnation)
-            else:
-                yield table, replace(known, state="forgotten", plan=None, cursor=None)
-        for table in sorted(tables.keys() - stored.tables.keys()):
-            new = TableProgress("cancelled", 0, Offset(0), reason="not asked for: run a backfill")
-            incarnation = getattr(tables[table], "incarnation", 0)
-            asked = self._limits.backfill_new
-            yield table, self._next_generation(new, incarnation) if asked else replace(new, incarnation=incarnation)
-
-    def _next_generation(self, known: TableProgress, incarnation: int) -> TableProgress:
-        return TableProgress(
-            "waiting",
-            known.generation + 1,
-            since=Offset(self._tail.next_offset),
-            incarnation=incarnation,
-            priority=known.priority,
-            rows_per_second_max=known.rows_per_second_max,
-        )
-
-    def _set(self, table: TableId, progress: TableProgress) -> None:
-        """Change a table's progress. A new state deserves a cut of its own; the rest goes with the next one."""
-        before = self._progress.tables.get(table)
-        self._changed = self._changed or before is None or before.state != progress.state
-        self._progress = Progress({**self._progress.tables, table: progress})
-        self._progress_json = None
-        if before is None or (before.active, before.priority) != (progress.active, progress.priority):
-            self._queue = self._queued()
-
-    def _queued(self) -> list[TableId]:
-        """The tables with chunks to read, in the order in which they get their turn."""
-        tables = self._progress.tables
-        return sorted((t for t, p in tables.items() if p.active), key=lambda t: (-tables[t].priority, t))
-
     def _planned(self, planned: Planned) -> None:
-        table = planned.table
-        known = self._progress.tables.get(table)
-        if known is None or planned.generation > known.generation:
-            raise InvariantViolated(f"{table} was planned for generation {planned.generation}, but nobody asked for it")
-        work = self._work[table]
-        if work.planning == planned.generation:
-            work.planning = 0
-        if planned.generation != known.generation or known.state != "waiting" or known.plan is not None:
-            return
-        self._set(
-            table,
-            replace(
-                known,
-                state="reading",
-                plan=planned.plan,
-                size=max(1, planned.size),
-                units=planned.units,
-                incarnation=getattr(planned.shape, "incarnation", known.incarnation),
-                whole=planned.whole,
-            ),
-        )
-        self._tell("table planned", table=str(table), generation=known.generation, units=planned.units)
+        if self._backlog.planned(planned):
+            about = {"table": str(planned.table), "generation": planned.generation, "units": planned.units}
+            self._tell("table planned", **about)
 
-    def _adapt_size(self, read: ChunkRead) -> None:
-        """Aim at the time target, by at most twice up or four times down, and stay under the rows that are allowed."""
-        known = self._progress.tables[read.chunk.table]
-        if read.chunk.kind != "range" or read.run is None:
-            return
-        seconds = max(read.seconds, 1e-6)
-        size = read.chunk.size * min(2.0, max(0.25, self._limits.chunk_time_target_s / seconds))
-        units = read.units_done - known.units_done
-        if units > 0 and read.run.rows:
-            rate = self._rate(known)
-            rows_max = min(self._limits.chunk_rows_max, rate) if rate else self._limits.chunk_rows_max
-            size = min(size, rows_max * units / read.run.rows)
-        self._set(read.chunk.table, replace(known, size=max(1, int(size))))
-
-    def _rate(self, known: TableProgress) -> int:
-        return self._limits.rows_per_second_max if known.rows_per_second_max is None else known.rows_per_second_max
-
-    def _count_in(self, table: TableId, read: ChunkRead) -> None:
-        """A chunk is in the log: the table goes on behind it."""
-        known, work, chunk = self._progress.tables[table], self._work[table], read.chunk
-        assert read.run is not None  # noqa: S101 - looked at when it came
-        rows = read.run.rows - (chunk.kind == "whole")  # the truncate that a whole chunk begins with is no row
-        if rate := self._rate(known):
-            work.not_before_us = max(work.not_before_us, self._now_us) + rows * 1_000_000 // rate
-        work.overflows = 0
-        at_end = known.exhausted or chunk.kind == "whole" or read.exhausted
-        self._set(
-            table,
-            replace(
-                known,
-                rows=known.rows + rows,
-                chunks=chunk.number,
-                cursor=known.cursor if chunk.kind == "keys" else read.reached,
-                units_done=known.units_done if chunk.kind == "keys" else read.units_done,
-                exhausted=at_end,
-            ),
-        )
-        if at_end and work.keys is None:
-            self._finish_table(table)
-
-    def _finish_table(self, table: TableId) -> None:
-        self._stop(table, "done", None)
-
-    def _stop(self, table: TableId, state: State, reason: str | None) -> None:
-        """A generation ends here, one way or the other."""
-        known, work = self._progress.tables[table], self._work[table]
-        work.collecting, work.keys, work.planning = False, None, 0
-        self._set(table, replace(known, state=state, reason=reason, plan=None, cursor=None))
+    def _stop(self, table: TableId, state: State, reason: str | None = None) -> None:
+        """A table's generation ends here, one way or the other."""
+        self._backlog.stop(table, state, reason)
         self._leave_window(table)
+        known = self._backlog.progress.tables[table]
         self._tell(f"table {state}", table=str(table), generation=known.generation, rows=known.rows, reason=reason)
 
-    def _rewritten(self, table: TableId) -> None:
-        """The table is no longer what was planned (W27): from the start again. Keys and `since` stay as they are."""
-        known, work = self._progress.tables[table], self._work[table]
-        self._give_up(table, "the table was rewritten")
-        work.planning = 0
-        self._set(
-            table,
-            replace(known, state="waiting", plan=None, cursor=None, units_done=0, rows=0, exhausted=False),
-        )
-
     def _chunk_failed(self, failed: ChunkFailed) -> None:
-        window = self._window
+        inside = frozenset() if self._window is None else self._window.tables
         if failed.table is None:
-            for table in sorted(window.tables) if window is not None else ():
+            for table in sorted(inside):
                 self._give_up(table, failed.reason)
             return
-        known = self._progress.tables.get(failed.table)
+        known = self._backlog.get(failed.table)
         if known is None or not known.active:
             return
-        work = self._work[failed.table]
-        work.planning = 0
         if not failed.retry:
             self._stop(failed.table, "failed", failed.reason)
-        elif window is not None and failed.table in window.chunks:
+        elif failed.table in inside:
             self._give_up(failed.table, failed.reason)
         else:
-            work.not_before_us = self._now_us + self._limits.retry_pause_us
+            self._backlog.plan_failed(failed.table)
+            self._backlog.wait(failed.table, self._now_us)
             self._tell("table waits", table=str(failed.table), reason=failed.reason)
 
-    # ── people ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _begin_generation(self, table: TableId) -> None:
-        known = self._progress.tables.get(table, TableProgress("cancelled", 0, Offset(0)))
-        if known.state == "forgotten":
-            self._tell("order ignored", order="backfill", table=str(table), reason="not captured")
-            return
-        self._work.setdefault(table, _Work(self._limits.keys_per_chunk)).collecting = False
-        self._leave_window(table)
-        self._work[table] = _Work(self._limits.keys_per_chunk)
-        self._set(table, self._next_generation(known, known.incarnation))
-        self._changed = True
-        self._tell("backfill ordered", table=str(table), generation=known.generation + 1)
-
-    def _order(self, order: Pause | Resume | Cancel | Forget, table: TableId) -> None:
-        known = self._progress.tables.get(table)
-        match order, known:
+    def _order(self, order: Backfill | Pause | Resume | Cancel | Adjust | Forget, table: TableId) -> None:
+        """What people want of one table. An order that does not fit its state is ignored, and said so."""
+        match order, self._backlog.get(table):
+            case Backfill(), known if known is None or known.state != "forgotten":
+                if known is not None:
+                    self._leave_window(table)
+                self._backlog.begin_generation(table, self._tail.next_offset)
             case Pause(), TableProgress(state="waiting" | "reading"):
                 self._leave_window(table)
-                self._set(table, replace(known, state="paused"))
+                self._backlog.pause(table)
             case Resume(), TableProgress(state="paused"):
-                self._set(table, replace(known, state="reading" if known.plan is not None else "waiting"))
+                self._backlog.resume(table)
             case Cancel(), TableProgress(active=True):
                 self._stop(table, "cancelled", "cancelled by order")
             case Forget(), TableProgress():
-                self._stop(table, "forgotten", None)
-            case _:
-                state = "unknown" if known is None else known.state
-                name = type(order).__name__.lower()
-                self._tell("order ignored", order=name, table=str(table), reason=f"the table is {state}")
-
-    def _adjust(self, adjust: Adjust) -> None:
-        known = self._progress.tables.get(adjust.table)
-        if known is None:
-            self._tell("order ignored", order="adjust", table=str(adjust.table), reason="the table is unknown")
-            return
-        rate = adjust.rows_per_second_max
-        self._set(
-            adjust.table,
-            replace(
-                known,
-                priority=known.priority if adjust.priority is None else adjust.priority,
-                rows_per_second_max=known.rows_per_second_max if rate is None else rate,
-            ),
-        )
-        self._changed = True
+                self._stop(table, "forgotten")
+            case Adjust(), TableProgress():
+                self._backlog.adjust(order)
+            case _, known:
+                name, state = type(order).__name__.lower(), "unknown" if known is None else known.state
+                self._tell("order ignored", order=name, table=str(table), state=state)
 
     # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -691,13 +450,9 @@ class Interleave:
         tail = self._tail
         if tail.position is None:  # the source was never read: there is nothing to stand behind
             return
-        if self._progress_json is None:
-            self._progress_json = self._progress.to_json()
         tail.cut += 1
-        tail.effects.append(
-            Cut(tail.cut, tail.position, Offset(tail.next_offset), tail.next_transaction, self._progress_json)
-        )
-        tail.due = self._changed = False
+        tail.effects.append(Cut(tail.cut, tail.position, tail.next_offset, tail.next_transaction, self._backlog.json()))
+        tail.due = self._backlog.changed = False
 
     def _tell(self, event: str, **fields: object) -> None:
         self._asks.append(Told(event, tuple(fields.items())))

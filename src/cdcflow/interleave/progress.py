@@ -8,7 +8,7 @@ of the rows from `since` on that came with unchanged columns.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from cdcflow.model.position import Offset
@@ -63,7 +63,7 @@ class TableProgress:
         return self.state in ("waiting", "reading", "paused")
 
 
-_FIELDS = frozenset(f.name for f in fields(TableProgress))
+_FIELDS = tuple(f.name for f in fields(TableProgress))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,11 @@ class Progress:
         return {
             "version": PROGRESS_VERSION,
             "tables": {
-                str(table): {"schema": table.schema, "name": table.name, **asdict(known)}
+                str(table): {
+                    "schema": table.schema,
+                    "name": table.name,
+                    **{name: getattr(known, name) for name in _FIELDS},
+                }
                 for table, known in self.tables.items()
             },
         }

@@ -1,0 +1,317 @@
+"""Which tables are still to be read, how far each one is, and what comes next for it.
+
+Nothing here knows of windows, marks or the stream's order; that is `cdcflow.interleave.machine`. This is the owner of
+the stored progress, and of what is known of a table beside it: the keys that must be read again, pauses, the plan under
+way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from cdcflow.errors import InvariantViolated
+from cdcflow.interleave.messages import Adjust, Chunk, ChunkRead, Planned, PlanTable, Shape, Transactions
+from cdcflow.interleave.progress import Progress, State, TableProgress
+from cdcflow.model.change import KeySet
+from cdcflow.model.position import Offset, Token
+from cdcflow.model.table import TableId
+
+KEYS_UNSORTED_MAX = 10_000
+WHOLE_TRIES_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How the machine may use the source and memory.
+
+    `rows_per_second_max` is per table, 0: no limit. `backfill_new`: a table that was never captured is read at once;
+    else it waits for a `Backfill`. `retry_pause_us` is how long a chunk that did not work out waits.
+    """
+
+    chunks_per_window: int = 2
+    chunk_time_target_s: float = 0.2
+    chunk_rows_max: int = 200_000
+    keys_per_chunk: int = 10_000
+    rows_per_second_max: int = 0
+    held_bytes_max: int = 64 << 20
+    delivered_max: int = 1 << 16
+    retry_pause_us: int = 200_000
+    backfill_new: bool = True
+
+
+@dataclass(slots=True)
+class Work:
+    """What is known of a table beside its stored progress.
+
+    `collecting`: a plan was asked for and the table is not done, so keys of partial rows are remembered in `keys`.
+    `planning`: a plan is under way. `overflows` counts the windows given up in a row because too much was held.
+    """
+
+    keys_max: int
+    not_before_us: int = 0
+    planning: bool = False
+    collecting: bool = False
+    keys: KeySet | None = None
+    compact_at: int = KEYS_UNSORTED_MAX
+    overflows: int = 0
+
+    def remember(self, keys: KeySet | None) -> None:
+        if keys is None or not len(keys):
+            return
+        self.keys = keys if self.keys is None else self.keys.union(keys)
+        if len(self.keys) > self.compact_at:
+            self.keys = self.keys.distinct()
+            self.compact_at = max(KEYS_UNSORTED_MAX, 2 * len(self.keys))
+
+    def take_keys(self) -> KeySet | None:
+        if self.keys is None:
+            return None
+        taken, rest = self.keys.distinct().take(self.keys_max)
+        self.keys = rest if len(rest) else None
+        return taken
+
+
+class Backlog:
+    """The tables, each with its progress. `changed`: some table's state is another one than at the last cut.
+
+    `next_offset` is the log's at the start; `partial` are remembered keys that the caller found in the log.
+    """
+
+    def __init__(
+        self,
+        stored: Progress,
+        tables: Mapping[TableId, Shape],
+        limits: Limits,
+        next_offset: Offset,
+        partial: Mapping[TableId, KeySet],
+    ) -> None:
+        self._limits = limits
+        self.progress = Progress(dict(self._taken_up(stored, tables, next_offset)))
+        self.changed = self.progress != stored
+        self._json: dict[str, object] | None = None
+        self._queue = self._queued()
+        self._work = {table: Work(limits.keys_per_chunk) for table in self.progress.tables}
+        for table, known in self.progress.tables.items():
+            work = self._work[table]
+            work.collecting = known.active and known.plan is not None
+            if work.collecting:
+                work.remember(partial.get(table))
+
+    def _taken_up(
+        self, stored: Progress, tables: Mapping[TableId, Shape], next_offset: Offset
+    ) -> Iterator[tuple[TableId, TableProgress]]:
+        """The stored progress, as it is for the tables that are captured now (O05)."""
+        for table, known in stored.tables.items():
+            if table in tables:
+                incarnation = getattr(tables[table], "incarnation", known.incarnation)
+                same = known.state != "forgotten" and known.incarnation == incarnation
+                yield table, known if same else _next_generation(known, next_offset, incarnation)
+            else:
+                yield table, replace(known, state="forgotten", plan=None, cursor=None)
+        for table in sorted(tables.keys() - stored.tables.keys()):
+            incarnation = getattr(tables[table], "incarnation", 0)
+            new = TableProgress("cancelled", 0, Offset(0), incarnation, reason="not asked for: run a backfill")
+            yield table, _next_generation(new, next_offset) if self._limits.backfill_new else new
+
+    def get(self, table: TableId) -> TableProgress | None:
+        return self.progress.tables.get(table)
+
+    def json(self) -> dict[str, object]:
+        """The progress as it is stored with a cut; the same object until something changes."""
+        if self._json is None:
+            self._json = self.progress.to_json()
+        return self._json
+
+    def _set(self, table: TableId, progress: TableProgress) -> None:
+        before = self.progress.tables.get(table)
+        self.progress = Progress({**self.progress.tables, table: progress})
+        self._json = None
+        if before is None or (before.active, before.priority) != (progress.active, progress.priority):
+            self._queue = self._queued()
+        if before is None or (before.state, before.generation) != (progress.state, progress.generation):
+            self.changed = True
+
+    def _queued(self) -> list[TableId]:
+        tables = self.progress.tables
+        return sorted((t for t, p in tables.items() if p.active), key=lambda t: (-tables[t].priority, t))
+
+    # ── whose turn it is ────────────────────────────────────────────────────────────────────────────────────
+
+    def turns(self, now_us: int) -> Iterable[TableId]:
+        """The tables that something can be read of now, in their order: by priority, then by name."""
+        for table in self._queue:
+            if self.progress.tables[table].state != "paused" and self._work[table].not_before_us <= now_us:
+                yield table
+
+    def is_read(self, table: TableId) -> bool:
+        """Nothing is left to read of it."""
+        return self.progress.tables[table].exhausted and self._work[table].keys is None
+
+    def plan(self, table: TableId, next_offset: Offset) -> PlanTable | None:
+        """What to ask to have the table planned; None when it has a plan, or one is under way."""
+        known, work = self.progress.tables[table], self._work[table]
+        if known.plan is not None or work.planning:
+            return None
+        if not work.collecting:
+            # From here on every row that exists is within the plan's bound, or a change after this moves it there.
+            work.collecting, work.keys = True, None
+            self._set(table, replace(known, since=next_offset))
+        work.planning = True
+        return PlanTable(table, known.generation)
+
+    def planned(self, planned: Planned) -> bool:
+        """Take a plan in; False when it comes too late.
+
+        Raises:
+            InvariantViolated: nobody can have asked for it.
+        """
+        table, known = planned.table, self.get(planned.table)
+        if known is None or planned.generation > known.generation:
+            raise InvariantViolated(f"{table} was planned for generation {planned.generation}, but nobody asked for it")
+        if planned.generation != known.generation:
+            return False
+        self._work[table].planning = False
+        if known.state != "waiting" or known.plan is not None:
+            return False
+        self._set(
+            table,
+            replace(
+                known,
+                state="reading",
+                plan=planned.plan,
+                size=max(1, planned.size),
+                units=planned.units,
+                incarnation=getattr(planned.shape, "incarnation", known.incarnation),
+                whole=planned.whole,
+            ),
+        )
+        return True
+
+    def chunk(self, table: TableId, low: Token) -> Chunk | None:
+        """The next chunk of a table; None while it has no plan. Keys that it takes come back by `put_back`."""
+        known = self.progress.tables[table]
+        if known.plan is None:
+            return None
+        about = (table, known.generation, known.chunks + 1, known.plan, known.cursor)
+        if known.exhausted:
+            return Chunk(*about, size=0, low=low, kind="keys", keys=self._work[table].take_keys())
+        return Chunk(*about, size=known.size, low=low, kind="whole" if known.whole else "range")
+
+    # ── how it went ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def remember_partial(self, run: Transactions) -> None:
+        """Remember the keys of rows that came with unchanged columns, of the tables that are being read."""
+        for table in self._queue:
+            work = self._work[table]
+            if work.collecting:
+                exhausted = self.progress.tables[table].exhausted
+                work.remember(run.moved_keys(table) if exhausted else run.partial_keys(table))
+
+    def put_back(self, chunk: Chunk) -> None:
+        """A chunk will not be in the log: its keys are still to be read."""
+        if self._work[chunk.table].collecting:
+            self._work[chunk.table].remember(chunk.keys)
+
+    def wait(self, table: TableId, now_us: int) -> None:
+        """Read nothing of it until the retry pause is over."""
+        self._work[table].not_before_us = now_us + self._limits.retry_pause_us
+
+    def plan_failed(self, table: TableId) -> None:
+        self._work[table].planning = False
+
+    def adapt_size(self, read: ChunkRead) -> None:
+        """Aim at the time target, by at most twice up or four times down, and stay under the rows that are allowed."""
+        known = self.progress.tables[read.chunk.table]
+        if read.chunk.kind != "range" or read.run is None:
+            return
+        aim = self._limits.chunk_time_target_s / max(read.seconds, 1e-6)
+        size = read.chunk.size * min(2.0, max(0.25, aim))
+        units = read.units_done - known.units_done
+        if units > 0 and read.run.rows:
+            rows_max = min(self._limits.chunk_rows_max, self._rate(known) or self._limits.chunk_rows_max)
+            size = min(size, rows_max * units / read.run.rows)
+        self._set(read.chunk.table, replace(known, size=max(1, int(size))))
+
+    def read_less(self, table: TableId) -> None:
+        """Halve the next chunk of a table."""
+        known, work = self.progress.tables[table], self._work[table]
+        if known.exhausted:
+            work.keys_max = max(1, work.keys_max // 2)
+        else:
+            self._set(table, replace(known, size=max(1, known.size // 2)))
+
+    def overflowed(self, table: TableId) -> bool:
+        """Too much was held for the table's chunk: read less. False when it cannot be read in smaller pieces."""
+        known, work = self.progress.tables[table], self._work[table]
+        work.overflows += 1
+        self.read_less(table)
+        return not known.whole or work.overflows < WHOLE_TRIES_MAX
+
+    def count_in(self, read: ChunkRead, now_us: int) -> None:
+        """A chunk is in the log: the table goes on behind it."""
+        chunk = read.chunk
+        known, work = self.progress.tables[chunk.table], self._work[chunk.table]
+        assert read.run is not None  # noqa: S101 - looked at when it came
+        rows = read.run.rows - (chunk.kind == "whole")  # the truncate that a whole chunk begins with is no row
+        if rate := self._rate(known):
+            work.not_before_us = max(work.not_before_us, now_us) + rows * 1_000_000 // rate
+        work.overflows = 0
+        now = replace(known, rows=known.rows + rows, chunks=chunk.number)
+        if chunk.kind != "keys":
+            at_end = read.exhausted or chunk.kind == "whole"
+            now = replace(now, cursor=read.reached, units_done=read.units_done, exhausted=at_end)
+        self._set(chunk.table, now)
+
+    def _rate(self, known: TableProgress) -> int:
+        return self._limits.rows_per_second_max if known.rows_per_second_max is None else known.rows_per_second_max
+
+    def rewritten(self, table: TableId) -> None:
+        """The table is no longer what was planned (W27): from the start again. Keys and `since` stay as they are."""
+        known = self.progress.tables[table]
+        self._work[table].planning = False
+        again = replace(known, state="waiting", plan=None, cursor=None, units_done=0, rows=0, exhausted=False)
+        self._set(table, again)
+
+    def stop(self, table: TableId, state: State, reason: str | None = None) -> None:
+        """A generation ends here, one way or the other."""
+        work = self._work[table]
+        work.collecting, work.keys, work.planning = False, None, False
+        self._set(table, replace(self.progress.tables[table], state=state, reason=reason, plan=None, cursor=None))
+
+    # ── people ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin_generation(self, table: TableId, next_offset: Offset) -> None:
+        known = self.get(table) or TableProgress("cancelled", 0, Offset(0))
+        self._work[table] = Work(self._limits.keys_per_chunk)
+        self._set(table, _next_generation(known, next_offset))
+
+    def pause(self, table: TableId) -> None:
+        self._set(table, replace(self.progress.tables[table], state="paused"))
+
+    def resume(self, table: TableId) -> None:
+        known = self.progress.tables[table]
+        self._set(table, replace(known, state="waiting" if known.plan is None else "reading"))
+
+    def adjust(self, adjust: Adjust) -> None:
+        known, rate = self.progress.tables[adjust.table], adjust.rows_per_second_max
+        self._set(
+            adjust.table,
+            replace(
+                known,
+                priority=known.priority if adjust.priority is None else adjust.priority,
+                rows_per_second_max=known.rows_per_second_max if rate is None else rate,
+            ),
+        )
+        self.changed = True
+
+
+def _next_generation(known: TableProgress, since: Offset, incarnation: int | None = None) -> TableProgress:
+    return TableProgress(
+        "waiting",
+        known.generation + 1,
+        since=since,
+        incarnation=known.incarnation if incarnation is None else incarnation,
+        priority=known.priority,
+        rows_per_second_max=known.rows_per_second_max,
+    )
