@@ -290,6 +290,10 @@ class PostgresSource:
         try:
             with explaining(f"reading the history of timeline {timeline}"):
                 row = connection.execute(f"TIMELINE_HISTORY {timeline}".encode()).fetchone()
+        except SourceUnavailable:
+            if timeline == 1:
+                return None  # the first timeline has no history
+            raise
         finally:
             self._connector.discard(connection)
         text = "" if row is None else row[1]

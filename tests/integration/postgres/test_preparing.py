@@ -1,0 +1,458 @@
+"""Slot and publication: made once, checked ever after, never silently made again."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import psycopg
+import pytest
+from tests.integration.postgres.conftest import MakeCapture
+from tests.support.capturing import SLOT, Capture
+
+from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.model.position import Checkpoint
+from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.testing.postgres import Database
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def items(database: Database) -> Database:
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    return database
+
+
+def slots(database: Database) -> list[str]:
+    found = database.execute(f"SELECT slot_name FROM pg_replication_slots WHERE database = '{database.name}'")
+    return [name for (name,) in found]
+
+
+def published(database: Database) -> list[str]:
+    return [t for (t,) in database.execute("SELECT tablename FROM pg_publication_tables ORDER BY 1")]
+
+
+def test_first_start_makes_publication_and_slot_under_the_logs_name(items: Database, capture: Capture) -> None:
+    """P60: the publication must be there before the slot's first place in the log."""
+    checkpoint = capture.prepare()
+    assert checkpoint.position is not None
+    assert checkpoint.source["slot"] == checkpoint.source["publication"] == SLOT
+    assert slots(items) == [SLOT]
+    assert published(items) == ["items"]
+    items.execute("INSERT INTO items VALUES (1, 'a')")
+    assert [r["_op"] for r in capture.changes()] == ["c"]
+
+
+def test_restart_goes_on_where_the_log_ends(items: Database, make_capture: MakeCapture) -> None:
+    """A second start must neither make a new slot nor skip what happened while nobody listened."""
+    before = make_capture(items).prepare()
+    items.execute("INSERT INTO items VALUES (1, 'while away')")
+    again = make_capture(items)
+    assert again.prepare(before) == before
+    assert [(r["_op"], r["id"]) for r in again.changes()] == [("c", 1)]
+
+
+def test_slot_left_by_a_first_start_that_died_is_made_anew(items: Database, make_capture: MakeCapture) -> None:
+    """A crash between slot and first checkpoint must not need a person, nor hold the server's log for ever."""
+    make_capture(items).prepare()
+    items.execute("INSERT INTO items VALUES (1, 'a')")
+    second = make_capture(items).prepare()
+    assert slots(items) == [SLOT]
+    (confirmed,) = items.execute(
+        "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE database IS NOT NULL"
+    )[0]
+    assert second.position == position_of(lsn_of(confirmed))
+
+
+def test_slot_made_by_hand_is_taken_over(items: Database, make_capture: MakeCapture) -> None:
+    """A role without the right to make a slot or publication gets them from an administrator (S08), in any order."""
+    items.execute(f"SELECT pg_create_logical_replication_slot('by_hand_{items.name}', 'pgoutput')")
+    items.execute("INSERT INTO items VALUES (0, 'before the publication')")
+    capture = make_capture(items, slot=f"by_hand_{items.name}")
+    capture.prepare()
+    items.execute("INSERT INTO items VALUES (1, 'a')")
+    assert [r["id"] for r in capture.changes()] == [1]
+
+
+def test_somebody_elses_slot_is_refused(items: Database, make_capture: MakeCapture) -> None:
+    """A slot for another consumer's plugin must not be drained by us."""
+    name = f"foreign_{items.name}"
+    items.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'test_decoding')")
+    with pytest.raises(ConfigurationError, match=r"not ours: it is logical, plugin test_decoding"):
+        make_capture(items, slot=name).prepare()
+
+
+def test_slot_creation_names_the_transaction_it_waits_for(items: Database, make_capture: MakeCapture) -> None:
+    """P34: a forgotten transaction blocks the first start; whoever looks needs its pid, and no half slot stays."""
+    capture = make_capture(items, creation_wait_s=1.0)
+    with items.session(autocommit=False) as open_transaction:
+        open_transaction.execute("INSERT INTO items VALUES (1, 'open')")
+        with pytest.raises(SourceUnavailable, match=rf"pid {open_transaction.info.backend_pid} of postgres"):
+            capture.prepare()
+        assert slots(items) == []
+    capture.prepare()
+
+
+def test_transaction_open_while_the_slot_is_made_is_not_lost(items: Database, capture: Capture) -> None:
+    """P35: its rows are either in the stream or visible to the backfill, whichever way the race went."""
+    with items.session(autocommit=False) as session:
+        session.execute("INSERT INTO items VALUES (1, 'raced')")
+        preparing = threading.Thread(target=capture.prepare)
+        preparing.start()
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'cdcflow slot' AND wait_event_type = 'Lock'"
+        while not items.execute(waiting):
+            assert preparing.is_alive()
+        session.commit()
+        preparing.join()
+    streamed = [r["id"] for r in capture.changes()]
+    read = [r["id"] for r in capture.rows("public.items")]
+    assert set(streamed) | set(read) == {1}
+    assert len(streamed) <= 1
+
+
+def test_missing_slot_stops_and_is_not_made_again(items: Database, make_capture: MakeCapture) -> None:
+    """P37: a new slot in place of a lost one would hide the changes in between for ever."""
+    before = make_capture(items).prepare()
+    items.execute(f"SELECT pg_drop_replication_slot('{SLOT}')")
+    with pytest.raises(HistoryLost, match="--accept-history-loss"):
+        make_capture(items).prepare(before)
+    assert slots(items) == []
+
+
+def test_accepted_loss_makes_a_new_place_and_orders_a_new_backfill(items: Database, make_capture: MakeCapture) -> None:
+    """P36, P37: by an operator's word only; the caller is told to read everything anew."""
+    before = make_capture(items).prepare()
+    items.execute(f"SELECT pg_drop_replication_slot('{SLOT}')")
+    items.execute("INSERT INTO items VALUES (1, 'missed')")
+    capture = make_capture(items)
+    after = capture.prepare(replace(before, source={**before.source, "accept_history_loss": "yes"}))
+    assert after.source["history"] == "lost"
+    assert "accept_history_loss" not in after.source
+    assert before.position is not None
+    assert after.position is not None
+    assert after.position > before.position
+    items.execute("INSERT INTO items VALUES (2, 'seen')")
+    assert [r["id"] for r in capture.changes()] == [2]
+
+
+def test_accepted_loss_is_no_licence_when_nothing_was_lost(items: Database, make_capture: MakeCapture) -> None:
+    """The flag may stay in a script: a healthy slot is kept."""
+    before = make_capture(items).prepare()
+    after = make_capture(items).prepare(replace(before, source={**before.source, "accept_history_loss": "yes"}))
+    assert after == before
+
+
+def test_slot_recreated_under_the_same_name_is_found_out(items: Database, make_capture: MakeCapture) -> None:
+    """P38: the name is right, and the changes between the old slot and the new one are gone."""
+    before = make_capture(items).prepare()
+    items.execute(f"SELECT pg_drop_replication_slot('{SLOT}')")
+    items.execute("INSERT INTO items VALUES (1, 'missed')")
+    items.execute(f"SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")
+    with pytest.raises(HistoryLost, match="given to somebody else"):
+        make_capture(items).prepare(before)
+
+
+def test_slot_drained_by_somebody_else_is_found_out(items: Database, make_capture: MakeCapture) -> None:
+    """P38: another consumer acknowledged our changes."""
+    before = make_capture(items).prepare()
+    items.execute("INSERT INTO items VALUES (1, 'stolen')")
+    items.execute(f"SELECT pg_replication_slot_advance('{SLOT}', pg_current_wal_lsn())")
+    with pytest.raises(HistoryLost, match="given to somebody else"):
+        make_capture(items).prepare(before)
+
+
+def test_stored_position_ahead_of_the_slot_is_fine(items: Database, make_capture: MakeCapture) -> None:
+    """P40: after a server crash the slot stands where it was last written down; what the log has is skipped."""
+    capture = make_capture(items)
+    before = capture.prepare()
+    items.execute("INSERT INTO items VALUES (1, 'in the log already')")
+    capture.events()
+    (end,) = items.execute("SELECT pg_current_wal_lsn()::text")[0]
+    capture.close()
+    items.execute("INSERT INTO items VALUES (2, 'new')")
+    again = make_capture(items)
+    again.prepare(replace(before, position=position_of(lsn_of(end))))
+    assert [r["id"] for r in again.changes()] == [2]
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "said"),
+    [
+        ({"system_id": "1"}, ConfigurationError, "belongs to database"),
+        ({"database": "elsewhere"}, ConfigurationError, "belongs to database"),
+        ({"timeline": "7"}, HistoryLost, "restored or promoted"),
+        ({"slot": "another"}, ConfigurationError, "begun with source.slot = another"),
+        ({"publication": "another"}, ConfigurationError, "begun with source.publication = another"),
+    ],
+)
+def test_log_of_another_server_is_refused(
+    items: Database,
+    make_capture: MakeCapture,
+    changed: dict[str, str],
+    kind: type[Exception],
+    said: str,
+) -> None:
+    """P43, P44, O04: positions of one server mean nothing, or something else, on another."""
+    before = make_capture(items).prepare()
+    with pytest.raises(kind, match=said):
+        make_capture(items).prepare(replace(before, source={**before.source, **changed}))
+
+
+def test_server_restored_to_an_older_state_is_found_out(items: Database, make_capture: MakeCapture) -> None:
+    """P43: same identity, same names, but its log ends before what we have."""
+    before = make_capture(items).prepare()
+    with pytest.raises(HistoryLost, match="restored from an older state"):
+        make_capture(items).prepare(replace(before, position=position_of(1 << 60)))
+
+
+def test_dropped_publication_stops_the_capture(items: Database, make_capture: MakeCapture) -> None:
+    """P61: what happened without it is in no stream, and PostgreSQL 18 would go on without a word."""
+    before = make_capture(items).prepare()
+    items.execute(f"DROP PUBLICATION {SLOT}")
+    items.execute("INSERT INTO items VALUES (1, 'unseen')")
+    with pytest.raises(HistoryLost, match="is gone"):
+        make_capture(items).prepare(before)
+    items.execute(f"CREATE PUBLICATION {SLOT} FOR TABLE items WITH (publish_via_partition_root)")
+    with pytest.raises(HistoryLost, match="dropped and made again"):
+        make_capture(items).prepare(before)
+
+
+def test_table_taken_out_of_the_publication_and_put_back_is_found_out(
+    items: Database, make_capture: MakeCapture
+) -> None:
+    """P61: its changes in between are lost though everything looks as before."""
+    before = make_capture(items).prepare()
+    items.execute(f"ALTER PUBLICATION {SLOT} DROP TABLE items")
+    with pytest.raises(HistoryLost, match=r"table public\.items was taken out"):
+        make_capture(items).prepare(before)
+    items.execute(f"ALTER PUBLICATION {SLOT} ADD TABLE items")
+    with pytest.raises(HistoryLost, match=r"table public\.items was taken out"):
+        make_capture(items).prepare(before)
+
+
+def test_heartbeat_notices_what_becomes_of_the_publication(items: Database, capture: Capture) -> None:
+    """P61: on PostgreSQL 18 the stream itself would never tell."""
+    capture.prepare()
+    capture.chunks.heartbeat()
+    items.execute(f"ALTER PUBLICATION {SLOT} DROP TABLE items")
+    with pytest.raises(HistoryLost, match="taken out"):
+        capture.chunks.heartbeat()
+
+
+def test_dropped_table_loses_nothing(items: Database, make_capture: MakeCapture) -> None:
+    """A table that was dropped on purpose must not stop the others, now or at the next start."""
+    items.execute("CREATE TABLE doomed (id int PRIMARY KEY)")
+    capture = make_capture(items)
+    before = capture.prepare()
+    items.execute("INSERT INTO doomed VALUES (1)")
+    items.execute("DROP TABLE doomed")
+    items.execute("INSERT INTO items VALUES (1, 'a')")
+    capture.chunks.heartbeat()
+    rows = capture.changes()
+    assert [r["id"] for r in rows] == [1, 1]
+    capture.close()
+    make_capture(items).prepare(before)
+
+
+def test_settings_decide_what_the_publication_has(items: Database, make_capture: MakeCapture) -> None:
+    """O05, P61: tables come and go by the settings, and nobody has to touch the publication by hand."""
+    items.execute("CREATE TABLE more (id int PRIMARY KEY)")
+    first = make_capture(items, tables=["public.items"])
+    before = first.prepare()
+    assert published(items) == ["items"]
+    first.close()
+    both = make_capture(items, tables=["public.items", "public.more"])
+    after = both.prepare(before)
+    assert published(items) == ["items", "more"]
+    items.execute("INSERT INTO more VALUES (1)")
+    assert len(both.changes("public.more")) == 1
+    both.close()
+    one = make_capture(items, tables=["public.more"])
+    one.prepare(after)
+    assert published(items) == ["more"]
+    items.execute("INSERT INTO items VALUES (1, 'not ours now')")
+    items.execute("INSERT INTO more VALUES (2)")
+    # From before the last change of the settings, 1 comes again; of items, nothing.
+    assert [r["id"] for r in one.changes()] == [1, 2]
+
+
+def test_added_table_waits_for_transactions_that_know_the_old_publication(
+    items: Database, make_capture: MakeCapture
+) -> None:
+    """P62: older servers do not decode such a transaction's later rows, so the backfill must come after it."""
+    items.execute("CREATE TABLE more (id int PRIMARY KEY)")
+    before = make_capture(items, tables=["public.items"]).prepare()
+    with items.session(autocommit=False) as session:
+        session.execute("INSERT INTO items VALUES (1, 'open')")
+        with pytest.raises(SourceUnavailable, match=f"pid {session.info.backend_pid}"):
+            make_capture(items, tables=["public.*"], older_wait_s=0.3).prepare(before)
+    make_capture(items, tables=["public.*"]).prepare(before)
+
+
+def test_publication_of_somebody_is_checked_and_not_changed(items: Database, make_capture: MakeCapture) -> None:
+    """Others may read it too: how it publishes is theirs to decide, and ours to refuse."""
+    items.execute("CREATE PUBLICATION theirs FOR TABLE items WITH (publish = 'insert')")
+    with pytest.raises(ConfigurationError, match=r'ALTER PUBLICATION "theirs" SET \(publish = '):
+        make_capture(items, publication="theirs").prepare()
+    items.execute("ALTER PUBLICATION theirs SET (publish = 'insert, update, delete, truncate')")
+
+
+def test_filtered_publication_is_refused(items: Database, make_capture: MakeCapture) -> None:
+    """Rows that the stream leaves out but the backfill reads would stay downstream for ever."""
+    items.execute(
+        "CREATE PUBLICATION theirs FOR TABLE items WHERE (id > 5) WITH (publish_via_partition_root)"
+        if items.server.version >= 150000
+        else "CREATE PUBLICATION theirs FOR TABLE items WITH (publish_via_partition_root)"
+    )
+    if items.server.version >= 180000:
+        items.execute("ALTER PUBLICATION theirs SET (publish_generated_columns = stored)")
+    with pytest.raises(ConfigurationError, match="leaves out rows or columns"):
+        make_capture(items, publication="theirs").prepare()
+
+
+@pytest.mark.parametrize(
+    ("ddl", "said"),
+    [
+        (
+            "CREATE TABLE t (a int)",
+            r'public\.t has no primary key.*ADD PRIMARY KEY.*"public"\."t" REPLICA IDENTITY FULL',
+        ),
+        (
+            "CREATE TABLE t (a int PRIMARY KEY); ALTER TABLE t REPLICA IDENTITY NOTHING",
+            r'public\.t has REPLICA IDENTITY NOTHING.*ALTER TABLE "public"\."t" REPLICA IDENTITY DEFAULT',
+        ),
+        (
+            "CREATE TABLE t (a int NOT NULL); CREATE UNIQUE INDEX i ON t (a);"
+            "ALTER TABLE t REPLICA IDENTITY USING INDEX i; DROP INDEX i",
+            "that index is gone",
+        ),
+        ("CREATE TABLE t (a int PRIMARY KEY DEFERRABLE)", "has no primary key"),
+        ("CREATE TABLE t (a int PRIMARY KEY, _op text)", r'column _op.*RENAME COLUMN "_op"'),
+        (
+            "CREATE TABLE t (a int PRIMARY KEY) PARTITION BY RANGE (a);"
+            "CREATE TABLE t1 PARTITION OF t DEFAULT; ALTER TABLE t1 REPLICA IDENTITY NOTHING",
+            r'partition public\.t1 of public\.t.*ALTER TABLE "public"\."t1" REPLICA IDENTITY DEFAULT',
+        ),
+    ],
+)
+def test_table_whose_old_rows_have_no_identity_is_refused_by_name(
+    database: Database, capture: Capture, ddl: str, said: str
+) -> None:
+    """P05, P08: publishing it would make its owner's UPDATEs fail; the remedy is in the message."""
+    database.execute(ddl)
+    with pytest.raises(ConfigurationError, match=f"(?s){said}"):
+        capture.prepare()
+    assert database.execute("SELECT 1 FROM pg_publication") == []
+
+
+@pytest.mark.parametrize(
+    ("ddl", "table", "said"),
+    [
+        ("CREATE VIEW v AS SELECT 1 AS a", "public.v", "is a view"),
+        ("CREATE UNLOGGED TABLE u (a int PRIMARY KEY)", "public.u", "UNLOGGED.*SET LOGGED"),
+        (
+            "CREATE TABLE p (a int PRIMARY KEY) PARTITION BY RANGE (a); CREATE TABLE p1 PARTITION OF p DEFAULT",
+            "public.p1",
+            "is a partition",
+        ),
+        (
+            "CREATE EXTENSION postgres_fdw; CREATE SERVER s FOREIGN DATA WRAPPER postgres_fdw;"
+            "CREATE FOREIGN TABLE f (a int) SERVER s",
+            "public.f",
+            "is a foreign table",
+        ),
+        ("SELECT 1", "public.absent", "there is no table public.absent"),
+    ],
+)
+def test_what_is_no_captured_table_is_refused_by_name(
+    database: Database, make_capture: MakeCapture, ddl: str, table: str, said: str
+) -> None:
+    """A name in the settings that means nothing must not be passed over."""
+    for statement in ddl.split(";"):
+        database.execute(statement)
+    with pytest.raises(ConfigurationError, match=f"(?s){said}"):
+        make_capture(database, tables=[table]).prepare()
+
+
+def test_hostile_names_are_names(database: Database, make_capture: MakeCapture) -> None:
+    """S01: a table may be called anything, and nothing of it is ever run."""
+    table = 'x"; DROP TABLE important; --'
+    sql_name = '"we.ird ""schema"""."x""; DROP TABLE important; --"'
+    database.execute("CREATE TABLE important (id int PRIMARY KEY)")
+    database.execute('CREATE SCHEMA "we.ird ""schema"""')
+    database.execute(f'CREATE TABLE {sql_name} ("k""ey\'s" text PRIMARY KEY, "per%cent" int)')
+    capture = make_capture(database, tables=['"we.ird ""schema""".*', "public.*"])
+    capture.prepare()
+    database.execute(f"""INSERT INTO {sql_name} VALUES ('it''s "quoted" \\', 1)""")
+    database.execute(f'UPDATE {sql_name} SET "per%cent" = 2')
+    full = f'we.ird "schema".{table}'
+    changes = capture.changes(full)
+    assert [(r["_op"], r["k\"ey's"], r["per%cent"]) for r in changes] == [
+        ("c", 'it\'s "quoted" \\', 1),
+        ("u", 'it\'s "quoted" \\', 2),
+    ]
+    planned = capture.chunks.plan(capture.source.tables()[1].id, 1)
+    assert str(planned.table) == full
+    read = capture.read(planned)
+    assert read.run is not None
+    assert read.run.rows == 1
+    assert database.execute("SELECT count(*) FROM important") == [(0,)]
+
+
+def test_patterns_take_out_what_they_say(database: Database, make_capture: MakeCapture) -> None:
+    """The settings' own example: everything but the audit tables."""
+    for name in ("orders", "audit_a", "audit_b", '"Orders"'):
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)")
+    capture = make_capture(database, tables=["public.*", "!public.audit_*"])
+    capture.prepare()
+    assert [str(t.id) for t in capture.source.tables()] == ["public.Orders", "public.orders"]
+
+
+def test_refused_newcomer_does_not_stop_a_running_capture(database: Database, capture: Capture) -> None:
+    """A migration makes a table first and its key later: the capture of all others goes on meanwhile."""
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    capture.prepare()
+    database.execute("CREATE TABLE half_made (id int)")
+    assert [str(t.id) for t in capture.source.tables()] == ["public.items"]
+    database.execute("ALTER TABLE half_made ADD PRIMARY KEY (id)")
+    assert [str(t.id) for t in capture.source.tables()] == ["public.half_made", "public.items"]
+    database.execute("ALTER TABLE items DROP CONSTRAINT items_pkey")
+    with pytest.raises(ConfigurationError, match=r"public\.items has no primary key"):
+        capture.source.tables()
+
+
+def test_nothing_is_connected_before_it_is_asked(make_capture: MakeCapture, database: Database) -> None:
+    """Reading settings must not need a server."""
+    capture = make_capture(database, url="postgresql://nobody@127.0.0.1:1/nowhere")
+    with pytest.raises(SourceUnavailable, match=r"connecting to 127\.0\.0\.1:1/nowhere"):
+        capture.prepare(Checkpoint())
+
+
+def test_active_slot_is_waited_for_and_named(
+    items: Database, make_capture: MakeCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P46: after a crash the server holds the slot for the dead daemon; it is never replaced by another one."""
+    monkeypatch.setattr("cdcflow.sources.postgres.stream.ACTIVE_WAIT_S", 0.3)
+    first = make_capture(items)
+    checkpoint = first.prepare()
+    first.events()
+    second = make_capture(items)
+    second.prepare(checkpoint)
+    with pytest.raises(SourceUnavailable, match="is active for PID"):
+        second.events()
+    first.close()
+    items.execute("INSERT INTO items VALUES (1, 'a')")
+    assert [r["id"] for r in second.changes()] == [1]
+
+
+def test_server_side_objects_of_ours_survive_a_lost_race_for_the_slot(
+    items: Database, make_capture: MakeCapture
+) -> None:
+    """P46: an orphaned slot that somebody still uses is not dropped under them."""
+    first = make_capture(items)
+    first.prepare()
+    stream = first.stream
+    with items.connect() as connection, pytest.raises(psycopg.errors.ObjectInUse):
+        connection.execute(f"SELECT pg_drop_replication_slot('{SLOT}')")
+    stream.close()

@@ -1,0 +1,569 @@
+"""The stream on a real server: every kind of change, schema changes on the way, and all the ways it can end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+import pytest
+from tests.integration.postgres.conftest import MakeCapture
+from tests.support.capturing import SLOT, Capture, Row
+
+from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.interleave.messages import Advanced, Committed
+from cdcflow.model.change import SpooledTransaction
+from cdcflow.model.table import Identity
+from cdcflow.ports import StreamEvent
+from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.testing.postgres import Database, PostgresServer
+from cdcflow.testing.sources import collect
+
+pytestmark = pytest.mark.postgres
+
+
+def brief(rows: list[Row], *columns: str) -> list[tuple[object, ...]]:
+    """Rows as op and these columns."""
+    return [(row["_op"], *(row[c] for c in columns)) for row in rows]
+
+
+def until(condition: Callable[[], bool], what: str, patience_s: float = 30.0) -> None:
+    """Wait for something that must happen; fails by name when it does not."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.02)
+
+
+# ── changes ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_key_change_is_a_delete_and_an_insert_in_one_transaction(database: Database, capture: Capture) -> None:
+    """P09, P10: also in a chain, and as the last operation of a transaction."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture.prepare()
+    with database.session(autocommit=False) as session:
+        session.execute("INSERT INTO t VALUES (1, 'a')")
+        session.execute("UPDATE t SET id = 2")
+        session.execute("UPDATE t SET id = 3")
+        session.commit()
+    assert brief(capture.changes(), "id") == [("c", 1), ("d", 1), ("c", 2), ("d", 2), ("c", 3)]
+
+
+def test_truncate_arrives_once_a_table_in_its_place(database: Database, capture: Capture) -> None:
+    """P17: TRUNCATE of several tables, with CASCADE and RESTART IDENTITY."""
+    database.execute("CREATE TABLE a (id serial PRIMARY KEY)")
+    database.execute("CREATE TABLE b (id int PRIMARY KEY, a int REFERENCES a)")
+    capture.prepare()
+    with database.session(autocommit=False) as session:
+        session.execute("INSERT INTO a DEFAULT VALUES")
+        session.execute("TRUNCATE a RESTART IDENTITY CASCADE")
+        session.execute("INSERT INTO a DEFAULT VALUES")
+        session.commit()
+    rows = [(row["_op"], "a" in row) for row in capture.changes()]
+    assert sorted(rows[1:3]) == [("t", False), ("t", True)]
+    assert [op for op, _ in rows] == ["c", "t", "t", "c"]
+
+
+def test_unchanged_toast_value_is_marked_and_never_null(database: Database, capture: Capture) -> None:
+    """P01, P03, T37: the most common silent loss of CDC tools. Under FULL the old row has the value."""
+    for name in ("d", "f"):
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, n int, wide text)")
+        database.execute(f"ALTER TABLE {name} ALTER wide SET STORAGE EXTERNAL")
+    database.execute("ALTER TABLE f REPLICA IDENTITY FULL")
+    capture.prepare()
+    for name in ("d", "f"):
+        database.execute(f"INSERT INTO {name} VALUES (1, 1, repeat('x', 9000)), (2, 2, NULL)")
+        database.execute(f"UPDATE {name} SET n = n + 10")
+    rows = capture.changes()
+    plain, full = rows[2:4], rows[6:8]
+    assert [(r["wide"], r["_unchanged"]) for r in plain] == [(None, ["wide"]), (None, None)]
+    assert [(r["wide"], r["_unchanged"]) for r in full] == [("x" * 9000, None), (None, None)]
+    assert [r["_before"]["n"] for r in full] == [1, 2]
+
+
+def test_identity_decides_what_a_delete_carries(database: Database, capture: Capture) -> None:
+    """P04, P06: a partial old row must say so; a unique index that is the identity is the key."""
+    database.execute("CREATE TABLE k (id int PRIMARY KEY, code text NOT NULL, v text)")
+    database.execute("CREATE UNIQUE INDEX by_code ON k (code)")
+    database.execute("ALTER TABLE k REPLICA IDENTITY USING INDEX by_code")
+    capture.prepare()
+    assert capture.shape("public.k").key == ("code",)
+    database.execute("INSERT INTO k VALUES (1, 'A', 'v')")
+    database.execute("UPDATE k SET id = 2")
+    database.execute("UPDATE k SET code = 'B'")
+    database.execute("DELETE FROM k")
+    rows = capture.changes()
+    assert brief(rows, "code") == [("c", "A"), ("u", "A"), ("d", "A"), ("c", "B"), ("d", "B")]
+    assert set(rows[-1]["_unchanged"]) == {"id", "v"}
+
+
+def test_table_without_a_key_keeps_its_duplicates(database: Database, capture: Capture) -> None:
+    """P08, G18: two equal rows are two rows; an update is a delete and an insert of whole rows."""
+    database.execute("CREATE TABLE bag (a int, b text)")
+    database.execute("ALTER TABLE bag REPLICA IDENTITY FULL")
+    capture.prepare()
+    shape = capture.shape("public.bag")
+    assert (shape.key, shape.identity) == ((), Identity.FULL)
+    database.execute("INSERT INTO bag VALUES (1, 'x'), (1, 'x')")
+    database.execute("UPDATE bag SET b = 'y' WHERE ctid = '(0,1)'")
+    database.execute("DELETE FROM bag WHERE b = 'x'")
+    rows = brief(capture.changes(), "a", "b")
+    assert rows == [("c", 1, "x"), ("c", 1, "x"), ("d", 1, "x"), ("c", 1, "y"), ("d", 1, "x")]
+
+
+def test_partitions_are_streamed_as_their_root(database: Database, capture: Capture) -> None:
+    """P11, P16: also a row that moves between partitions, and leaves whose columns stand in another order."""
+    database.execute("CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    database.execute("CREATE TABLE p_low PARTITION OF p FOR VALUES FROM (0) TO (10)")
+    database.execute("CREATE TABLE p_high (junk int, v text, id int NOT NULL)")
+    database.execute("ALTER TABLE p_high DROP COLUMN junk")
+    database.execute("ALTER TABLE p ATTACH PARTITION p_high FOR VALUES FROM (10) TO (20)")
+    capture.prepare()
+    database.execute("INSERT INTO p VALUES (1, 'one'), (11, 'eleven')")
+    database.execute("UPDATE p SET id = 12 WHERE id = 1")
+    database.execute("DELETE FROM p WHERE id = 11")
+    streamed = [r for r in capture.changes("public.p") if r["_op"] != "d"]
+    assert brief(streamed, "id", "v") == [("c", 1, "one"), ("c", 11, "eleven"), ("c", 12, "one")]
+    assert brief(capture.rows("public.p"), "id", "v") == [("r", 12, "one")]
+
+
+def test_generated_columns_agree_between_stream_and_chunk(database: Database, capture: Capture) -> None:
+    """A column that only one of both paths carried would flicker between value and NULL."""
+    database.execute("CREATE TABLE g (id int PRIMARY KEY, n int, twice int GENERATED ALWAYS AS (n * 2) STORED)")
+    if database.server.version >= 180000:
+        database.execute("ALTER TABLE g ADD COLUMN thrice int GENERATED ALWAYS AS (n * 3) VIRTUAL")
+    capture.prepare()
+    database.execute("INSERT INTO g (id, n) VALUES (1, 5)")
+    (streamed,) = capture.changes()
+    (read,) = capture.rows("public.g")
+    assert {**streamed, "_op": "r"} == read
+    assert streamed.get("twice") == (10 if database.server.version >= 180000 else None)
+    assert "thrice" not in streamed
+
+
+# ── shapes ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_rows_are_decoded_with_the_shape_they_were_written_in(database: Database, capture: Capture) -> None:
+    """P19, P20, P22, P24: while the stream lags, the catalog shows a later table. A column is told by its number."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, old text, gone int, narrow varchar(5))")
+    capture.prepare()
+    database.execute("INSERT INTO t VALUES (1, 'a', 10, 'n')")
+    with database.session(autocommit=False) as session:
+        session.execute("ALTER TABLE t RENAME COLUMN old TO renamed")
+        session.execute("INSERT INTO t VALUES (2, 'b', 20, 'n')")
+        session.execute("ALTER TABLE t DROP COLUMN gone, ADD COLUMN gone text")
+        session.execute("ALTER TABLE t ALTER COLUMN narrow TYPE text")
+        session.execute("INSERT INTO t VALUES (3, 'c', 'n', 'text')")
+        session.commit()
+    batches = capture.batches()
+    shapes = [{c.name: (c.number, c.type.source) for c in b.table.columns} for b in batches]
+    narrow = "character varying(5)"
+    assert shapes[0] == {"id": (1, "integer"), "old": (2, "text"), "gone": (3, "integer"), "narrow": (4, narrow)}
+    assert shapes[1] == {"id": (1, "integer"), "renamed": (2, "text"), "gone": (3, "integer"), "narrow": (4, narrow)}
+    assert shapes[2] == {"id": (1, "integer"), "renamed": (2, "text"), "narrow": (4, "text"), "gone": (5, "text")}
+    assert [row["id"] for b in batches for row in b.rows.to_pylist()] == [1, 2, 3]
+
+
+def test_column_with_a_default_tells_what_older_rows_have(database: Database, capture: Capture) -> None:
+    """P18: no change in the log says that the old rows got the default; the shape does, as the server prints it."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute("INSERT INTO t VALUES (1)")
+    capture.prepare()
+    database.execute(
+        "ALTER TABLE t ADD a text DEFAULT 'it''s, \"quoted\" {x}', ADD b timestamptz DEFAULT '2020-01-01 12:00+02',"
+        " ADD c int[] DEFAULT '{1,NULL}', ADD d bytea DEFAULT '\\x00ff', ADD e int"
+    )
+    database.execute("INSERT INTO t VALUES (2, NULL)")
+    (batch,) = capture.batches()
+    missing = {c.name: c.missing for c in batch.table.columns}
+    assert missing == {
+        "id": None,
+        "a": 'it\'s, "quoted" {x}',
+        "b": "2020-01-01 10:00:00+00",
+        "c": "{1,NULL}",
+        "d": "\\x00ff",
+        "e": None,
+    }
+    assert capture.shape("public.t") == batch.table
+
+
+def test_identity_changed_on_the_way_counts_from_the_next_row(database: Database, capture: Capture) -> None:
+    """P07: FULL and back; and a key that is lost altogether stops the capture by name."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture.prepare()
+    database.execute("INSERT INTO t VALUES (1, 'a')")
+    database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    database.execute("UPDATE t SET v = 'b'")
+    database.execute("ALTER TABLE t REPLICA IDENTITY DEFAULT")
+    database.execute("UPDATE t SET v = 'c'")
+    rows = capture.changes()
+    assert [(r["_op"], r["_before"] and r["_before"].get("v")) for r in rows] == [("c", None), ("u", "a"), ("u", None)]
+    database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+    database.execute("INSERT INTO t VALUES (2, 'd')")
+    with pytest.raises(ConfigurationError, match=r"(?s)public\.t has lost its key.*ADD PRIMARY KEY"):
+        capture.events()
+
+
+def test_enum_value_added_on_the_way_arrives(database: Database, capture: Capture) -> None:
+    """T20: labels are looked up by the server, so a new one is just a value."""
+    database.execute("CREATE TYPE mood AS ENUM ('sad', 'it''s \"ok\"')")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, m mood, ms mood[])")
+    capture.prepare()
+    database.execute("""INSERT INTO t VALUES (1, 'it''s "ok"', '{sad}')""")
+    database.execute("ALTER TYPE mood ADD VALUE 'new'")
+    database.execute("INSERT INTO t VALUES (2, 'new', '{new,sad}')")
+    assert brief(capture.changes(), "m", "ms") == [("c", 'it\'s "ok"', ["sad"]), ("c", "new", ["new", "sad"])]
+
+
+def test_column_without_binary_decoder_turns_the_stream_to_text(database: Database, capture: Capture) -> None:
+    """T38: binary is asked for while every column has a decoder; a new column must not stop the capture."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n numeric(6,2))")
+    capture.prepare()
+    database.execute("INSERT INTO t VALUES (1, 1.5)")
+    before = capture.changes()
+    database.execute("INSERT INTO t VALUES (2, 2.5)")
+    database.execute("ALTER TABLE t ADD r int4range")
+    database.execute("INSERT INTO t VALUES (3, 3.5, '[1,5)')")
+    after = capture.changes()
+    assert [r["id"] for r in (*before, *after)] == [1, 2, 3]
+    assert after[-1]["r"] == "[1,5)"
+
+
+def test_table_recreated_under_its_name_is_another_incarnation(database: Database, make_capture: MakeCapture) -> None:
+    """P25: rows of both must never be mixed; the number of the table tells."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture = make_capture(database)
+    before = capture.prepare()
+    old = capture.shape("public.t")
+    capture.close()
+    database.execute("DROP TABLE t")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    again = make_capture(database)
+    again.prepare(before)
+    new = again.shape("public.t")
+    assert old.incarnation != new.incarnation
+    database.execute("INSERT INTO t VALUES (1)")
+    (batch,) = again.batches()
+    assert batch.table == new
+
+
+def test_settings_of_the_role_do_not_alter_values(database: Database, make_capture: MakeCapture) -> None:
+    """P67: a role or database with its own DateStyle gave other tools other dates."""
+    database.execute("CREATE ROLE odd LOGIN SUPERUSER") if not database.execute(
+        "SELECT 1 FROM pg_roles WHERE rolname = 'odd'"
+    ) else None
+    for name, value in (
+        ("datestyle", "'German, DMY'"),
+        ("intervalstyle", "'sql_standard'"),
+        ("timezone", "'America/New_York'"),
+        ("extra_float_digits", "-5"),
+        ("bytea_output", "'escape'"),
+        ("search_path", "'nowhere'"),
+        ("default_transaction_read_only", "on"),
+        ("statement_timeout", "'1ms'"),
+        ("lc_monetary", "'C.UTF-8'"),
+        ("default_transaction_isolation", "'serializable'"),
+    ):
+        database.execute(f"ALTER ROLE odd SET {name} = {value}")
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, d date, z timestamptz, i interval, f float8, b bytea, m money,"
+        " r tstzrange)"
+    )
+    capture = make_capture(database, url=database.url_as("odd"))
+    capture.prepare()
+    database.execute(
+        "SET lc_monetary = 'C'; INSERT INTO t VALUES (1, '2020-02-01', '2020-07-01 12:00+00', '1 mon -2 days 3 h',"
+        " 0.1, '\\x0041ff', 12.34, '[2020-01-01 00:00+00,2020-07-01 00:00+00)')"
+    )
+    (streamed,) = capture.changes()
+    (read,) = capture.rows("public.t")
+    assert {**streamed, "_op": "r"} == read
+    assert streamed["r"] == '["2020-01-01 00:00:00+00","2020-07-01 00:00:00+00")'
+    assert streamed["f"] == 0.1
+    assert streamed["b"] == b"\x00A\xff"
+    assert str(streamed["d"]) == "2020-02-01"
+
+
+# ── large transactions ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def small_decoding_memory(database: Database) -> Iterator[Database]:
+    """The server streams transactions before they are committed once they have this much."""
+    database.server.reload(logical_decoding_work_mem="64kB")
+    yield database
+    database.server.reload(logical_decoding_work_mem="")
+
+
+def test_large_transaction_goes_to_a_spool_without_what_was_rolled_back(
+    small_decoding_memory: Database, capture: Capture
+) -> None:
+    """P29, P31, P33: it arrives before its commit, in blocks, and memory holds none of it."""
+    database = small_decoding_memory
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture.prepare()
+    with database.session(autocommit=False) as session:
+        session.execute("INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 3000) i")
+        session.execute("SAVEPOINT s")
+        session.execute("INSERT INTO t SELECT i, repeat('y', 100) FROM generate_series(3001, 6000) i")
+        session.execute("ROLLBACK TO SAVEPOINT s")
+        session.execute("INSERT INTO t SELECT i, repeat('z', 100) FROM generate_series(6001, 7000) i")
+        database.execute("INSERT INTO t VALUES (0, 'another')")
+        session.commit()
+    runs = [e.run for e in capture.events() if isinstance(e, Committed)]
+    (large,) = [run for run in runs if isinstance(run, SpooledTransaction)]
+    assert large.rows == 4000
+    spool = capture.spools[large.spool]
+    assert spool.state == "finished"
+    kept = []
+    for batches, subxids in spool.pieces:
+        for batch in batches:
+            keep = np.ones(len(batch.index), np.bool_)
+            if subxids is not None:
+                keep = ~np.isin(subxids[batch.index], list(large.aborted))
+            kept += [i for i, k in zip(batch.rows["id"].to_pylist(), keep, strict=True) if k]
+    assert sorted(kept) == [*range(1, 3001), *range(6001, 7001)]
+
+
+def test_many_small_transactions_come_whole_and_in_order(database: Database, capture: Capture) -> None:
+    """I1, I3, I4 over a backlog of several polls."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture.prepare()
+    database.execute(
+        "DO $$ BEGIN FOR i IN 1..3000 LOOP INSERT INTO t SELECT i * 10 + j FROM generate_series(0, 9) j; COMMIT;"
+        " END LOOP; END $$"
+    )
+    runs = [e.run for e in capture.events() if isinstance(e, Committed)]
+    ids = [row["id"] for run in runs for b in getattr(run, "batches", ()) for row in b.rows.to_pylist()]
+    assert ids == list(range(10, 30010))
+    assert sum(run.transactions for run in runs) == 3000
+
+
+# ── positions ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def confirmed(database: Database) -> int:
+    rows = database.execute(f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{SLOT}'")
+    return lsn_of(rows[0][0])
+
+
+def test_only_what_is_acknowledged_is_said_to_the_server(
+    database: Database, capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P48, I6: an answer to a keepalive with anything more is data lost at the next crash."""
+    monkeypatch.setattr("cdcflow.sources.postgres.stream.STATUS_INTERVAL_S", 0.05)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    begin = lsn_of(capture.prepare().position or "0/0")
+    database.execute("INSERT INTO t VALUES (1)")
+    events = capture.events()
+    stream = capture.stream
+    end = lsn_of(next(e.run.last_position for e in events if isinstance(e, Committed)))
+
+    def heard() -> list[tuple[object, ...]]:
+        """When the server heard us last."""
+        stream.poll()
+        query = "SELECT reply_time::text FROM pg_stat_replication WHERE application_name = 'cdcflow stream'"
+        return database.execute(query)
+
+    def replied(times: int) -> None:
+        for _ in range(times):
+            before = heard()
+            until(partial(lambda then: heard() != then, before), "the server heard us again")
+
+    replied(3)
+    assert confirmed(database) == begin
+    stream.acknowledge(position_of(end))
+    replied(2)
+    assert confirmed(database) == end
+    stream.acknowledge(position_of(begin))
+    replied(2)
+    assert confirmed(database) == end
+
+
+def test_last_acknowledgement_is_said_when_the_stream_closes(database: Database, capture: Capture) -> None:
+    """A daemon that stops at a cut should not get it all again at the next start."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture.prepare()
+    database.execute("INSERT INTO t VALUES (1)")
+    events = capture.events()
+    end = next(e.run.last_position for e in events if isinstance(e, Committed))
+    capture.stream.acknowledge(end)
+    capture.stream.close()
+    until(lambda: confirmed(database) == lsn_of(end), "the slot moved")
+
+
+def test_position_moves_while_only_other_tables_change(database: Database, make_capture: MakeCapture) -> None:
+    """Else a busy neighbour fills the server's disk with log that we do not even want."""
+    database.execute("CREATE TABLE ours (id int PRIMARY KEY)")
+    database.execute("CREATE TABLE theirs (id int PRIMARY KEY)")
+    capture = make_capture(database, tables=["public.ours"])
+    capture.prepare()
+    stream = capture.stream
+    database.execute("INSERT INTO theirs SELECT generate_series(1, 1000)")
+    (end,) = database.execute("SELECT pg_current_wal_lsn()::text")[0]
+    database.execute("SELECT pg_switch_wal()")
+
+    def reached(events: list[StreamEvent]) -> bool:
+        return any(isinstance(e, Advanced) and lsn_of(e.position) >= lsn_of(end) for e in events)
+
+    events = collect(stream, lambda found: reached(list(found)))
+    assert not any(isinstance(e, Committed) for e in events)
+
+
+def test_advance_never_overtakes_a_transaction_that_is_still_open(database: Database, capture: Capture) -> None:
+    """P35, P48: its commit comes later, and from a position beyond its rows it must still arrive whole."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    before = capture.prepare()
+    stream = capture.stream
+    with database.session(autocommit=False) as session:
+        session.execute("INSERT INTO t VALUES (1)")
+        capture.chunks.heartbeat()
+        events = collect(stream, lambda found: any(isinstance(e, Advanced) for e in found))
+        stream.acknowledge(next(e.position for e in reversed(events) if isinstance(e, Advanced)))
+        capture.events()
+        session.commit()
+    assert [r["id"] for r in capture.changes()] == [1]
+    assert before.position is not None
+
+
+# ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def poll_until_it_ends(capture: Capture) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        capture.stream.poll()
+    pytest.fail("the stream went on")
+
+
+def test_server_that_stops_in_order_waits_only_for_what_we_acknowledge(
+    own_postgres: PostgresServer, make_capture: MakeCapture
+) -> None:
+    """A server shuts down once every consumer has confirmed its log; one that never did would hang it."""
+    database = own_postgres.create_database("shop")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture = make_capture(database)
+    capture.prepare()
+    stream = capture.stream
+    database.execute("INSERT INTO t VALUES (0)")
+    capture.events()
+    database.execute("INSERT INTO t VALUES (1)")
+    stopping = threading.Thread(target=own_postgres.stop)
+    stopping.start()
+    rows = 0
+
+    def consume() -> None:
+        nonlocal rows
+        while True:
+            for event in stream.poll():
+                if isinstance(event, Committed):
+                    rows += event.run.rows
+                    stream.acknowledge(event.run.last_position)
+                if isinstance(event, Advanced):
+                    stream.acknowledge(event.position)
+
+    with pytest.raises(SourceUnavailable, match="as it does when it shuts down"):
+        consume()
+    stopping.join()
+    assert rows == 1
+    assert "received fast shutdown request" in own_postgres.log_tail()
+    assert "database system is shut down" in own_postgres.log_tail()
+
+
+def test_server_crash_is_unavailable_and_then_goes_on(own_postgres: PostgresServer, make_capture: MakeCapture) -> None:
+    """O07: nothing about the data is in doubt, so it is tried again, from the same position."""
+    database = own_postgres.create_database("shop")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture = make_capture(database)
+    before = capture.prepare()
+    capture.events()
+    own_postgres.restart(immediate=True)
+    with pytest.raises(SourceUnavailable):
+        poll_until_it_ends(capture)
+    assert capture.rows("public.t") == [], "pooled connections that died are replaced"
+    database.execute("INSERT INTO t VALUES (1)")
+    again = make_capture(database)
+    again.prepare(before)
+    assert [r["id"] for r in again.changes()] == [1]
+    own_postgres.kill()
+    with pytest.raises(SourceUnavailable):
+        poll_until_it_ends(again)
+
+
+def test_slot_dropped_behind_our_back_is_history_lost(database: Database, make_capture: MakeCapture) -> None:
+    """P36, P37: the stream's end names the way on, and the next start does not pretend."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture = make_capture(database)
+    checkpoint = capture.prepare()
+    capture.events()
+    with database.connect() as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (SLOT,)
+        )
+        until(lambda: not database.execute("SELECT 1 FROM pg_replication_slots WHERE active"), "the slot was let go")
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (SLOT,))
+    with pytest.raises(SourceUnavailable):
+        poll_until_it_ends(capture)
+    with pytest.raises(HistoryLost, match="--accept-history-loss"):
+        make_capture(database).prepare(checkpoint)
+    with pytest.raises(HistoryLost, match="--accept-history-loss"):
+        capture.source.stream(checkpoint, lambda: pytest.fail("no spool"))
+
+
+def test_publication_dropped_while_streaming_is_history_lost(database: Database, capture: Capture) -> None:
+    """P61: older servers say so in the stream; from 18 on they skip the rows, and the heartbeat finds out."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture.prepare()
+    capture.events()
+    database.execute(f"DROP PUBLICATION {SLOT}")
+    database.execute("INSERT INTO t VALUES (1)")
+    with pytest.raises(HistoryLost, match="publication"):
+        capture.chunks.heartbeat()
+    if database.server.version < 180000:
+        with pytest.raises(HistoryLost, match=r"publication .* is gone"):
+            poll_until_it_ends(capture)
+
+
+def test_silent_server_is_given_up(database: Database, capture: Capture) -> None:
+    """P70: a connection that a firewall forgot says nothing for ever."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.server.reload(wal_sender_timeout="1s")
+    try:
+        capture.prepare()
+        capture.events()
+        (pid,) = database.execute("SELECT active_pid FROM pg_replication_slots WHERE active")[0]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(SourceUnavailable, match="has not said a word"):
+                poll_until_it_ends(capture)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    finally:
+        database.server.reload(wal_sender_timeout="")
+
+
+def test_busy_caller_does_not_lose_its_connection(database: Database, capture: Capture) -> None:
+    """P47: while the caller waits for its disk, the server goes on hearing the true position."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.server.reload(wal_sender_timeout="1500ms")
+    try:
+        capture.prepare()
+        capture.events()
+        begin = confirmed(database)
+        database.execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 20000) i")
+        query = (
+            "SELECT now() - backend_start > '4 s' FROM pg_stat_replication WHERE application_name = 'cdcflow stream'"
+        )
+        # Nobody polls here, for longer than the server's patience, while its send buffer is full.
+        until(lambda: database.execute(query) != [(False,)], "some time passed")
+        assert database.execute(query) == [(True,)], "the server gave us up"
+        assert confirmed(database) == begin
+        assert len(capture.changes()) == 20000
+    finally:
+        database.server.reload(wal_sender_timeout="")
