@@ -88,20 +88,19 @@ def check(
     json: Json = False,
 ) -> None:
     """Verify hashes, chain, order and gaplessness. Exits with 1 when something is wrong."""
-    from cdcflow.changelog import reader
+    from cdcflow.changelog import checking
 
     path = _log_path(config)
-    report = reader.check(path, deep=deep)
-    fields = asdict(report)
+    report = checking.check(path, deep=deep)
     if json:
-        output.print_json(fields)
+        output.print_json(asdict(report))
     else:
-        counts = {name: value for name, value in fields.items() if isinstance(value, int | str)}
-        typer.echo(" ".join(f"{name}={value}" for name, value in counts.items()))
-        for finding in report.findings:
-            typer.echo(f"wrong: {finding}")
-        typer.echo("the log is whole" if not report.findings else f"{len(report.findings)} findings")
-    if report.findings:
+        for fault in report.faults:
+            typer.echo(f"wrong: {fault.where}: {fault.text}")
+        seen = f"{report.segments} segments, {report.journals} journals, {report.transactions:,} transactions"
+        verdict = "the log is whole" if report.is_whole else f"{len(report.faults)} faults"
+        typer.echo(f"{verdict}: {seen}, {report.rows:,} rows, {output.size(report.bytes)}")
+    if not report.is_whole:
         raise typer.Exit(failure.FINDINGS)
 
 

@@ -63,12 +63,14 @@ class ControlServer:
 
     def close(self) -> None:
         self._closed = True
+        if not self._thread.is_alive():
+            self._socket.close()
+            return
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._path.unlink(missing_ok=True)
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout=5)
+        self._thread.join(timeout=5)
 
     def _serve(self) -> None:
         while not self._closed:

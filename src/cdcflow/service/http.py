@@ -52,7 +52,7 @@ class HttpServer:
                 f"service.listen {self._listen} cannot be had: {error.strerror}",
                 remedy="choose another port, or leave service.listen out",
             ) from None
-        threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True).start()
 
     def close(self) -> None:
         if self._server is not None:

@@ -1,0 +1,375 @@
+"""Commands as a person meets them: messages, exit codes, and what never shows."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cdcflow import errors, wiring
+from cdcflow.cli import backfill as backfill_module
+from cdcflow.cli import failure, output
+from cdcflow.cli.app import app
+from cdcflow.cli.daemon import answering, lag_seconds
+from cdcflow.cli.events import event_lines
+from cdcflow.config import load
+from cdcflow.ports import Finding
+from cdcflow.service.control import ControlServer
+
+CANARY = "c4n4ry-s3cret"
+runner = CliRunner()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the settings that `cdcflow init` writes."""
+    monkeypatch.chdir(tmp_path)
+    assert runner.invoke(app, ["init"]).exit_code == 0
+    (tmp_path / "cdcflow-log").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def daemon(folder: Path) -> Iterator[list[Mapping[str, Any]]]:
+    """A stand-in for a running daemon, which reads a table in three looks; gives the requests that it got."""
+    asked: list[Mapping[str, Any]] = []
+    generation = 1
+
+    def answer(request: Mapping[str, Any]) -> object:
+        nonlocal generation
+        asked.append(request)
+        if request["op"] == "status":
+            looks = sum(r["op"] == "status" for r in asked)
+            state = "done" if generation == 1 or looks > 3 else "reading"
+            table = {"state": state, "generation": generation, "units": 9, "units_done": 3, "rows": 42}
+            return {"state": "capturing", "cut": 3, "lag_bytes": 5000, "tables": {"public.orders": table}}
+        if "public.nothing" in request["tables"]:
+            raise errors.ConfigurationError("table public.nothing is not captured")
+        generation += request["op"] == "backfill"
+        return {"op": request["op"], "tables": request["tables"] or ["public.orders"]}
+
+    server = ControlServer(folder / "cdcflow-log", answer)
+    server.start()
+    yield asked
+    server.close()
+
+
+# ── init ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_written_settings_are_valid_as_they_are(folder: Path) -> None:
+    """The first thing a user does after `init` must not be an error about our own file."""
+    assert load(folder / "cdcflow.yaml").source.tables == ("public.*",)
+
+
+def test_every_commented_setting_of_the_template_is_valid_too(folder: Path) -> None:
+    """Nobody should have to guess why an example line from our own file is refused."""
+    lines = (folder / "cdcflow.yaml").read_text().splitlines()
+    body = "\n".join(line.replace("# ", "", 1) if line.lstrip().startswith("# ") else line for line in lines[3:])
+    (folder / "all.yaml").write_text(body)
+    config = load(folder / "all.yaml")
+    assert config.service.listen == "127.0.0.1:8079"
+    assert config.source.backfill.rows_per_second_max == 50_000
+
+
+def test_existing_settings_are_never_overwritten(folder: Path) -> None:
+    """A second `init` in the wrong window would cost a morning."""
+    (folder / "cdcflow.yaml").write_text("mine")
+    result = runner.invoke(app, ["init"])
+    assert result.exit_code == 78
+    assert (folder / "cdcflow.yaml").read_text() == "mine"
+
+
+# ── failures ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (errors.ConfigurationError, 78),
+        (errors.SourceUnavailable, 69),
+        (errors.SinkUnavailable, 74),
+        (errors.OutcomeUnknown, 75),
+        (errors.HistoryLost, 65),
+        (errors.InvariantViolated, 70),
+    ],
+)
+def test_failure_is_one_block_and_a_code_of_its_kind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, kind: type[errors.CdcflowError], code: int
+) -> None:
+    """A service manager decides by the code whether to restart; a person reads the block at night."""
+
+    def fail(config: object) -> list[Finding]:
+        raise kind("the slot is gone", remedy="run `cdcflow run --accept-history-loss`")
+
+    monkeypatch.setattr(wiring, "doctor", fail)
+    result = runner.invoke(app, ["doctor"])
+    assert result.exit_code == code
+    assert result.stderr == f"{kind.__name__}: the slot is gone\n  run `cdcflow run --accept-history-loss`\n"
+    assert "Traceback" in runner.invoke(app, ["--debug", "doctor"]).stderr
+
+
+def test_unforeseen_error_does_not_show_its_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S03: the text of somebody else's exception may quote a row or a password; --debug is the user's own choice."""
+
+    def fail(config: object) -> list[Finding]:
+        raise KeyError(CANARY)
+
+    monkeypatch.setattr(wiring, "doctor", fail)
+    result = runner.invoke(app, ["doctor"])
+    assert result.exit_code == failure.UNEXPECTED
+    assert "KeyError" in result.stderr
+    assert CANARY not in result.output
+
+
+def test_wrong_option_is_a_usage_error() -> None:
+    """Scripts tell a typing mistake (2) from a failure."""
+    assert runner.invoke(app, ["run", "--nope"]).exit_code == 2
+
+
+@pytest.mark.parametrize("command", [["run"], ["doctor"], ["status"], ["backfill"], ["merge"], ["log", "ls"]])
+def test_wrong_setting_stops_every_command_with_its_place(folder: Path, command: list[str]) -> None:
+    """The same one line everywhere, before anything is connected or started."""
+    path = folder / "cdcflow.yaml"
+    path.write_text(path.read_text().replace("tables:", "tabels:"))
+    result = runner.invoke(app, command)
+    assert result.exit_code == 78
+    assert "cdcflow.yaml:8:3: unknown setting source.tabels; did you mean source.tables?" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["merge"], ["log", "ls"], ["log", "show"], ["log", "check"]])
+def test_missing_log_is_named(folder: Path, command: list[str]) -> None:
+    """Usually the command was started in the wrong folder."""
+    result = runner.invoke(app, command)
+    assert result.exit_code == 78
+    assert "there is no change log at" in result.stderr
+
+
+def test_secret_shows_nowhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S03: the canary in the environment must not come out in output, settings or errors of a failing connection."""
+    monkeypatch.setenv("CDCFLOW_PASSWORD", CANARY)
+    path = folder / "cdcflow.yaml"
+    text = path.read_text().replace("# password: ${env:CDCFLOW_PASSWORD}", "password: ${env:CDCFLOW_PASSWORD}")
+    path.write_text(text.replace("localhost:5432", "127.0.0.1:1"))
+    said = [
+        runner.invoke(app, [*debug, command]).output for debug in ([], ["--debug"]) for command in ("doctor", "status")
+    ]
+    assert CANARY not in "".join(said)
+    assert CANARY not in repr(load(path))
+    assert CANARY.encode() not in Path(f"/proc/{os.getpid()}/cmdline").read_bytes()
+
+
+# ── doctor ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+FINDINGS = [
+    Finding("ok", "wal_level", "logical"),
+    Finding("error", "public.[odd]", "has no key", "ALTER TABLE public.odd REPLICA IDENTITY FULL"),
+]
+
+
+def test_doctor_prints_the_remedy_and_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exact SQL is what the reader came for; names with brackets are no markup."""
+    monkeypatch.setattr(wiring, "doctor", lambda config: FINDINGS)
+    result = runner.invoke(app, ["doctor"])
+    assert result.exit_code == failure.FINDINGS
+    assert "public.[odd]: has no key" in result.stdout
+    assert "ALTER TABLE public.odd REPLICA IDENTITY FULL" in result.stdout
+
+
+def test_doctor_without_errors_succeeds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deployments run it before they start the daemon."""
+    monkeypatch.setattr(wiring, "doctor", lambda config: FINDINGS[:1])
+    result = runner.invoke(app, ["doctor", "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == [{"level": "ok", "subject": "wal_level", "text": "logical", "remedy": None}]
+
+
+# ── with a daemon ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_status_asks_the_daemon(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
+    """A running daemon knows more than its files."""
+    result = runner.invoke(app, ["status"])
+    assert result.exit_code == 0
+    assert "capturing" in result.stdout
+    assert "public.orders" in result.stdout
+    assert json.loads(runner.invoke(app, ["status", "--json"]).stdout)["cut"] == 3
+
+
+def test_backfill_is_followed_to_its_end(
+    folder: Path, daemon: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must wait for the new generation: the old one was done already before the order."""
+    monkeypatch.setattr(backfill_module, "LOOK_EVERY_S", 0.01)
+    result = runner.invoke(app, ["backfill", "public.orders", "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["public.orders"] == {
+        "state": "done",
+        "generation": 2,
+        "units": 9,
+        "units_done": 3,
+        "rows": 42,
+    }
+    assert {"op": "backfill", "tables": ["public.orders"]} in daemon
+
+
+def test_unknown_table_is_the_daemons_word(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
+    """Same message and exit code as if the command had looked itself."""
+    result = runner.invoke(app, ["backfill", "public.nothing"])
+    assert result.exit_code == 78
+    assert "public.nothing is not captured" in result.stderr
+
+
+@pytest.mark.parametrize("op", ["pause", "resume", "cancel"])
+def test_table_orders_reach_the_daemon(folder: Path, daemon: list[Mapping[str, Any]], op: str) -> None:
+    """Each command is the request of the same name."""
+    assert runner.invoke(app, ["table", op, "public.orders"]).exit_code == 0
+    assert daemon[-1] == {"op": op, "tables": ["public.orders"]}
+
+
+def test_adjust_sends_only_what_was_said(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
+    """A limit of 0 takes the limit away; an option left out leaves it."""
+    result = runner.invoke(app, ["table", "adjust", "public.orders", "--rows-per-second-max", "0"])
+    assert result.exit_code == 0
+    assert daemon[-1] == {"op": "adjust", "tables": ["public.orders"], "rows_per_second_max": 0}
+
+
+def test_table_orders_need_a_daemon(folder: Path) -> None:
+    """Nothing is being read that could be paused."""
+    result = runner.invoke(app, ["table", "pause", "public.orders"])
+    assert result.exit_code == 78
+    assert "no daemon runs" in result.stderr
+
+
+# ── pieces ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Asked:
+    """A capture that only remembers what was asked of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def stop(self) -> None:
+        self.calls.append(("stop",))
+
+    def request(self, op: str, tables: list[str], **adjustment: int) -> dict[str, object]:
+        self.calls.append((op, tables, adjustment))
+        return {"op": op, "tables": tables}
+
+    def status(self, **_: float) -> dict[str, object]:
+        return {"state": "capturing"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        ({"op": "pause", "tables": ["a.b"]}, ("pause", ["a.b"], {})),
+        ({"op": "adjust", "tables": ["a.b"], "priority": 3, "evil": 1}, ("adjust", ["a.b"], {"priority": 3})),
+        ({"op": "stop"}, ("stop",)),
+    ],
+)
+def test_socket_requests_become_calls(request_: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    """Only the known arguments get through."""
+    asked: Any = Asked()
+    answering(asked, asked)(request_)
+    assert asked.calls == [expected]
+
+
+@pytest.mark.parametrize("request_", [{}, {"op": 3}, {"op": "pause", "tables": "a.b"}, {"op": "pause", "tables": [1]}])
+def test_malformed_request_is_refused(request_: dict[str, Any]) -> None:
+    """A table name taken letter by letter would pause 26 tables."""
+    asked: Any = Asked()
+    with pytest.raises(errors.ConfigurationError):
+        answering(asked, asked)(request_)
+    assert asked.calls == []
+
+
+def test_event_is_one_line_whatever_its_fields_hold() -> None:
+    """A message with a line break or a quote must not look like two events, nor forge a third."""
+    file = io.StringIO()
+    tell = event_lines(as_json=False, file=file)
+    tell(
+        "chunk read",
+        {"table": "public.orders", "rows": 5, "seconds": 0.4123, "reason": 'a "b"\nchunk read', "none": ""},
+    )
+    (line,) = file.getvalue().splitlines()
+    assert line.split("Z ", 1)[1] == (
+        'chunk read table=public.orders rows=5 seconds=0.4123 reason="a \\"b\\"\\nchunk read" none=""'
+    )
+
+
+def test_event_as_json_is_one_document() -> None:
+    """Log shippers parse it line by line."""
+    file = io.StringIO()
+    event_lines(as_json=True, file=file)("cut", {"number": 3})
+    found = json.loads(file.getvalue())
+    assert (found["event"], found["number"]) == ("cut", 3)
+
+
+def test_lost_reader_of_events_does_not_stop_the_capture() -> None:
+    """`cdcflow run | head` ends head, not the capture."""
+    file = io.StringIO()
+    tell = event_lines(as_json=False, file=file)
+    file.close()
+    tell("cut", {"number": 3})
+
+
+@pytest.mark.parametrize(
+    ("status", "still_s", "expected"),
+    [
+        ({"lag_bytes": None, "commit_clock": 5}, 3.0, None),
+        ({"lag_bytes": 100, "commit_clock": 5}, 3.0, 3.0),
+        ({"lag_bytes": 10**9, "commit_clock": 0}, 3.0, 3.0),
+    ],
+)
+def test_lag_of_an_idle_source_is_not_the_age_of_its_last_change(
+    status: dict[str, Any], still_s: float, expected: float | None
+) -> None:
+    """Otherwise every quiet night would raise an alarm."""
+    assert lag_seconds(status, still_s) == expected
+
+
+def test_lag_of_a_source_that_is_ahead_is_the_age_of_the_newest_change() -> None:
+    """While a backlog is read the position moves all the time, and still the news is old."""
+    behind = lag_seconds({"lag_bytes": 10**9, "commit_clock": 1_000_000}, 0.1)
+    assert behind is not None
+    assert behind > 10**8
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"state": "reading", "units": 200, "units_done": 199}, "99%"),
+        ({"state": "reading", "units": 10, "units_done": 10}, "99%"),
+        ({"state": "done", "units": 0, "units_done": 0}, "100%"),
+        ({"state": "waiting", "units": 0, "units_done": 0}, "0%"),
+    ],
+)
+def test_only_a_done_table_shows_hundred_percent(fields: dict[str, Any], expected: str) -> None:
+    """After the last page there still are moved rows to read: 100% means that it is over."""
+    assert output.percent(fields) == expected
+
+
+@pytest.mark.parametrize(
+    ("say", "value", "expected"),
+    [
+        (output.size, None, "?"),
+        (output.size, 999, "999 B"),
+        (output.size, 1500, "1.5 kB"),
+        (output.size, 3e13, "30.0 TB"),
+        (output.age, 3.14, "3.1 s"),
+        (output.age, 600, "10 min"),
+        (output.age, 10800, "3 h"),
+        (output.number, 1234567, "1,234,567"),
+    ],
+)
+def test_numbers_read_well(say: Callable[[float | None], str], value: float | None, expected: str) -> None:
+    """Status is read in a hurry."""
+    assert say(value) == expected

@@ -1,0 +1,144 @@
+"""The control socket: one line, one answer, only for the same user."""
+
+from __future__ import annotations
+
+import socket
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.service.control import LINE_BYTES_MAX, SOCKET_NAME, ControlServer, ask
+
+Serve = Callable[[Path, Callable[[Mapping[str, Any]], object]], ControlServer]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start a control server on a log's folder; closed after the test."""
+    with ExitStack() as stack:
+
+        def start(log: Path, answer: Callable[[Mapping[str, Any]], object]) -> ControlServer:
+            server = ControlServer(log, answer)
+            server.start()
+            stack.callback(server.close)
+            return server
+
+        yield start
+
+
+def echo(request: Mapping[str, Any]) -> object:
+    return {"heard": dict(request)}
+
+
+def raw(log: Path, sent: bytes) -> bytes:
+    """What the socket answers to these bytes."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(log / SOCKET_NAME))
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        return connection.recv(65536)
+
+
+def test_nobody_answers_where_no_daemon_runs(tmp_path: Path) -> None:
+    """Commands then look into the log themselves, so this is no error."""
+    assert ask(tmp_path, {"op": "status"}) is None
+
+
+def test_request_gets_its_answer(tmp_path: Path, serve: Serve) -> None:
+    """The plain case, twice: a connection is for one request, the server for many."""
+    serve(tmp_path, echo)
+    for op in ("status", "backfill"):
+        assert ask(tmp_path, {"op": op, "tables": ["a.b"]}) == {"heard": {"op": op, "tables": ["a.b"]}}
+
+
+def test_refusal_keeps_its_kind_and_message(tmp_path: Path, serve: Serve) -> None:
+    """The person at the other end needs the daemon's own words, and the exit code that belongs to them."""
+
+    def refuse(request: Mapping[str, Any]) -> object:
+        raise SourceUnavailable("the capture is waiting", remedy="wait")
+
+    serve(tmp_path, refuse)
+    with pytest.raises(SourceUnavailable, match="waiting\n  wait"):
+        ask(tmp_path, {"op": "pause"})
+
+
+def test_fault_in_an_answer_ends_neither_server_nor_secrecy(tmp_path: Path, serve: Serve) -> None:
+    """S03: an unforeseen error may carry a row's values; only its type leaves the daemon."""
+
+    def break_down(request: Mapping[str, Any]) -> object:
+        raise KeyError("canary")
+
+    serve(tmp_path, break_down)
+    for _ in range(2):
+        with pytest.raises(Exception, match="KeyError") as caught:
+            ask(tmp_path, {"op": "status"})
+        assert "canary" not in str(caught.value)
+
+
+def test_only_the_owner_may_connect(tmp_path: Path, serve: Serve) -> None:
+    """S07: whoever can connect can pause a table; the file system decides who that is."""
+    serve(tmp_path, echo)
+    assert stat.S_IMODE((tmp_path / SOCKET_NAME).stat().st_mode) == 0o600
+
+
+def test_socket_of_a_killed_daemon_is_replaced(tmp_path: Path, serve: Serve) -> None:
+    """After SIGKILL the file is still there; the next daemon must not need a hand."""
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(tmp_path / SOCKET_NAME))
+    left.close()
+    assert ask(tmp_path, {"op": "status"}) is None
+    serve(tmp_path, echo)
+    assert ask(tmp_path, {"op": "x"}) == {"heard": {"op": "x"}}
+
+
+def test_second_daemon_does_not_take_the_first_ones_socket(tmp_path: Path, serve: Serve) -> None:
+    """P75: orders would reach the wrong process."""
+    serve(tmp_path, echo)
+    second = ControlServer(tmp_path, lambda request: {"second": True})
+    with pytest.raises(ConfigurationError, match="another cdcflow daemon"):
+        second.start()
+    second.close()
+    assert ask(tmp_path, {"op": "x"}) == {"heard": {"op": "x"}}
+
+
+def test_closed_server_leaves_no_socket_behind(tmp_path: Path) -> None:
+    """A file that nobody listens on makes every later command wait or guess."""
+    server = ControlServer(tmp_path, echo)
+    server.start()
+    server.close()
+    assert not (tmp_path / SOCKET_NAME).exists()
+
+
+def test_path_longer_than_the_kernel_allows_still_works(tmp_path: Path, serve: Serve) -> None:
+    """Socket addresses end at about 100 bytes; a log in a deep folder must not lose its control socket."""
+    deep = tmp_path / ("a" * 60) / ("b" * 60)
+    deep.mkdir(parents=True)
+    serve(deep, echo)
+    assert ask(deep, {"op": "x"}) == {"heard": {"op": "x"}}
+    assert (deep / SOCKET_NAME).is_socket()
+
+
+@pytest.mark.parametrize("sent", [b"\n", b"[]\n", b"nonsense\n", b"\xff\xfe\n", b'{"op": "status"', b'"x"\n'])
+def test_garbage_gets_an_error_and_the_server_goes_on(tmp_path: Path, serve: Serve, sent: bytes) -> None:
+    """Anybody's stray bytes must not end the capture."""
+    serve(tmp_path, echo)
+    assert b'"error"' in raw(tmp_path, sent)
+    assert ask(tmp_path, {"op": "x"}) == {"heard": {"op": "x"}}
+
+
+def test_endless_line_is_cut_off(tmp_path: Path, serve: Serve) -> None:
+    """A client that never ends its line must not fill the daemon's memory."""
+    serve(tmp_path, echo)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(tmp_path / SOCKET_NAME))
+        with pytest.raises(OSError, match=r"pipe|reset"):  # noqa: PT012 - the server hangs up at some point of these
+            for _ in range(64):
+                connection.sendall(b"x" * (LINE_BYTES_MAX // 8))
+    assert ask(tmp_path, {"op": "x"}) == {"heard": {"op": "x"}}
