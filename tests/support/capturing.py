@@ -146,3 +146,7 @@ def rows_of(run: Run, table: str | None = None) -> list[Row]:
         if table in (None, str(batch.table.id)):
             placed += zip(batch.index.tolist(), batch.rows.to_pylist(), strict=True)
     return [row for _, row in sorted(placed, key=lambda pair: pair[0])]
+
+
+MakeCapture = Callable[..., Capture]
+"""What the fixture `make_capture` is."""

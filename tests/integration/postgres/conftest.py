@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.capturing import Capture
+from capturing import Capture, MakeCapture
 
 from cdcflow.testing.postgres import Database
-
-MakeCapture = Callable[..., Capture]
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import psycopg
 import pytest
-from tests.integration.postgres.conftest import MakeCapture
-from tests.support.capturing import SLOT, Capture
+from capturing import SLOT, Capture, MakeCapture
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint

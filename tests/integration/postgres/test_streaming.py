@@ -11,8 +11,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tests.integration.postgres.conftest import MakeCapture
-from tests.support.capturing import SLOT, Capture, Row
+from capturing import SLOT, Capture, MakeCapture, Row
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import Advanced, Committed
