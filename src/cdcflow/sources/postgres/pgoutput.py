@@ -292,7 +292,7 @@ class PgoutputDecoder:
                 events.append(Committed(part))
                 taken = upto
             covered = int(ends[number])
-            events.append(MarkSeen(Token(mark.content.decode()), _position(covered), int(clocks[number])))
+            events.append(MarkSeen(Token(_name(mark.content)), _position(covered), int(clocks[number])))
         if run.transactions:
             events.append(Committed(run))
             covered = int(ends[full[-1]])
@@ -471,7 +471,7 @@ class PgoutputDecoder:
                 large.spool.discard()
             if end <= self._skip_until:
                 return []
-            seen = [MarkSeen(Token(m.content.decode()), _position(end), clock) for m in marks]
+            seen = [MarkSeen(Token(_name(m.content)), _position(end), clock) for m in marks]
             return [*seen] or [Advanced(_position(end))]
         assert large.spool is not None  # noqa: S101  # rows are only counted as they are written
         large.spool.finish()
@@ -489,7 +489,7 @@ class PgoutputDecoder:
         )
         return [
             Committed(transaction),
-            *(MarkSeen(Token(m.content.decode()), _position(end), clock) for m in marks),
+            *(MarkSeen(Token(_name(m.content)), _position(end), clock) for m in marks),
         ]
 
 

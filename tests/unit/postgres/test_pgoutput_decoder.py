@@ -1,0 +1,330 @@
+"""Random histories, written as pgoutput messages one by one, decoded in columns: the rows must be those that happened.
+
+The expected rows are made together with the messages, change by change, in plain Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pgbytes import (
+    UNCHANGED,
+    Cell,
+    attribute,
+    begin,
+    commit,
+    delete,
+    insert,
+    message,
+    relation,
+    stream_abort,
+    stream_commit,
+    stream_start,
+    stream_stop,
+    table,
+    truncate,
+    update,
+    xlog,
+)
+from pgwire import Row, Spools, advanced, marks, transactions
+
+from cdcflow.errors import CdcflowError, InvariantViolated, SourceUnavailable
+from cdcflow.interleave.messages import Committed
+from cdcflow.model.change import Run, SpooledTransaction
+from cdcflow.model.table import TableId
+from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
+from cdcflow.sources.postgres.types import DescribedTable
+
+EXAMPLES = settings(
+    max_examples=int(os.environ.get("CDCFLOW_EXAMPLES", "30")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+KEYED = table("keyed", 1, [attribute("id", 23, key=True), attribute("v", 25), attribute("w", 23)])
+FULL = table("full", 2, [attribute("id", 23, key=True), attribute("v", 25), attribute("w", 23)], full=True)
+KEYLESS = table("keyless", 3, [attribute("id", 23), attribute("v", 25), attribute("w", 23)], full=True)
+TABLES = {t.table.incarnation: t for t in (KEYED, FULL, KEYLESS)}
+NAMES = ("id", "v", "w")
+
+
+class UnknownOid(Exception):
+    """A test's `describe` was asked for a table that it does not know."""
+
+
+def decoder_of(described: dict[int, DescribedTable] | None = None, **options: Any) -> tuple[PgoutputDecoder, Spools]:
+    spools = Spools()
+    shapes = described or TABLES
+
+    def describe(found: Relation) -> DescribedTable:
+        if found.oid not in shapes:
+            raise UnknownOid
+        return shapes[found.oid]
+
+    merged = {"spool_bytes_max": 1 << 30, "binary": False, "skip_until": 0, **options}
+    return PgoutputDecoder(describe=describe, open_spool=spools, **merged), spools
+
+
+def at(lsn: int) -> str:
+    return f"{lsn >> 32:08X}/{lsn & 0xFFFFFFFF:08X}"
+
+
+def cells(values: tuple[Any, ...]) -> list[Cell]:
+    return [v if v is None or v is UNCHANGED else str(v).encode() for v in values]
+
+
+def named(values: tuple[Any, ...]) -> dict[str, Any]:
+    """Values as a row of the log: unchanged cells are NULL and named."""
+    row = {n: None if v is UNCHANGED else v for n, v in zip(NAMES, values, strict=True)}
+    missing = [n for n, v in zip(NAMES, values, strict=True) if v is UNCHANGED]
+    return {**row, "_unchanged": missing} if missing else row
+
+
+@dataclass
+class History:
+    """Writes messages and the rows that they mean."""
+
+    random: random.Random
+    messages: list[bytes] = field(default_factory=list)
+    expected: list[tuple[int, str, list[Row]]] = field(default_factory=list)
+    marked: list[str] = field(default_factory=list)
+    lsn: int = 2**32 - 400
+    known: set[int] = field(default_factory=set)
+
+    def change(self, xid: int | None, known: set[int]) -> tuple[list[bytes], list[Row]]:
+        """One random change: its messages, and the rows it gives."""
+        pick = self.random
+        oid = pick.choice((1, 1, 2, 3))
+        described, name = TABLES[oid], TABLES[oid].table.id.name
+        first = [] if oid in known and pick.random() < 0.97 else [relation(described, xid)]
+        known.add(oid)
+        old = (pick.randrange(50), pick.choice(["", "x", None, "y" * 30]), pick.choice([None, 5]))
+        new = (old[0] if pick.random() < 0.6 else pick.randrange(50), pick.choice(["", "new", None]), pick.randrange(9))
+        kind = pick.choice("IIUUUDT" if pick.random() < 0.2 else "IIUUUD")
+        if kind == "I":
+            return [*first, insert(oid, cells(new), xid)], [(name, "c", named(new))]
+        if kind == "T":
+            others = [o for o in sorted(known) if o != oid and pick.random() < 0.3]
+            rows: list[Row] = [(TABLES[o].table.id.name, "t", {}) for o in (oid, *others)]
+            return [*first, truncate([oid, *others], xid)], rows
+        if oid == 1:
+            key = (old[0], None, None)
+            gone = (name, "d", {"id": old[0], "v": None, "w": None, "_unchanged": ["v", "w"]})
+            if kind == "D":
+                return [*first, delete(oid, xid, key=cells(key))], [gone]
+            sent = (new[0], UNCHANGED if pick.random() < 0.4 else new[1], new[2])
+            if new[0] == old[0] and pick.random() < 0.8:
+                return [*first, update(oid, cells(sent), xid)], [(name, "u", named(sent))]
+            # The server also repeats a key that did not change, when it had to be fetched from out of line.
+            out = [*first, update(oid, cells(sent), xid, key=cells(key))]
+            if new[0] == old[0]:
+                return out, [(name, "u", named(sent))]
+            return out, [gone, (name, "c", {**named(sent), "_before": {"id": old[0]}})]
+        if kind == "D":
+            return [*first, delete(oid, xid, old=cells(old))], [(name, "d", named(old))]
+        sent = (new[0], UNCHANGED if pick.random() < 0.4 else new[1], new[2])
+        whole = (new[0], old[1] if sent[1] is UNCHANGED else new[1], new[2])
+        out = [*first, update(oid, cells(sent), xid, old=cells(old))]
+        if oid == 2 and new[0] == old[0]:
+            return out, [(name, "u", {**named(whole), "_before": named(old)})]
+        return out, [(name, "d", named(old)), (name, "c", {**named(whole), "_before": named(old)})]
+
+    def transaction(self, xid: int) -> None:
+        rows: list[Row] = []
+        self.messages.append(begin(xid, self.lsn))
+        for _ in range(self.random.choice((0, 1, 1, 2, 7))):
+            written, meant = self.change(None, self.known)
+            self.messages += written
+            rows += meant
+        tokens = [f"{xid}/{n}" for n in range(self.random.choice((0, 0, 0, 1, 2)))]
+        self.messages += [message(token.encode()) for token in tokens]
+        self.lsn += self.random.randrange(50, 90)
+        self.messages.append(commit(self.lsn, xid * 1000))
+        self.marked += tokens
+        if rows:
+            self.expected.append((xid, at(self.lsn), rows))
+
+    def streamed(self, xids: list[int]) -> None:
+        """Several transactions in alternating blocks, with sub-transactions that are rolled back."""
+        rows: dict[int, list[tuple[int, Row]]] = {xid: [] for xid in xids}
+        known: dict[int, set[int]] = {xid: set() for xid in xids}
+        tokens: dict[int, list[tuple[int, str]]] = {xid: [] for xid in xids}
+        started: set[int] = set()
+        subs: dict[int, list[int]] = {xid: [xid, xid + 1, xid + 2] for xid in xids}
+        for _ in range(self.random.randrange(2, 8)):
+            xid = self.random.choice(xids)
+            self.messages.append(stream_start(xid, first=xid not in started))
+            started.add(xid)
+            for _ in range(self.random.randrange(5)):
+                sub = self.random.choice(subs[xid])
+                written, meant = self.change(sub, known[xid])
+                self.messages += written
+                rows[xid] += [(sub, row) for row in meant]
+                if self.random.random() < 0.1:
+                    tokens[xid].append((sub, f"{sub}/{len(self.messages)}"))
+                    self.messages.append(message(tokens[xid][-1][1].encode(), xid=sub))
+            self.messages.append(stream_stop())
+            if self.random.random() < 0.3:
+                place = self.random.randrange(1, 3)
+                sub, subs[xid][place] = subs[xid][place], max(subs[xid]) + 1  # an id never comes back
+                self.messages.append(stream_abort(xid, sub))
+                rows[xid] = [(s, row) for s, row in rows[xid] if s != sub]
+                tokens[xid] = [(s, t) for s, t in tokens[xid] if s != sub]
+                known[xid].clear()
+        for xid in started:
+            if self.random.random() < 0.3:
+                self.messages.append(stream_abort(xid, xid))
+                continue
+            self.lsn += 64
+            self.messages.append(stream_commit(xid, self.lsn, xid * 1000))
+            self.known |= known[xid]
+            self.marked += [token for _, token in tokens[xid]]
+            if rows[xid]:
+                self.expected.append((xid, at(self.lsn), [row for _, row in rows[xid]]))
+
+
+def written(seed: int) -> History:
+    history = History(random.Random(seed))
+    for step in range(history.random.randrange(1, 9)):
+        if history.random.random() < 0.35:
+            history.streamed([100 * step + 10, 100 * step + 50])
+        else:
+            history.transaction(100 * step + 1)
+    return history
+
+
+@given(st.integers(0, 2**40), st.sampled_from([1, 2, 3, 7, 20, 10_000]), st.sampled_from([60, 300, 1 << 30]))
+@EXAMPLES
+def test_random_histories_come_out_as_they_happened(seed: int, size: int, spool_bytes_max: int) -> None:
+    """Whatever the mix of tables, old rows, blocks and roll-backs, and wherever the polls cut it (P01-P33)."""
+    history = written(seed)
+    decoder, spools = decoder_of(spool_bytes_max=spool_bytes_max)
+    messages = [xlog(m) for m in history.messages]
+    events = [e for i in range(0, len(messages), size) for e in decoder.decode(messages[i : i + size])]
+    assert transactions(events, spools) == history.expected
+    assert marks(events) == history.marked
+    assert decoder.idle
+    for event in events:
+        if isinstance(event, Committed) and isinstance(event.run, SpooledTransaction):
+            check_spooled(event.run, next(rows for xid, _, rows in history.expected if xid == event.run.xid))
+    open_ones = [s for s in spools.all.values() if not s.finished and not s.discarded]
+    assert not open_ones
+
+
+def check_spooled(run: SpooledTransaction, rows: list[Row]) -> None:
+    """What a spooled transaction says of itself must be true of its rows."""
+    assert {t.id.name for t in run.shapes} == {name for name, _, _ in rows}
+    assert {t.name for t in run.truncated} == {name for name, op, _ in rows if op == "t"}
+    partial = [row["id"] for _, op, row in rows if op in "cu" and "_unchanged" in row]
+    told = run.partial.get(TableId("public", "keyed"))
+    assert (told.keys.column("id").to_pylist() if told else []) == partial
+
+
+@given(st.integers(0, 2**40), st.integers(0, 60))
+@EXAMPLES
+def test_transactions_in_the_log_already_are_dropped_whole(seed: int, number: int) -> None:
+    """The server sends again what it was not told we have; none of it may be doubled, none after it lost (P40, L15)."""
+    history = written(seed)
+    reached = [0, *(int(p[:8], 16) << 32 | int(p[9:], 16) for _, p, _ in history.expected)]
+    skip_until = reached[min(number, len(reached) - 1)]
+    for size in (3, 10_000):
+        decoder, spools = decoder_of(skip_until=skip_until, spool_bytes_max=300)
+        messages = [xlog(m) for m in history.messages]
+        events = [e for i in range(0, len(messages), size) for e in decoder.decode(messages[i : i + size])]
+        assert transactions(events, spools) == [t for t in history.expected if t[1] > at(skip_until)]
+        assert all(p > at(skip_until) for p in advanced(events))
+        assert decoder.idle
+
+
+@given(st.integers(0, 2**40), st.data())
+@EXAMPLES
+def test_garbled_bytes_end_in_an_error_that_the_pipeline_knows(seed: int, data: st.DataObject) -> None:
+    """A flipped byte on a plain link must not crash the daemon in an unknown way, nor read beyond the buffer (O10)."""
+    messages = [xlog(m) for m in written(seed).messages]
+    number = data.draw(st.integers(0, len(messages) - 1))
+    place = data.draw(st.integers(0, len(messages[number]) - 1))
+    changed = bytearray(messages[number])
+    changed[place] ^= data.draw(st.integers(1, 255))
+    messages[number] = bytes(changed)
+    decoder, spools = decoder_of(spool_bytes_max=300)
+    with contextlib.suppress(CdcflowError, UnknownOid):
+        events = [e for i in range(0, len(messages), 5) for e in decoder.decode(messages[i : i + 5])]
+        transactions(events, spools)
+
+
+def test_many_rows_of_one_key_change_number_as_they_must() -> None:
+    """Every row after a key change moves on by one; in columns that is one running sum, easily wrong by one (P09)."""
+    decoder, _ = decoder_of()
+    rows = [update(1, [b"%d" % (n + 1), b"v", b"1"], key=[b"%d" % n, None, None]) for n in range(100)]
+    (event,) = decoder.decode([xlog(m) for m in (begin(1, 8), relation(KEYED), *rows, commit(16))])
+    assert isinstance(event, Committed)
+    assert isinstance(event.run, Run)
+    assert event.run.batches[0].index.tolist() == list(range(200))
+    assert [op for _, op, _ in transactions([event])[0][2]] == ["d", "c"] * 100
+
+
+@pytest.mark.parametrize(
+    ("messages", "kind", "says"),
+    [
+        ([b"Z"], InvariantViolated, "unknown type 'Z'"),
+        ([b"b" + bytes(40)], InvariantViolated, "unknown type 'b'"),
+        ([begin(1, 8), insert(9, [b"1"]), commit(16)], InvariantViolated, "relation 9"),
+        ([insert(1, [b"1", None, None])], InvariantViolated, "not described"),
+        ([relation(KEYED), insert(1, [b"1", None, None])], InvariantViolated, "outside of a transaction"),
+        ([begin(1, 8), begin(2, 9), commit(16)], InvariantViolated, "alternate"),
+        ([commit(16)], InvariantViolated, "alternate"),
+        ([begin(1, 8), truncate([9]), commit(16)], InvariantViolated, "relation 9"),
+        ([stream_stop()], InvariantViolated, "Stream Stop"),
+        ([stream_commit(5, 16)], InvariantViolated, "was not streamed"),
+        ([stream_start(5, first=False)], InvariantViolated, "Stream Start"),
+        ([begin(1, 8), stream_start(5, first=True)], InvariantViolated, "inside a transaction"),
+        ([stream_start(5, first=True), begin(1, 8)], InvariantViolated, "inside a stream block"),
+        ([begin(1, 8), relation(KEYED), insert(1, [b"1", None]), commit(16)], SourceUnavailable, "3 columns"),
+        (
+            [begin(1, 8), relation(KEYED), insert(1, [b"1", None, None]) + b"x", commit(16)],
+            SourceUnavailable,
+            "goes on",
+        ),
+        ([begin(1, 8)[:-1], commit(16)], SourceUnavailable, "wrong length"),
+        ([begin(1, 8), relation(KEYED)[:-3], commit(16)], SourceUnavailable, "wrong length"),
+    ],
+)
+def test_what_the_protocol_does_not_allow_is_refused_by_name(messages: list[bytes], kind: type, says: str) -> None:
+    """Skipping what we do not understand loses data that nobody misses until much later (O10)."""
+    decoder, _ = decoder_of()
+    with pytest.raises(kind, match=says):
+        decoder.decode([xlog(m) for m in messages])
+
+
+@pytest.mark.parametrize("length", [2**31 - 1, -1, -(2**31), 10**6])
+def test_hostile_lengths_are_never_followed(length: int) -> None:
+    """A length on the wire is a claim; following it would read other memory, or allocate without bound (O10)."""
+    good = insert(1, [b"1", b"vvvv", b"2"])
+    place = good.index(b"\0\0\0\4vvvv")
+    bad = good[:place] + length.to_bytes(4, "big", signed=True) + good[place + 4 :]
+    decoder, _ = decoder_of()
+    with pytest.raises(SourceUnavailable):
+        decoder.decode([xlog(m) for m in (begin(1, 8), relation(KEYED), bad, commit(16))])
+
+
+def test_a_shape_without_binary_decoders_asks_for_a_new_connection() -> None:
+    """A column of another type may be added while a binary stream runs; guessing at its bytes would be wrong (T36)."""
+    odd = table("keyed", 1, [attribute("id", 23, key=True), attribute("v", 25), attribute("w", 869)])
+    decoder, _ = decoder_of({1: odd}, binary=True)
+    with pytest.raises(SourceUnavailable, match=r"public\.keyed"):
+        decoder.decode([xlog(begin(1, 8)), xlog(relation(KEYED)), xlog(commit(16))])
+
+
+def test_empty_transactions_only_move_the_position() -> None:
+    """Before 15 the server sends every transaction, also those that touch nothing of ours; they are not in the log."""
+    decoder, _ = decoder_of()
+    events = decoder.decode([xlog(m) for n in range(5) for m in (begin(n, 8), commit(100 + n))])
+    assert not transactions(events)
+    assert advanced(events) == [at(104)]
