@@ -16,6 +16,7 @@ import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -332,7 +333,16 @@ class Decoder:
             return Skipped(frame.kind)
         try:
             return self._record(frame.kind, frame.payload)
-        except (pa.ArrowException, ValueError, KeyError, IndexError, TypeError, struct.error, OSError) as error:
+        except (
+            pa.ArrowException,
+            ValueError,
+            KeyError,
+            IndexError,
+            TypeError,
+            struct.error,
+            OSError,
+            EOFError,
+        ) as error:
             # Arrow's messages can quote bytes of the content, so only the kind of the error is told.
             raise InvariantViolated(
                 f"reading {self.name}: the {frame.kind.name.lower()} frame at byte {frame.at} is whole but makes no "
@@ -346,8 +356,7 @@ class Decoder:
             case FrameKind.TRANSACTIONS:
                 return Transactions(read_message(payload, TRANSACTIONS_SCHEMA))
             case FrameKind.SCHEMA:
-                value = json.loads(payload)
-                self.shapes.append(Shape(table_from_json(value["table"]), value["version"]))
+                self.shapes.append(_shape(payload))
                 return self.shapes[-1]
             case FrameKind.ATTACH:
                 value = json.loads(payload)
@@ -378,6 +387,13 @@ class Decoder:
         if rows.num_rows != count:
             raise ValueError("the batch does not have the rows that it should")
         return Rows(shape, offsets, rows)
+
+
+@lru_cache(maxsize=1024)
+def _shape(payload: bytes) -> Shape:
+    # Every journal tells its shapes anew, and a log's readers meet the same ones again and again.
+    value = json.loads(payload)
+    return Shape(table_from_json(value["table"]), value["version"])
 
 
 def rows_head(payload: bytes) -> tuple[int, int]:

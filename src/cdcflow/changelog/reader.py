@@ -122,6 +122,8 @@ def read_transactions(path: Path, from_offset: int = 1, to_offset: int | None = 
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+THREADED_ROWS = 16 << 10  # below this, handing columns to threads takes longer than reading them
+_NO_OFFSET = 1 << 62
 _Step = tuple[int, LogRows | None, pa.Table | None]
 
 
@@ -130,9 +132,8 @@ def _read(
 ) -> Iterator[_Step]:
     """Rows or headers, going on behind the last whole stretch when files vanish."""
     at, looks = max(1, from_offset), 0
-    if to_offset is None:
-        to_offset = newest_checkpoint(layout.root).next_offset - 1
-    while at <= to_offset:
+    to = _NO_OFFSET if to_offset is None else to_offset
+    while at <= to:
         first = layout.log_file().first_offset
         if at < first:
             raise HistoryLost(
@@ -140,12 +141,17 @@ def _read(
                 remedy="read the current-state tables anew, or start from the first offset that is there",
             )
         try:
-            for step in _pass(layout, at, to_offset, tables, with_rows=with_rows):
+            for step in _pass(layout, at, to, tables, with_rows=with_rows):
                 if step[1] is None and step[0] > at:
                     at, looks = step[0], 0
                 yield step
             return
-        except FileNotFoundError as error:
+        except (pa.ArrowException, OSError) as error:
+            if not isinstance(error, FileNotFoundError):
+                raise InvariantViolated(
+                    f"reading the log {layout.root} at offset {at}: a file is damaged ({type(error).__name__})",
+                    remedy="run `cdcflow log check`, and restore the segment from a copy",
+                ) from error
             looks += 1
             if looks > LOOKS_MAX:
                 raise InvariantViolated(
@@ -265,10 +271,11 @@ def _in_order(files: list[_Opened], at: int, to: int) -> Iterator[LogRows]:
 
 def _row_groups(table: Table, parquet: pq.ParquetFile, at: int, to: int) -> Iterator[pa.Table]:
     for number in range(parquet.num_row_groups):
-        bounds = parquet.metadata.row_group(number).column(0).statistics
+        group = parquet.metadata.row_group(number)
+        bounds = group.column(0).statistics
         if bounds is not None and (bounds.max < at or bounds.min > to):
             continue
-        rows = parquet.read_row_group(number)
+        rows = parquet.read_row_group(number, use_threads=group.num_rows > THREADED_ROWS)
         a, b = np.searchsorted(rows.column(OFFSET).to_numpy(), (at, to + 1))
         if a < b:
             rows = rows.slice(a, b - a)

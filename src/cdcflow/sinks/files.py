@@ -32,6 +32,7 @@ from cdcflow.changelog.extents import Extent, opened_journal
 from cdcflow.changelog.framing import Damaged
 from cdcflow.changelog.journal import Attach, Encoder, JournalHeader, Record, Rows, headers, records
 from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.reader import list_segments
 from cdcflow.changelog.sealing import seal
 from cdcflow.changelog.segment import Segment, manifest_hash
 from cdcflow.config import Seal
@@ -53,7 +54,7 @@ from cdcflow.sinks.layer import (
 )
 from cdcflow.sinks.lease import Lease
 from cdcflow.sinks.numbering import Numbering
-from cdcflow.sinks.opening import Closed, Opened, Recovered, begin_journal, made, taken_over
+from cdcflow.sinks.opening import Closed, Opened, Recovered, begin_journal, expired, made, taken_over
 
 BUFFERED_BYTES_MAX = 1 << 20
 
@@ -251,6 +252,33 @@ class FileLog:
                     segments.append(self._sealed(self._closed[0]))
                 self._closed.popleft()
         return segments
+
+    def expire(
+        self, *, before_cut: int | None = None, bytes_max: int | None = None, before_clock: int | None = None
+    ) -> list[Segment]:
+        """Remove the oldest segments that a rule lets go; what was removed. The newest segment always stays.
+
+        `before_cut`: those that end before this cut. `bytes_max`: while all of them together are larger.
+        `before_clock`: those whose last commit clock (microseconds since 1970) is older. From then on an offset in
+        them is refused by name. May run in the background.
+        """
+        gone: list[Segment] = []
+        with self._sealing:
+            self._living()
+            segments = list_segments(self.path)
+            total = sum(f.bytes for s in segments for f in s.files)
+            for segment in segments[:-1]:
+                old = before_cut is not None and segment.last_cut < before_cut
+                old |= before_clock is not None and segment.last_checkpoint().commit_clock < before_clock
+                if not (old or (bytes_max is not None and total > bytes_max)):
+                    break
+                total -= sum(f.bytes for f in segment.files)
+                gone.append(segment)
+            if gone:
+                self._lease.check()
+                with storing(f"removing expired segments of {self.path}"), self._deadly():
+                    expired(self._layout, gone[-1].last_offset + 1, self._layer)
+        return gone
 
     # ── looking back ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -113,6 +113,7 @@ def taken_over(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) ->
     """Begin an epoch, recover what is there, leave everything in order for a new journal (see `begin_journal`)."""
     lease.begin_epoch(layer, Epoch(0))
     _tidy(layout, layer)
+    _remove_expired(layout, file, layer)
     sealed, last_manifest = _chain(layout, file)
     history = _history(layout)
     saved = len(history)
@@ -135,6 +136,13 @@ def taken_over(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) ->
         header = _continuing(layout, last, lease, layer)
     orphans = _remove_orphans(layout, {name for c in closed for name in c.spools}, layer)
     return Opened(file, header, tuple(closed), history, saved, last_manifest, replace(recovered, spools=orphans))
+
+
+def expired(layout: Layout, first_offset: int, layer: FileLayer) -> None:
+    """Let the log begin at `first_offset`: first it says so, then the segments before that go (hard case L18)."""
+    file = replace(layout.log_file(), first_offset=first_offset)
+    write_file(layer, layout.log_json, file.to_json().encode())
+    _remove_expired(layout, file, layer)
 
 
 def begin_journal(layout: Layout, header: JournalHeader, layer: FileLayer) -> tuple[int, Encoder, int]:
@@ -169,6 +177,15 @@ def _tidy(layout: Layout, layer: FileLayer) -> None:
             layer.unlink(path)
         for path in layout.segments.glob(".*.tmp"):
             remove_tree(layer, path)
+
+
+def _remove_expired(layout: Layout, file: LogFile, layer: FileLayer) -> None:
+    for first, last in layout.segment_offsets():
+        if first < file.first_offset:
+            # Out of sight in one step: a reader must not meet half a segment.
+            beside = layout.segments / f".{first}-{last}.expired.tmp"
+            layer.rename(layout.segment(first, last), beside)
+            remove_tree(layer, beside)
 
 
 def _chain(layout: Layout, file: LogFile) -> tuple[Segment | None, str]:

@@ -1,0 +1,109 @@
+"""Frames: only whole ones of the right file, in the right place, pass."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+
+import pytest
+
+from cdcflow.changelog.framing import (
+    MAGIC,
+    Damaged,
+    FileKind,
+    Frame,
+    FrameKind,
+    Framer,
+    encode_header,
+    frames,
+    frames_beyond,
+    read_header,
+)
+from cdcflow.errors import ConfigurationError
+
+
+def made(payloads: list[bytes], *, epoch: int = 1) -> bytes:
+    head, seed = encode_header(FileKind.JOURNAL, {"log_id": "x", "epoch": epoch})
+    framer = Framer(seed)
+    kinds = [FrameKind.CUT if p.startswith(b"cut") else FrameKind.ROWS for p in payloads]
+    return head + b"".join(b"".join(framer.frame(k, p)[0]) for k, p in zip(kinds, payloads, strict=True))
+
+
+def found(content: bytes) -> list[bytes]:
+    """The payloads of the whole frames before the first that is not."""
+    file = io.BytesIO(content)
+    payloads: list[bytes] = []
+    with contextlib.suppress(Damaged, ConfigurationError):  # a version that rotted is refused as well
+        payloads.extend(frame.payload for frame in frames(file, read_header(file, FileKind.JOURNAL, "x")))
+    return payloads
+
+
+PAYLOADS = [b"a", b"", b"cut 1", bytes(range(200)), b"cut 2"]
+
+
+def test_frames_come_back_in_order() -> None:
+    """The journal is nothing but its frames."""
+    assert found(made(PAYLOADS)) == PAYLOADS
+
+
+def test_no_byte_can_change_unnoticed() -> None:
+    """A torn or rotten block anywhere must end what counts there, not become data (hard cases L01, L03)."""
+    content = made(PAYLOADS)
+    padding = [i for i in range(len(content)) if found(content[:i] + b"\xee" + content[i + 1 :]) == PAYLOADS]
+    # Only the zeros between two frames may differ: they carry nothing.
+    assert all(content[i] == 0 for i in padding)
+    assert len(padding) < 8 * (len(PAYLOADS) + 1)
+
+
+def test_file_cut_short_anywhere_gives_the_frames_before() -> None:
+    """A crash may leave any length (hard case L01)."""
+    content = made(PAYLOADS)
+    counts = [len(found(content[:size])) for size in range(len(content) + 1)]
+    assert counts == sorted(counts)
+    assert set(counts) == set(range(len(PAYLOADS) + 1))
+    for size in range(len(content)):
+        assert found(content[:size]) == PAYLOADS[: counts[size]]
+
+
+def test_stale_frame_of_another_epoch_does_not_pass() -> None:
+    """A reused block can hold a perfect frame of an older file at just this place (hard case L03)."""
+    mine, other = made([b"mine", b"later"], epoch=2), made([b"mine", b"other"], epoch=1)
+    at = mine.index(b"later") - 16
+    assert found(mine[:at] + other[at:]) == [b"mine"]
+
+
+def test_frame_at_another_place_in_the_sequence_does_not_pass() -> None:
+    """A block written twice must not deliver its rows twice."""
+    content = made([b"12345678", b"12345678"])
+    first, second = content.index(b"12345678") - 16, content.rindex(b"12345678") - 16
+    assert found(content[:second] + content[first : first + 24]) == [b"12345678"]
+
+
+def test_huge_length_is_refused_without_reading_it() -> None:
+    """A crafted file must not make the reader take all memory (hard case L28)."""
+    content = bytearray(made([b"a"]))
+    at = content.rindex(b"\xcdcf")
+    content[at + 4 : at + 8] = b"\xff\xff\xff\xff"
+    assert found(bytes(content)) == []
+
+
+def test_newer_format_is_refused_by_name() -> None:
+    """After a downgrade nothing may be guessed from a newer file (hard case L24)."""
+    content = bytearray(made([b"a"]))
+    content[len(MAGIC)] = 9
+    with pytest.raises(ConfigurationError, match=r"some-journal.*format 9"):
+        read_header(io.BytesIO(bytes(content)), FileKind.JOURNAL, "some-journal")
+
+
+def test_whole_frames_behind_damage_are_found_wherever_they_lie() -> None:
+    """Recovery judges damage by the cuts behind it; one that it misses is data thrown away in silence."""
+    chance = random.Random(3)
+    filler = chance.randbytes((1 << 20) - 150)
+    for shift in range(0, 200, 8):
+        content = made([b"a", filler + bytes(shift), b"cut 1", b"\xcdcf\x05" * 20, b"cut 2"])
+        file = io.BytesIO(content)
+        header = read_header(file, FileKind.JOURNAL, "x")
+        beyond: list[Frame] = list(frames_beyond(file, header, header.end + 1, FrameKind.CUT))
+        assert [frame.payload for frame in beyond] == [b"cut 1", b"cut 2"]
+        assert beyond[-1].end == len(content)

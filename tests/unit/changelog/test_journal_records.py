@@ -1,0 +1,147 @@
+"""Records: what goes into frames comes out again."""
+
+from __future__ import annotations
+
+import io
+import random
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cdcflow.changelog import journal
+from cdcflow.changelog.framing import FileKind, FrameKind, Framer, read_header
+from cdcflow.changelog.journal import (
+    Attach,
+    CutMark,
+    Encoder,
+    JournalHeader,
+    Owners,
+    Piece,
+    Record,
+    Rows,
+    Shape,
+    Transactions,
+    headers,
+    records,
+)
+from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.change import ChangeBatch
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
+from cdcflow.testing.sinks import ORDERS, PRODUCTS, changes, transactions
+
+
+def written(encoder_seed: bytes, encoder: Encoder) -> list[Record]:
+    file = io.BytesIO(encoder_seed + b"".join(encoder.take()))
+    return list(records(file, read_header(file, FileKind.JOURNAL, "x"), "x"))
+
+
+def encoder() -> tuple[bytes, Encoder]:
+    head, seed = JournalHeader("x", Epoch(1), Checkpoint()).encode()
+    return head, Encoder(seed)
+
+
+@pytest.mark.parametrize("widest", [0, 1, 300, 70_000, 1 << 33])
+def test_offsets_come_back_exactly(widest: int) -> None:
+    """Offsets are the only order there is; gaps of every width are written in as few bytes as hold them."""
+    chance = random.Random(widest)
+    gaps = [0, widest, *(chance.randint(0, widest) for _ in range(50))]
+    index = np.cumsum(np.array(gaps) + 1) - 1
+    batch = changes(ORDERS, [{"id": i} for i in range(len(index))])
+    head, encoding = encoder()
+    encoding.shape(ORDERS, 3)
+    encoding.rows(ChangeBatch(ORDERS, index, batch.rows), 1000)
+    shape, rows = written(head, encoding)
+    assert shape == Shape(ORDERS, 3)
+    assert isinstance(rows, Rows)
+    assert rows.offsets.tolist() == (index + 1000).tolist()
+    assert rows.rows.equals(batch.rows)
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 1000])
+def test_small_and_large_batches_come_back(count: int) -> None:
+    """Small ones are not compressed, large ones are; a reader must not have to know."""
+    values = [{"id": i, "tags": ["a"] * (i % 3), "picture": bytes(i % 7)} for i in range(count)]
+    batch = changes(PRODUCTS, values)
+    head, encoding = encoder()
+    encoding.shape(PRODUCTS, 1)
+    for _ in range(3):
+        encoding.rows(batch, 1)
+    found = written(head, encoding)
+    assert [r.rows.equals(batch.rows) for r in found if isinstance(r, Rows)] == [True] * 3
+
+
+def test_slice_of_a_batch_writes_its_own_rows_only() -> None:
+    """The machine splits runs into slices; a slice must not drag its whole batch into the log, nor other rows."""
+    batch = changes(ORDERS, [{"id": i, "note": "x" * 100} for i in range(2000)])
+    part = batch.between(700, 705)
+    assert part is not None
+    head, encoding = encoder()
+    encoding.shape(ORDERS, 1)
+    encoding.rows(part, 1)
+    assert encoding.bytes < 5000
+    found = [r for r in written(head, encoding) if isinstance(r, Rows)]
+    assert found[0].rows.column("id").to_pylist() == list(range(700, 705))
+
+
+def test_batch_that_is_too_large_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One record larger than a frame may be is no reason to stop (hard case L23)."""
+    monkeypatch.setattr(journal, "BATCH_BYTES_MAX", 20_000)
+    batch = changes(ORDERS, [{"id": i, "note": "x" * 100} for i in range(1000)], list(range(0, 2000, 2)))
+    head, encoding = encoder()
+    encoding.shape(ORDERS, 1)
+    encoding.rows(batch, 1)
+    found = [r for r in written(head, encoding) if isinstance(r, Rows)]
+    assert len(found) > 4
+    assert np.concatenate([r.offsets for r in found]).tolist() == list(range(1, 2001, 2))
+
+
+def test_everything_else_comes_back() -> None:
+    """Headers, attached spools, cuts and pieces."""
+    run = replace(
+        transactions([7, 8, 9], [2, 2, 3], changes(ORDERS, [{"id": i} for i in range(3)])),
+        origin=pa.array([None, "elsewhere", None], pa.string()),
+    )
+    head_batch = headers(run, 5, 2, np.array([1, 2, 3]))
+    attach = Attach("1-2.spool", 8, 3, 999, 123, frozenset({4, 5}))
+    cut = Checkpoint(Position("0/9"), Offset(8), 5, 2, 3, Epoch(1), {"a": [1]}, {"slot": "ü"})
+    head, encoding = encoder()
+    encoding.transactions(head_batch)
+    encoding.attach(attach)
+    encoding.cut(cut, 77)
+    encoding.piece(3, None)
+    encoding.piece(2, np.array([1, 1 << 40], np.uint64))
+    found = written(head, encoding)
+    assert isinstance(found[0], Transactions)
+    assert found[0].headers.schema.equals(TRANSACTIONS_SCHEMA)
+    assert found[0].headers.column("first_offset").to_pylist() == [5, 7, 7]
+    assert found[0].headers.column("last_offset").to_pylist() == [6, 6, 7]
+    assert found[0].headers.column("number").to_pylist() == [2, 3, 4]
+    assert found[0].headers.column("origin").to_pylist() == [None, "elsewhere", None]
+    assert found[1:3] == [attach, CutMark(cut, 77)]
+    assert found[3] == Piece(3, None)
+    assert isinstance(found[4], Piece)
+    assert found[4].subxids is not None
+    assert found[4].subxids.tolist() == [1, 1 << 40]
+
+
+def test_rows_find_their_transactions_past_empty_ones() -> None:
+    """A transaction without rows has a number and no offsets; a row must not be given to it."""
+    run = transactions([1, 2, 3, 4], [0, 2, 2, 3], changes(ORDERS, [{"id": i} for i in range(3)]))
+    owners = Owners.of([headers(run, 10, 1, np.array([1, 2, 3, 4]))])
+    rows = owners.log_rows(ORDERS, np.array([10, 11, 12]), run.batches[0].rows)
+    assert rows.column("_txn").to_pylist() == [2, 2, 4]
+    assert rows.schema.equals(ORDERS.log_schema)
+
+
+@pytest.mark.parametrize("kind", list(FrameKind))
+def test_whole_frame_with_nonsense_is_refused(kind: FrameKind) -> None:
+    """A crafted file has perfect checksums: its content is checked too, and no value of it is shown (L28, S03)."""
+    head, seed = JournalHeader("x", Epoch(1), Checkpoint()).encode()
+    for payload in (b"{}", b"secret" * 9, b"\xff" * 64, bytes(24) + b"\xff\xff\xff\xff\x00\x00\x00\x10" + bytes(64)):
+        file = io.BytesIO(head + b"".join(Framer(seed).frame(kind, payload)[0]))
+        with pytest.raises(InvariantViolated) as refused:
+            list(records(file, read_header(file, FileKind.JOURNAL, "x"), "x"))
+        assert "secret" not in str(refused.value)
