@@ -44,6 +44,8 @@ class Watch:
         with self._lock:
             now = time.monotonic()
             if status.get("position") != self._position:
+                if self._position is None:
+                    self._asked_at = now - at_most_old_s  # without a position the source could not tell the lag
                 self._position, self._moved_at = status.get("position"), now
             if now - self._asked_at >= at_most_old_s:
                 self._source, self._asked_at = source_status(self._config, self._position), now

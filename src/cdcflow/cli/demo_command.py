@@ -13,7 +13,7 @@ from cdcflow.cli import failure, output
 
 def demo(
     directory: Annotated[Path | None, typer.Option(help="Where it all goes; ./demo-<time> if none.")] = None,
-    rows: Annotated[int | None, typer.Option(min=1000, help="Load only this many flights.")] = None,
+    rows: Annotated[int | None, typer.Option(min=20_000, help="Load only this many flights.")] = None,
     planted_fault: Annotated[
         bool, typer.Option("--planted-fault", hidden=True, help="Change one row after the fence: the proof must fail.")
     ] = False,

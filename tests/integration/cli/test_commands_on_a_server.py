@@ -1,0 +1,226 @@
+"""The commands against a real server: a daemon as a child process, and what the others say beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cdcflow.cli.app import app
+from cdcflow.service.control import ask
+from cdcflow.testing.postgres import Database, PostgresServer
+
+pytestmark = pytest.mark.postgres
+CANARY = "c4n4ry-s3cret"
+WAIT_S = 90.0
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    """One server that asks for passwords: the product's own sessions must not depend on trust."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def shop(postgres: PostgresServer) -> Iterator[Database]:
+    """A database with two tables; a role that logs in by password reads and replicates."""
+    made = postgres.create_database("shop")
+    postgres.execute(f"CREATE ROLE cdc LOGIN SUPERUSER PASSWORD '{CANARY}'")
+    made.execute("CREATE TABLE orders (id int PRIMARY KEY, words text); CREATE TABLE products (id int PRIMARY KEY)")
+    made.execute("INSERT INTO orders SELECT i, 'order ' || i FROM generate_series(1, 3000) i")
+    made.execute("INSERT INTO products SELECT i FROM generate_series(1, 10) i")
+    rules = ["local all postgres trust", "host all postgres 127.0.0.1/32 trust"]
+    postgres.write_hba(
+        *rules, "host all all 127.0.0.1/32 scram-sha-256", "host replication all 127.0.0.1/32 scram-sha-256"
+    )
+    yield made
+    postgres.write_hba()
+    made.drop()
+    postgres.execute("DROP ROLE cdc")
+
+
+@pytest.fixture
+def folder(shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with settings whose password stands in the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOP_PASSWORD", CANARY)
+    url = shop.url_as("cdc")
+    text = (
+        f"source: {{kind: postgres, url: '{url}', password: '${{env:SHOP_PASSWORD}}', heartbeat: 500ms}}\n"
+        "log: {path: log, seal: {age_max: 1s}}\nservice: {listen: '127.0.0.1:0'}\n"
+    )
+    (tmp_path / "cdcflow.yaml").write_text(text)
+    return tmp_path
+
+
+class Daemon:
+    """`cdcflow run` as a child process."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.output = folder / "daemon.log"
+        with self.output.open("ab") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "cdcflow.cli", "run", *options],
+                cwd=folder,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait_until(self, wished: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.output.read_text()
+            status = ask(self.folder / "log", {"op": "status"})
+            if status is not None and wished(status):
+                return dict(status)
+            time.sleep(0.05)
+        raise AssertionError(f"waited for {what}; the daemon said:\n{self.output.read_text()}")
+
+    def wait_until_read(self, generation: int = 1) -> dict[str, Any]:
+        return self.wait_until(
+            lambda s: (
+                len(s.get("tables", {})) == 2
+                and all(t["state"] == "done" and t["generation"] >= generation for t in s["tables"].values())
+            ),
+            "all tables to be read",
+        )
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(WAIT_S)
+
+
+@pytest.fixture
+def run(folder: Path) -> Iterator[Callable[..., Daemon]]:
+    """Start daemons; what still runs at the end is killed."""
+    with ExitStack() as stack:
+
+        def start(*options: str) -> Daemon:
+            daemon = Daemon(folder, *options)
+
+            def kill() -> None:
+                daemon.process.kill()
+                daemon.process.wait()
+
+            stack.callback(kill)
+            return daemon
+
+        yield start
+
+
+def said(*arguments: str, code: int = 0) -> str:
+    result = runner.invoke(app, list(arguments))
+    assert result.exit_code == code, result.output
+    assert CANARY not in result.output
+    return result.stdout
+
+
+def test_daemon_is_seen_from_all_sides_and_stops_at_a_cut(run: Callable[..., Daemon], shop: Database) -> None:
+    """One life of a daemon: status, HTTP, log views, SIGTERM; and no secret in its output or arguments (S03)."""
+    daemon = run()
+    daemon.wait_until_read()
+    shop.execute("UPDATE orders SET words = 'changed' WHERE id = 7; DELETE FROM products WHERE id = 10")
+    daemon.wait_until(lambda s: s["rows_captured"] >= 2, "the changes")
+
+    status = json.loads(said("status", "--json"))
+    assert status["state"] == "capturing"
+    assert status["lag_bytes"] is not None
+    assert "public.orders" in said("status")
+    (line,) = [t for t in daemon.output.read_text().splitlines() if "http listening" in t]
+    port = line.rpartition("port=")[2]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        assert 'cdcflow_table_state{table="public.orders",state="done"} 1' in page.read().decode()
+
+    rows = [json.loads(t) for t in said("log", "show", "--json", "--limit", "5").splitlines()]
+    assert len(rows) == 5
+    offsets = [row["_offset"] for row in rows]
+    assert offsets == list(range(offsets[0], offsets[0] + 5))
+    (update,) = [row for row in rows if row["_op"] == "u"]
+    assert (update["_table"], update["id"], update["words"]) == ("public.orders", 7, "changed")
+    assert " d public.products id=10" in said("log", "show")
+    assert len(said("log", "show", "--table", "public.products", "--limit", "100").splitlines()) == 11
+
+    arguments = Path(f"/proc/{daemon.process.pid}/cmdline").read_bytes()
+    began = time.monotonic()
+    assert daemon.end() == 0
+    assert time.monotonic() - began < 10
+    assert CANARY.encode() not in arguments
+    assert CANARY not in daemon.output.read_text()
+    assert "the log is whole" in said("log", "check", "--deep")
+    assert "3000" not in said("log", "ls").splitlines()[0]
+    assert json.loads(said("status", "--json"))["state"] == "stopped"
+
+
+def test_backfill_orders_a_running_daemon(run: Callable[..., Daemon]) -> None:
+    """A new generation of one table, followed to its end, while the others stay as they are."""
+    daemon = run("--json")
+    daemon.wait_until_read()
+    found = json.loads(said("backfill", "public.orders", "--json"))
+    assert (found["public.orders"]["state"], found["public.orders"]["generation"]) == ("done", 2)
+    status = daemon.wait_until(lambda s: True, "a status")
+    assert status["tables"]["public.products"]["generation"] == 1
+    for line in daemon.output.read_text().splitlines():
+        assert json.loads(line)["event"]
+
+
+def test_backfill_without_a_daemon_does_it_and_ends(folder: Path) -> None:
+    """The one-shot use: nothing runs before or after, and the rows are in the log."""
+    environment = dict(os.environ)
+    command = [sys.executable, "-m", "cdcflow.cli", "backfill", "--json"]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {name: fields["state"] for name, fields in found.items()} == {
+        "public.orders": "done",
+        "public.products": "done",
+    }
+    assert found["public.orders"]["rows"] == 3000
+    assert CANARY not in done.stdout + done.stderr
+    assert len(said("log", "show", "--limit", "5000").splitlines()) == 3010
+
+
+def test_second_daemon_on_the_same_log_is_refused(run: Callable[..., Daemon]) -> None:
+    """P75: two writers would tear the log apart; the first one must not even notice."""
+    first = run()
+    first.wait_until_read()
+    second = run()
+    assert second.process.wait(WAIT_S) == 78
+    assert "another cdcflow daemon" in second.output.read_text()
+    assert first.wait_until(lambda s: True, "a status")["pid"] == first.process.pid
+    assert first.end(signal.SIGINT) == 0
+
+
+def test_paused_table_waits_until_it_is_resumed(run: Callable[..., Daemon], folder: Path, shop: Database) -> None:
+    """An operator's word through the command reaches the machine, and its state is seen in status."""
+    path = folder / "cdcflow.yaml"
+    path.write_text(path.read_text().replace("heartbeat", "backfill: {rows_per_second_max: 300}, heartbeat"))
+    shop.execute("UPDATE orders SET words = repeat(md5(id::text), 50)")  # so that it takes several chunks
+    daemon = run()
+    daemon.wait_until(lambda s: s.get("tables", {}).get("public.orders", {}).get("units_done", 0) > 0, "a first chunk")
+    said("table", "pause", "public.orders")
+    daemon.wait_until(lambda s: s["tables"]["public.orders"]["state"] == "paused", "the pause")
+    said("table", "adjust", "public.orders", "--rows-per-second-max", "0")
+    said("table", "resume", "public.orders")
+    daemon.wait_until_read()
+
+
+def test_doctor_speaks_of_the_real_server(folder: Path) -> None:
+    """The check that a user runs first works with the same settings as the daemon."""
+    levels = {finding["level"] for finding in json.loads(said("doctor", "--json"))}
+    assert levels <= {"ok", "warning"}
