@@ -62,7 +62,8 @@ STORIES = {
         "types that come as the server's text: arrays, ranges, addresses, composites (T19, T22)",
         (
             "CREATE TYPE pair AS (a int, b text)",
-            "CREATE TABLE v (id int PRIMARY KEY, n numeric, a text[], i int4[], r int4range, h inet, p pair, l tsvector)",
+            "CREATE TABLE v (id int PRIMARY KEY, n numeric, a text[], i int4[], r int4range, h inet, p pair, "
+            "l tsvector)",
         ),
         (
             "INSERT INTO v VALUES (1, 1.500, ARRAY['NULL', NULL, '', 'a,\"b\\'], '{}', '[1,5)', '::1/64', "
@@ -137,7 +138,7 @@ class Recording:
 
 
 def told(events: Sequence[StreamEvent], spools: Spools) -> list[str]:
-    """Events and changes as lines that a person can read. Positions and times are left out: every server has its own."""
+    """Events and changes as lines that a person can read. Positions and times are left out."""
     out: list[str] = []
     for event in events:
         match event:
