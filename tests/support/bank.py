@@ -126,8 +126,8 @@ class Bank:
     def daemon(self, *point: str) -> subprocess.Popen[bytes]:
         """`killable.py` as a process of its own; dies at `point` (name, count) where one is given."""
         program = Path(__file__).with_name("killable.py")
-        output = (self.folder / "daemon.out").open("ab")
-        return subprocess.Popen([sys.executable, program, self.config_path, *point], stdout=output, stderr=output)
+        with (self.folder / "daemon.out").open("ab") as output:
+            return subprocess.Popen([sys.executable, program, self.config_path, *point], stdout=output, stderr=output)
 
     def output(self) -> str:
         return (self.folder / "daemon.out").read_text()
@@ -174,7 +174,8 @@ class Bank:
         checkpoint = reader.newest_checkpoint(self.log) if (self.log / "log.json").exists() else None
         if checkpoint is None or checkpoint.position is None or checkpoint.position < position:
             return False
-        return all(t.state == "done" for t in Progress.from_json(checkpoint.progress).tables.values())
+        tables = Progress.from_json(checkpoint.progress).tables.values()
+        return bool(tables) and all(t.state == "done" for t in tables)
 
     def catch_up_and_stop(self, daemon: subprocess.Popen[bytes]) -> None:
         fence = self.fence()
