@@ -22,7 +22,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TypeVar, cast
 
 import numpy as np
@@ -47,6 +48,7 @@ T = TypeVar("T")
 MARK_PREFIX = "cdcflow"
 HEARTBEAT = "heartbeat"
 FIRST_PAGES = 256
+LOCK_WAIT = "5s"
 PART_PAGES_MIN = 128
 """Below this a second connection costs more than it reads."""
 
@@ -103,15 +105,16 @@ class Plan:
         leaves = [[x.rel.oid, x.rel.id.schema, x.rel.id.name, x.filenode, x.pages] for x in self.leaves]
         return json.dumps({"version": 1, "root": self.root, "leaves": leaves}, separators=(",", ":"))
 
+    def extended(self, found: Plan) -> Plan:
+        """This plan, and then the leaves that `found` has besides."""
+        known = {leaf.rel.oid for leaf in self.leaves}
+        return _numbered(self.root, [*self.leaves, *(leaf for leaf in found.leaves if leaf.rel.oid not in known)])
+
     @classmethod
     def from_json(cls, text: str) -> Plan:
         value = json.loads(text)
-        leaves: list[Leaf] = []
-        first = 0
-        for oid, schema, name, filenode, pages in value["leaves"]:
-            leaves.append(Leaf(Relid(oid, TableId(schema, name)), filenode, pages, first))
-            first += pages
-        return cls(value["root"], tuple(leaves))
+        leaves = [Leaf(Relid(row[0], TableId(row[1], row[2])), row[3], row[4], 0) for row in value["leaves"]]
+        return _numbered(value["root"], leaves)
 
     def parts(self, a: int, b: int) -> list[Part]:
         """The stretches of pages that units [a, b) are."""
@@ -121,6 +124,11 @@ class Plan:
             if low < high:
                 found.append(Part(leaf, low - leaf.first, high - leaf.first))
         return found
+
+
+def _numbered(root: int, leaves: Sequence[Leaf]) -> Plan:
+    firsts = accumulate((leaf.pages for leaf in leaves), initial=0)
+    return Plan(root, tuple(replace(leaf, first=first) for leaf, first in zip(leaves, firsts, strict=False)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +239,7 @@ class PostgresChunks:
         self, connection: Connection, table: TableId, generation: int, entry: CatalogTable, shape: Table
     ) -> Planned:
         rels = entry.leaves if entry.rel.kind == "p" else (entry.rel,)
-        leaves: list[Leaf] = []
-        first = 0
-        for oid, schema, name, filenode, pages in connection.execute(_PLAN, ([r.oid for r in rels],)):
-            leaves.append(Leaf(Relid(oid, TableId(schema, name)), filenode, pages, first))
-            first += pages
-        plan = Plan(entry.rel.oid, tuple(leaves))
+        plan = _pinned(connection, entry.rel.oid, rels)
         return Planned(
             table=table,
             generation=generation,
@@ -250,8 +253,10 @@ class PostgresChunks:
     # ── chunks ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _range(self, chunk: Chunk, began: float) -> ChunkRead:
-        plan = Plan.from_json(chunk.plan)
-        a = int(chunk.after or 0)
+        planned = Plan.from_json(chunk.plan)
+        done, _, later = (chunk.after or "0").partition("+")
+        plan = Plan.from_json(later) if later else planned
+        a = int(done)
         b = min(a + max(chunk.size, 1), plan.units)
         shares = self._shares(plan.parts(a, b))
         futures = [self._readers.submit(self._read_parts, chunk.table, plan.root, share) for share in shares[1:]]
@@ -263,16 +268,33 @@ class PostgresChunks:
         shapes = {read.look.described.table for read in found}
         if len(shapes) > 1:
             raise SourceUnavailable(f"reading {chunk.table}: its columns changed between two parts of a chunk")
+        if b >= plan.units and not later:
+            plan = self._attached(chunk.table, plan)
+            later = plan.to_json() if plan.units > planned.units else ""
         return ChunkRead(
             chunk=chunk,
             run=_run(found[0].look, [batch for read in found for batch in read.batches]),
             shape=found[0].look.described.table,
             visibilities=tuple(read.look.visibility for read in found),
-            reached=str(b),
-            units_done=b,
+            reached=f"{b}+{later}" if later else str(b),
+            units_done=min(b, planned.units),
             exhausted=b >= plan.units,
             seconds=time.monotonic() - began,
         )
+
+    def _attached(self, table: TableId, plan: Plan) -> Plan:
+        """At the end of a plan: the plan with partitions that came since. One that was attached had rows before,
+        and they are in no log (P12). Once is enough: later ones are for a later backfill."""
+        rel = self._look_up(table)
+        if rel.kind != "p":
+            return plan
+
+        def ask(connection: Connection) -> Plan:
+            leaves = load(connection, [rel])[rel.oid].leaves
+            known = {leaf.rel.oid for leaf in plan.leaves}
+            return plan.extended(_pinned(connection, plan.root, [x for x in leaves if x.oid not in known]))
+
+        return self._with(f"looking for new partitions of {table}", ask)
 
     def _shares(self, parts: Sequence[Part]) -> list[list[Part]]:
         """The parts, dealt out to as many connections as pay; at least one share, which may be empty."""
@@ -297,7 +319,7 @@ class PostgresChunks:
             leaves = {p.leaf.rel.oid: p.leaf for p in parts}
             with self._transaction(connection, table, root, list(leaves.values())) as look:
                 batches = [
-                    _copied(connection, look.described, f"ONLY {p.leaf.rel.sql}", _pages(p.a, p.b)) for p in parts
+                    _copied(connection, look.described, f"ONLY {p.leaf.rel.sql}", pages(p.a, p.b)) for p in parts
                 ]
             return PartRead(look, tuple(batches))
 
@@ -354,6 +376,7 @@ class PostgresChunks:
         """A snapshot in which root and leaves are locked against DDL and are the files that were planned."""
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
+            connection.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'".encode())
             named = [quoted(table.schema, table.name), *(x.rel.sql for x in leaves if x.rel.oid != root)]
             try:
                 connection.execute(f"LOCK TABLE {', '.join(f'ONLY {n}' for n in named)} IN ACCESS SHARE MODE".encode())
@@ -432,10 +455,17 @@ class PostgresChunks:
         self._with("writing a mark", emit)
 
 
+def _pinned(connection: Connection, root: int, rels: Sequence[Relid]) -> Plan:
+    """These files as they are now."""
+    rows = connection.execute(_PLAN, ([rel.oid for rel in rels],))
+    return _numbered(root, [Leaf(Relid(row[0], TableId(row[1], row[2])), row[3], row[4], 0) for row in rows])
+
+
 # ── SQL and rows ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _pages(a: int, b: int) -> str:
+def pages(a: int, b: int) -> str:
+    """The condition on a table `t` that makes the server read pages [a, b) and no others."""
     return f"t.ctid >= '({a},0)'::pg_catalog.tid AND t.ctid < '({b},0)'::pg_catalog.tid"
 
 

@@ -1,0 +1,232 @@
+"""Servers that are set up wrongly, full, restored, or ask for a password: each is told by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from capturing import LOG_ID, SLOT, MakeCapture
+
+from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.model.position import Checkpoint
+from cdcflow.ports import Finding
+from cdcflow.testing.postgres import Database, PostgresServer
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def shop(own_postgres: PostgresServer) -> Database:
+    database = own_postgres.create_database("shop")
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    return database
+
+
+def troubles(findings: list[Finding]) -> dict[str, str]:
+    """What is not well: subject and text with remedy."""
+    return {f.subject: f"{f.level}: {f.text}; {f.remedy}" for f in findings if f.level != "ok"}
+
+
+def test_wal_level_is_checked_and_its_sql_named(shop: Database, make_capture: MakeCapture) -> None:
+    """P73: also when it is changed back under a log that was captured already."""
+    before = make_capture(shop).prepare()
+    shop.execute(f"SELECT pg_drop_replication_slot('{SLOT}')")
+    shop.server.restart(wal_level="replica")
+    for checkpoint in (Checkpoint(), before):
+        with pytest.raises(ConfigurationError, match=r"ALTER SYSTEM SET wal_level = logical"):
+            make_capture(shop).prepare(checkpoint)
+    found = troubles(list(make_capture(shop).source.doctor()))
+    assert "ALTER SYSTEM SET wal_level = logical" in found["wal_level"]
+
+
+def test_standby_is_refused(shop: Database, make_capture: MakeCapture) -> None:
+    """W06: on a standby no mark can be written, and its snapshots hide running transactions."""
+    shop.server.stop()
+    signal = shop.server.data / "standby.signal"
+    signal.touch()
+    shop.server.start()
+    with pytest.raises(ConfigurationError, match="is a standby"):
+        make_capture(shop).prepare()
+    found = troubles(list(make_capture(shop).source.doctor()))
+    assert "set source.url to the primary" in found["server"]
+
+
+def test_server_without_room_for_a_slot_says_so(shop: Database, make_capture: MakeCapture) -> None:
+    """P72: the limit is named; so is the way to more."""
+    shop.server.restart(max_replication_slots="1", max_wal_senders="1")
+    shop.execute("SELECT pg_create_physical_replication_slot('other')")
+    with pytest.raises(ConfigurationError, match=r"(?s)no room for another slot.*max_replication_slots"):
+        make_capture(shop).prepare()
+    found = troubles(list(make_capture(shop).source.doctor()))
+    assert "all 1 are in use" in found["max_replication_slots"]
+    shop.execute("SELECT pg_drop_replication_slot('other')")
+    first = make_capture(shop)
+    checkpoint = first.prepare()
+    first.events()
+    with pytest.raises(SourceUnavailable, match=r"(?s)every WAL sender is in use.*max_wal_senders"):
+        make_capture(shop).prepare(checkpoint)
+
+
+def test_invalidated_slot_is_history_lost_with_the_gap(shop: Database, make_capture: MakeCapture) -> None:
+    """P36: the server threw our log away; only an operator's word makes a new place."""
+    before = make_capture(shop).prepare()
+    shop.server.reload(max_slot_wal_keep_size="1MB", min_wal_size="32MB", max_wal_size="32MB")
+    for _ in range(4):
+        shop.execute("SELECT pg_logical_emit_message(false, 'x', repeat('y', 1000000)) FROM generate_series(1, 20)")
+        shop.execute("SELECT pg_switch_wal(); CHECKPOINT")
+    assert shop.execute("SELECT wal_status FROM pg_replication_slots") == [("lost",)]
+    capture = make_capture(shop)
+    with pytest.raises(HistoryLost, match=rf"slot {SLOT} was invalidated .* the log from {before.position} on is gone"):
+        capture.prepare(before)
+    accepted = replace(before, source={**before.source, "accept_history_loss": "yes"})
+    assert capture.prepare(accepted).source["history"] == "lost"
+
+
+def test_copied_data_directory_that_went_its_own_way_is_found_out(shop: Database, make_capture: MakeCapture) -> None:
+    """P43: a promoted copy has the same identity and names, and another timeline."""
+    before = make_capture(shop).prepare()
+    shop.server.stop()
+    (shop.server.data / "standby.signal").touch()
+    shop.server.start()
+    shop.execute("SELECT pg_promote()")
+    capture = make_capture(shop)
+    assert capture.source.identity().timeline == "2"
+    with pytest.raises(HistoryLost, match="timeline 1 to 2"):
+        capture.prepare(before)
+
+
+@pytest.fixture
+def guarded(shop: Database) -> Iterator[Database]:
+    """A server that wants a password for the role `cdc`."""
+    shop.execute("CREATE ROLE cdc LOGIN SUPERUSER PASSWORD 'first secret'")
+    shop.server.write_hba(
+        "host all cdc 127.0.0.1/32 scram-sha-256",
+        "host replication cdc 127.0.0.1/32 scram-sha-256",
+        "host all postgres 127.0.0.1/32 trust",
+    )
+    yield shop
+    shop.server.write_hba()
+
+
+def test_rotated_password_is_picked_up_and_never_shown(guarded: Database, make_capture: MakeCapture) -> None:
+    """P65, S03: a refused password is tried again with the secret read anew; no message ever has it."""
+    secrets = ["first secret"]
+    capture = make_capture(guarded, url=guarded.url_as("cdc"), secret=lambda: secrets[-1])
+    before = capture.prepare()
+    guarded.execute("ALTER ROLE cdc PASSWORD 'second secret'")
+    with pytest.raises(SourceUnavailable, match="the password of cdc is refused") as refused:
+        make_capture(guarded, url=guarded.url_as("cdc"), secret=lambda: secrets[-1]).prepare(before)
+    assert "secret" not in str(refused.value).replace("source.password", "")
+    secrets.append("second secret")
+    assert capture.source.prepare(before, LOG_ID) == before
+    with pytest.raises(SourceUnavailable, match="is refused"):
+        make_capture(guarded, url=guarded.url_as("cdc")).prepare()
+
+
+def test_host_that_is_not_let_in_is_named(guarded: Database, make_capture: MakeCapture) -> None:
+    """P65: pg_hba.conf often has a line for databases and none for replication."""
+    guarded.server.write_hba("host replication all 127.0.0.1/32 reject", "host all all 127.0.0.1/32 trust")
+    found = make_capture(guarded).source.doctor()
+    assert not [f for f in found if f.subject == "connection" and f.level == "error"]
+    guarded.server.write_hba("host all cdc 127.0.0.1/32 trust")
+    with pytest.raises(SourceUnavailable, match=r"pg_hba\.conf"):
+        make_capture(guarded).prepare()
+
+
+def test_minimal_role_is_enough_from_end_to_end(shop: Database, make_capture: MakeCapture) -> None:
+    """S08: what docs/postgres.md asks of an administrator, and nothing else."""
+    shop.execute("CREATE ROLE cdc LOGIN REPLICATION; GRANT USAGE ON SCHEMA public TO cdc")
+    shop.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO cdc")
+    refused = make_capture(shop, url=shop.url_as("cdc"))
+    with pytest.raises(ConfigurationError, match="run as an owner: CREATE PUBLICATION") as error:
+        refused.prepare()
+    # The very SQL of the message, run by an owner.
+    statement = str(error.value).split("run as an owner: ")[1].replace(SLOT, "cdcflow")
+    shop.execute(statement)
+    capture = make_capture(shop, url=shop.url_as("cdc"), publication="cdcflow")
+    problems = [f for f in capture.source.doctor() if f.level == "error"]
+    assert problems == []
+    before = capture.prepare()
+    shop.execute("INSERT INTO items VALUES (1, 'a')")
+    assert [r["_op"] for r in capture.changes()] == ["c"]
+    assert [r["_op"] for r in capture.rows("public.items")] == ["r"]
+    capture.chunks.heartbeat()
+    assert int(capture.source.status(None).details["catalog_xmin_age"]) >= 0
+    capture.close()
+    make_capture(shop, url=shop.url_as("cdc"), publication="cdcflow").prepare(before)
+
+
+def test_doctor_names_every_missing_right_with_its_sql(shop: Database, make_capture: MakeCapture) -> None:
+    """P65, P66, S08: one look, everything that is missing, the SQL for each."""
+    shop.execute("CREATE ROLE nobody_yet LOGIN; CREATE SCHEMA closed; CREATE TABLE closed.c (id int PRIMARY KEY)")
+    shop.execute("ALTER TABLE items ENABLE ROW LEVEL SECURITY")
+    shop.execute("CREATE TABLE bad (id int); CREATE UNLOGGED TABLE u (id int PRIMARY KEY)")
+    shop.execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE p1 PARTITION OF p DEFAULT")
+    shop.execute("CREATE TABLE bag (a int); ALTER TABLE bag REPLICA IDENTITY FULL")
+    shop.execute("CREATE TABLE g (id int PRIMARY KEY, n int GENERATED ALWAYS AS (id * 2) STORED)")
+    capture = make_capture(shop, url=shop.url_as("nobody_yet"), tables=["public.*", "closed.*"])
+    found = [f"{f.level} {f.subject}: {f.text}; {f.remedy}" for f in capture.source.doctor()]
+    text = "\n".join(found)
+    for claim in (
+        'error role: nobody_yet may not replicate; run ALTER ROLE "nobody_yet" REPLICATION',
+        'error closed.c: its schema is closed to us; run GRANT USAGE ON SCHEMA "closed" TO "nobody_yet"',
+        'error public.items: may not be read by us; run GRANT SELECT ON "public"."items" TO "nobody_yet"',
+        "error public.items: row-level security would hide rows from the backfill; "
+        'run ALTER ROLE "nobody_yet" BYPASSRLS',
+        "error public.bad: public.bad has no primary key",
+        "warning tables: not captured: public.u is UNLOGGED",
+        "warning public.p: is partitioned: TRUNCATE",
+        "warning public.bag: has no key",
+        "error publication: nobody_yet may not make one in database shop; "
+        "run as an owner of the tables: CREATE PUBLICATION",
+        "warning max_slot_wal_keep_size: is unlimited",
+        'error public.p1: may not be read by us; run GRANT SELECT ON "public"."p1" TO "nobody_yet"',
+    ):
+        assert claim in text, text
+    assert "secret" not in text
+
+
+def test_doctor_is_content_with_a_good_setup(shop: Database, make_capture: MakeCapture) -> None:
+    """A clean bill for what works, so that a warning means something."""
+    shop.server.reload(max_slot_wal_keep_size="10GB")
+    shop.execute("CREATE ROLE cdc LOGIN REPLICATION; GRANT SELECT ON ALL TABLES IN SCHEMA public TO cdc")
+    shop.execute("CREATE PUBLICATION cdcflow FOR TABLE items WITH (publish_via_partition_root)")
+    if shop.server.version >= 180000:
+        shop.execute("ALTER PUBLICATION cdcflow SET (publish_generated_columns = stored)")
+    capture = make_capture(shop, url=shop.url_as("cdc"), publication="cdcflow", slot="made_by_us")
+    assert troubles(list(capture.source.doctor())) == {}
+    capture.prepare()
+    assert troubles(list(capture.source.doctor())) == {}
+
+
+def test_doctor_says_what_it_cannot_reach(make_capture: MakeCapture, shop: Database) -> None:
+    """A server that is down is a finding, not a traceback."""
+    (finding,) = make_capture(shop, url="postgresql://x@127.0.0.1:1/db").source.doctor()
+    assert (finding.level, finding.subject) == ("error", "connection")
+    (finding,) = make_capture(shop, url=shop.server.url("absent")).source.doctor()
+    assert 'database "absent" does not exist' in finding.text
+
+
+def test_plaintext_to_another_host_is_warned_of(shop: Database, make_capture: MakeCapture) -> None:
+    """S02: rows and password in the open; and a required encryption that is not there refuses the connection."""
+    url = f"postgresql://postgres@localhost.localdomain:{shop.server.port}/shop?hostaddr=127.0.0.1"
+    found = troubles(list(make_capture(shop, url=url).source.doctor()))
+    assert "unencrypted" in found["connection"]
+    with pytest.raises(ConfigurationError, match="no secure connection"):
+        make_capture(shop, url=f"{url}&sslmode=require").prepare()
+
+
+def test_status_tells_lag_and_what_the_server_keeps(shop: Database, make_capture: MakeCapture) -> None:
+    """O14, O15: a slot that holds back log and vacuum must be seen before the disk is full."""
+    capture = make_capture(shop)
+    assert capture.source.status(None).details["slot"] == "none"
+    before = capture.prepare()
+    shop.execute("INSERT INTO items SELECT i, 'x' FROM generate_series(1, 1000) i")
+    status = capture.source.status(before.position)
+    assert status.lag_bytes is not None
+    assert status.lag_bytes > 50_000
+    assert status.retained_bytes is not None
+    assert status.retained_bytes >= status.lag_bytes
+    assert status.details["wal_status"] == "reserved"
+    assert status.details["slot"] == SLOT
