@@ -58,8 +58,10 @@ def newest_cut(spark: SparkSession, warehouse: Path, cut: int | None = None) -> 
     if cut is not None:
         rows = rows.where(f"cut = {int(cut)}")
     found = (
-        rows.selectExpr("cut", "log_id", "`offset`", "position", "unix_micros(commit_clock) clock", "tables")
-        .orderBy("cut", ascending=False)
+        rows.selectExpr(
+            "cut", "log_id", "`offset`", "position", "unix_micros(commit_clock) clock", "tables", "published"
+        )
+        .orderBy("cut", "published", ascending=False)
         .limit(1)
         .collect()
     )
@@ -71,7 +73,7 @@ def newest_cut(spark: SparkSession, warehouse: Path, cut: int | None = None) -> 
 
 
 def publish(spark: SparkSession, warehouse: Path, cut: Cut) -> None:
-    """Append the cut. Publishing a cut again, or an older one, does nothing."""
+    """Append the cut. One that is published again (a backfill was found to be done) replaces itself for readers."""
     table = delta_sql(warehouse, CUTS)
     metadata = {"log": cut.log_id, "cut": cut.cut}
     with committing(spark, metadata):
@@ -81,7 +83,7 @@ def publish(spark: SparkSession, warehouse: Path, cut: Cut) -> None:
     row = (cut.cut, cut.log_id, cut.offset, cut.position, clock, datetime.now(UTC), tables)
     # A local relation, not a job: one row needs no worker.
     frame = spark.createDataFrame([row], _COLUMNS).coalesce(1)
-    with committing(spark, metadata, f"cdcflow/{cut.log_id}/cuts", cut.cut):
+    with committing(spark, metadata):
         frame.write.format("delta").mode("append").save(str(warehouse.resolve() / CUTS))
 
 

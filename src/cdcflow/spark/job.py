@@ -37,7 +37,7 @@ from cdcflow.spark import changes
 from cdcflow.spark.cuts import Cut, CutTable, newest_cut, publish
 from cdcflow.spark.delta import Snapshot, committing, edits_since, snapshot
 from cdcflow.spark.paths import LEASE, delta_sql, table_path
-from cdcflow.spark.segments import InputFile, Range, backfills, offsets_of, sealed
+from cdcflow.spark.segments import InputFile, Range, backfills, offsets_of, sealed, shapes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,7 +113,7 @@ class _Run:
         self._on_edit = on_edit
         self._checkpoint = log.checkpoint
         self._cut = self._checkpoint.cut
-        self._backfills = backfills(self._checkpoint)
+        self._backfills = backfills(log)
         self._published = newest_cut(spark, warehouse)
         self._check_log()
 
@@ -154,8 +154,10 @@ class _Run:
         if start < self._cut:
             self._log.check_reaches(table, start, self._backfill_number(table, "since"))
         edits = self._edits(table, before)
-        if start < self._cut and (files or self._sweep_due(table)):
+        if files:
             _TableMerge(self, table, before, files).run()
+        elif before is not None and self._sweep_due(table):
+            _TableMerge(self, table, before, files).sweep()
         after = snapshot(self._spark, self._warehouse.resolve() / path)
         if after is None:
             raise InvariantViolated(f"merging {table}: no table came of {len(files)} files of the log")
@@ -172,35 +174,31 @@ class _Run:
         return report
 
     def publish(self, reports: tuple[TableReport, ...]) -> bool:
-        """Publish the cut unless it is, or unless a table has not got there."""
+        """Publish the cut unless it says nothing new, or unless a table has not got there."""
         merged = {r.name: r for r in reports}
         known = self._log.tables()
-        before = self._published
-        if before is not None and before.cut == self._cut:
-            return False
         if not all(n in merged or self._untouched(t) for n, t in known.items()):
             return False
-        found = dict(before.tables) if before is not None else {}
+        before = self._published
+        tables = dict(before.tables) if before is not None else {}
         for name, report in merged.items():
+            table = known[name]
             if report.complete:
-                self._check_whole(known[name])
-            generation = self._backfill_number(known[name], "generation") if report.complete else 0
-            found[name] = CutTable(
-                table_path(known[name]), report.version, report.complete, generation or self._swept(known[name])
-            )
-        publish(
-            self._spark,
-            self._warehouse,
-            Cut(
-                cut=self._cut,
-                log_id=self._log.log_id,
-                offset=self._checkpoint.next_offset - 1,
-                position=self._checkpoint.position or "",
-                commit_clock=self._checkpoint.commit_clock,
-                tables=found,
-            ),
+                self._check_whole(table)
+            generation = self._backfill_number(table, "generation") if report.complete else self._swept(table)
+            tables[name] = CutTable(table_path(table), report.version, report.complete, generation)
+        if before is not None and before.cut == self._cut and dict(before.tables) == tables:
+            return False
+        cut = Cut(
+            cut=self._cut,
+            log_id=self._log.log_id,
+            offset=self._checkpoint.next_offset - 1,
+            position=self._checkpoint.position or "",
+            commit_clock=self._checkpoint.commit_clock,
+            tables=tables,
         )
-        _log.info("cut published", cut=self._cut, tables=len(found))
+        publish(self._spark, self._warehouse, cut)
+        _log.info("cut published", cut=self._cut, tables=len(tables))
         return True
 
     def _untouched(self, table: TableId) -> bool:
@@ -302,13 +300,15 @@ class _TableMerge:
         self._sql = delta_sql(run._warehouse, table_path(table))
         self._sweep = run._backfill_number(table, "since") if run._sweep_due(table) else 0
 
+    def sweep(self) -> None:
+        """Nothing new, but a backfill is done: remove what it did not find."""
+        app = f"{self._run._app(self._table)}/sweep"
+        generation = self._run._backfill_number(self._table, "generation")
+        with committing(self._spark, self._metadata(), app, generation):
+            self._spark.sql(statement.sweep(self._sql, self._sweep))
+
     def run(self) -> None:
-        if not self._files:
-            if self._before is not None:
-                with self._commit():
-                    self._spark.sql(statement.sweep(self._sql, self._sweep))
-            return
-        shapes = list(dict.fromkeys(f.shape for f in self._files))
+        shapes = shapes_of(self._files)
         target = None if self._before is None else _described(self._table, self._before)
         evolution = evolve(target, shapes)
         self._evolve(evolution, target)

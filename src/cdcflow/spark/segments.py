@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.reader import list_segments, newest_checkpoint
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import HistoryLost, InvariantViolated
 from cdcflow.model.position import Checkpoint
@@ -36,7 +35,6 @@ class Range:
     root: Path
     log_id: str
     segments: tuple[Segment, ...]
-    expired_before: int
 
     @property
     def newest(self) -> Segment | None:
@@ -44,7 +42,7 @@ class Range:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        return _checkpoint(self.segments[-1])
+        return self.segments[-1].last_checkpoint()
 
     def tables(self) -> dict[str, TableId]:
         """Every table with rows in the log."""
@@ -78,7 +76,7 @@ class Range:
                 for f in segment.files
                 if f.table is not None and (f.table["schema"], f.table["name"]) == (table.schema, table.name)
             ]
-        return sorted(found, key=lambda f: (f.file.version, f.file.first_offset))
+        return sorted(found, key=lambda f: f.file.first_offset)
 
     def check_reaches(self, table: TableId, after_cut: int, since: int) -> None:
         """Refuse to go on from a cut behind which the log has expired. `since`: where the table's backfill began.
@@ -101,44 +99,42 @@ def sealed(log_path: Path) -> Range:
 
     Raises:
         ConfigurationError: there is no log, or a newer cdcflow wrote it.
-        InvariantViolated: a segment between two others is missing.
+        InvariantViolated: a segment between two others is missing, or is another log's.
     """
-    layout = Layout(log_path)
-    log = layout.log_file()
-    segments: list[Segment] = []
-    for first, last in layout.segment_offsets():
-        try:
-            segments.append(layout.manifest(first, last)[0])
-        except FileNotFoundError:  # expired between the listing and this
-            continue
-    _check_whole(log_path, log.log_id, segments)
-    return Range(log_path, log.log_id, tuple(segments), log.first_offset)
+    log = Layout(log_path).log_file()
+    segments = tuple(list_segments(log_path))
+    for segment in segments:
+        if segment.log_id != log.log_id:
+            raise InvariantViolated(
+                f"reading {log_path}: segment {segment.first_offset}-{segment.last_offset} belongs to another log"
+            )
+    return Range(log_path, log.log_id, segments)
 
 
-def backfills(checkpoint: Checkpoint) -> Mapping[str, Mapping[str, Any]]:
-    """Per table (by name) the backfill's `state`, `generation`, `since`."""
+def backfills(log: Range) -> Mapping[str, Mapping[str, Any]]:
+    """Per table (by name) the backfill's `state`, `generation`, `since`, as of the newest sealed row.
+
+    That a backfill is done may be said by a later cut than the last sealed one, with no row between them: on a quiet
+    source no segment may come for hours. A fact about rows that are sealed can be taken from there.
+    """
+    checkpoint = log.checkpoint
+    if Layout(log.root).journal_offsets():
+        newest = newest_checkpoint(log.root)
+        if newest.next_offset == checkpoint.next_offset:
+            checkpoint = newest
     found = checkpoint.progress.get("tables", {})
     return found if isinstance(found, dict) else {}
+
+
+def shapes_of(files: Iterable[InputFile]) -> list[Table]:
+    """The shapes in these files, the one that was in force last at the end (one may come back after another)."""
+    last: dict[Table, int] = {}
+    for file in files:
+        last[file.shape] = max(last.get(file.shape, 0), file.file.last_offset)
+    return sorted(last, key=lambda shape: last[shape])
 
 
 def offsets_of(files: Iterable[InputFile]) -> tuple[int, int]:
     """The first and the last offset in these files; (0, 0) when there are none."""
     known = [(f.file.first_offset, f.file.last_offset) for f in files]
     return (min(a for a, _ in known), max(b for _, b in known)) if known else (0, 0)
-
-
-def _check_whole(root: Path, log_id: str, segments: list[Segment]) -> None:
-    for before, after in pairwise(segments):
-        if after.first_offset != before.last_offset + 1:
-            raise InvariantViolated(
-                f"reading {root}: no segment has the offsets {before.last_offset + 1} to {after.first_offset - 1}"
-            )
-    for segment in segments:
-        if segment.log_id != log_id:
-            raise InvariantViolated(
-                f"reading {root}: segment {segment.first_offset}-{segment.last_offset} belongs to another log"
-            )
-
-
-def _checkpoint(segment: Segment) -> Checkpoint:
-    return Checkpoint.from_json(json.dumps(segment.checkpoint))

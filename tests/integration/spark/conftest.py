@@ -30,7 +30,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         name="cdcflow tests",
         cores=2,
         scratch=tmp_path_factory.mktemp("spark"),
-        settings={"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"},
+        settings={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.default.parallelism": "2",
+            # The tests run many small statements once: compiling them well costs more than running them.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        },
     )
     yield running
     running.stop()
@@ -139,6 +144,12 @@ class HandLog:
 @pytest.fixture
 def hand_log(tmp_path: Path) -> HandLog:
     return HandLog(tmp_path / "log")
+
+
+@pytest.fixture(scope="module")
+def hand_log_at(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., HandLog]:
+    """hand_log_at("name"): a log that several tests of a module look at."""
+    return lambda name, **more: HandLog(tmp_path_factory.mktemp(name) / "log", **more)
 
 
 @pytest.fixture

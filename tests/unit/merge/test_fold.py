@@ -1,0 +1,94 @@
+"""The oracle itself: short enough to be believed, and these are the sentences to believe."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcflow.merge.fold import Change, Row, Rows, fold, swept, unfinished
+
+
+def row(offset: int, *missing: str, count: int = 1, **values: object) -> Row:
+    return Row(values, frozenset(missing), offset, count)
+
+
+def change(offset: int, op: str, *unchanged: str, before: int | None = None, **values: object) -> Change:
+    return Change(offset, op, values, frozenset(unchanged), None if before is None else {"id": before})
+
+
+def test_a_delete_then_an_insert_leaves_the_new_row() -> None:
+    """G02: the row exists with its new values, and with nothing of the old one."""
+    found = fold({(1,): row(1, id=1, a="old", doc="D")}, [change(2, "d", id=1), change(3, "c", id=1, a="new")], ("id",))
+    assert found == {(1,): row(3, id=1, a="new")}
+
+
+def test_an_insert_then_a_delete_leaves_no_row() -> None:
+    """G03: the table may hold an older row of that key, so the two must not cancel out."""
+    found = fold({(1,): row(1, id=1, a="old")}, [change(2, "c", id=1, a="new"), change(3, "d", id=1)], ("id",))
+    assert found == {}
+
+
+def test_unchanged_columns_come_from_the_row_that_was_there() -> None:
+    """G05, G06, P01: an update that does not repeat a wide value must not lose it."""
+    changes = [change(1, "c", id=1, a=1, doc="D"), change(2, "u", "doc", id=1, a=2), change(3, "u", "a", id=1, doc="E")]
+    assert fold({}, changes, ("id",)) == {(1,): row(3, id=1, a=2, doc="E")}
+
+
+def test_a_column_nobody_sent_is_missing_and_not_null() -> None:
+    """Until the backfill brings it, NULL would be a lie."""
+    found = fold({}, [change(1, "u", "doc", id=1, a=2)], ("id",))
+    assert found == {(1,): row(1, "doc", id=1, a=2)}
+    assert unfinished(found) == [(1,)]
+    assert unfinished(fold(found, [change(2, "r", id=1, a=2, doc="D")], ("id",))) == []
+
+
+def test_key_changes_in_a_chain_carry_unchanged_values_along() -> None:
+    """P10: 1 becomes 2 becomes 3 in one transaction, and the wide value goes all the way."""
+    start: Rows = {(1,): row(1, id=1, a=1, doc="D")}
+    changes = [
+        change(2, "d", id=1),
+        change(3, "c", "doc", before=1, id=2, a=2),
+        change(4, "d", id=2),
+        change(5, "c", "doc", before=2, id=3, a=3),
+    ]
+    assert fold(start, changes, ("id",)) == {(3,): row(5, id=3, a=3, doc="D")}
+
+
+def test_rows_that_swap_keys_keep_their_own_values() -> None:
+    """P10: a swap goes through a temporary key; each row keeps what it did not send."""
+    start: Rows = {(1,): row(1, id=1, doc="one"), (2,): row(2, id=2, doc="two")}
+    steps = [(1, 9), (2, 1), (9, 2)]
+    changes = []
+    for n, (old, new) in enumerate(steps):
+        changes += [change(10 + 2 * n, "d", id=old), change(11 + 2 * n, "c", "doc", before=old, id=new)]
+    found = fold(start, changes, ("id",))
+    assert {k: r.values["doc"] for k, r in found.items()} == {(1,): "two", (2,): "one"}
+
+
+def test_a_plain_insert_takes_nothing_from_a_delete_before_it() -> None:
+    """Only an insert that names its old row continues it."""
+    found = fold({(1,): row(1, id=1, doc="D")}, [change(2, "d", id=1), change(3, "c", "doc", id=2)], ("id",))
+    assert found == {(2,): row(3, "doc", id=2)}
+
+
+def test_a_truncate_ends_everything_before_it() -> None:
+    """G16: rows before it are gone, rows after it stay."""
+    found = fold({(1,): row(1, id=1)}, [change(2, "c", id=2), change(3, "t"), change(4, "c", id=3)], ("id",))
+    assert found == {(3,): row(4, id=3)}
+
+
+def test_equal_rows_of_a_table_without_a_key_are_counted() -> None:
+    """P08, G18: two equal rows are two rows, and deleting one leaves one."""
+    twice = fold({}, [change(1, "c", a=1), change(2, "c", a=1)], ("a",), keyed=False)
+    assert twice == {(1,): row(2, a=1, count=2)}
+    assert fold(twice, [change(3, "d", a=1)], ("a",), keyed=False) == {(1,): row(3, a=1)}
+
+
+def test_the_sweep_removes_what_nothing_touched_since() -> None:
+    """A re-backfill finds rows that vanished while nobody listened."""
+    assert swept({(1,): row(4, id=1), (2,): row(5, id=2)}, 5) == {(2,): row(5, id=2)}
+
+
+def test_an_unknown_op_stops_the_fold() -> None:
+    """Skipping what we do not know would be silent loss."""
+    with pytest.raises(ValueError, match="unknown op 'x' at offset 7"):
+        fold({}, [change(7, "x", id=1)], ("id",))

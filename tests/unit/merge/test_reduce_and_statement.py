@@ -1,0 +1,153 @@
+"""Families, quoting, bounds, types: the parts of the merge that are decided before Spark runs."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.merge import statement
+from cdcflow.merge.evolution import Rename, evolve
+from cdcflow.merge.reduce import Layout, families, read_schema
+from cdcflow.merge.types import literal, name_sql, stored, text_sql, widens
+from cdcflow.model.table import Column, Table, TableId
+from cdcflow.model.types import ColumnType
+
+
+def table(*names: str, key: tuple[str, ...] = ("id",)) -> Table:
+    columns = tuple(Column(n, i, ColumnType("text", pa.string())) for i, n in enumerate(names, start=1))
+    return Table(TableId("public", "t"), 1, columns, key)
+
+
+def layout_of(*shapes: Table) -> Layout:
+    return Layout.of(evolve(None, shapes), shapes)
+
+
+def test_columns_that_always_travel_together_are_one_family() -> None:
+    """One aggregate a family: the cost grows with the kinds of partial rows, not with the columns."""
+    found = families(layout_of(table("id", "a", "b", "doc", "note")), [frozenset({3}), frozenset({3, 4})])
+    assert [(f.columns, f.masked) for f in found] == [((1, 2), False), ((3,), True), ((4,), True)]
+
+
+def test_without_partial_rows_there_is_one_family() -> None:
+    """The usual case is the cheap one."""
+    found = families(layout_of(table("id", "a", "b")), [])
+    assert [f.always for f in found] == [True]
+
+
+def test_a_column_that_an_older_shape_lacks_is_its_own_family() -> None:
+    """G26: rows of the older shape say nothing about it."""
+    found = families(layout_of(table("id", "a"), table("id", "a", "b")), [])
+    assert [(f.columns, sorted(f.lacking)) for f in found] == [((1,), []), ((2,), [0])]
+
+
+@pytest.mark.parametrize("name", ["x`; DROP TABLE important; --", "order id", "a.b", "'", '"', "\\"])
+def test_a_name_stays_a_name(name: str) -> None:
+    """S01: whatever a column is called, it ends where its quotes end."""
+    quoted = name_sql(name)
+    assert quoted[0] == quoted[-1] == "`"
+    assert quoted[1:-1].replace("``", "").count("`") == 0
+    assert name in quoted.replace("``", "`")
+
+
+def test_a_text_stays_a_text() -> None:
+    """S01: a default or a property may hold quotes and backslashes."""
+    assert text_sql("it's \\ fine") == "'it\\'s \\\\ fine'"
+
+
+@pytest.mark.parametrize(
+    ("type_", "ends", "expected"),
+    [
+        ("int", [("9", "10"), ("-3", "2")], ("CAST('-3' AS int)", "CAST('10' AS int)")),
+        ("date", [("2020-01-31", "2020-02-01")], ("CAST('2020-01-31' AS date)", "CAST('2020-02-01' AS date)")),
+        ("string", [("a", "b")], None),
+        ("int", [("1", "2"), (None, None)], None),
+        ("date", [("0044-03-15 BC", "2020-01-01")], None),
+        ("int", [], None),
+    ],
+)
+def test_bounds_are_given_only_where_the_order_is_the_same_everywhere(
+    type_: str, ends: list[tuple[str | None, str | None]], expected: tuple[str, str] | None
+) -> None:
+    """A wrong bound would hide rows of the table from the merge, and insert them twice."""
+    found = statement.bounds(type_, ends)
+    assert (None if found is None else (found.least, found.greatest)) == expected
+
+
+def test_a_sweep_lifts_the_bounds() -> None:
+    """Rows outside the range's keys must be swept too."""
+    layout = layout_of(table("id", "a"))
+    limits = statement.Bounds("1", "2")
+    kinds = families(layout, [])
+    swept = statement.merge("t1", layout.target, kinds, "(q)", sweep_before=5, limits=limits)
+    plain = statement.merge("t1", layout.target, kinds, "(q)", sweep_before=0, limits=limits)
+    assert ">= 1" in plain
+    assert ">= 1" not in swept
+    assert "NOT MATCHED BY SOURCE" in swept
+
+
+def test_a_rename_also_renames_what_rows_miss() -> None:
+    """Else a row would miss a column for ever that it got under its new name."""
+    first, second = statement.alter("t1", Rename("old", "new"))
+    assert "CASE WHEN x = 'old' THEN 'new'" in first
+    assert second == "ALTER TABLE t1 RENAME COLUMN `old` TO `new`"
+
+
+@pytest.mark.parametrize(
+    ("arrow", "type_"),
+    [
+        (pa.uint64(), "decimal(20,0)"),
+        (pa.uint32(), "bigint"),
+        (pa.decimal256(50, 3), "string"),
+        (pa.decimal128(38, 10), "decimal(38,10)"),
+        (pa.timestamp("us", "UTC"), "timestamp"),
+        (pa.timestamp("us"), "timestamp_ntz"),
+        (pa.list_(pa.decimal256(50, 3)), "array<string>"),
+        (
+            pa.struct([("months", pa.int32()), ("microseconds", pa.int64())]),
+            "struct<`months`:int,`microseconds`:bigint>",
+        ),
+        (pa.dictionary(pa.int8(), pa.string()), "string"),
+    ],
+    ids=str,
+)
+def test_spark_holds_every_value_exactly(arrow: pa.DataType, type_: str) -> None:
+    """Where Spark has no such type the table holds the exact text, never something rounded."""
+    assert stored(arrow).table == type_
+
+
+def test_a_type_that_spark_cannot_hold_is_refused_by_name() -> None:
+    """Better no table than a wrong one."""
+    with pytest.raises(ConfigurationError, match="timestamp"):
+        stored(pa.timestamp("ns"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "holds"),
+    [
+        ("int", "bigint", True),
+        ("bigint", "int", False),
+        ("decimal(10,2)", "decimal(12,4)", True),
+        ("decimal(10,2)", "decimal(11,4)", False),
+        ("bigint", "decimal(20,0)", True),
+        ("bigint", "decimal(19,0)", False),
+        ("string", "int", False),
+    ],
+)
+def test_widening_never_loses_a_digit(old: str, new: str, holds: bool) -> None:
+    """G23, G24."""
+    assert widens(old, new) is holds
+
+
+def test_a_default_is_written_in_the_column_s_type() -> None:
+    """P18: the server's text of the constant becomes a constant of Spark's."""
+    assert literal("t", "boolean") == "CAST('t' AS boolean)"
+    assert literal("\\x00ff", "binary") == "X'00ff'"
+    assert literal("{1,2}", "array<int>") is None
+
+
+def test_the_files_are_read_with_the_shape_s_own_types() -> None:
+    """Spark need not open a file to learn its schema, and a wide decimal comes as bytes."""
+    wide = Table(TableId("s", "t"), 1, (Column("id", 1, ColumnType("numeric", pa.decimal256(50, 3))),), ("id",))
+    assert "`id` binary" in read_schema(wide, moved=False)
+    assert "_before struct<`id`: binary>" in read_schema(wide, moved=True)
