@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -25,7 +25,8 @@ from cdcflow.model.table import TableId
 
 Mode = Literal["sync", "async", "standby"]
 Values = dict[str, object]
-KEYS = range(1, 11)
+KINDS = ["c", "u", "u", "part", "part", "part", "move", "move", "d", "d"]
+MOVERS = ["c", "part", "part", "move", "move", "move", "d"]
 
 
 @dataclass(slots=True)
@@ -83,6 +84,8 @@ class Database:
         self.open: dict[int, Open] = {}
         self._kept: list[Open] = []
         self._value = 0
+        # Some sources change keys all the time, and have so few that one is soon another row's.
+        self._kinds, self._keys = rng.choice([(KINDS, range(1, 11)), (KINDS, range(1, 6)), (MOVERS, range(1, 6))])
         keyed = rng.choice([1, 2, 3])
         self.tables = {t.id: t for t in [self._new_table(f"t{n}", keyed=True) for n in range(keyed)]}
         if rng.random() < 0.5:
@@ -96,7 +99,7 @@ class Database:
         columns = ("id", "a", "wide") if keyed else ("a", "b")
         table = ModelTable(TableId("public", name), Shape(columns), keyed)
         table.size = self._rng.randint(1, 8)
-        for key in self._rng.sample(KEYS, self._rng.randint(0, 8)):
+        for key in self._rng.sample(self._keys, self._rng.randint(0, len(self._keys) - 1)):
             values = self._full(table, key)
             table.versions.append(Version(self._rng.randint(1, table.size), 0, values))
         return table
@@ -137,9 +140,9 @@ class Database:
         rng = self._rng
         live = {v.values["id"]: v for v in self._mine(table, txn)}
         locked = {key for other in self.open.values() if other is not txn for t, key in other.keys if t == table.id}
-        free = [k for k in KEYS if k not in live and k not in locked]
+        free = [k for k in self._keys if k not in live and k not in locked]
         takeable = [k for k in live if k not in locked]
-        kind = rng.choice(["c", "u", "u", "part", "part", "part", "move", "move", "d", "d"])
+        kind = rng.choice(self._kinds)
         key: object
         if kind == "c" and free:
             key = rng.choice(free)
@@ -164,6 +167,28 @@ class Database:
                 self._log(txn, Row(table.id, table.shape, "u", sent, frozenset({"wide"}), None, values), key)
             elif free:
                 self._move_key(txn, table, old, rng.choice(free))
+
+    def move_a_key(self, table_id: TableId, keys: Sequence[object], *, again: bool) -> None:
+        """A whole transaction at a bad moment: a row gets another key, and perhaps (`again`) a new row its old one."""
+        table = self.tables[table_id]
+        if not table.keyed or table.locked_by is not None:
+            return
+        locked = {key for other in self.open.values() for t, key in other.keys if t == table_id}
+        txn = Open(self._next_xid, self._rng.choice(self._modes))
+        live = {v.values["id"]: v for v in self._mine(table, txn)}
+        takeable = [k for k in keys or live if k in live and k not in locked]
+        free = [k for k in self._keys if k not in live and k not in locked]
+        if not takeable or not free:
+            return
+        self.open[self._take_xid()] = txn
+        key = self._rng.choice(takeable)
+        self._move_key(txn, table, live[key], self._rng.choice(free))
+        if again:
+            values = self._full(table, key)
+            self._add(txn, table, values, None)
+            self._log(txn, Row(table.id, table.shape, "c", values, full=values), key)
+        self.commit(txn)
+        self.counts["keys moved at a bad moment"] += 1
 
     def _move_key(self, txn: Open, table: ModelTable, old: Version, new_key: object) -> None:
         old_key = old.values["id"]

@@ -12,10 +12,11 @@ from unittest import mock
 from tests.simulation.capture import Capture, Faults
 from tests.simulation.database import Database, Mode
 from tests.simulation.log import ModelLog, Violation
+from tests.simulation.transactions import Keys
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.interleave.machine import Limits
-from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Resume
+from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, ReadChunk, Resume
 
 SETTLE_ROUNDS = 600
 
@@ -81,6 +82,7 @@ class World:
             (self._tick, rng.choice([3, 10])),
             (self.log.sync, rng.choice([1, 5])),
             (self._acknowledge, rng.choice([1, 5])),
+            (self._spite, rng.choice([0, 0, 10])),
             (self._again, 0.3 * rng.choice([0, 1, 4])),
             (self._order, 0.4 * hostile),
             (self._truncate, 0.4 * hostile),
@@ -187,6 +189,17 @@ class World:
     def _again(self) -> None:
         self.counts["ordered backfill"] += 1
         self.capture.feed(Backfill((self.rng.choice(list(self.database.tables)),)))
+
+    def _spite(self) -> None:
+        """Change keys of a table just while one of its chunks is about to be read, and make it durable at once."""
+        wanted = [r.chunk for r in self.capture.requests if isinstance(r, ReadChunk)]
+        if wanted:
+            chunk = self.rng.choice(wanted)
+            keys = chunk.keys.plain if isinstance(chunk.keys, Keys) else ()
+            self.database.move_a_key(chunk.table, keys, again=self.rng.random() < 0.5)
+            self.database.flush()
+            for txn in self.database.showable():
+                self.database.show(txn)
 
     def _order(self) -> None:
         table = self.rng.choice(list(self.database.tables))

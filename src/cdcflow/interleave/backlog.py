@@ -260,7 +260,8 @@ class Backlog:
         now = replace(known, rows=known.rows + rows, chunks=chunk.number)
         if chunk.kind != "keys":
             at_end = read.exhausted or chunk.kind == "whole"
-            now = replace(now, cursor=read.reached, units_done=read.units_done, exhausted=at_end)
+            units_done = known.units if at_end else read.units_done
+            now = replace(now, cursor=read.reached, units_done=units_done, exhausted=at_end)
         self._set(chunk.table, now)
 
     def _rate(self, known: TableProgress) -> int:

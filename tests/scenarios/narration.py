@@ -1,0 +1,307 @@
+"""Plays a narrated scenario: text in, the machine's effects out as text.
+
+A scenario is stanzas between blank lines. A stanza is comments, what happens (one input a line), `----`, and what the
+machine does. What can happen:
+
+    capture orders products heap/keyless [limit=value …]    begin; every table has one key column
+    restart [orders …] [delivered=7,8] [partial=orders:5,6] [new=orders]
+                                                    a new epoch from the last cut (`new`: dropped and made again)
+    log EVENT | EVENT | …                           the stream; events in a row without a mark between are one batch
+        7 u orders 2:B, c products 9:x                  transaction 7; ~ is a value that was not sent, `5:~<2` a row
+                                                        that had key 2 before; t truncates; orders' is another shape
+        7 -                                             a transaction without rows of ours
+        [1/1/low]                                       a mark
+        idle                                            nothing of ours up to here
+    planned orders units=4 size=2 [generation=1] [whole]
+    written 1/1/low
+    rows orders 1:a 2:B [to=2] [end] [hides=7,8] [and-hides=9] [seconds=0.2] [shape=']    answers the last read
+    rewritten orders
+    failed orders|a mark: REASON [for good]
+    looked [hides=7]
+    tick 500ms
+    backfill|pause|resume|cancel|forget orders, adjust orders priority=1 rows_per_second_max=10
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from tests.simulation.transactions import Keys, Plain, Row, Shape, Transaction, position_of
+
+from cdcflow.errors import InvariantViolated
+from cdcflow.interleave.machine import Interleave, Limits
+from cdcflow.interleave.messages import (
+    Adjust,
+    Advanced,
+    Append,
+    Backfill,
+    Cancel,
+    Chunk,
+    ChunkFailed,
+    ChunkRead,
+    Committed,
+    Cut,
+    Effect,
+    Forget,
+    Input,
+    MarkSeen,
+    MarkWritten,
+    Pause,
+    Planned,
+    PlanTable,
+    ReadChunk,
+    Resume,
+    SnapshotTaken,
+    TakeSnapshot,
+    Tick,
+    Told,
+    WriteMark,
+)
+from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.model.change import KeySet, Uint64s
+from cdcflow.model.position import Checkpoint, Epoch, Token
+from cdcflow.model.table import TableId
+
+DIVIDER = "----"
+ORDERS: dict[str, Callable[[TableId], Input]] = {
+    "backfill": lambda table: Backfill((table,)),
+    "pause": Pause,
+    "resume": Resume,
+    "cancel": Cancel,
+    "forget": Forget,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hides:
+    """A snapshot that sees everything but these transactions."""
+
+    xids: frozenset[int]
+
+    def hidden(self, xids: Uint64s) -> Uint64s:
+        return xids[np.isin(xids, np.array(sorted(self.xids), np.uint64))]
+
+
+def played(text: str, machine: type[Interleave] = Interleave) -> str:
+    """The scenario with what the machine really does."""
+    narration = Narration(machine)
+    return "\n\n".join(narration.stanza(s) for s in text.strip().split("\n\n")) + "\n"
+
+
+class Narration:
+    def __init__(self, machine: type[Interleave]) -> None:
+        self._make = machine
+        self._machine: Interleave | None = None
+        self._names: list[str] = []
+        self._limits = Limits()
+        self._lsn = 0
+        self._epoch = 0
+        self._now_us = 0
+        self._checkpoint = Checkpoint(position=position_of(0))
+        self._told_of: dict[TableId, TableProgress] = {}
+        self._reads: dict[TableId, Chunk] = {}
+
+    def stanza(self, text: str) -> str:
+        given = [line for line in text.split(f"\n{DIVIDER}")[0].split("\n") if line != DIVIDER]
+        done: list[str] = []
+        for line in given:
+            if not line.startswith("#"):
+                done += self._line(line)
+        return "\n".join([*given, *([DIVIDER, *(done or ["(nothing)"])] if done or DIVIDER in text else [])])
+
+    def _line(self, line: str) -> list[str]:
+        verb, _, rest = line.partition(" ")
+        if verb in ("capture", "restart"):
+            (self._capture if verb == "capture" else self._restart)(rest.split())
+            return []
+        done: list[str] = []
+        try:
+            for given in self._inputs(verb, rest.strip()):
+                assert self._machine is not None
+                for effect in self._machine.step(given):
+                    done += self._shown(effect)
+        except InvariantViolated as error:
+            done.append(f"stops: {error}")
+        return done
+
+    # ── beginnings ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _capture(self, words: list[str]) -> None:
+        names = [w for w in words if "=" not in w]
+        self._limits = Limits(**{k: json.loads(v) for k, v in (w.split("=") for w in words if "=" in w)})
+        self._begin(names, (), {}, set())
+
+    def _restart(self, words: list[str]) -> None:
+        options = dict(w.split("=") for w in words if "=" in w)
+        names = [w for w in words if "=" not in w] or self._names
+        partial: dict[TableId, KeySet] = {}
+        if "partial" in options:
+            table, keys = options["partial"].split(":")
+            partial[TableId("public", table)] = Keys(int(k) for k in keys.split(","))
+        self._begin(names, _numbers(options.get("delivered")), partial, set(options.get("new", "").split(",")))
+
+    def _begin(
+        self, names: list[str], delivered: tuple[int, ...], partial: dict[TableId, KeySet], new: set[str]
+    ) -> None:
+        self._names = names
+        self._epoch += 1
+        self._machine = self._make(
+            epoch=Epoch(self._epoch),
+            checkpoint=replace(self._checkpoint, progress=json.loads(json.dumps(self._checkpoint.progress))),
+            tables={_table(n): Shape(("id", "v"), 2 if n in new else 1) for n in names},
+            limits=self._limits,
+            delivered=np.array(delivered, np.uint64),
+            partial=partial,
+        )
+
+    # ── what happens ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _inputs(self, verb: str, rest: str) -> Iterator[Input]:
+        words = rest.split()
+        options = dict(w.split("=") for w in words if "=" in w)
+        match verb:
+            case "log":
+                yield from self._stream(rest)
+            case "planned":
+                table, units = _table(words[0]), int(options["units"])
+                generation, size = int(options.get("generation", "1")), int(options.get("size", "1"))
+                shape = Shape(("id", "v"), int(options.get("incarnation", "1")))
+                yield Planned(table, generation, "plan", size, units, shape, "whole" in words)
+            case "written":
+                yield MarkWritten(Token(rest))
+            case "rows":
+                yield self._rows(words, options)
+            case "rewritten":
+                yield ChunkRead(self._reads[_table(rest)], None, None, (), rewritten=True)
+            case "failed":
+                subject, reason = rest.split(": ")
+                table_or_none = None if subject == "a mark" else _table(subject)
+                yield ChunkFailed(table_or_none, reason.removesuffix(" for good"), not rest.endswith(" for good"))
+            case "looked":
+                yield SnapshotTaken(Hides(frozenset(_numbers(options.get("hides")))))
+            case "tick":
+                self._now_us += int(rest.removesuffix("ms")) * 1000
+                yield Tick(self._now_us)
+            case "adjust":
+                priority, rate = options.get("priority"), options.get("rows_per_second_max")
+                yield Adjust(_table(words[0]), priority and int(priority), rate and int(rate))  # type: ignore[arg-type]
+            case _:
+                yield ORDERS[verb](_table(rest))
+
+    def _stream(self, text: str) -> Iterator[Input]:
+        batch: list[Transaction] = []
+        for event in (part.strip() for part in text.split("|")):
+            self._lsn += 1
+            if event == "idle" or event.startswith("["):
+                if batch:
+                    yield Committed(Plain(tuple(batch)))
+                batch = []
+                position = position_of(self._lsn)
+                yield Advanced(position) if event == "idle" else MarkSeen(Token(event.strip("[]")), position, 0)
+            else:
+                xid, _, changes = event.partition(" ")
+                rows = () if changes == "-" else tuple(_row(c) for c in changes.split(", "))
+                batch.append(Transaction(int(xid), self._lsn, rows))
+        if batch:
+            yield Committed(Plain(tuple(batch)))
+
+    def _rows(self, words: list[str], options: dict[str, str]) -> ChunkRead:
+        chunk = self._reads[_table(words[0])]
+        name = words[0] + options.get("shape", "")
+        rows = tuple(_row(f"r {name} {w}") for w in words[1:] if ":" in w)
+        if chunk.kind == "whole":
+            rows = (_row(f"t {name}"), *rows)
+        hides = [
+            Hides(frozenset(_numbers(options.get(k)))) for k in ("hides", "and-hides") if k in options or k == "hides"
+        ]
+        reached = options.get("to")
+        return ChunkRead(
+            chunk,
+            Plain((Transaction(0, 0, rows),), read=True),
+            _shape(name),
+            tuple(hides),
+            reached,
+            int(reached or 0),
+            "end" in words,
+            float(options.get("seconds", "0.2")),
+        )
+
+    # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _shown(self, effect: Effect) -> Iterator[str]:
+        match effect:
+            case Append(run, offset, _):
+                assert isinstance(run, Plain)
+                for item in run.items:
+                    yield f"append {offset}: " + ", ".join(_told(r) for r in item.rows)
+                    offset = offset.__class__(offset + len(item.rows))
+            case Cut(number, position, next_offset, next_transaction, progress):
+                self._checkpoint = Checkpoint(
+                    position, next_offset, next_transaction, number, 0, Epoch(self._epoch), progress
+                )
+                yield f"cut {number} @{int(position)}" + "".join(self._news(Progress.from_json(progress)))
+            case PlanTable(table, generation):
+                yield f"plan {table.name} generation {generation}"
+            case WriteMark(token):
+                yield f"write {token}"
+            case ReadChunk(chunk):
+                self._reads[chunk.table] = chunk
+                what = f"keys {' '.join(map(str, chunk.keys.plain))}" if isinstance(chunk.keys, Keys) else chunk.kind
+                place = f" after {chunk.after or 'nothing'}, {chunk.size} units" if chunk.kind == "range" else ""
+                yield f"read {chunk.table.name} chunk {chunk.number}: {what}{place}"
+            case TakeSnapshot():
+                yield "look"
+            case Told(event, fields):
+                about = " ".join(f"{k}={v}" for k, v in fields if v is not None)
+                yield f"  ({event}: {about})".replace("public.", "")
+
+    def _news(self, progress: Progress) -> Iterator[str]:
+        for table, known in progress.tables.items():
+            before = self._told_of.get(table)
+            if before is None or _essence(before) != _essence(known):
+                yield f"  {table.name} {' '.join(_essence(known))}"
+        self._told_of = dict(progress.tables)
+
+
+def _essence(known: TableProgress) -> tuple[str, ...]:
+    done = f"{known.units_done}/{known.units}"
+    return known.state, f"g{known.generation}", f"since={known.since}", done, *(["keys"] if known.exhausted else [])
+
+
+def _table(name: str) -> TableId:
+    return TableId("public", name.split("/")[0].rstrip("'"))
+
+
+def _shape(name: str) -> Shape:
+    return Shape(("id", "v", *(["w"] * name.count("'"))))
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(",") if n) if text else ()
+
+
+ROW = re.compile(r"(\d+)(?::([^<]*))?(?:<(\d+))?$")
+
+
+def _row(text: str) -> Row:
+    op, name, *rest = text.split()
+    if op == "t":
+        return Row(_table(name), _shape(name), op, {})
+    found = ROW.match(rest[0])
+    assert found is not None, text
+    key, value, before = found.groups()
+    values: dict[str, object] = {"id": int(key), **({} if value in (None, "~") else {"v": value})}
+    unchanged = frozenset({"v"}) if value == "~" else frozenset()
+    return Row(_table(name), _shape(name), op, values, unchanged, None if before is None else {"id": int(before)})
+
+
+def _told(row: Row) -> str:
+    name = row.table.name + "'" * (len(row.shape.columns) - 2)
+    if row.op == "t":
+        return f"t {name}"
+    value = ":~" if row.unchanged else f":{row.values['v']}" if "v" in row.values else ""
+    return f"{row.op} {name} {row.values['id']}{value}" + (f"<{row.before['id']}" if row.before else "")
