@@ -56,7 +56,7 @@ class Capture:
         self._on_event = on_event
         self._requests: SimpleQueue[Input] = SimpleQueue()
         self._stop = threading.Event()
-        self._bell = Bell()
+        self._bell: Bell | None = None
         self._attempt: Attempt | None = None
         self._waiting_for: str | None = None
         self._attempts = 0
@@ -67,6 +67,13 @@ class Capture:
         Raises:
             ConfigurationError, HistoryLost, InvariantViolated: trying again would not help.
         """
+        self._bell = Bell()
+        try:
+            self._try_on()
+        finally:
+            self._bell.close()
+
+    def _try_on(self) -> None:
         for attempt in tenacity.Retrying(
             retry=tenacity.retry_if_exception_type((SourceUnavailable, SinkUnavailable, OutcomeUnknown, TablesChanged)),
             wait=self._pause_s,
@@ -81,7 +88,11 @@ class Capture:
     def stop(self) -> None:
         """Ask it to stop at the next cut. Safe in a signal handler."""
         self._stop.set()
-        self._bell.ring()
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._bell is not None:
+            self._bell.ring()
 
     def _once(self) -> None:
         self._attempts += 1
@@ -97,6 +108,7 @@ class Capture:
             source.close()
 
     def _run_on(self, source: Source, log: OpenedLog) -> None:
+        assert self._bell is not None  # noqa: S101 - made by `run`
         attempt = Attempt(
             source,
             log,
@@ -171,7 +183,7 @@ class Capture:
                 )
         for item in wanted:
             self._requests.put(item)
-        self._bell.ring()
+        self._ring()
         return {"op": op, "tables": [str(t) for t in ids]}
 
     def status(self) -> dict[str, object]:
