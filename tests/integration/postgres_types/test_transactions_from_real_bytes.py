@@ -229,6 +229,20 @@ def test_schema_changes_inside_a_transaction_hold_from_their_place_on(lab: Lab) 
     assert len(run.shapes_of(TableId("public", "a"))) == 3
 
 
+def test_enum_labels_are_those_of_their_time(lab: Lab) -> None:
+    """A value added or renamed while we stream must neither stop us nor change rows that were written before (T20)."""
+    lab.execute("CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE a (id int PRIMARY KEY, v mood)")
+    lab.slot()
+    lab.execute("INSERT INTO a VALUES (1, 'ok')")
+    lab.execute("ALTER TYPE mood ADD VALUE 'so, so' BEFORE 'ok'")
+    lab.execute("INSERT INTO a VALUES (2, 'so, so')")
+    lab.execute("ALTER TYPE mood RENAME VALUE 'ok' TO 'good'")
+    lab.execute("INSERT INTO a VALUES (3, 'good')")
+    for binary in (False, True):
+        rows = [row for _, _, found in transactions(lab.streamed(binary=binary)) for _, _, row in found]
+        assert [row["v"] for row in rows] == ["ok", "so, so", "good"]
+
+
 def test_the_origin_of_one_transaction_is_not_the_next_ones(lab: Lab) -> None:
     """A loop filter that sees a wrong origin drops somebody's change (P59)."""
     lab.execute("CREATE TABLE a (id int PRIMARY KEY); SELECT pg_replication_origin_create('elsewhere')")

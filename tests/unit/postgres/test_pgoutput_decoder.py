@@ -39,6 +39,7 @@ from cdcflow.errors import CdcflowError, InvariantViolated, SourceUnavailable
 from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.table import TableId
+from cdcflow.sources.postgres import pgoutput
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
 from cdcflow.sources.postgres.types import DescribedTable
 
@@ -328,3 +329,34 @@ def test_empty_transactions_only_move_the_position() -> None:
     events = decoder.decode([xlog(m) for n in range(5) for m in (begin(n, 8), commit(100 + n))])
     assert not transactions(events)
     assert advanced(events) == [at(104)]
+
+
+def test_a_row_of_1600_columns_is_decoded_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As wide as a table can be; the places of its cells must not take many times the memory of the row (P69)."""
+    monkeypatch.setattr(pgoutput, "_CELLS_AT_ONCE", 16_000)
+    wide = table("wide", 1, [attribute(f"c{n}", 23, key=n == 0) for n in range(1600)])
+    rows = [insert(1, [b"%d" % n, *(None if c % 3 else b"7" for c in range(1599))]) for n in range(25)]
+    decoder, _ = decoder_of({1: wide})
+    (event,) = decoder.decode([xlog(m) for m in (begin(1, 8), relation(wide), *rows, commit(16))])
+    assert isinstance(event, Committed)
+    assert isinstance(event.run, Run)
+    (batch,) = event.run.batches
+    assert batch.index.tolist() == list(range(25))
+    assert batch.rows.column("c0").to_pylist() == list(range(25))
+    assert batch.rows.column("c1").to_pylist() == [7] * 25
+    assert batch.rows.column("c1598").null_count == 25
+
+
+def test_a_closed_decoder_leaves_no_spool_behind() -> None:
+    """A connection that breaks in the middle of a large transaction must not leave its rows on disk."""
+    decoder, spools = decoder_of(spool_bytes_max=100)
+    decoder.decode(
+        [xlog(stream_start(5, first=True)), xlog(relation(KEYED, 5)), xlog(insert(1, [b"1", None, None], 5))]
+    )
+    decoder.decode([xlog(stream_stop())])
+    rows = [xlog(insert(1, [b"1", b"x" * 200, None])) for _ in range(3)]
+    decoder.decode([xlog(begin(9, 8)), xlog(relation(KEYED)), *rows])
+    assert len(spools.all) == 2
+    decoder.close()
+    assert decoder.idle
+    assert all(spool.discarded for spool in spools.all.values())
