@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,8 +66,10 @@ def session(
         "spark.sql.shuffle.partitions": str(2 * workers),
         "spark.jars": ",".join(jars()),
     }
+    # Spark makes the folder of its default database even where nothing is ever put there.
+    chosen["spark.sql.warehouse.dir"] = str((scratch or Path(tempfile.gettempdir())) / "cdcflow-spark-warehouse")
     if scratch is not None:
-        chosen |= {"spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "spark-warehouse")}
+        chosen["spark.local.dir"] = str(scratch)
     for key, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,20 @@ from cdcflow.model.types import ColumnType
 from cdcflow.spark.session import session
 
 _ORDERED = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """pyspark leaves the sockets that results come through to the garbage collector."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+@pytest.fixture(autouse=True)
+def own_sockets() -> Iterator[None]:
+    """Let them go within the test that opened them, where the warning is expected."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,208 @@
+"""What a merge promises besides the right rows: once, from this log, all tables of a cut, by name when it cannot."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.model.table import Table
+from cdcflow.spark import job, read_cut
+from cdcflow.spark.cuts import newest_cut
+from cdcflow.spark.paths import LEASE, delta_sql, table_path
+
+pytestmark = pytest.mark.spark
+
+
+@dataclass
+class Shop:
+    """Two tables merged up to cut 1, by a run that died before it published."""
+
+    log: Any
+    warehouse: Path
+    orders: Table
+    products: Table
+
+
+def rows_of(frame: Any) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in frame.drop("_offset", "_missing").collect())
+
+
+@pytest.fixture(scope="module")
+def shop(spark: Any, make_table: Callable[..., Table], hand_log_at: Callable[..., Any]) -> Shop:
+    log = hand_log_at("shop")
+    orders = make_table("orders", id="int64", item="string")
+    products = make_table("products", id="int64", name="string")
+    log.state(orders)
+    log.state(products)
+    log.segment([(products, "c", {"id": 1, "name": "pen"}), (orders, "c", {"id": 10, "item": "pen"})])
+    shop = Shop(log, log.root.parent / "warehouse", orders, products)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def dies(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(job, "publish", dies)
+        with pytest.raises(KeyboardInterrupt):
+            job.merge(spark, log.root, shop.warehouse)
+    return shop
+
+
+def test_a_run_that_died_before_it_published_is_finished_and_nothing_is_done_twice(spark: Any, shop: Shop) -> None:
+    """G10, G11: where a table stands is in its own commit, so the next run only publishes it."""
+    first = job.merge(spark, shop.log.root, shop.warehouse)
+    again = job.merge(spark, shop.log.root, shop.warehouse)
+    assert [t.changes for t in first.tables] == [0, 0], "both tables had the cut already"
+    assert not again.published
+    assert [t.version for t in first.tables] == [t.version for t in again.tables]
+    assert rows_of(read_cut(spark, shop.warehouse)["public.orders"]) == [(10, "pen")]
+
+
+def test_a_later_merge_does_not_show_in_an_earlier_cut(
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+) -> None:
+    """A report over two tables must see one moment of both, however many merges run meanwhile.
+
+    G13: while one merge works in a warehouse a second one is refused. G36: rows changed by hand are told, or stop.
+    """
+    orders = make_table("orders", id="int64", item="string")
+    bag = make_table("bag", key=(), a="int64")
+    hand_log.state(orders)
+    hand_log.state(bag)
+    hand_log.segment([(orders, "c", {"id": 1, "item": "pen"}), (bag, "c", {"a": 1}), (bag, "c", {"a": 1})])
+    job.merge(spark, hand_log.root, warehouse)
+    early = read_cut(spark, warehouse)
+    hand_log.segment([(orders, "u", {"id": 1, "item": "ink"})])
+    report = job.merge(spark, hand_log.root, warehouse)
+    assert [t.changes for t in report.tables] == [0, 1]
+    assert rows_of(early["public.orders"]) == [(1, "pen")]
+    assert rows_of(read_cut(spark, warehouse, 1)["public.orders"]) == [(1, "pen")]
+    assert rows_of(read_cut(spark, warehouse)["public.orders"]) == [(1, "ink")]
+    assert rows_of(read_cut(spark, warehouse)["public.bag"]) == [(1,), (1,)]
+    with pytest.raises(ConfigurationError, match="no cut 7"):
+        read_cut(spark, warehouse, 7)
+
+    with (warehouse / LEASE).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(SinkUnavailable, match="another merge"):
+            job.merge(spark, hand_log.root, warehouse)
+
+    # A range that is applied twice shows in a table without a key: its rows would be there four times.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job._Run, "_position", lambda *_: 0)
+        patch.setattr(job._Run, "_app", lambda _, table: f"cdcflow/planted/{table}")
+        job.merge(spark, hand_log.root, warehouse)
+    assert len(rows_of(read_cut(spark, warehouse)["public.bag"])) == 4, "the planted bug must show"
+
+    spark.sql(f"DELETE FROM {delta_sql(warehouse, table_path(orders.id))} WHERE id = 1")
+    with pytest.raises(ConfigurationError, match="somebody else changed its rows"):
+        job.merge(spark, hand_log.root, warehouse, ["public.orders"], on_edit="stop")
+
+
+def test_another_log_or_an_older_copy_is_refused(
+    spark: Any, shop: Shop, hand_log_at: Callable[..., Any], make_table: Callable[..., Table]
+) -> None:
+    """O04: offsets of another log mean other rows, and an older copy would undo newer changes."""
+    job.merge(spark, shop.log.root, shop.warehouse)
+    other = hand_log_at("other", log_id="log-b")
+    other.segment([(shop.orders, "c", {"id": 1, "item": "ink"})])
+    with pytest.raises(ConfigurationError, match="come from another log"):
+        job.merge(spark, other.root, shop.warehouse)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "newest_cut", lambda *_: None)
+        with pytest.raises(ConfigurationError, match="was not made from"):
+            job.merge(spark, other.root, shop.warehouse)
+    older = hand_log_at("older")
+    older.segment([(shop.orders, "c", {"id": 1, "item": "ink"})])
+    older.cut = 0
+    found = newest_cut(spark, shop.warehouse)
+    assert found is not None
+    with pytest.MonkeyPatch.context() as patch:
+        newer = type(found)(9, found.log_id, found.offset, found.position, found.commit_clock, found.tables)
+        patch.setattr(job, "newest_cut", lambda *_: newer)
+        with pytest.raises(ConfigurationError, match="older copy"):
+            job.merge(spark, older.root, shop.warehouse)
+
+
+def test_a_row_that_misses_columns_after_the_backfill_stops_before_the_cut_is_published(
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+) -> None:
+    """A NULL that nobody wrote must never be shown as if the source said so; the message shows a count only."""
+    table = make_table("orders", id="int64", doc="string")
+    hand_log.state(table)
+    hand_log.segment([(table, "u", {"id": 4711, "_unchanged": ["doc"]})])
+    with pytest.raises(InvariantViolated, match=r"public\.orders.* 1 rows miss columns") as caught:
+        job.merge(spark, hand_log.root, warehouse)
+    assert "4711" not in str(caught.value)
+    assert newest_cut(spark, warehouse) is None
+
+
+def test_names_and_columns_of_every_kind_come_through(
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+) -> None:
+    """S01, S11: a name is a name, in SQL and in paths. P19, G25, G27: a column is its number.
+
+    The second merge renames a column, drops and adds one again, and adds one of a type that needs a table feature.
+    """
+    name, schema = "x`; DROP TABLE important; --/..", "_../odd\"'schema"
+    made: dict[str, Any] = {"schema": schema, "key": ("the id",)}
+    first = make_table(name, **made, **{"the id": "int64", "a`b": "string", "note": "string"})
+    hand_log.state(first)
+    hand_log.segment([(first, "c", {"the id": 1, "a`b": "x", "note": "old"})])
+    job.merge(spark, hand_log.root, warehouse)
+    second = make_table(
+        name,
+        **made,
+        numbers={"the id": 1, "renamed": 2, "note": 4, "at": 5},
+        **{"the id": "int64", "renamed": "string", "note": "int32", "at": pa.timestamp("us")},
+    )
+    hand_log.segment([(second, "u", {"the id": 1, "renamed": "y", "note": 7, "at": 0})])
+    job.merge(spark, hand_log.root, warehouse)
+    (frame,) = read_cut(spark, warehouse).values()
+    (row,) = (r.asDict() for r in frame.drop("_offset", "_missing", "at").collect())
+    assert row == {"the id": 1, "renamed": "y", "note__dropped_3": "old", "note": 7}
+    assert len(list(warehouse.rglob("_delta_log"))) == 2, "the table and the cuts, nothing outside"
+    assert {p.name for p in warehouse.parent.iterdir()} == {"log", "warehouse"}
+
+
+def test_values_come_through_exactly(
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+) -> None:
+    """G19: NaN equals NaN and -0.0 equals 0.0 as keys, as in the source. G20: 'A' and 'a' are two keys.
+
+    Wide decimals keep every digit, lists their NULLs, intervals their parts.
+    """
+    wide = Decimal("-12345678901234567890123456789012345678901234567.120")
+    interval = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())])
+    floats = make_table("floats", key=("f",), f="float64", v="int32")
+    texts = make_table("texts", key=("k",), k="string", v="int32")
+    values = make_table("values", id="int64", big=pa.decimal256(50, 3), tags=pa.list_(pa.string()), span=interval)
+    for table in (floats, texts, values):
+        hand_log.state(table)
+    hand_log.segment(
+        [
+            (floats, "c", {"f": math.nan, "v": 1}),
+            (floats, "c", {"f": -0.0, "v": 1}),
+            (texts, "c", {"k": "a", "v": 1}),
+            (texts, "d", {"k": "a"}),
+            (texts, "c", {"k": "A", "v": 2, "_before": {"k": "a"}}),
+            (texts, "c", {"k": "a ", "v": 3}),
+            (values, "c", {"id": 1, "big": wide, "tags": ["x", None], "span": {"months": 1, "microseconds": -5}}),
+            (floats, "u", {"f": math.nan, "v": 2}),
+            (floats, "u", {"f": 0.0, "v": 2}),
+        ]
+    )
+    job.merge(spark, hand_log.root, warehouse)
+    found = read_cut(spark, warehouse)
+    assert [v for _, v in rows_of(found["public.floats"])] == [2, 2]
+    assert rows_of(found["public.texts"]) == [("A", 2), ("a ", 3)]
+    ((_, big, tags, span),) = rows_of(found["public.values"])
+    assert (big, tags, tuple(span)) == (str(wide), ["x", None], (1, None, -5))
