@@ -39,6 +39,7 @@ _GAPS: dict[int, npt.DTypeLike] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: n
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _BLOCK_TYPES = (pa.int64(), pa.int64(), pa.int64(), pa.uint64(), _TIMESTAMP, _TIMESTAMP)
 _KINDS = {kind: pa.scalar(kind.value, pa.string()) for kind in Kind}
+_NONSENSE = (pa.ArrowException, ValueError, KeyError, IndexError, TypeError, struct.error, OSError, EOFError)
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 

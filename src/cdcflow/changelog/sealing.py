@@ -225,10 +225,7 @@ class _Tally:
 
     def add(self, batch: pa.RecordBatch) -> None:
         offsets = batch.column(OFFSET)
-        first = offsets[0].as_py()
-        if first <= self.last_offset:
-            raise InvariantViolated(f"sealing {self.shape.table.id}: offset {first} comes after {self.last_offset}")
-        self.first_offset = self.first_offset or first
+        self.first_offset = self.first_offset or offsets[0].as_py()
         self.last_offset = offsets[-1].as_py()
         for entry in pc.value_counts(batch.column(OP)).to_pylist():  # at most one entry an op
             self.ops[entry["values"]] = self.ops.get(entry["values"], 0) + entry["counts"]
@@ -263,6 +260,16 @@ class _Gathered:
     tally: _Tally
     offsets: list[Int64s] = field(default_factory=list)
     rows: list[pa.RecordBatch] = field(default_factory=list)
+    last_offset: int = 0
+
+    def add(self, rows: Rows) -> None:
+        first = int(rows.offsets[0])
+        if first <= self.last_offset:
+            table = self.tally.shape.table.id
+            raise InvariantViolated(f"sealing {table}: offset {first} comes after {self.last_offset}")
+        self.last_offset = int(rows.offsets[-1])
+        self.offsets.append(rows.offsets)
+        self.rows.append(rows.rows)
 
     def hand_on(self, owners: Owners) -> None:
         if not self.rows:
@@ -298,9 +305,7 @@ class _Writing:
             name = file_name(shape.table, shape.version)
             parquet = _Parquet(name, shape.table.log_schema, self._open(name), rows_of_table=True)
             self._tables[key] = _Gathered(parquet, _Tally(shape))
-        gathered = self._tables[key]
-        gathered.offsets.append(rows.offsets)
-        gathered.rows.append(rows.rows)
+        self._tables[key].add(rows)
         self._rows += rows.rows.num_rows
         self._bytes += rows.rows.nbytes
         if self._rows >= HAND_ON_ROWS or self._bytes >= GATHERED_BYTES_MAX:

@@ -186,7 +186,7 @@ class FileLog:
         Raises:
             InvariantViolated: a sync failed, or another process has taken the log over; stop.
         """
-        with self._syncing:
+        with self._syncing, self._deadly():
             self._living()
             return self._synced(self._cut)
 
@@ -226,7 +226,7 @@ class FileLog:
         self._living()
         if not self._rolls():
             return False
-        with self._syncing:
+        with self._syncing, self._deadly():
             checkpoint = self._synced(self._cut)
             header = JournalHeader(self.log_id, self.epoch, checkpoint, self._header.first_offset, self._end)
             closed = Closed(self._header, self._end, checkpoint, tuple(self._attached_names))
@@ -245,11 +245,10 @@ class FileLog:
             InvariantViolated: a sync failed or a journal is damaged; stop.
         """
         segments: list[Segment] = []
-        with self._sealing:
+        with self._sealing, self._deadly():
+            self._living()
             while self._closed:
-                self._living()
-                with self._deadly():
-                    segments.append(self._sealed(self._closed[0]))
+                segments.append(self._sealed(self._closed[0]))
                 self._closed.popleft()
         return segments
 
@@ -325,7 +324,7 @@ class FileLog:
         try:
             yield
         except InvariantViolated as error:
-            self._dead = error
+            self._dead = self._dead or error
             raise
 
     def _begin(self, header: JournalHeader) -> None:
@@ -379,43 +378,48 @@ class FileLog:
             raise self._dead from error
 
     def _synced(self, cut: _Cut) -> Checkpoint:
-        with self._deadly():
-            if cut is not self._durable:
-                # A spool that a durable cut attaches must be there: first the spools, then the journal.
-                for attached in cut.spools:
-                    attached.sync()
-                if cut.spools:
-                    with syncing(self._layout.spools):
-                        self._layer.fsync_dir(self._layout.spools)
-                with syncing(self._layout.journal(self._header.first_offset)):
-                    self._layer.fsync(self._fd)
-            self._lease.check()
+        if cut is not self._durable:
+            # A spool that a durable cut attaches must be there: first the spools, then the journal.
+            for attached in cut.spools:
+                attached.sync()
+            if cut.spools:
+                with syncing(self._layout.spools):
+                    self._layer.fsync_dir(self._layout.spools)
+            with syncing(self._layout.journal(self._header.first_offset)):
+                self._layer.fsync(self._fd)
+        self._lease.check()
         self._durable = cut
         return cut.checkpoint
 
     def _sealed(self, closed: Closed) -> Segment:
         first, last = closed.header.first_offset, closed.checkpoint.next_offset - 1
         target = self._layout.segment(first, last)
-        beside = self._layout.segments / f".{target.name}.tmp"
         with storing(f"sealing {target}"):
-            try:
-                segment, text = self._written(closed, beside)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    remove_tree(self._layer, beside)
-                raise
-            self._save_schemas()
-            self._lease.check()
-            self._layer.rename(beside, target)
-            with syncing(self._layout.segments):
-                self._layer.fsync_dir(self._layout.segments)
+            # It is there already when only the cleaning up failed the last time.
+            if not target.exists():
+                self._put_in_place(closed, target)
+            segment, text = self._layout.manifest(first, last)
             self._last_manifest = manifest_hash(text)
-            self._layer.unlink(self._layout.journal(first))
-            for name in closed.spools:
-                self._layer.unlink(self._layout.spool(name))
+            for path in (self._layout.journal(first), *map(self._layout.spool, closed.spools)):
+                if path.exists():
+                    self._layer.unlink(path)
         return segment
 
-    def _written(self, closed: Closed, directory: Path) -> tuple[Segment, bytes]:
+    def _put_in_place(self, closed: Closed, target: Path) -> None:
+        beside = self._layout.segments / f".{target.name}.tmp"
+        try:
+            self._write_segment(closed, beside)
+        except OSError:
+            with contextlib.suppress(OSError):
+                remove_tree(self._layer, beside)
+            raise
+        self._save_schemas()
+        self._lease.check()
+        self._layer.rename(beside, target)
+        with syncing(self._layout.segments):
+            self._layer.fsync_dir(self._layout.segments)
+
+    def _write_segment(self, closed: Closed, directory: Path) -> None:
         """Write a segment's files and manifest into a directory; all of it is durable on return."""
         if directory.exists():
             remove_tree(self._layer, directory)
@@ -429,13 +433,11 @@ class FileLog:
             epoch=closed.header.epoch,
             previous=self._last_manifest,
         )
-        text = segment.to_json().encode()
         manifest = _Target(self._layer, directory / "segment.json")
-        manifest.write(text)
+        manifest.write(segment.to_json().encode())
         manifest.close()
         with syncing(directory):
             self._layer.fsync_dir(directory)
-        return segment, text
 
     def _closed_records(self, closed: Closed) -> Iterator[Record]:
         with opened_journal(self._layout, closed.header.first_offset) as (file, header, path):

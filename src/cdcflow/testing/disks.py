@@ -366,12 +366,17 @@ class Failing(OsLayer):
     def fsync(self, fd: int) -> None:
         self._ask("fsync", self._paths[fd])
 
+    def close(self, fd: int) -> None:
+        super().close(fd)
+        del self._paths[fd]
+
     def fsync_dir(self, path: Path) -> None:
         self._ask("fsync_dir", path)
 
     def rename(self, source: Path, target: Path) -> None:
         self._ask("rename", target)
         super().rename(source, target)
+        self._paths.update({fd: target for fd, path in self._paths.items() if path == source})
 
     def mkdir(self, path: Path) -> None:
         self._ask("mkdir", path)

@@ -1,0 +1,210 @@
+"""A reader written from `docs/changelog-format.md` alone: it imports nothing of cdcflow's own reading.
+
+What it finds is compared with what was written. If this reader must change, so must the page.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cdcflow.config import Seal
+from cdcflow.model.position import SourceIdentity
+from cdcflow.sinks.files import FileLog
+from cdcflow.testing.disks import Unsynced
+from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, orders, transactions
+
+# ── the independent reader ──────────────────────────────────────────────────────────────────────────────────
+
+
+def frames_of(content: bytes) -> tuple[dict[str, Any], Iterator[tuple[int, int, bytes]]]:
+    """Header JSON, and (end, kind, payload) of every whole frame."""
+    magic, version, _, size = struct.unpack_from("<8sHHI", content)
+    assert (magic, version) == (b"cdcflow\n", 1)
+    (seed,) = struct.unpack_from("<I", content, 16 + size)
+    assert zlib.crc32(content[: 16 + size]) == seed
+    return json.loads(content[16 : 16 + size]), _frames(content, -(-(20 + size) // 8) * 8, seed)
+
+
+def _frames(content: bytes, at: int, seed: int) -> Iterator[tuple[int, int, bytes]]:
+    expected = 0
+    while at + 16 <= len(content):
+        magic, kind, size, sequence, crc = struct.unpack_from("<3sBIII", content, at)
+        payload = content[at + 16 : at + 16 + size]
+        if magic != bytes.fromhex("cd6366") or sequence != expected or len(payload) < size:
+            return
+        if zlib.crc32(payload, zlib.crc32(content[at : at + 12] + bytes(4), seed)) != crc:
+            return
+        at, expected = at + 16 + -(-size // 8) * 8, expected + 1
+        yield at, kind, payload
+
+
+def own_schema(shape: dict[str, Any]) -> pa.Schema:
+    fields = []
+    for column in shape["columns"]:
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(column["type"]["ipc"])))
+        fields.append(pa.field(column["name"], schema.field(0).type))
+    whole = shape["identity"] == "full" or not shape["key"]
+    before = [f for f in fields if whole or f.name in shape["key"]]
+    tail = [
+        pa.field("_op", pa.string(), nullable=False),
+        pa.field("_unchanged", pa.list_(pa.field("element", pa.string()))),
+        pa.field("_before", pa.struct(before)),
+    ]
+    return pa.schema(fields + tail)
+
+
+def rows_of(payload: bytes, shapes: list[dict[str, Any]]) -> tuple[dict[str, Any], list[int], list[dict[str, Any]]]:
+    number, width, first, count = struct.unpack_from("<IB3xqI4x", payload)
+    size = width * (count - 1)
+    gaps = np.frombuffer(payload[24 : 24 + size], f"<u{width}") if width else np.zeros(count - 1)
+    offsets = [first]
+    for gap in gaps.tolist():
+        offsets.append(offsets[-1] + int(gap) + 1)
+    message = payload[24 + -(-size // 8) * 8 :]
+    batch = pa.ipc.read_record_batch(pa.py_buffer(message), own_schema(shapes[number]))
+    return shapes[number], offsets, batch.to_pylist()
+
+
+def spool_rows(path: Path, attach: dict[str, Any]) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    content = path.read_bytes()[: attach["bytes"]]
+    assert zlib.crc32(content) == attach["crc"]
+    shapes: list[dict[str, Any]] = []
+    kept: list[bool] = []
+    base = following = attach["first_offset"]
+    for _, kind, payload in frames_of(content)[1]:
+        if kind == 1:
+            shapes.append(json.loads(payload)["table"])
+        elif kind == 6:
+            count = int.from_bytes(payload[:8], "little")
+            xids = struct.unpack(f"<{(len(payload) - 8) // 8}Q", payload[8:])
+            kept = [not xids or xids[i] not in attach["aborted"] for i in range(count)]
+            base, following = following, following + sum(kept)
+        elif kind == 2:
+            shape, places, rows = rows_of(payload, shapes)
+            for place, row in zip(places, rows, strict=True):
+                if kept[place]:
+                    yield base + sum(kept[:place]), shape["name"], row
+    assert following - attach["first_offset"] == attach["rows"]
+
+
+def journal_rows(root: Path, content: bytes) -> tuple[list[tuple[int, str, dict[str, Any]]], dict[str, Any]]:
+    header, found = frames_of(content)
+    shapes: list[dict[str, Any]] = []
+    pending: list[tuple[int, str, dict[str, Any]]] = []
+    seen: list[tuple[int, str, dict[str, Any]]] = []
+    headers: list[dict[str, Any]] = []
+    checkpoint = header["checkpoint"]
+    # The columns of transactions.parquet, as any segment has them.
+    schema = pq.read_schema(next(root.glob("segments/*/transactions.parquet")))
+    for _, kind, payload in found:
+        new: list[tuple[int, str, dict[str, Any]]] = []
+        if kind == 1:
+            shapes.append(json.loads(payload)["table"])
+        elif kind == 2:
+            shape, offsets, rows = rows_of(payload, shapes)
+            new = [(o, shape["name"], row) for o, row in zip(offsets, rows, strict=True)]
+        elif kind == 3:
+            headers = pa.ipc.read_record_batch(pa.py_buffer(payload), schema).to_pylist()
+        elif kind == 4:
+            attach = json.loads(payload)
+            new = list(spool_rows(root / "spool" / attach["spool"], attach))
+        elif kind == 5:
+            seen, pending = seen + pending, []
+            checkpoint = json.loads(payload[8:])
+        for offset, name, row in new:
+            owner = next(h for h in headers if h["first_offset"] <= offset <= h["last_offset"])
+            pending.append(
+                (offset, name, {"_offset": offset, "_txn": owner["number"], "_commit_ts": owner["commit_ts"], **row})
+            )
+    return seen, checkpoint
+
+
+def log_rows(root: Path) -> list[tuple[int, str, dict[str, Any]]]:
+    """Every row of the log, by offset."""
+    assert json.loads((root / "log.json").read_text())["version"] == 1
+    found: list[tuple[int, str, dict[str, Any]]] = []
+    following, previous = 1, ""
+    for directory in sorted(p for p in (root / "segments").iterdir() if not p.name.startswith(".")):
+        text = (directory / "segment.json").read_bytes()
+        manifest = json.loads(text)
+        assert (manifest["first_offset"], manifest["previous"]) == (following, previous)
+        for file in manifest["files"]:
+            assert hashlib.sha256((directory / file["path"]).read_bytes()).hexdigest() == file["sha256"]
+            if file["table"]:
+                rows = pq.read_table(directory / file["path"]).to_pylist()
+                assert len(rows) == file["rows"]
+                found += [(row["_offset"], file["table"]["name"], row) for row in rows]
+        following, previous = manifest["last_offset"] + 1, hashlib.sha256(text).hexdigest()
+    contents = [p.read_bytes() for p in sorted((root / "journal").glob("*.journal")) if int(p.stem) >= following]
+    heads = [frames_of(content)[0] for content in contents]
+    for number, content in enumerate(contents):
+        end = heads[number + 1]["previous_bytes"] if number + 1 < len(contents) else len(content)
+        found += journal_rows(root, content[:end])[0]
+    return sorted(found, key=lambda f: f[0])
+
+
+# ── the comparison ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Iterator[tuple[Path, list[dict[str, object]]]]:
+    """A log with segments, a closed journal and a hot one, spools in both, two shapes; and its rows, by offset."""
+    log = FileLog.open(tmp_path / "log", SourceIdentity("postgres", "1", "shop"), Seal(), layer=Unsynced())
+    writer = Writer.of(log)
+    expected: list[dict[str, object]] = []
+
+    def story() -> None:
+        wide = changes(ORDERS_WIDER, [{"id": i, "note": "x" * i} for i in range(40)], list(range(0, 80, 2)))
+        tags = changes(PRODUCTS, [{"id": i, "tags": ["a", None], "_op": "u"} for i in range(40)], list(range(1, 80, 2)))
+        first = writer.checkpoint.next_offset
+        writer.put(orders(1, 2), transactions([5, 6], [30, 80], wide, tags))
+        expected.extend({"_offset": first + i, "id": i + 1} for i in range(2))
+        expected.extend({"_offset": first + 2 + i, "id": i // 2} for i in range(80))
+        pieces = [
+            ([changes(ORDERS, [{"id": 1}, {"id": 2}, {"id": 3}])], np.array([7, 8, 7], np.uint64)),
+            ([changes(PRODUCTS, [{"id": 4}], [1]), changes(ORDERS, [{"id": 5}], [0])], None),
+        ]
+        writer.put(writer.spooled(9, pieces, [8], rows=4))
+        expected.extend({"_offset": first + 82 + i, "id": key} for i, key in enumerate((1, 3, 5, 4)))
+
+    story()
+    log.roll()
+    log.seal_pending()
+    story()
+    log.roll()
+    story()
+    writer.append(orders(99))
+    log._flush()
+    yield tmp_path / "log", expected
+    log.close()
+
+
+def test_reader_written_from_the_page_finds_every_row(written: tuple[Path, list[dict[str, object]]]) -> None:
+    """Whoever keeps the log for years must be able to read it without us."""
+    root, expected = written
+    rows = log_rows(root)
+    assert [{"_offset": offset, "id": row["id"]} for offset, _, row in rows] == expected
+    assert [row["_txn"] for _, _, row in rows[:3]] == [1, 1, 2]
+    assert rows[3][2]["tags"] == ["a", None]
+    assert {name for _, name, _ in rows} == {ORDERS.id.name, PRODUCTS.id.name}
+
+
+def test_rows_behind_the_last_cut_are_not_read(written: tuple[Path, list[dict[str, object]]]) -> None:
+    """The story appends a row that no cut covers; it is in the file and must not be seen."""
+    root, expected = written
+    newest = max((root / "journal").glob("*.journal"))
+    kinds = [kind for _, kind, _ in frames_of(newest.read_bytes())[1]]
+    assert kinds[-1] == 2
+    assert log_rows(root)[-1][0] == expected[-1]["_offset"]

@@ -1,0 +1,135 @@
+"""From journal records to Parquet."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from cdcflow.changelog import sealing
+from cdcflow.changelog.journal import Attach, CutMark, Record, Rows, Shape, Transactions, headers
+from cdcflow.changelog.schema_history import SchemaHistory
+from cdcflow.changelog.sealing import file_name, seal
+from cdcflow.changelog.segment import Segment
+from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.model.position import Checkpoint, Epoch, Offset
+from cdcflow.model.table import TableId
+from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, changes, transactions
+
+
+class Targets(dict[str, bytes]):
+    """Files in memory, there once they are closed."""
+
+    def open(self, name: str) -> Target:
+        return Target(self, name)
+
+
+class Target:
+    def __init__(self, targets: Targets, name: str) -> None:
+        self._content = io.BytesIO()
+        self._targets, self._name = targets, name
+
+    def write(self, content: bytes) -> int:
+        return self._content.write(content)
+
+    def close(self) -> None:
+        self._targets[self._name] = self._content.getvalue()
+
+
+def nothing_spooled(_: Attach) -> Iterator[Rows]:
+    yield from ()
+
+
+def sealed(records: list[Record], targets: Targets) -> Segment:
+    return seal(
+        iter(records), nothing_spooled, targets.open, log_id="x", base=Checkpoint(), epoch=Epoch(1), previous=""
+    )
+
+
+def runs(count: int) -> list[Record]:
+    """One transaction of two rows each, in two tables, then a cut."""
+    orders_shape, products_shape = Shape(ORDERS, 1), Shape(PRODUCTS, 4)
+    found: list[Record] = [orders_shape, products_shape]
+    for number in range(count):
+        a = changes(ORDERS, [{"id": 500 - number, "_op": "cud"[number % 3]}])
+        b = changes(PRODUCTS, [{"id": number, "_op": "u", "_unchanged": ["tags"]}])
+        head = headers(transactions([number], [2], a, b), 2 * number + 1, number + 1, np.array([number]))
+        found += [
+            Transactions(head),
+            Rows(orders_shape, np.array([2 * number + 1]), a.rows),
+            Rows(products_shape, np.array([2 * number + 2]), b.rows),
+        ]
+    cut = Checkpoint(next_offset=Offset(2 * count + 1), next_transaction=count + 1, cut=9)
+    return [*found, CutMark(replace(cut, cut=7, next_offset=Offset(1)), 0), CutMark(cut, 0)]
+
+
+def test_manifest_tells_what_the_files_hold() -> None:
+    """The merge decides from the manifest which files it reads and which path it takes."""
+    targets = Targets()
+    segment = sealed(runs(300), targets)
+    assert (segment.first_offset, segment.last_offset, segment.first_cut, segment.last_cut) == (1, 600, 7, 9)
+    assert (segment.first_transaction, segment.last_transaction) == (1, 300)
+    heads, orders, products = segment.files
+    assert (heads.path, heads.rows, heads.table) == ("transactions.parquet", 300, None)
+    assert (orders.rows, orders.ops, orders.partial, orders.version) == (300, {"c": 100, "d": 100, "u": 100}, 0, 1)
+    assert (orders.key_min, orders.key_max) == ("201", "500")
+    assert (orders.first_offset, orders.last_offset) == (1, 599)
+    assert (products.partial, products.version, products.ops) == (300, 4, {"u": 300})
+    assert Segment.from_json(segment.to_json()) == segment
+    table = pq.read_table(io.BytesIO(targets[orders.path]))
+    assert table.schema.equals(ORDERS.log_schema)
+    assert table.column("_offset").to_pylist() == list(range(1, 600, 2))
+    assert table.column("_txn").to_pylist() == list(range(1, 301))
+
+
+def test_memory_is_bounded_by_handing_on_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal is read frame by frame; many small frames must become few row groups, and large ones must not pile."""
+    monkeypatch.setattr(sealing, "HAND_ON_ROWS", 50)
+    monkeypatch.setattr(sealing, "GROUP_ROWS_MAX", 100)
+    targets = Targets()
+    segment = sealed(runs(500), targets)
+    groups = pq.ParquetFile(io.BytesIO(targets[segment.files[1].path])).metadata.num_row_groups
+    assert groups == 5
+    monkeypatch.setattr(sealing, "GATHERED_BYTES_MAX", 1)
+    targets = Targets()
+    segment = sealed(runs(100), targets)
+    assert pq.ParquetFile(io.BytesIO(targets[segment.files[1].path])).metadata.num_row_groups == 100
+
+
+def test_offsets_that_run_backwards_are_not_sealed() -> None:
+    """Readers skip by offset bounds: a file that is not in order would lose rows in silence."""
+    records = runs(2)
+    records[3], records[6] = records[6], records[3]
+    with pytest.raises(InvariantViolated, match="comes after"):
+        sealed(records, Targets())
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"),
+    [("..", ".."), ("a/b", "../../etc/passwd"), ("a\0b", "\n"), ("a.b", "c"), ("a", "b.c"), ("é" * 31, "ü" * 31)],
+)
+def test_no_table_name_reaches_outside_or_collides(schema: str, name: str) -> None:
+    """A table's name comes from whoever may create tables at the source (hard cases S01, S11)."""
+    found = file_name(replace(ORDERS, id=TableId(schema, name)), 1)
+    assert "/" not in found
+    assert "\0" not in found
+    assert not found.startswith(".")
+    assert len(found.encode()) <= 255
+    other = [("a.b", "c"), ("a", "b.c"), ("é" * 31, "ü" * 30 + "u"), ("shop", "orders")]
+    names = {file_name(replace(ORDERS, id=TableId(*o)), 1) for o in other if o != (schema, name)}
+    assert found not in names
+
+
+def test_shape_that_comes_back_has_its_old_number() -> None:
+    """The number names the file; the same shape under two numbers would be two schemas to the warehouse."""
+    history = SchemaHistory()
+    assert [history.number(t) for t in (ORDERS, ORDERS_WIDER, ORDERS, PRODUCTS)] == [1, 2, 1, 1]
+    again = SchemaHistory.from_json(history.to_json())
+    assert again.shapes() == history.shapes() == {ORDERS.id: {1: ORDERS, 2: ORDERS_WIDER}, PRODUCTS.id: {1: PRODUCTS}}
+    assert again.newest(ORDERS.id) == ORDERS_WIDER
+    with pytest.raises(ConfigurationError, match="newer"):
+        SchemaHistory.from_json(history.to_json().replace('"version": 1', '"version": 2', 1))
