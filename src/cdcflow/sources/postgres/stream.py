@@ -136,6 +136,7 @@ class PostgresStream:
             # The last word, so that the server need not send again what is durable already.
             self._say()
         self._voice.join()
+        self._decoder.close()
         self._connector.discard(self._connection)
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────────────────────
@@ -283,6 +284,7 @@ class PostgresStream:
     def _begin_again_in_text(self) -> None:
         with self._lock:
             self._connector.discard(self._connection)
+            self._decoder.close()
             self._binary = False
             self._start()
 
