@@ -315,6 +315,18 @@ def test_hostile_lengths_are_never_followed(length: int) -> None:
         decoder.decode([xlog(m) for m in (begin(1, 8), relation(KEYED), bad, commit(16))])
 
 
+@pytest.mark.parametrize("aborted", [5, 6])
+def test_the_shape_of_a_rolled_back_transaction_is_in_force_nowhere(aborted: int) -> None:
+    """Rows written after a roll-back have the old shape; the server describes it again, and nothing else counts (P22)."""
+    decoder, _ = decoder_of()
+    block = [stream_start(5, first=True), relation(KEYED, 6), insert(1, [b"1", None, None], 6), stream_stop()]
+    after = [begin(9, 8), insert(1, [b"1", None, None]), commit(16)]
+    if aborted == 6:
+        after = [stream_start(5, first=False), insert(1, [b"1", None, None], 5), stream_stop()]
+    with pytest.raises(InvariantViolated, match="relation 1, which the server has not described"):
+        decoder.decode([xlog(m) for m in (*block, stream_abort(5, aborted), *after)])
+
+
 def test_a_shape_without_binary_decoders_asks_for_a_new_connection() -> None:
     """A column of another type may be added while a binary stream runs; guessing at its bytes would be wrong (T36)."""
     odd = table("keyed", 1, [attribute("id", 23, key=True), attribute("v", 25), attribute("w", 869)])
