@@ -1,0 +1,48 @@
+"""docs/settings.md and docs/commands.md say what the code says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import typer
+
+from cdcflow import errors
+from cdcflow.cli import failure
+from cdcflow.cli.app import app
+from cdcflow.config import Config, Settings
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def names(model: type[Settings], before: str = "") -> set[str]:
+    found: set[str] = set()
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Settings):
+            found |= names(kind, f"{before}{name}.")
+        else:
+            found.add(before + name)
+    return found
+
+
+def test_every_setting_is_explained_and_no_other() -> None:
+    """A setting that nobody explains is not there; one that is explained and gone is a trap."""
+    explained = re.findall(r"^\| `([a-z_.]+)` \|", (DOCS / "settings.md").read_text(), re.MULTILINE)
+    assert set(explained) == names(Config)
+    assert len(explained) == len(set(explained))
+
+
+def test_every_command_is_in_the_table() -> None:
+    """The table is where one looks first."""
+    text = (DOCS / "commands.md").read_text()
+    command = typer.main.get_command(app)
+    for name in command.commands:  # type: ignore[attr-defined]  # a group, which typer does not say
+        assert f"`cdcflow {name}" in text
+
+
+def test_exit_codes_are_those_of_the_table() -> None:
+    """Service files are written from the table."""
+    text = (DOCS / "commands.md").read_text()
+    for kind in errors.CdcflowError.__subclasses__():
+        assert re.search(rf"^\| {failure.exit_code(kind('x'))} \| .*`{kind.__name__}`", text, re.MULTILINE), kind
