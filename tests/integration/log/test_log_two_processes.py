@@ -1,0 +1,181 @@
+"""One writer: other processes are refused, replaced ones are fenced, killed ones leave what they were promised."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from cdcflow.changelog.reader import check, read_rows
+from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.model.position import SourceIdentity
+from cdcflow.sinks.files import FileLog
+from cdcflow.testing.sinks import Writer, orders
+
+IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
+
+PRELUDE = """
+    import sys
+    from pathlib import Path
+    from cdcflow.errors import CdcflowError
+    from cdcflow.model.position import SourceIdentity
+    from cdcflow.sinks.files import FileLog
+    from cdcflow.testing.sinks import ORDERS, Writer, changes, orders
+
+    log = FileLog.open(Path(sys.argv[1]), SourceIdentity("postgres", "7301", "shop", "1"))
+    writer = Writer.of(log)
+    print("opened", log.epoch, flush=True)
+"""
+
+ONE_MORE_WHEN_TOLD = """
+    writer.put(orders(1))
+    print("put", flush=True)
+    sys.stdin.readline()
+    try:
+        writer.put(orders(666))
+        print("accepted", flush=True)
+    except CdcflowError as error:
+        print(type(error).__name__, flush=True)
+    sys.stdin.readline()
+"""
+
+WITHOUT_END = """
+    while True:
+        at = int(writer.checkpoint.next_offset)
+        writer.append(orders(at, at + 1))
+        if at % 3 == 0:
+            batch = changes(ORDERS, [{"id": at + 2}])
+            writer.append(writer.spooled(at, [([batch], None)], [], rows=1))
+        print("cutting", writer.checkpoint.cut + 1, flush=True)
+        writer.cut()
+        if at % 5 == 0:
+            log.roll()
+        print("acknowledged", log.sync().cut, flush=True)
+        if at % 4 == 0:
+            log.seal_pending()
+"""
+
+
+@contextmanager
+def process(path: Path, script: str) -> Iterator[subprocess.Popen[str]]:
+    text = textwrap.dedent(PRELUDE) + textwrap.dedent(script)
+    with subprocess.Popen(
+        [sys.executable, "-c", text, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def line(child: subprocess.Popen[str]) -> list[str]:
+    assert child.stdout is not None
+    return child.stdout.readline().split()
+
+
+def tell(child: subprocess.Popen[str]) -> None:
+    assert child.stdin is not None
+    child.stdin.write("\n")
+    child.stdin.flush()
+
+
+def ids(path: Path) -> list[int]:
+    return [i for _, _, rows in read_rows(path) for i in rows.column("id").to_pylist()]
+
+
+def test_second_writer_is_told_who_the_first_is(tmp_path: Path) -> None:
+    """Two daemons on one log: the second must go, and say whom to look for (hard case L10)."""
+    with process(tmp_path / "log", ONE_MORE_WHEN_TOLD) as child:
+        assert line(child) == ["opened", "1"]
+        with pytest.raises(ConfigurationError, match=f"process {child.pid} on "):
+            FileLog.open(tmp_path / "log", IDENTITY)
+        tell(child)
+        assert [line(child), line(child)] == [["put"], ["accepted"]]
+
+
+def test_lock_of_a_dead_process_means_nothing(tmp_path: Path) -> None:
+    """The file stays, with a pid that may be somebody else's by now (hard case L13)."""
+    with process(tmp_path / "log", ONE_MORE_WHEN_TOLD) as child:
+        assert [line(child), line(child)] == [["opened", "1"], ["put"]]
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        log = FileLog.open(tmp_path / "log", IDENTITY)
+        assert (log.epoch, log.checkpoint.cut) == (2, 1)
+        log.close()
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_writer_that_was_replaced_is_refused(tmp_path: Path, stopped: bool) -> None:
+    """A suspended machine wakes up after somebody else took its log over, and its lock no longer holds (L11, L12)."""
+    root = tmp_path / "log"
+    with process(root, ONE_MORE_WHEN_TOLD) as child:
+        assert [line(child), line(child)] == [["opened", "1"], ["put"]]
+        if stopped:
+            child.send_signal(signal.SIGSTOP)
+        (root / "lock").rename(tmp_path / "lock that a network file system forgot")
+        log = FileLog.open(root, IDENTITY)
+        writer = Writer.of(log)
+        writer.put(orders(2))
+        if stopped:
+            child.send_signal(signal.SIGCONT)
+        tell(child)
+        assert line(child) == ["InvariantViolated"]
+        assert ids(root) == [1, 2]
+        writer.put(orders(3))
+        log.close()
+        assert ids(root) == [1, 2, 3]
+        assert check(root, deep=True).faults == ()
+
+
+def test_replaced_writer_cannot_roll_or_seal(tmp_path: Path) -> None:
+    """Neither a new journal nor a segment of a replaced writer may get a name (hard case L11)."""
+    root = tmp_path / "log"
+    old = Writer.of(FileLog.open(root, IDENTITY))
+    old.put(orders(1))
+    assert isinstance(old.log, FileLog)
+    old.log.roll()
+    old.put(orders(2))
+    (root / "lock").unlink()
+    new = Writer.of(FileLog.open(root, IDENTITY))
+    for act in (old.log.roll, old.log.seal_pending, old.log.sync):
+        with pytest.raises(InvariantViolated):
+            act()
+    new.put(orders(3))
+    old.log.close()
+    new.log.close()
+    assert ids(root) == [1, 2, 3]
+    assert check(root, deep=True).faults == ()
+
+
+def test_killed_writer_keeps_every_promise(tmp_path: Path) -> None:
+    """SIGKILL at any moment, again and again: nothing that was acknowledged is lost (hard cases O01, L02, L17)."""
+    root = tmp_path / "log"
+    chance = random.Random(os.environ.get("CDCFLOW_SEED", "1"))
+    acknowledged = cutting = 0
+    for _ in range(5):
+        with process(root, WITHOUT_END) as child:
+            for _ in range(chance.randint(2, 60)):
+                match line(child):
+                    case ["acknowledged", cut]:
+                        acknowledged = int(cut)
+                    case ["cutting", cut]:
+                        cutting = int(cut)
+            child.send_signal(signal.SIGKILL)
+            rest = child.communicate()[0].split()
+            acknowledged = max([acknowledged, *(int(n) for w, n in pairwise(rest) if w[0] == "a")])
+            cutting = max([cutting, *(int(n) for w, n in pairwise(rest) if w[0] == "c")])
+        log = FileLog.open(root, IDENTITY)
+        assert acknowledged <= log.checkpoint.cut <= cutting
+        log.close()
+        found = ids(root)
+        assert found == list(range(1, len(found) + 1)) == list(range(1, log.checkpoint.next_offset))
+        assert check(root, deep=True).faults == ()
