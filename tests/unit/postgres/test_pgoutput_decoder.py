@@ -317,7 +317,7 @@ def test_hostile_lengths_are_never_followed(length: int) -> None:
 
 @pytest.mark.parametrize("aborted", [5, 6])
 def test_the_shape_of_a_rolled_back_transaction_is_in_force_nowhere(aborted: int) -> None:
-    """Rows written after a roll-back have the old shape; the server describes it again, and nothing else counts (P22)."""
+    """Rows written after a roll-back have the old shape; the server says it again, and nothing else counts (P22)."""
     decoder, _ = decoder_of()
     block = [stream_start(5, first=True), relation(KEYED, 6), insert(1, [b"1", None, None], 6), stream_stop()]
     after = [begin(9, 8), insert(1, [b"1", None, None]), commit(16)]

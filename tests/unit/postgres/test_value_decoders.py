@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from pgwire import Spools
 
 from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run
+from cdcflow.sources.postgres import wire
 from cdcflow.sources.postgres.copy import decode_copy
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
 from cdcflow.sources.postgres.types import DescribedTable
@@ -126,6 +128,7 @@ def _array(values: list[str | None]) -> str:
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+ELEMENT = TEXT | st.text(st.sampled_from('\\\\",{} aN\n'), max_size=8) | st.sampled_from(["NULL", "null"])
 NOT_NAN = st.floats(allow_nan=False)
 
 WAYS = {
@@ -191,7 +194,7 @@ WAYS = {
     "uuid": Way(2950, st.uuids(), str, lambda v: v.bytes, str),
     "varbit": Way(1562, st.text("01", max_size=20), str, _bits),
     "inet": Way(869, TEXT, str, None),
-    "text_array": Way(1009, st.lists(st.none() | TEXT, max_size=5), _array, None, element=25),
+    "text_array": Way(1009, st.lists(st.none() | ELEMENT, max_size=5), _array, None, element=25),
     "int4_array": Way(
         1007,
         st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), max_size=5),
@@ -270,3 +273,19 @@ def test_a_numeric_becomes_the_smallest_decimal_that_holds_all_of_it(
     """A scale below zero or above the precision is legal since 15; what no decimal holds is text (T02)."""
     described = table("t", 1, [attribute("v", 1700, numeric_modifier(precision, scale))])
     assert described.table.columns[0].type.arrow == arrow
+
+
+@given(st.lists(st.binary(max_size=9), max_size=12), st.integers(1, 20))
+@EXAMPLES
+def test_bytes_are_gathered_in_pieces_of_any_size(values: list[bytes], at_once: int) -> None:
+    """What bounds the memory of gathering must not show in what is gathered; values repeat and go backwards here."""
+    source = np.frombuffer(b"".join(values) + bytes(8), np.uint8)
+    ends = np.cumsum([0, *map(len, values)])
+    order = [*range(len(values)), *reversed(range(len(values)))]
+    start = ends[:-1][order].astype(np.int64)
+    size = np.array([len(values[i]) for i in order], np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "_GATHERED_AT_ONCE", at_once)
+        data, offsets = wire.gathered(source, start, size)
+    assert data.tobytes() == b"".join(values[i] for i in order)
+    assert np.diff(offsets).tolist() == size.tolist()

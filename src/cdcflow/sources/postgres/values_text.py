@@ -149,29 +149,32 @@ def array(element: Decoder, arrow: pa.DataType, delimiter: str, cells: Cells, wh
     An array of more dimensions, or one that does not begin at 1, is a value that a list cannot hold.
     """
     raw, offsets = gathered(cells.buffer.bytes, cells.start, np.where(cells.present, cells.size, 0))
-    row = np.repeat(np.arange(len(cells)), np.diff(offsets))
     escaped = _escaped(raw)
     quote = (raw == ord('"')) & ~escaped
-    bare = (np.cumsum(quote) % 2 == 0) & ~quote
-    braces = np.bincount(row[bare & (raw == ord("{"))], minlength=len(cells))
+    # Only whether the count is odd matters, and that survives its running over.
+    bare = (np.cumsum(quote, dtype=np.uint8) & 1 == 0) & ~quote
+    braces = np.bincount(_rows(offsets, bare & (raw == ord("{"))), minlength=len(cells))
     shaped = (cells.byte(0) == ord("[")) | (braces > 1)
     present = cells.present & ~shaped
     ends = np.maximum(offsets[1:] - 1, 0)
     if not ((cells.byte(0) == ord("{")) & (_at(raw, ends) == ord("}")) & (cells.size > 1) | ~present).all():
         raise unreadable(where, "an array")
     full = present & (cells.size > 2)
-    splits = np.flatnonzero(bare & (raw == ord(delimiter)) & full[row])
-    count = np.bincount(row[splits], minlength=len(cells)) + full
+    splits = np.flatnonzero(bare & (raw == ord(delimiter)))
+    of = np.searchsorted(offsets, splits, side="right") - 1
+    splits, of = splits[full[of]], of[full[of]]
+    count = np.bincount(of, minlength=len(cells)) + full
     lists = np.zeros(len(cells) + 1, np.int64)
     np.cumsum(count, out=lists[1:])
     begin = np.sort(np.concatenate([offsets[:-1][full] + 1, splits + 1]))
     end = np.sort(np.concatenate([ends[full], splits]))
     quoted = _at(raw, begin) == ord('"')
     # A backslash that is not itself escaped only escapes; it and the quotes are no part of the value.
-    kept = np.zeros(len(raw) + 1, np.int64)
-    np.cumsum(~(quote | ((raw == ord("\\")) & ~escaped)), out=kept[1:])
-    values = raw[np.diff(kept).astype(np.bool_)]
-    first, size = kept[begin], kept[end] - kept[begin]
+    stays = ~(quote | ((raw == ord("\\")) & ~escaped))
+    kept = np.zeros(len(raw) + 1, np.int32)
+    np.cumsum(stays, out=kept[1:])
+    values = raw[stays]
+    first, size = kept[begin].astype(np.int64), (kept[end] - kept[begin]).astype(np.int64)
     null = ~quoted & (size == 4)
     if null.any():
         word = np.zeros((len(first), 4), np.uint8)
@@ -192,18 +195,23 @@ def _over(values: Bytes, start: Int64s, size: Int64s, valid: Bools | None) -> Ce
     return Cells(padded([values.tobytes()]), start, size, valid)
 
 
+def _rows(offsets: Int64s, found: Bools) -> Int64s:
+    """In which value each of these bytes lies."""
+    return np.searchsorted(offsets, np.flatnonzero(found), side="right") - 1
+
+
 def _escaped(raw: Bytes) -> Bools:
     """Which characters have an odd number of backslashes right before them."""
-    slash = raw == ord("\\")
-    if not slash.any():
-        return np.zeros(len(raw), np.bool_)
-    place = np.arange(len(raw))
-    last_other = np.maximum.accumulate(np.where(slash, -1, place))
-    run = place - last_other  # backslashes in a row that end here; 0 where there is none
-    # Of a run, every second backslash is escaped by the one before it.
-    before = np.concatenate([[0], run[:-1]])
-    odd: Bools = before % 2 == 1
-    return odd
+    escaped = np.zeros(len(raw) + 1, np.bool_)
+    slash = np.flatnonzero(raw == ord("\\"))
+    number = np.arange(len(slash))
+    begins = np.diff(slash, prepend=-2) > 1
+    in_run = number - np.maximum.accumulate(np.where(begins, number, 0))  # 0 for the first of a run
+    # Of a run, every second one is escaped by the one before it; what follows an odd run is escaped by its last.
+    escaped[slash[in_run % 2 == 1]] = True
+    last = np.append(begins[1:], True)[: len(slash)]
+    escaped[slash[last & (in_run % 2 == 0)] + 1] = True
+    return escaped[:-1]
 
 
 def _at(raw: Bytes, places: Int64s) -> Bytes:

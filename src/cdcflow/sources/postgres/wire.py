@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdcflow.errors import SourceUnavailable
+from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.change import Int64s
 
 Bytes = npt.NDArray[np.uint8]
@@ -27,11 +27,19 @@ EPOCH_DAYS = 10_957
 _HEADER = 25  # XLogData: 'w', start, end and clock
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _OFFSETS_MAX = 2**31 - 1
+_GATHERED_AT_ONCE = 1 << 20
 
 
 def garbled(what: str) -> SourceUnavailable:
     """The error for bytes that cannot be what the protocol says: nothing was lost, the connection is to be renewed."""
     return SourceUnavailable(f"decoding the server's stream: {what}; the connection is made anew")
+
+
+def _too_many_bytes() -> ConfigurationError:
+    return ConfigurationError(
+        "decoding the server's stream: the values of one column in one batch come to more than 2 GiB",
+        remedy="lower source.spool_bytes_max and source.backfill.chunk_rows_max",
+    )
 
 
 class Buffer:
@@ -170,6 +178,8 @@ class Cells:
             [None, pa.py_buffer(offsets), pa.py_buffer(self.buffer.raw)],
         )
         taken = slots.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int64), mask=self.mask))
+        if wide and taken.nbytes > _OFFSETS_MAX:
+            raise _too_many_bytes()
         return taken.cast(pa.binary()) if wide else taken
 
     def _gathered(self) -> pa.Array:
@@ -180,17 +190,30 @@ class Cells:
 
 
 def gathered(source: Bytes, start: Int64s, size: Int64s) -> tuple[Bytes, Int64s]:
-    """The bytes of all values one after another, and their offsets (one more than values)."""
+    """The bytes of all values one after another, and their offsets (one more than values).
+
+    Where a byte comes from takes 16 times its size, so it is worked out for a piece of the values at a time.
+    """
     offsets = np.zeros(len(size) + 1, np.int64)
     np.cumsum(size, out=offsets[1:])
-    places = np.repeat(start - offsets[:-1], size) + np.arange(offsets[-1])
-    return source[places], offsets
+    out = np.empty(int(offsets[-1]), np.uint8)
+    first = 0
+    while first < len(size):
+        last = max(int(np.searchsorted(offsets, offsets[first] + _GATHERED_AT_ONCE, side="right")) - 1, first + 1)
+        a, b = int(offsets[first]), int(offsets[last])
+        if last == first + 1:
+            out[a:b] = source[int(start[first]) : int(start[first]) + b - a]
+        else:
+            shift = start[first:last] - offsets[first:last]
+            out[a:b] = source[np.repeat(shift, size[first:last]) + np.arange(a, b)]
+        first = last
+    return out, offsets
 
 
 def binary_array(data: Bytes, offsets: Int64s, valid: Bools | None) -> pa.Array:
     """An Arrow binary array over these bytes; `offsets` has one more entry than there are values."""
     if int(offsets[-1]) > _OFFSETS_MAX:
-        raise garbled("more than 2 GiB of values of one column in one batch")
+        raise _too_many_bytes()
     return pa.Array.from_buffers(
         pa.binary(),
         len(offsets) - 1,
