@@ -1,0 +1,57 @@
+"""The stored part of the machine's state."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.model.position import Offset
+from cdcflow.model.table import TableId
+
+ORDERS = TableId("public", "orders")
+READING = TableProgress(
+    "reading",
+    3,
+    Offset(77),
+    incarnation=16400,
+    units=10,
+    units_done=4,
+    rows=123,
+    plan='{"bound": 9}',
+    cursor="4",
+    size=2,
+)
+
+
+def test_progress_survives_its_json() -> None:
+    """A restart goes on exactly where the checkpoint says (W24)."""
+    progress = Progress({ORDERS: READING, TableId("odd.schema", "na.me"): TableProgress("done", 1, Offset(1))})
+    assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress
+
+
+def test_a_log_without_progress_has_no_tables() -> None:
+    """The first checkpoint of a log is written before any table is known."""
+    assert Progress.from_json({}).tables == {}
+
+
+def test_progress_of_a_newer_cdcflow_is_refused() -> None:
+    """Going on with half-understood progress would skip rows (O06)."""
+    with pytest.raises(ValueError, match="newer"):
+        Progress.from_json({"version": 2, "tables": {}})
+
+
+def test_unknown_fields_of_a_table_are_left_alone() -> None:
+    """A later patch release may write more; what it means here is unchanged (O06)."""
+    value = json.loads(json.dumps(Progress({ORDERS: READING}).to_json()))
+    value["tables"]["public.orders"]["colour"] = "blue"
+    assert Progress.from_json(value).tables[ORDERS] == READING
+
+
+def test_json_names_what_merge_and_status_read() -> None:
+    """Other parts read these names; renaming one would blind them silently."""
+    (table,) = Progress({ORDERS: READING}).to_json()["tables"].values()  # type: ignore[attr-defined]
+    read = {"state", "generation", "since", "units", "units_done", "rows", "reason", "incarnation"}
+    assert read <= table.keys()
+    assert "keys" not in table

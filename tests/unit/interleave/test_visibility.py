@@ -1,0 +1,58 @@
+"""Which delivered transactions a snapshot does not see, and what may be forgotten."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cdcflow.interleave.delivered import Delivered
+from cdcflow.interleave.messages import XidSnapshot
+from cdcflow.model.change import Uint64s
+
+
+def ids(*values: int) -> Uint64s:
+    return np.array(values, np.uint64)
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 7])
+def test_ids_are_compared_across_widths_after_a_wraparound(epoch: int) -> None:
+    """The log has 32-bit ids, a snapshot 64-bit ones; around a wraparound small ids are the newer ones (W07)."""
+    xmax = (epoch + 1) * 2**32 + 3
+    snapshot = XidSnapshot(xmax - 6, xmax, frozenset({xmax - 5}))
+    old, running, seen, next_one = ((xmax + d) & 0xFFFFFFFF for d in (-7, -5, -4, 0))
+    assert snapshot.hidden(ids(old, running, seen, next_one)).tolist() == [running, next_one]
+
+
+def test_an_id_at_xmax_is_hidden_although_it_is_in_no_list() -> None:
+    """A transaction that waits for its standby may bear the highest id of all (W01, E1)."""
+    assert XidSnapshot(10, 10).hidden(ids(9, 10, 11)).tolist() == [10, 11]
+
+
+def test_what_any_look_has_seen_is_forgotten() -> None:
+    """Memory does not grow with what is captured; an id is only needed until somebody has seen it."""
+    delivered = Delivered(ids(3), 100)
+    delivered.add(ids(5, 7))
+    delivered.seen(XidSnapshot(5, 8, frozenset({5})))
+    assert delivered.ids().tolist() == [3, 5, 7]
+    delivered.forget()
+    assert delivered.ids().tolist() == [5]
+
+
+def test_ids_taken_for_a_window_do_not_change_with_later_ones() -> None:
+    """A window's ids from before low must not get those that came after it, which need not be visible."""
+    delivered = Delivered(ids(1), 100)
+    before = delivered.ids()
+    delivered.add(ids(2))
+    assert before.tolist() == [1]
+    assert delivered.ids().tolist() == [1, 2]
+
+
+def test_a_look_is_asked_for_once_and_again_when_ids_have_doubled() -> None:
+    """A hanging commit must not make every step of the machine ask the source."""
+    delivered = Delivered(ids(), 3)
+    asked = []
+    for xid in range(1, 20):
+        delivered.add(ids(xid))
+        if delivered.wants_look():
+            asked.append(xid)
+    assert asked == [4, 9, 19]

@@ -1,0 +1,58 @@
+"""Places and splits in what a window holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.simulation.transactions import Plain, Row, Shape, Transaction
+
+from cdcflow.interleave.window import place_between, split_runs, token, window_number
+from cdcflow.model.change import Uint64s
+from cdcflow.model.position import Epoch, Token
+from cdcflow.model.table import TableId
+
+HEAP, OTHER = TableId("public", "heap"), TableId("public", "other")
+
+
+class Sees:
+    def __init__(self, *xids: int) -> None:
+        self._seen = np.array(xids, np.uint64)
+
+    def hidden(self, xids: Uint64s) -> Uint64s:
+        return xids[~np.isin(xids, self._seen)]
+
+
+def run(*items: tuple[int, TableId]) -> Plain:
+    shape = Shape(("a",))
+    return Plain(tuple(Transaction(xid, xid, (Row(table, shape, "c", {"a": 1}),)) for xid, table in items))
+
+
+HELD = [run((1, OTHER), (2, HEAP)), run((3, HEAP), (4, OTHER), (5, HEAP))]
+
+
+@pytest.mark.parametrize(
+    ("seen", "place"),
+    [((), 0), ((2,), 2), ((2, 3), 3), ((2, 3, 5), 5), ((3,), None), ((2, 5), None), ((1, 4), 0)],
+)
+def test_a_chunk_stands_behind_all_it_saw_and_before_all_it_did_not(seen: tuple[int, ...], place: int | None) -> None:
+    """Transactions of other tables do not count; a gap in what was seen means that there is no place (P08)."""
+    assert place_between(HEAP, HELD, Sees(*seen)) == place
+
+
+@pytest.mark.parametrize("count", range(6))
+def test_runs_split_between_any_two_transactions(count: int) -> None:
+    """Nothing is lost or doubled where a chunk is put between held transactions."""
+    first, rest = split_runs(HELD, count)
+    xids = [[item.xid for part in parts for item in part.items] for parts in (first, rest)]  # type: ignore[attr-defined]
+    assert xids == [[1, 2, 3, 4, 5][:count], [1, 2, 3, 4, 5][count:]]
+
+
+@pytest.mark.parametrize("text", ["2/7/low", "1/7", "1/x/low", "1/7/middle", "hello", "", "1/7/low/high", "/7/low"])
+def test_other_marks_belong_to_no_window(text: str) -> None:
+    """Marks of another run, and other people's messages, mean nothing."""
+    assert window_number(Token(text), Epoch(1)) is None
+
+
+def test_a_token_names_its_window() -> None:
+    """What we write is what we find again."""
+    assert window_number(token(Epoch(1), 7, "high"), Epoch(1)) == 7
