@@ -78,8 +78,8 @@ class KeySet:
     def __len__(self) -> int:
         return int(self.keys.num_rows)
 
-    def union(self, other: KeySet) -> KeySet:
-        return KeySet(pa.concat_tables([self.keys, other.keys]))
+    def union(self, *others: KeySet) -> KeySet:
+        return KeySet(pa.concat_tables([self.keys, *(o.keys for o in others)]))
 
     def distinct(self) -> KeySet:
         return KeySet(self.keys.group_by(self.keys.column_names).aggregate([]))
