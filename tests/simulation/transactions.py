@@ -41,9 +41,8 @@ class Keys(KeySet):
     def __len__(self) -> int:
         return len(self.plain)
 
-    def union(self, other: KeySet) -> Keys:
-        assert isinstance(other, Keys)
-        return Keys(self.plain + other.plain)
+    def union(self, *others: KeySet) -> Keys:
+        return Keys(key for part in (self, *others) if isinstance(part, Keys) for key in part.plain)
 
     def distinct(self) -> Keys:
         return Keys(dict.fromkeys(self.plain))

@@ -8,7 +8,7 @@ way.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.interleave.messages import Adjust, Chunk, ChunkRead, Planned, PlanTable, Shape, Transactions
@@ -52,24 +52,33 @@ class Work:
     not_before_us: int = 0
     planning: bool = False
     collecting: bool = False
-    keys: KeySet | None = None
+    keys: list[KeySet] = field(default_factory=list)
+    keys_count: int = 0
     compact_at: int = KEYS_UNSORTED_MAX
     overflows: int = 0
 
     def remember(self, keys: KeySet | None) -> None:
+        """Add keys; now and then those that are there several times are made one."""
         if keys is None or not len(keys):
             return
-        self.keys = keys if self.keys is None else self.keys.union(keys)
-        if len(self.keys) > self.compact_at:
-            self.keys = self.keys.distinct()
-            self.compact_at = max(KEYS_UNSORTED_MAX, 2 * len(self.keys))
+        self.keys.append(keys)
+        self.keys_count += len(keys)
+        if self.keys_count > self.compact_at:
+            self._put([self.keys[0].union(*self.keys[1:]).distinct()])
+            self.compact_at = max(KEYS_UNSORTED_MAX, 2 * self.keys_count)
 
     def take_keys(self) -> KeySet | None:
-        if self.keys is None:
+        if not self.keys:
             return None
-        taken, rest = self.keys.distinct().take(self.keys_max)
-        self.keys = rest if len(rest) else None
+        taken, rest = self.keys[0].union(*self.keys[1:]).distinct().take(self.keys_max)
+        self._put([rest] if len(rest) else [])
         return taken
+
+    def forget_keys(self) -> None:
+        self._put([])
+
+    def _put(self, keys: list[KeySet]) -> None:
+        self.keys, self.keys_count = keys, sum(len(k) for k in keys)
 
 
 class Backlog:
@@ -146,7 +155,7 @@ class Backlog:
 
     def is_read(self, table: TableId) -> bool:
         """Nothing is left to read of it."""
-        return self.progress.tables[table].exhausted and self._work[table].keys is None
+        return self.progress.tables[table].exhausted and not self._work[table].keys
 
     def plan(self, table: TableId, next_offset: Offset) -> PlanTable | None:
         """What to ask to have the table planned; None when it has a plan, or one is under way."""
@@ -155,7 +164,8 @@ class Backlog:
             return None
         if not work.collecting:
             # From here on every row that exists is within the plan's bound, or a change after this moves it there.
-            work.collecting, work.keys = True, None
+            work.collecting = True
+            work.forget_keys()
             self._set(table, replace(known, since=next_offset))
         work.planning = True
         return PlanTable(table, known.generation)
@@ -277,7 +287,8 @@ class Backlog:
     def stop(self, table: TableId, state: State, reason: str | None = None) -> None:
         """A generation ends here, one way or the other."""
         work = self._work[table]
-        work.collecting, work.keys, work.planning = False, None, False
+        work.collecting = work.planning = False
+        work.forget_keys()
         self._set(table, replace(self.progress.tables[table], state=state, reason=reason, plan=None, cursor=None))
 
     # ── people ──────────────────────────────────────────────────────────────────────────────────────────────
