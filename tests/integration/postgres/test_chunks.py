@@ -321,6 +321,33 @@ def test_locked_table_is_tried_again_later(
     assert read.run.rows == 10
 
 
+WAITS = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
+def test_snapshot_is_taken_after_the_lock_was_granted(database: Database, capture: Capture) -> None:
+    """W15, W27: a chunk that waited for an ALTER TABLE must see the table as that left it, not as it was before."""
+    make_table(database, 10)
+    capture.prepare()
+    planned = capture.plan("public.t")
+    found: list[str] = []
+
+    def read() -> None:
+        run = capture.read(planned).run
+        assert isinstance(run, Run)
+        found.extend(r["v"] for r in rows_of(run) if r["id"] == 1)
+
+    with database.session(autocommit=False) as session:
+        session.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        session.execute("UPDATE t SET v = 'new' WHERE id = 1")
+        reading = threading.Thread(target=read)
+        reading.start()
+        while not database.execute(WAITS):
+            assert reading.is_alive()
+        session.commit()
+    reading.join()
+    assert found == ["new"]
+
+
 def test_closing_ends_a_read_that_another_thread_waits_for(database: Database, make_capture: MakeCapture) -> None:
     """A daemon that is told to stop must not wait for a table's lock."""
     make_table(database, 10)
@@ -339,9 +366,7 @@ def test_closing_ends_a_read_that_another_thread_waits_for(database: Database, m
         session.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
         reading = threading.Thread(target=read)
         reading.start()
-        while not database.execute(
-            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        ):
+        while not database.execute(WAITS):
             assert reading.is_alive()
         capture.close()
         reading.join(20)

@@ -54,14 +54,13 @@ def test_restart_goes_on_where_the_log_ends(items: Database, make_capture: MakeC
 
 def test_slot_left_by_a_first_start_that_died_is_made_anew(items: Database, make_capture: MakeCapture) -> None:
     """A crash between slot and first checkpoint must not need a person, nor hold the server's log for ever."""
-    make_capture(items).prepare()
-    items.execute("INSERT INTO items VALUES (1, 'a')")
-    second = make_capture(items).prepare()
+    first = make_capture(items).prepare()
+    items.execute("INSERT INTO items VALUES (1, 'the backfill has it')")
+    capture = make_capture(items)
+    second = capture.prepare()
     assert slots(items) == [SLOT]
-    (confirmed,) = items.execute(
-        "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE database IS NOT NULL"
-    )[0]
-    assert second.position == position_of(lsn_of(confirmed))
+    assert (second.position or "") > (first.position or "")
+    assert capture.changes() == []
 
 
 def test_slot_made_by_hand_is_taken_over(items: Database, make_capture: MakeCapture) -> None:

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -382,7 +383,8 @@ def test_only_what_is_acknowledged_is_said_to_the_server(
     assert confirmed(database) == end
     stream.acknowledge(position_of(begin))
     replied(2)
-    assert confirmed(database) == end
+    said = "SELECT flush_lsn::text FROM pg_stat_replication WHERE application_name = 'cdcflow stream'"
+    assert lsn_of(database.execute(said)[0][0]) == end
 
 
 def test_last_acknowledgement_is_said_when_the_stream_closes(database: Database, capture: Capture) -> None:
@@ -415,20 +417,27 @@ def test_position_moves_while_only_other_tables_change(database: Database, make_
     assert not any(isinstance(e, Committed) for e in events)
 
 
-def test_advance_never_overtakes_a_transaction_that_is_still_open(database: Database, capture: Capture) -> None:
+def test_advance_never_overtakes_a_transaction_that_is_still_open(
+    database: Database, make_capture: MakeCapture
+) -> None:
     """P35, P48: its commit comes later, and from a position beyond its rows it must still arrive whole."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    before = capture.prepare()
+    capture = make_capture(database)
+    checkpoint = capture.prepare()
     stream = capture.stream
     with database.session(autocommit=False) as session:
         session.execute("INSERT INTO t VALUES (1)")
         capture.chunks.heartbeat()
         events = collect(stream, lambda found: any(isinstance(e, Advanced) for e in found))
-        stream.acknowledge(next(e.position for e in reversed(events) if isinstance(e, Advanced)))
+        advanced = next(e.position for e in reversed(events) if isinstance(e, Advanced))
+        stream.acknowledge(advanced)
         capture.events()
         session.commit()
-    assert [r["id"] for r in capture.changes()] == [1]
-    assert before.position is not None
+    capture.close()
+    assert confirmed(database) == lsn_of(advanced)
+    again = make_capture(database)
+    again.prepare(replace(checkpoint, position=advanced))
+    assert [r["id"] for r in again.changes()] == [1]
 
 
 # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
