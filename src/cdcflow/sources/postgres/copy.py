@@ -92,7 +92,7 @@ def _rows_found(buffer: Buffer, columns: int) -> tuple[Int64s, Int64s]:
     stop = buffer.size
     ended = stop - 2 if buffer.raw[max(stop - 2, 0) : stop] == _TRAILER else stop
     none = np.zeros(0, np.int64)
-    if not stop:
+    if not ended:
         return none, none
     places = np.arange(stop)
     begin = places[buffer.int16(places) == columns]
@@ -109,9 +109,7 @@ def _rows_found(buffer: Buffer, columns: int) -> tuple[Int64s, Int64s]:
     found = np.append(begin, -1)[leads] == at
     leads = np.where(found, leads, np.where((at == stop) | (at == ended), end, nowhere))
     leads = np.append(np.where(sound, leads, nowhere), (end, nowhere))
-    reached = (
-        np.searchsorted(begin, [0]) if len(begin) and begin[0] == 0 else np.array([end if ended == 0 else nowhere])
-    )
+    reached = np.array([0 if len(begin) and begin[0] == 0 else nowhere])
     while True:
         # `leads` leads as many rows on as are reached already, so each round doubles them.
         onward = leads[reached]
