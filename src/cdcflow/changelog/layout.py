@@ -86,7 +86,7 @@ class Layout:
         return self.segments / f"{first_offset:020d}-{last_offset:020d}"
 
     def spool(self, name: str) -> Path:
-        return self.spools / name
+        return self.spools / _plain(name, self.spools)
 
     def journal_offsets(self) -> list[int]:
         """First offsets of the journals that are there, ascending."""
@@ -121,11 +121,20 @@ class Layout:
             raise InvariantViolated(f"reading {path}: not a segment's manifest ({type(error).__name__})") from None
         except ValueError as error:
             raise ConfigurationError(f"reading {path}: {error}", remedy="install the newer cdcflow again") from None
+        for file in segment.files:
+            _plain(file.path, path.parent)
         if (segment.first_offset, segment.last_offset) != (first_offset, last_offset):
             raise InvariantViolated(
                 f"reading {path}: it is the manifest of {segment.first_offset}-{segment.last_offset}"
             )
         return segment, text
+
+
+def _plain(name: str, directory: Path) -> str:
+    """A name that came out of a file: it must stay in its directory (hard cases L28, S11)."""
+    if "/" in name or "\0" in name or name in ("", ".", ".."):
+        raise InvariantViolated(f"reading {directory}: a name in it leads elsewhere; cdcflow did not write it")
+    return name
 
 
 def _listed(directory: Path) -> list[Path]:

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 from urllib.parse import quote
 
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 
 from cdcflow.changelog.journal import Attach, CutMark, Owners, Record, Rows, Shape, Transactions
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile
-from cdcflow.errors import InvariantViolated
+from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import DELETE, INSERT, Int64s
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
@@ -52,6 +53,20 @@ def file_name(table: Table, version: int) -> str:
     if len(full) > NAME_MAX:
         full = f"{full[: NAME_MAX - 33]}~{hashlib.sha256(full.encode()).hexdigest()[:32]}"
     return f"{full}.{version}.parquet"
+
+
+@lru_cache(maxsize=1024)
+def check_storable(table: Table) -> None:
+    """ConfigurationError if Parquet cannot hold a column: before the first row of it is in a journal, not after."""
+    for column in table.row_schema:
+        try:
+            with pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([column])):
+                pass
+        except pa.ArrowNotImplementedError:
+            raise ConfigurationError(
+                f"storing {table.id}: Parquet has no type for column {column.name} ({column.type})",
+                remedy="capture the column as text, or leave the table out",
+            ) from None
 
 
 def seal(

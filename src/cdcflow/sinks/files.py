@@ -33,7 +33,7 @@ from cdcflow.changelog.framing import Damaged
 from cdcflow.changelog.journal import Attach, Encoder, JournalHeader, Record, Rows, headers, records
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import list_segments
-from cdcflow.changelog.sealing import seal
+from cdcflow.changelog.sealing import check_storable, seal
 from cdcflow.changelog.segment import Segment, manifest_hash
 from cdcflow.config import Seal
 from cdcflow.errors import CdcflowError, InvariantViolated
@@ -157,15 +157,18 @@ class FileLog:
         self._living()
         self._numbering.check(numbered)
         run = numbered.run
+        batches = run.batches if isinstance(run, Run) else ()
         encoder = self._encoder
+        # Everything that can be refused is refused before the first frame: after that the log has half a run.
+        spooled = None if isinstance(run, Run) else self._spool_of(run)
+        for table in spooled.shapes if spooled is not None else [b.table for b in batches]:
+            self._introduce(table)
         encoder.transactions(headers(run, numbered.first_offset, numbered.first_transaction, numbered.commit_clock))
-        if isinstance(run, Run):
-            for batch in run.batches:
-                if batch.rows.num_rows:
-                    self._introduce(batch.table)
-                    encoder.rows(batch, numbered.first_offset)
-        else:
-            self._attach(run, numbered.first_offset)
+        for batch in batches:
+            if batch.rows.num_rows:
+                encoder.rows(batch, numbered.first_offset)
+        if spooled is not None and not isinstance(run, Run):
+            self._attach(run, spooled, numbered.first_offset)
         self._numbering.advance(numbered)
         if encoder.bytes > BUFFERED_BYTES_MAX:
             self._flush()
@@ -347,22 +350,25 @@ class FileLog:
 
     def _introduce(self, table: Table) -> None:
         if not self._encoder.knows(table):
+            check_storable(table)
             self._encoder.shape(table, self._history.number(table))
 
-    def _attach(self, run: SpooledTransaction, first_offset: int) -> None:
-        found = self._spools.pop(run.spool, None)
+    def _spool_of(self, run: SpooledTransaction) -> SpoolFile:
+        found = self._spools.get(run.spool)
         if found is None:
             raise InvariantViolated(f"attaching spool {run.spool} to the log {self.path}: no such spool is open")
-        found.finish()
         kept = found.rows_without(run.aborted)
         if kept != run.rows:
             raise InvariantViolated(f"attaching spool {run.spool}: it has {kept} rows, {run.rows} were announced")
-        for table in found.shapes:
-            self._introduce(table)
-        self._encoder.attach(Attach(found.name, first_offset, run.rows, found.bytes, found.crc, run.aborted))
-        self._attached.append(found)
-        self._attached_names.append(found.name)
-        self._attached_bytes += found.bytes
+        return found
+
+    def _attach(self, run: SpooledTransaction, spooled: SpoolFile, first_offset: int) -> None:
+        del self._spools[spooled.name]
+        spooled.finish()
+        self._encoder.attach(Attach(spooled.name, first_offset, run.rows, spooled.bytes, spooled.crc, run.aborted))
+        self._attached.append(spooled)
+        self._attached_names.append(spooled.name)
+        self._attached_bytes += spooled.bytes
 
     def _flush(self) -> None:
         parts = self._encoder.take()

@@ -11,13 +11,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from cdcflow.changelog.reader import check, list_segments, newest_checkpoint, read_rows, read_transactions, table_shapes
 from cdcflow.config import Seal
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
 from cdcflow.model.position import SourceIdentity
-from cdcflow.model.table import OFFSET
+from cdcflow.model.table import OFFSET, Column
+from cdcflow.model.types import ColumnType
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.layer import FileLayer
 from cdcflow.testing.disks import Failing, Unsynced
@@ -257,6 +259,31 @@ def test_missing_or_foreign_parts_stop_the_start(tmp_path: Path, damage: Callabl
     damage(root, segments_of(root, 3))
     with pytest.raises(InvariantViolated, match=str(root)):
         opened(root)
+
+
+def test_column_that_parquet_cannot_hold_is_refused_before_it_is_in_the_log(tmp_path: Path) -> None:
+    """Found at sealing it would be too late: the source has been told to forget those rows."""
+    column = Column("due", 3, ColumnType("interval", pa.month_day_nano_interval()))
+    table = replace(ORDERS, columns=(*ORDERS.columns, column))
+    writer = opened(tmp_path / "log")
+    with pytest.raises(ConfigurationError, match=r"shop\.orders.*column due"):
+        writer.append(transactions([1], [1], changes(table, [{"id": 1}])))
+    writer.log.close()
+    assert opened(tmp_path / "log").checkpoint.next_offset == 1
+
+
+def test_names_in_files_cannot_lead_out_of_the_log(tmp_path: Path) -> None:
+    """A crafted manifest must not make the merge read, or a clean-up remove, files elsewhere (L28, S11)."""
+    root = tmp_path / "log"
+    [segment] = segments_of(root, 1)
+    manifest = segment / "segment.json"
+    for path in ("../../../secret.parquet", "/etc/passwd", ".."):
+        value = json.loads(manifest.read_text())
+        value["files"][1]["path"] = path
+        manifest.write_text(json.dumps(value))
+        for read in (lambda: list(read_rows(root)), lambda: list_segments(root), lambda: opened(root)):
+            with pytest.raises(InvariantViolated, match="leads elsewhere"):
+                read()
 
 
 @pytest.mark.parametrize("name", ["log.json", "schemas.json", "segments/*/segment.json"])

@@ -19,6 +19,7 @@ from cdcflow.changelog.reader import check, read_rows
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.lease import Lease
 from cdcflow.testing.sinks import Writer, orders
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
@@ -154,6 +155,23 @@ def test_replaced_writer_cannot_roll_or_seal(tmp_path: Path) -> None:
     new.log.close()
     assert ids(root) == [1, 2, 3]
     assert check(root, deep=True).faults == ()
+
+
+def test_epoch_that_nobody_looks_at_again_lets_a_replaced_writer_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: without the second look the replaced writer's sync succeeds, so the tests above can fail."""
+    old = Writer.of(FileLog.open(tmp_path / "log", IDENTITY))
+    (tmp_path / "log" / "lock").unlink()
+    new = FileLog.open(tmp_path / "log", IDENTITY)
+    with monkeypatch.context() as planted:
+        planted.setattr(Lease, "check", lambda _: None)
+        assert old.put(orders(1)).cut == 1
+    with pytest.raises(InvariantViolated, match="epoch 2 has begun"):
+        old.put(orders(2))
+    old.log.close()
+    new.close()
+    assert ids(tmp_path / "log") == []
 
 
 def test_killed_writer_keeps_every_promise(tmp_path: Path) -> None:
