@@ -79,7 +79,8 @@ class KeySet:
         return int(self.keys.num_rows)
 
     def union(self, *others: KeySet) -> KeySet:
-        return KeySet(pa.concat_tables([self.keys, *(o.keys for o in others)]))
+        # A key column may have been widened in between, so the types need not be the same.
+        return KeySet(pa.concat_tables([self.keys, *(o.keys for o in others)], promote_options="permissive"))
 
     def distinct(self) -> KeySet:
         return KeySet(self.keys.group_by(self.keys.column_names).aggregate([]))
@@ -163,12 +164,12 @@ class Run:
     def partial_keys(self, table: TableId) -> KeySet | None:
         """Keys of this table's rows that came with unchanged columns (deletes aside); None when there are none."""
         found = [k for b in self.batches if b.table.id == table and (k := partial_keys(b)) is not None]
-        return None if not found else KeySet(pa.concat_tables([k.keys for k in found]))
+        return found[0].union(*found[1:]) if found else None
 
     def moved_keys(self, table: TableId) -> KeySet | None:
         """Those of `partial_keys` that continue the row of another key (key changes); None when there are none."""
         found = [k for b in self.batches if b.table.id == table and (k := partial_keys(b, only=INSERT)) is not None]
-        return None if not found else KeySet(pa.concat_tables([k.keys for k in found]))
+        return found[0].union(*found[1:]) if found else None
 
 
 @dataclass(frozen=True, slots=True)
