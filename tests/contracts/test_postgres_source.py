@@ -22,7 +22,7 @@ class PostgresKit:
         self.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
 
     def execute(self, *statements: str) -> None:
-        with self._database.connect() as conn:
+        with self._database.connect(autocommit=False) as conn:
             for statement in statements:
                 conn.execute(statement)
 

@@ -139,7 +139,8 @@ class Attempt:
         )
         placed = replace(placed, source=kept, epoch=self._epoch)
         if placed.position != before.position or kept != dict(before.source):
-            placed = replace(placed, cut=placed.cut + 1)
+            progress = unread(placed.progress) if lost else placed.progress
+            placed = replace(placed, cut=placed.cut + 1, progress=progress)
             self._log.cut(placed)
             self._log.sync()
         return placed
@@ -383,6 +384,16 @@ def table_ids(names: Sequence[str], tables: Sequence[Table]) -> tuple[TableId, .
             remedy="name it as schema.table, and add it to source.tables in cdcflow.yaml if it is missing there",
         )
     return tuple(known[name] for name in names) or tuple(known.values())
+
+
+def unread(progress: Mapping[str, object]) -> dict[str, object]:
+    """The progress after a hole in the history: no table may be called done before it is read again."""
+    known = Progress.from_json(progress)
+    tables = {
+        t: replace(p, state="waiting", plan=None, cursor=None) if p.state == "done" else p
+        for t, p in known.tables.items()
+    }
+    return Progress(tables).to_json()
 
 
 def maybe_hidden(visibility: Visibility) -> Uint64s:
