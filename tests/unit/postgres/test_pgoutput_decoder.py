@@ -372,3 +372,21 @@ def test_a_closed_decoder_leaves_no_spool_behind() -> None:
     decoder.close()
     assert decoder.idle
     assert all(spool.discarded for spool in spools.all.values())
+
+
+def test_a_large_transaction_that_widens_its_key_tells_all_its_partial_keys() -> None:
+    """ALTER COLUMN TYPE in the middle of a streamed transaction; its partial rows are read again all the same (P22)."""
+    wider = table("keyed", 1, [attribute("id", 20, key=True), attribute("v", 25), attribute("w", 23)])
+    shapes = iter([KEYED, wider])
+    spools = Spools()
+    decoder = PgoutputDecoder(
+        describe=lambda _: next(shapes), open_spool=spools, spool_bytes_max=1 << 30, binary=False, skip_until=0
+    )
+    block = [stream_start(5, first=True)]
+    for key in (b"1", b"9000000000"):
+        block += [relation(KEYED, 5), update(1, [key, UNCHANGED, b"1"], 5)]
+    (event,) = decoder.decode([xlog(m) for m in (*block, stream_stop(), stream_commit(5, 64))])
+    assert isinstance(event, Committed)
+    assert isinstance(event.run, SpooledTransaction)
+    assert event.run.shapes == {KEYED.table, wider.table}
+    assert event.run.partial[TableId("public", "keyed")].keys.to_pydict() == {"id": [1, 9_000_000_000]}

@@ -561,12 +561,12 @@ def _account(large: _Large, batch: ChangeBatch, subxids: Uint64s | None) -> None
 
 def _partial(large: _Large) -> dict[TableId, KeySet]:
     aborted = np.fromiter(large.aborted, np.uint64, len(large.aborted))
-    out = {}
+    out: dict[TableId, KeySet] = {}
     for table, parts in large.partial.items():
-        kept = [keys.filter(pa.array(~np.isin(subs, aborted))) for keys, subs in parts]
-        keys = pa.concat_tables([k for k in kept if k.num_rows] or kept[:1])
-        if keys.num_rows:
-            out[table] = KeySet(keys)
+        kept = (KeySet(keys.filter(pa.array(~np.isin(subs, aborted)))) for keys, subs in parts)
+        found = [keys for keys in kept if len(keys)]
+        if found:
+            out[table] = found[0].union(*found[1:])
     return out
 
 
