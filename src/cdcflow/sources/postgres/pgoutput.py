@@ -28,17 +28,28 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdcflow.errors import InvariantViolated, SourceUnavailable
 from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
-from cdcflow.model.change import ChangeBatch, Int64s, KeySet, Run, SpooledTransaction, Uint64s
+from cdcflow.model.change import ChangeBatch, Int64s, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Position, Token
-from cdcflow.model.table import OP, UNCHANGED, Table, TableId
-from cdcflow.ports import OpenSpool, Spool, StreamEvent
+from cdcflow.model.table import Table
+from cdcflow.ports import OpenSpool, StreamEvent
+from cdcflow.sources.postgres.large import Large, Mark, Shape, Shapes, account, partial_of
+from cdcflow.sources.postgres.messages import (
+    Relation,
+    RelationColumn,
+    exactly,
+    name_of,
+    relation_of,
+    string_at,
+    truncated_of,
+)
 from cdcflow.sources.postgres.tuples import Changes, changes_of, truncation
 from cdcflow.sources.postgres.types import DescribedTable
-from cdcflow.sources.postgres.wire import EPOCH_US, Bools, Frames, frames_of, garbled, positions
+from cdcflow.sources.postgres.wire import EPOCH_US, Frames, frames_of, garbled, positions
+
+__all__ = ["Describe", "PgoutputDecoder", "Relation", "RelationColumn"]
 
 _BEGIN, _COMMIT, _ORIGIN, _RELATION, _TYPE, _TRUNCATE, _MESSAGE = (ord(c) for c in "BCORYTM")
 _START, _STOP, _STREAM_COMMIT, _ABORT = (ord(c) for c in "SEcA")
@@ -55,52 +66,7 @@ _SINGLE = np.zeros(256, np.bool_)
 _SINGLE[[_ORIGIN, _RELATION, _TRUNCATE, _MESSAGE]] = True
 
 
-@dataclass(frozen=True, slots=True)
-class RelationColumn:
-    """One column as a Relation message names it; `in_identity`: old keys carry it."""
-
-    name: str
-    type_oid: int
-    type_modifier: int
-    in_identity: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A Relation message. `identity` is `pg_class.relreplident`: d default, n nothing, f full, i index."""
-
-    oid: int
-    namespace: str
-    name: str
-    identity: str
-    columns: tuple[RelationColumn, ...]
-
-
 Describe = Callable[[Relation], DescribedTable]
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """A relation as it holds from one place in the messages on."""
-
-    relation: Relation
-    described: DescribedTable
-
-    @property
-    def in_identity(self) -> tuple[bool, ...]:
-        return tuple(c.in_identity for c in self.relation.columns)
-
-
-_Shapes = dict[int, _Shape]
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """A message with our prefix, at its place in the frames; `subxid` 0 where the transaction is not streamed."""
-
-    at: int
-    subxid: int
-    content: bytes
 
 
 @dataclass(slots=True)
@@ -109,27 +75,9 @@ class _Rows:
 
     changes: list[Changes] = field(default_factory=list)
     truncates: list[tuple[int, DescribedTable]] = field(default_factory=list)
-    marks: list[_Mark] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
     origins: dict[int, str] = field(default_factory=dict)
     beats: list[int] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Large:
-    """A transaction that goes into a spool: streamed before its commit, or too large to wait for it in memory.
-
-    `counts` holds its rows by sub-transaction (0 where it is not streamed) and shape.
-    """
-
-    xid: int
-    shapes: _Shapes = field(default_factory=dict)
-    spool: Spool | None = None
-    counts: dict[int, dict[Table, int]] = field(default_factory=dict)
-    truncated: set[tuple[int, TableId]] = field(default_factory=set)
-    partial: dict[TableId, list[tuple[pa.Table, Uint64s]]] = field(default_factory=dict)
-    aborted: set[int] = field(default_factory=set)
-    marks: list[_Mark] = field(default_factory=list)
-    origin: str | None = None
 
 
 class PgoutputDecoder:
@@ -159,12 +107,12 @@ class PgoutputDecoder:
         self._binary = binary
         self._skip_until = skip_until
         self._prefix = mark_prefix.encode()
-        self._shapes: _Shapes = {}
-        self._streamed: dict[int, _Large] = {}
-        self._block: _Large | None = None
+        self._shapes: Shapes = {}
+        self._streamed: dict[int, Large] = {}
+        self._block: Large | None = None
         self._waiting: list[tuple[bytes, Int64s]] = []
         self._waiting_bytes = 0
-        self._large: _Large | None = None
+        self._large: Large | None = None
 
     @property
     def idle(self) -> bool:
@@ -242,8 +190,8 @@ class PgoutputDecoder:
             return []
         pieces, self._waiting, self._waiting_bytes = self._waiting, [], 0
         frames = frames_of([p for p, _ in pieces], np.concatenate([n for _, n in pieces]))
-        xid = struct.unpack(">I", _exactly(frames.one(0), 21)[17:])[0]
-        self._large = _Large(xid, self._shapes)
+        xid = struct.unpack(">I", exactly(frames.one(0), 21)[17:])[0]
+        self._large = Large(xid, self._shapes)
         return self._spooled(frames.part(1, len(frames)), self._large, streamed=False)
 
     def _whole(self, frames: Frames) -> list[StreamEvent]:
@@ -267,11 +215,10 @@ class PgoutputDecoder:
         if (number < 0).any() or (len(number) and (messages > commits[number]).any()):
             raise InvariantViolated("pgoutput rows outside of a transaction")
         batches, place = _numbered(rows, len(frames))
-        return self._events(frames, rows, batches, place, begins, commits, xids, ends, clocks, first)
+        return self._events(rows, batches, place, begins, commits, xids, ends, clocks, first)
 
     def _events(
         self,
-        frames: Frames,
         rows: _Rows,
         batches: list[ChangeBatch],
         place: Int64s,
@@ -301,7 +248,7 @@ class PgoutputDecoder:
                 events.append(Committed(part))
                 taken = upto
             covered = int(ends[number])
-            events.append(MarkSeen(Token(_name(mark.content)), _position(covered), int(clocks[number])))
+            events.append(MarkSeen(Token(name_of(mark.content)), _position(covered), int(clocks[number])))
         if run.transactions:
             events.append(Committed(run))
             covered = int(ends[full[-1]])
@@ -319,25 +266,25 @@ class PgoutputDecoder:
 
     # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _rows(self, frames: Frames, rows: Int64s, shapes: _Shapes, header: int) -> _Rows:
+    def _rows(self, frames: Frames, rows: Int64s, shapes: Shapes, header: int) -> _Rows:
         """Decode the row messages at `rows`, each in the shape that holds at its place; `shapes` is kept current.
 
         `header` is 4 inside a stream block, where every message names its transaction after its type.
         """
         out = _Rows()
-        arrived: dict[int, list[tuple[int, _Shape]]] = {oid: [(-1, shape)] for oid, shape in shapes.items()}
+        arrived: dict[int, list[tuple[int, Shape]]] = {oid: [(-1, shape)] for oid, shape in shapes.items()}
         for at in np.flatnonzero(_SINGLE[frames.kind]).tolist():
             kind, body = int(frames.kind[at]), frames.one(at)
             if kind == _RELATION:
-                relation = _relation(body[1 + header :])
-                shape = _Shape(relation, self._described(relation))
+                relation = relation_of(body[1 + header :])
+                shape = Shape(relation, self._described(relation))
                 shapes[relation.oid] = shape
                 arrived.setdefault(relation.oid, []).append((at, shape))
             elif kind == _TRUNCATE:
-                for oid in _truncated(body[1 + header :]):
+                for oid in truncated_of(body[1 + header :]):
                     out.truncates.append((at, _in_force(arrived, oid, at).described))
             elif kind == _ORIGIN:
-                out.origins[at] = _string(body[1:], 8)[0].decode(errors="replace")
+                out.origins[at] = string_at(body[1:], 8)[0].decode(errors="replace")
             else:
                 self._message(body, at, header, out)
         if not len(rows):
@@ -378,14 +325,14 @@ class PgoutputDecoder:
         if len(body) < 10 + header:
             raise garbled("a logical message that ends early")
         transactional, lsn = struct.unpack_from(">BQ", body, 1 + header)
-        prefix, rest = _string(body, 10 + header)
-        (size,) = struct.unpack(">I", _exactly(rest[:4], 4))
-        content = _exactly(rest[4:], size)
+        prefix, rest = string_at(body, 10 + header)
+        (size,) = struct.unpack(">I", exactly(rest[:4], 4))
+        content = exactly(rest[4:], size)
         if prefix != self._prefix:
             self.messages_ignored += 1
         elif transactional & 1:
             subxid = struct.unpack_from(">I", body, 1)[0] if header else 0
-            out.marks.append(_Mark(at, subxid, content))
+            out.marks.append(Mark(at, subxid, content))
         elif content.startswith(_HEARTBEAT):
             out.beats.append(lsn)
 
@@ -401,14 +348,14 @@ class PgoutputDecoder:
         if self._block is not None or self._waiting or self._large is not None:
             raise InvariantViolated(f"pgoutput stream message {chr(kind)!r} inside a transaction")
         if kind == _START:
-            xid, first = struct.unpack(">IB", _exactly(body[1:], 5))
+            xid, first = struct.unpack(">IB", exactly(body[1:], 5))
             if bool(first) == (xid in self._streamed):
                 raise InvariantViolated("pgoutput Stream Start of a transaction that is not at that point")
-            self._block = self._streamed.setdefault(xid, _Large(xid))
+            self._block = self._streamed.setdefault(xid, Large(xid))
             return []
         if kind == _ABORT:
             return self._stream_aborted(body)
-        xid, _, _, end, clock = struct.unpack(">IBQQq", _exactly(body[1:], 29))
+        xid, _, _, end, clock = struct.unpack(">IBQQq", exactly(body[1:], 29))
         if xid not in self._streamed:
             raise InvariantViolated("pgoutput Stream Commit of a transaction that was not streamed")
         large = self._streamed.pop(xid)
@@ -436,12 +383,12 @@ class PgoutputDecoder:
         large.marks = [m for m in large.marks if m.subxid != subxid]
         return []
 
-    def _piece(self, frames: Frames, large: _Large) -> list[StreamEvent]:
+    def _piece(self, frames: Frames, large: Large) -> list[StreamEvent]:
         if not (_PLAIN[frames.kind] & (frames.kind != _BEGIN) & (frames.kind != _COMMIT)).all():
             raise InvariantViolated("pgoutput Begin or Commit inside a stream block")
         return self._spooled(frames, large, streamed=True)
 
-    def _spooled(self, frames: Frames, large: _Large, *, streamed: bool) -> list[StreamEvent]:
+    def _spooled(self, frames: Frames, large: Large, *, streamed: bool) -> list[StreamEvent]:
         """Decode one piece of a large transaction into its spool."""
         if not len(frames):
             return []
@@ -463,16 +410,16 @@ class PgoutputDecoder:
             large.spool = self._open_spool()
         large.spool.write(batches, subxids)
         for batch in batches:
-            _account(large, batch, subxids)
+            account(large, batch, subxids)
         return []
 
     def _large_committed(self, frames: Frames, at: int) -> list[StreamEvent]:
         large, self._large = self._large, None
         assert large is not None  # noqa: S101  # the caller looked
-        _, _, end, clock = struct.unpack(">BQQq", _exactly(frames.one(at)[1:], 25))
+        _, _, end, clock = struct.unpack(">BQQq", exactly(frames.one(at)[1:], 25))
         return self._committed(large, end, clock + EPOCH_US)
 
-    def _committed(self, large: _Large, end: int, clock: int) -> list[StreamEvent]:
+    def _committed(self, large: Large, end: int, clock: int) -> list[StreamEvent]:
         """A large transaction is there: its header, and what it holds once rolled-back rows are gone."""
         marks = [m for m in large.marks if not m.content.startswith(_HEARTBEAT)]
         rows = sum(n for counts in large.counts.values() for n in counts.values())
@@ -481,7 +428,7 @@ class PgoutputDecoder:
                 large.spool.discard()
             if end <= self._skip_until:
                 return []
-            seen = [MarkSeen(Token(_name(m.content)), _position(end), clock) for m in marks]
+            seen = [MarkSeen(Token(name_of(m.content)), _position(end), clock) for m in marks]
             return [*seen] or [Advanced(_position(end))]
         assert large.spool is not None  # noqa: S101  # rows are only counted as they are written
         large.spool.finish()
@@ -494,12 +441,12 @@ class PgoutputDecoder:
             aborted=frozenset(large.aborted),
             shapes=frozenset(t for counts in large.counts.values() for t in counts),
             truncated=frozenset(table for _, table in large.truncated),
-            partial=_partial(large),
+            partial=partial_of(large),
             origin=large.origin,
         )
         return [
             Committed(transaction),
-            *(MarkSeen(Token(_name(m.content)), _position(end), clock) for m in marks),
+            *(MarkSeen(Token(name_of(m.content)), _position(end), clock) for m in marks),
         ]
 
 
@@ -541,94 +488,11 @@ def _merged(table: Table, parts: list[tuple[Int64s, pa.RecordBatch]]) -> ChangeB
     return ChangeBatch(table, index[order], rows.take(pa.array(order)))
 
 
-def _account(large: _Large, batch: ChangeBatch, subxids: Uint64s | None) -> None:
-    """Remember what a batch holds, by sub-transaction, so that rolled-back ones can be taken away again."""
-    mine = np.zeros(len(batch.index), np.uint64) if subxids is None else subxids[batch.index]
-    for sub, count in zip(*(a.tolist() for a in np.unique(mine, return_counts=True)), strict=True):
-        counts = large.counts.setdefault(sub, {})
-        counts[batch.table] = counts.get(batch.table, 0) + count
-    ops = batch.rows.column(OP)
-    emptied = pc.equal(ops, "t").to_numpy(zero_copy_only=False)
-    large.truncated |= {(int(sub), batch.table.id) for sub in np.unique(mine[emptied])}
-    unchanged = batch.rows.column(UNCHANGED)
-    if unchanged.null_count == len(unchanged):
-        return
-    mask: Bools = pc.and_(pc.is_valid(unchanged), pc.not_equal(ops, "d")).to_numpy(zero_copy_only=False)
-    if mask.any():
-        keys = batch.rows.select(list(batch.table.key_columns)).filter(pa.array(mask))
-        large.partial.setdefault(batch.table.id, []).append((pa.Table.from_batches([keys]), mine[mask]))
-
-
-def _partial(large: _Large) -> dict[TableId, KeySet]:
-    aborted = np.fromiter(large.aborted, np.uint64, len(large.aborted))
-    out: dict[TableId, KeySet] = {}
-    for table, parts in large.partial.items():
-        kept = (KeySet(keys.filter(pa.array(~np.isin(subs, aborted)))) for keys, subs in parts)
-        found = [keys for keys in kept if len(keys)]
-        if found:
-            out[table] = found[0].union(*found[1:])
-    return out
-
-
-def _in_force(arrived: dict[int, list[tuple[int, _Shape]]], oid: int, at: int) -> _Shape:
+def _in_force(arrived: dict[int, list[tuple[int, Shape]]], oid: int, at: int) -> Shape:
     known = [shape for place, shape in arrived.get(oid, []) if place < at]
     if not known:
         raise InvariantViolated(f"pgoutput truncate of relation {oid}, which the server has not described")
     return known[-1]
-
-
-def _relation(body: bytes) -> Relation:
-    if len(body) < 8:
-        raise garbled("a Relation message that ends early")
-    (oid,) = struct.unpack_from(">I", body)
-    namespace, rest = _string(body, 4)
-    name, rest = _string(rest, 0)
-    if len(rest) < 3:
-        raise garbled("a Relation message that ends early")
-    identity, count = chr(rest[0]), struct.unpack_from(">H", rest, 1)[0]
-    rest = rest[3:]
-    columns = []
-    for _ in range(count):
-        if not rest:
-            raise garbled("a Relation message that ends early")
-        flags = rest[0]
-        column, rest = _string(rest, 1)
-        type_oid, modifier = struct.unpack(">Ii", _exactly(rest[:8], 8))
-        columns.append(RelationColumn(_name(column), type_oid, modifier, bool(flags & 1)))
-        rest = rest[8:]
-    if rest:
-        raise garbled("a Relation message that goes on after its columns")
-    return Relation(oid, _name(namespace) or "pg_catalog", _name(name), identity, tuple(columns))
-
-
-def _truncated(body: bytes) -> tuple[int, ...]:
-    if len(body) < 5:
-        raise garbled("a Truncate message that ends early")
-    (count,) = struct.unpack_from(">I", body)
-    if len(body) != 5 + 4 * count:
-        raise garbled("a Truncate message of a wrong length")
-    return struct.unpack_from(f">{count}I", body, 5)
-
-
-def _string(body: bytes, at: int) -> tuple[bytes, bytes]:
-    """The zero-terminated string at `at`, and what follows it."""
-    end = body.find(b"\0", at)
-    if end < 0 or at > len(body):
-        raise garbled("a name without an end")
-    return body[at:end], body[end + 1 :]
-
-
-def _name(raw: bytes) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise garbled("a name that is not UTF-8") from None
-
-
-def _exactly(body: bytes, size: int) -> bytes:
-    if len(body) != size:
-        raise garbled("a message of a wrong length")
-    return body
 
 
 def _sized(frames: Frames, at: Int64s, size: int) -> None:
