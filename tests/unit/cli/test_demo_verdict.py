@@ -1,0 +1,74 @@
+"""When the demo may say that it passed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cdcflow.cli.demo import flights, story
+from cdcflow.cli.demo.proof import Digest, Verdict
+from cdcflow.cli.demo.screen import bar
+from cdcflow.config import load
+from cdcflow.errors import ConfigurationError
+
+EQUAL = [Verdict(f"public.{table}", Digest(3, "a.b"), Digest(3, "a.b")) for table in flights.TABLES]
+
+
+def outcome(verdicts: list[Verdict], *failures: str) -> story.Outcome:
+    return story.Outcome("demo", verdicts=verdicts, failures=list(failures))
+
+
+def test_five_equal_tables_pass() -> None:
+    """The good case, so that the others mean something."""
+    assert outcome(EQUAL).passed
+
+
+@pytest.mark.parametrize(
+    "last", [Digest(2, "a.b"), Digest(3, "a.c"), None], ids=["one row fewer", "another hash", "not in the cut"]
+)
+def test_one_differing_table_fails(last: Digest | None) -> None:
+    """Four tables out of five are not a proof."""
+    assert not outcome([*EQUAL[:-1], replace(EQUAL[-1], target=last)]).passed
+
+
+@pytest.mark.parametrize("verdicts", [[], EQUAL[:-1]])
+def test_what_was_not_compared_fails(verdicts: list[Verdict]) -> None:
+    """An empty list of differences must not look like success."""
+    assert not outcome(verdicts).passed
+
+
+def test_failure_on_the_way_fails_though_all_is_equal() -> None:
+    """A daemon that does not stop in time, or a cut with an orphan, is a failure of its own."""
+    assert not outcome(EQUAL, "the first cut is not consistent").passed
+
+
+def test_settings_of_the_demo_are_ordinary_ones(tmp_path: Path) -> None:
+    """The file that stays behind is one that a user may copy."""
+    path = tmp_path / "cdcflow.yaml"
+    path.write_text(story.settings("postgresql://postgres@127.0.0.1:5432/airports", 336_776))
+    config = load(path)
+    assert config.log.path == tmp_path / "log"
+    assert config.source.backfill.rows_per_second_max is not None
+
+
+def test_demo_never_writes_into_a_folder_that_is_in_use(tmp_path: Path) -> None:
+    """Somebody's files are there."""
+    (tmp_path / "mine").touch()
+    with pytest.raises(ConfigurationError, match="not empty"):
+        story.new_directory(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, "░░░░"),
+        ({"state": "reading", "units": 100, "units_done": 50}, "██░░"),
+        ({"state": "reading", "units": 10, "units_done": 99}, "████"),
+        ({"state": "done", "units": 0}, "████"),
+    ],
+)
+def test_bar_has_its_width_whatever_the_counts(fields: dict[str, int], expected: str) -> None:
+    """A table that jumps about on the screen cannot be read."""
+    assert bar(fields, 4) == expected
