@@ -102,5 +102,6 @@ def _overlaid(old: Row | None, change: Change) -> Row:
     if old is None:
         return Row(sent, change.unchanged, change.offset)
     kept = {c: v for c, v in old.values.items() if change.op == "u" or c in change.unchanged}
-    missing = frozenset(c for c in old.missing | change.unchanged if c not in sent and c not in kept)
+    unknown = old.missing | change.unchanged if change.op == "u" else change.unchanged
+    missing = frozenset(c for c in unknown if c not in sent and c not in kept)
     return Row({**kept, **sent}, missing, change.offset)

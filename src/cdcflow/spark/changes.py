@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cdcflow.errors import InvariantViolated
 from cdcflow.merge import moves
 from cdcflow.merge.reduce import Layout, Mask, projection, read_schema
 from cdcflow.merge.types import DECIMAL_TEXT
@@ -111,6 +113,9 @@ def _masks(spark: SparkSession, name: str) -> frozenset[Mask]:
 
 
 def _read(spark: SparkSession, schema: str, files: Sequence[InputFile]) -> DataFrame:
+    hidden = [f.path for f in files if Path(f.path).name[0] in "_."]
+    if hidden:
+        raise InvariantViolated(f"reading {hidden[0]}: Spark takes it for a hidden file and would read nothing")
     return spark.read.schema(schema).parquet(*(_literal(f.path) for f in files))
 
 

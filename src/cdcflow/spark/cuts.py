@@ -76,12 +76,12 @@ def publish(spark: SparkSession, warehouse: Path, cut: Cut) -> None:
     """Append the cut. One that is published again (a backfill was found to be done) replaces itself for readers."""
     table = delta_sql(warehouse, CUTS)
     metadata = {"log": cut.log_id, "cut": cut.cut}
-    with committing(spark, metadata):
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({_COLUMNS}) USING delta")
+    if snapshot(spark, warehouse.resolve() / CUTS) is None:
+        with committing(spark, metadata):
+            spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({_COLUMNS}) USING delta")
     clock = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=cut.commit_clock)
     tables = {n: (t.path, t.version, t.complete, t.generation) for n, t in cut.tables.items()}
     row = (cut.cut, cut.log_id, cut.offset, cut.position, clock, datetime.now(UTC), tables)
-    # A local relation, not a job: one row needs no worker.
     frame = spark.createDataFrame([row], _COLUMNS).coalesce(1)
     with committing(spark, metadata):
         frame.write.format("delta").mode("append").save(str(warehouse.resolve() / CUTS))

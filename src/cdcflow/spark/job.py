@@ -19,6 +19,7 @@ import fcntl
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -37,7 +38,7 @@ from cdcflow.spark import changes
 from cdcflow.spark.cuts import Cut, CutTable, newest_cut, publish
 from cdcflow.spark.delta import Snapshot, committing, edits_since, snapshot
 from cdcflow.spark.paths import LEASE, delta_sql, table_path
-from cdcflow.spark.segments import InputFile, Range, backfills, offsets_of, sealed, shapes_of
+from cdcflow.spark.segments import InputFile, Range, backfills, offsets_of, sealed, shapes_of, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -308,6 +309,11 @@ class _TableMerge:
             self._spark.sql(statement.sweep(self._sql, self._sweep))
 
     def run(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="cdcflow-merge-") as room:
+            self._files = [visible(f, Path(room)) for f in self._files]
+            self._merge()
+
+    def _merge(self) -> None:
         shapes = shapes_of(self._files)
         target = None if self._before is None else _described(self._table, self._before)
         evolution = evolve(target, shapes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,18 @@ def backfills(log: Range) -> Mapping[str, Mapping[str, Any]]:
             checkpoint = newest
     found = checkpoint.progress.get("tables", {})
     return found if isinstance(found, dict) else {}
+
+
+def visible(file: InputFile, room: Path) -> InputFile:
+    """The file under a name that Spark reads: one that begins with `_` or `.` it takes for hidden, and reads nothing
+    without a word. Such a file (a schema may be called `_x`) gets a link in `room`."""
+    path = Path(file.path)
+    if path.name[0] not in "_.":
+        return file
+    link = room / f"{file.file.first_offset}-{path.name}"
+    if not link.is_symlink():
+        link.symlink_to(path)
+    return replace(file, path=str(link))
 
 
 def shapes_of(files: Iterable[InputFile]) -> list[Table]:

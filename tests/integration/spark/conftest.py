@@ -181,6 +181,7 @@ def make_table() -> MakeTable:
 
     def make(
         name: str = "orders",
+        /,
         *,
         key: tuple[str, ...] = ("id",),
         schema: str = "public",

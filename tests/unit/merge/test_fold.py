@@ -70,6 +70,13 @@ def test_a_plain_insert_takes_nothing_from_a_delete_before_it() -> None:
     assert found == {(2,): row(3, "doc", id=2)}
 
 
+def test_a_key_change_does_not_miss_a_column_that_is_dropped_by_then() -> None:
+    """What its shape does not have it cannot miss: else the row would count as partial for ever."""
+    start: Rows = {(1,): row(1, "doc", "note", id=1)}
+    found = fold(start, [change(2, "d", id=1), change(3, "c", "doc", before=1, id=2)], ("id",))
+    assert found == {(2,): row(3, "doc", id=2)}
+
+
 def test_a_truncate_ends_everything_before_it() -> None:
     """G16: rows before it are gone, rows after it stay."""
     found = fold({(1,): row(1, id=1)}, [change(2, "c", id=2), change(3, "t"), change(4, "c", id=3)], ("id",))
