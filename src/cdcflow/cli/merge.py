@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json as json_text
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,21 +77,26 @@ def _again_and_again(merged: Callable[[], MergeReport], pause_s: float, json: bo
 
 
 def _tell(report: MergeReport, json: bool) -> None:
-    fields = plain(report)
     if json:
-        output.print_json(fields)
+        output.print_json(plain(report))
         return
-    typer.echo(" ".join(f"{name}={value}" for name, value in fields.items() if not isinstance(value, list | dict)))
-    tables = fields.get("tables") or []
-    found = tables.values() if isinstance(tables, dict) else tables
-    rows = [list(table.values()) for table in found if isinstance(table, dict)]
+    rows = [
+        (t.name, output.number(t.changes), t.version, "yes" if t.complete else "not yet", f"{t.seconds:.1f} s")
+        for t in report.tables
+    ]
     if rows:
-        names = [str(name) for name in next(t for t in found if isinstance(t, dict))]
-        output.stdout().print(output.table(None, names, rows))
+        columns = ("table", "changes", "version", "backfill done", "took")
+        output.stdout().print(output.table(None, columns, rows))
+    for table in report.tables:
+        for edit in table.edits:
+            typer.echo(f"somebody else changed {table.name}: {edit}", err=True)
+    typer.echo(
+        f"cut {report.cut} {'published' if report.published else 'was published before'}, {report.seconds:.1f} s"
+        if report.cut
+        else "the log has no sealed segment yet; merge again a little later"
+    )
 
 
-def plain(report: object) -> dict[str, Any]:
+def plain(report: MergeReport) -> dict[str, Any]:
     """A report's fields as JSON-able values."""
-    if is_dataclass(report) and not isinstance(report, type):
-        return asdict(report)
-    raise TypeError(f"not a report: {type(report).__name__}")
+    return dict(json_text.loads(json_text.dumps(asdict(report), default=str)))
