@@ -420,6 +420,34 @@ def test_refused_newcomer_does_not_stop_a_running_capture(database: Database, ca
         capture.source.tables()
 
 
+def test_refused_newcomer_does_not_stop_a_restart(items: Database, make_capture: MakeCapture) -> None:
+    """A lost connection starts anew, and somebody's half-made table must not keep it from that; status shows it."""
+    before = make_capture(items).prepare()
+    items.execute("CREATE TABLE half_made (id int)")
+    capture = make_capture(items)
+    assert capture.prepare(before) == before
+    assert [str(t.id) for t in capture.source.tables()] == ["public.items"]
+    assert capture.source.status(None).details["left_out"] == "public.half_made"
+    with pytest.raises(ConfigurationError, match=r"public\.half_made has no primary key"):
+        make_capture(items, tables=["public.items", "public.half_made"]).prepare(before)
+    items.execute("ALTER TABLE items DROP CONSTRAINT items_pkey")
+    with pytest.raises(ConfigurationError, match=r"public\.items has no primary key"):
+        make_capture(items).prepare(before)
+
+
+def test_publication_that_was_told_to_leave_things_out_is_found_out(items: Database, make_capture: MakeCapture) -> None:
+    """P11, P61: what it left out meanwhile is lost; mending it would only hide that."""
+    before = make_capture(items).prepare()
+    items.execute(f"ALTER PUBLICATION {SLOT} SET (publish = 'insert')")
+    items.execute("INSERT INTO items VALUES (1, 'a'); DELETE FROM items")
+    capture = make_capture(items)
+    with pytest.raises(HistoryLost, match="what it leaves out is not in the stream"):
+        capture.prepare(before)
+    capture.prepare(replace(before, source={**before.source, "accept_history_loss": "yes"}))
+    items.execute("INSERT INTO items VALUES (2, 'b'); DELETE FROM items")
+    assert [r["_op"] for r in capture.changes()] == ["c", "d"]
+
+
 def test_nothing_is_connected_before_it_is_asked(make_capture: MakeCapture, database: Database) -> None:
     """Reading settings must not need a server."""
     capture = make_capture(database, url="postgresql://nobody@127.0.0.1:1/nowhere")

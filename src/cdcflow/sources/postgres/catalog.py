@@ -354,6 +354,13 @@ class Selected:
     def good(self) -> tuple[CatalogTable, ...]:
         return tuple(t for t in self.tables if t.rel.id not in self.refused)
 
+    def only(self, tables: Iterable[TableId]) -> Selected:
+        """The same without refused tables other than these."""
+        wanted = frozenset(tables)
+        kept = {t: found for t, found in self.refused.items() if t in wanted}
+        good = tuple(t for t in self.tables if t.rel.id not in self.refused or t.rel.id in kept)
+        return Selected(good, kept, self.ignored)
+
     def check(self) -> None:
         """Raises ConfigurationError with every refusal and its SQL, or when nothing is selected at all."""
         problems = [p for found in self.refused.values() for p in found]
@@ -439,7 +446,7 @@ class Catalog:
                     if not self._connection.broken:
                         raise
                     self._connector.discard(self._connection)
-            self._connection = self._connector.connect("catalog")
+            self._connection = self._connector.connect("catalog", statement_timeout="30s")
             return question(self._connection)
 
     def close(self) -> None:

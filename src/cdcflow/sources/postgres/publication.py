@@ -65,7 +65,9 @@ class Publication:
     def fingerprint(self, tables: Sequence[CatalogTable]) -> str:
         """The numbers of the publication and of these tables' entries, to be compared later."""
         entries = {
-            str(t.rel.id): [t.rel.oid, self.entries[t.rel.oid].number] for t in tables if t.rel.oid in self.entries
+            json.dumps([t.rel.id.schema, t.rel.id.name]): [t.rel.oid, self.entries[t.rel.oid].number]
+            for t in tables
+            if t.rel.oid in self.entries
         }
         return json.dumps({"publication": self.number, "tables": entries}, separators=(",", ":"))
 
@@ -95,13 +97,18 @@ def check_unbroken(found: Publication | None, name: str, before: str, exists: Ca
     `exists` answers whether a table's oid is still there: a dropped table has no entry and lost nothing.
 
     Raises:
-        HistoryLost: it was gone, or a table was out of it, and changes went by unseen.
+        HistoryLost: it was gone or publishes otherwise now, or a table was out of it, and changes went by unseen.
     """
     then = json.loads(before)
     if found is None:
         raise history_lost(f"publication {name} is gone; changes since then are not in the stream")
     if found.number != then["publication"]:
         raise history_lost(f"publication {name} was dropped and made again; changes in between are not in the stream")
+    if found.wrong:
+        raise history_lost(
+            f"publication {name} was changed (it needs {', '.join(found.wrong)}); "
+            "what it leaves out is not in the stream"
+        )
     if found.broad:
         return
     for table, (table_oid, number) in then["tables"].items():
@@ -111,7 +118,8 @@ def check_unbroken(found: Publication | None, name: str, before: str, exists: Ca
         if entry is None and not exists(table_oid):
             continue
         raise history_lost(
-            f"table {table} was taken out of publication {name}; its changes since then are not in the stream"
+            f"table {'.'.join(json.loads(table))} was taken out of publication {name}; "
+            "its changes since then are not in the stream"
         )
 
 

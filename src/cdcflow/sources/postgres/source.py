@@ -90,6 +90,7 @@ class PostgresSource:
         self._creation_wait_s = creation_wait_s
         self._older_wait_s = older_wait_s
         self._prepared: frozenset[TableId] | None = None
+        self._left_out: tuple[TableId, ...] = ()
         self._checkpoint: Checkpoint | None = None
 
     # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
@@ -107,6 +108,15 @@ class PostgresSource:
             with explaining(f"preparing {self._connector.address}"):
                 _check_server(connection)
                 selected = select(connection, self._selection)
+                if checkpoint.position is not None:
+                    # A table that came up since and cannot be captured (its key is still to be added, perhaps) must
+                    # not stop the others at their next try. Doctor and status show it.
+                    known = _known(checkpoint.source)
+                    everything = selected
+                    selected = selected.only(
+                        t.rel.id for t in selected.tables if t.rel.id in known or self._selection.names(t.rel.id)
+                    )
+                    self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
                 selected.check()
                 if checkpoint.position is None:
                     prepared = self._first_time(connection, checkpoint, names, place, selected)
@@ -127,9 +137,9 @@ class PostgresSource:
         selected = self._catalog.selected()
         if self._prepared is None:
             selected.check()
-        elif lost := [t for t in selected.refused if t in self._prepared]:
-            replace(selected, refused={t: selected.refused[t] for t in lost}).check()
-        # A table that came up since and cannot be captured (its key is still to be added, perhaps) stops nobody.
+        else:
+            selected = selected.only(self._prepared)
+            selected.check()
         return [described.table for described in self._catalog.tables(selected)]
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
@@ -182,7 +192,9 @@ class PostgresSource:
         name = (self._checkpoint.source.get("slot") if self._checkpoint else None) or self._settings.slot
 
         def ask(connection: Connection) -> SourceStatus:
-            return status_of(connection, name, acknowledged)
+            found = status_of(connection, name or _only_slot(connection), acknowledged)
+            left_out = {"left_out": ", ".join(map(str, self._left_out))} if self._left_out else {}
+            return replace(found, details={**found.details, **left_out})
 
         return self._catalog.ask(f"asking {self._connector.address} for its status", ask)
 
@@ -403,6 +415,20 @@ def _no_slot(name: str) -> HistoryLost:
 
 def _exists(connection: Connection, oid: int) -> bool:
     return connection.execute("SELECT FROM pg_catalog.pg_class WHERE oid = %s", (oid,)).fetchone() is not None
+
+
+def _known(source: Mapping[str, str]) -> frozenset[TableId]:
+    """The tables that an earlier run captured."""
+    return frozenset(TableId(*json.loads(name)) for name in json.loads(source["publication_state"])["tables"])
+
+
+def _only_slot(connection: Connection) -> str | None:
+    """The slot that cdcflow made in this database, where it made just one."""
+    rows = connection.execute(
+        "SELECT slot_name FROM pg_catalog.pg_replication_slots "
+        "WHERE database = current_database() AND slot_name ~ '^cdcflow_[0-9a-f]{8}$'"
+    ).fetchall()
+    return str(rows[0][0]) if len(rows) == 1 else None
 
 
 def _of_tables(state: str, selected: Selected) -> str:
