@@ -191,7 +191,7 @@ def make_table() -> MakeTable:
         **columns: Any,
     ) -> Table:
         listed = []
-        for i, (column, given) in enumerate(columns.items(), start=1):
+        for i, (column, given) in enumerate((columns or {"id": "int64"}).items(), start=1):
             arrow = given if isinstance(given, pa.DataType) else pa.type_for_alias(given)
             number = (numbers or {}).get(column, i)
             listed.append(Column(column, number, ColumnType(str(arrow), arrow), missing=(missing or {}).get(column)))

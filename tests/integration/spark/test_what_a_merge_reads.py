@@ -1,0 +1,95 @@
+"""Manifests, paths and jars: what is decided before a Spark session is asked anything (none is started here)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
+from cdcflow.model.table import Table, TableId
+from cdcflow.spark import jars
+from cdcflow.spark.paths import table_path
+from cdcflow.spark.segments import sealed, shapes_of, visible
+
+
+def without_first(log: Any) -> None:
+    """The oldest segment expires."""
+    layout = Layout(log.root)
+    shutil.rmtree(layout.segment(*layout.segment_offsets()[0]))
+
+
+def test_a_position_behind_the_log_s_beginning_is_lost_history(make_table: Callable[..., Table], hand_log: Any) -> None:
+    """Going on from there would skip changes in silence; the message names the backfill that mends it."""
+    table = make_table()
+    for key in (1, 2, 3):
+        hand_log.segment([(table, "c", {"id": key})])
+    without_first(hand_log)
+    log = sealed(hand_log.root)
+    log.check_reaches(table.id, after_cut=1, since=1)
+    log.check_reaches(table.id, after_cut=0, since=2)  # its backfill began behind what has expired
+    with pytest.raises(HistoryLost, match=r"cdcflow backfill public\.orders"):
+        log.check_reaches(table.id, after_cut=0, since=1)
+
+
+def test_a_segment_that_is_missing_between_two_others_stops(make_table: Callable[..., Table], hand_log: Any) -> None:
+    """A hole in the middle is damage, not retention."""
+    for key in (1, 2, 3):
+        hand_log.segment([(make_table(), "c", {"id": key})])
+    layout = Layout(hand_log.root)
+    shutil.rmtree(layout.segment(*layout.segment_offsets()[1]))
+    with pytest.raises(InvariantViolated, match="missing"):
+        sealed(hand_log.root)
+
+
+def test_only_files_behind_the_cut_are_read(make_table: Callable[..., Table], hand_log: Any) -> None:
+    """A merge costs what is new, not what the log holds."""
+    one, other = make_table("one"), make_table("other")
+    hand_log.segment([(one, "c", {"id": 1}), (other, "c", {"id": 1})])
+    hand_log.segment([(one, "c", {"id": 2})])
+    log = sealed(hand_log.root)
+    assert [f.file.first_offset for f in log.files(one.id, 1)] == [3]
+    assert log.files(other.id, 1) == []
+
+
+def test_a_shape_that_comes_back_is_the_newest(make_table: Callable[..., Table], hand_log: Any) -> None:
+    """A column that was added and dropped again: the shape in force is the first one, by its old number."""
+    narrow, wide = make_table(id="int64"), make_table(id="int64", x="int32")
+    for shape in (narrow, wide, narrow):
+        hand_log.segment([(shape, "c", {"id": 1})])
+    assert shapes_of(sealed(hand_log.root).files(narrow.id, 0)) == [wide, narrow]
+
+
+def test_a_file_that_spark_would_take_for_hidden_gets_a_name_it_reads(
+    make_table: Callable[..., Table], hand_log: Any, tmp_path: Path
+) -> None:
+    """A schema may be called _x; Spark reads no row of a file whose name begins so, and says nothing."""
+    table = make_table(schema="_x")
+    hand_log.segment([(table, "c", {"id": 1})])
+    (file,) = sealed(hand_log.root).files(table.id, 0)
+    assert Path(file.path).name.startswith("_")
+    seen = Path(visible(file, tmp_path).path)
+    assert not seen.name.startswith(("_", "."))
+    assert seen.read_bytes() == Path(file.path).read_bytes()
+
+
+def test_no_name_leaves_the_warehouse_or_meets_another() -> None:
+    """S11: names are the source's, paths are ours."""
+    names = ["..", ".", "a/b", "a", "_a", "a%2Fb", "a~2Fb", "~", "_cdcflow_cuts", "Ä"]
+    paths = [table_path(TableId(schema, name)) for schema in names for name in names]
+    assert len(set(paths)) == len(paths)
+    for path in paths:
+        schema, name = path.split("/")
+        assert not schema.startswith((".", "_"))
+        assert not name.startswith((".", "_"))
+
+
+def test_a_machine_without_the_jars_is_told_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's own message for that is a page of Java."""
+    monkeypatch.setenv("CDCFLOW_JARS", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"python -m cdcflow\.spark\.jars"):
+        jars.jars()
