@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+import numpy as np
 from tests.simulation.database import Database, Mark
 from tests.simulation.log import ModelLog
 from tests.simulation.transactions import Plain, Row, Transaction, position_of
@@ -37,6 +38,7 @@ from cdcflow.interleave.messages import (
     XidSnapshot,
 )
 from cdcflow.interleave.progress import Progress
+from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Epoch
 
 
@@ -51,6 +53,7 @@ class Faults:
     unchanged_as_null: bool = False
     acknowledges_cuts: bool = False
     skips_after_restart: int = 0
+    runs_over_running: bool = False
 
 
 @dataclass(slots=True)
@@ -83,9 +86,9 @@ class Capture:
         self.machine = self._faults.machine(
             epoch=Epoch(1 if self._faults.epoch_forgotten else self._epoch),
             checkpoint=checkpoint,
-            tables={t.id: t.shape for t in self._database.tables.values()},
+            tables={t.id: t.shape for t in self._database.tables.values() if t.id in self._database.published},
             limits=self._limits,
-            delivered=self._database.snapshot().hidden(self._log.delivered()),
+            delivered=self._unseen(progress),
             partial={
                 table: keys
                 for table, known in progress.tables.items()
@@ -102,6 +105,21 @@ class Capture:
         self._skip_more = max(0, self._faults.skips_after_restart) if self._skip_to else 0
         if self._faults.skips_after_restart < 0:
             self._skip_to -= 1
+
+    def _unseen(self, progress: Progress) -> Uint64s:
+        """Ids that a chunk must see although this epoch will not deliver them.
+
+        Those that the log has and that are not visible yet. And when a table is captured anew, all that are running
+        now: they may have written to it before it was published, and what they wrote then is never sent.
+        """
+        published, known = self._database.published, progress.tables
+        anew = any(t not in known or known[t].state == "forgotten" for t in published)
+        hidden = self._database.snapshot().hidden(self._log.delivered())
+        if not anew or self._faults.runs_over_running:
+            return hidden
+        self._database.heartbeat()
+        running = [xid & 0xFFFFFFFF for xid in self._database.snapshot().in_progress]
+        return np.concatenate([hidden, np.array(running, np.uint64)])
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -160,12 +178,11 @@ class Capture:
             self.feed(Committed(Plain(tuple(batch))))
 
     def _decoded(self, record: Transaction) -> Transaction:
-        if not self._faults.unchanged_as_null:
-            return record
-        rows = (
-            r._replace(values={**r.values, **dict.fromkeys(r.unchanged)}, unchanged=frozenset()) for r in record.rows
-        )
-        return record._replace(rows=tuple(rows))
+        rows = tuple(r for r in record.rows if r.published)
+        if self._faults.unchanged_as_null:
+            filled = (r._replace(values={**r.values, **dict.fromkeys(r.unchanged)}) for r in rows)
+            rows = tuple(r._replace(unchanged=frozenset()) for r in filled)
+        return record._replace(rows=rows)
 
     def answer(self) -> None:
         """One of the answers that are there reaches the machine."""

@@ -91,6 +91,7 @@ class Database:
         if rng.random() < 0.5:
             heap = self._new_table("heap", keyed=False)
             self.tables[heap.id] = heap
+        self.published = set(self.tables)
         self.first_rows: dict[TableId, list[Values]] = {
             t.id: [dict(v.values) for v in t.versions] for t in self.tables.values()
         }
@@ -328,8 +329,16 @@ class Database:
 
     # ── what the capture asks ───────────────────────────────────────────────────────────────────────────────
 
-    def write_mark(self, token: Token) -> None:
+    def publish(self, table: TableId, *, published: bool) -> None:
+        """What is written from now on is sent, or not. A transaction under way keeps what it has written so far."""
+        (self.published.add if published else self.published.discard)(table)
+
+    def heartbeat(self) -> None:
+        """A transaction without rows: every id before it is below the next snapshot's xmax."""
         self._completed = max(self._completed, self._take_xid())
+
+    def write_mark(self, token: Token) -> None:
+        self.heartbeat()
         self.wal.append(Mark(token))
         self.flush()
 
@@ -387,7 +396,7 @@ class Database:
         return any(table.id in t.tables for t in self.open.values() if t is not besides)
 
     def _log(self, txn: Open, row: Row, key: object) -> None:
-        txn.rows.append(row)
+        txn.rows.append(row if row.table in self.published else row._replace(published=False))
         txn.tables.add(row.table)
         if key is not None:
             txn.keys.add((row.table, key))

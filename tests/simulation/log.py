@@ -35,7 +35,8 @@ class Violation(Exception):
 class AtCut:
     """What the log was at one cut: how long, what it folds to, and what the source was at that position.
 
-    `complete` are the tables whose backfill was done once; `generations` the last one that was swept.
+    `incomplete` are the tables whose backfill was never done, `stale` those that were not captured for a while and
+    were not read anew since; `generations` the last one that was swept.
     """
 
     checkpoint: Checkpoint
@@ -45,6 +46,7 @@ class AtCut:
     truth: Mapping[TableId, Truth]
     generations: Mapping[TableId, int]
     incomplete: frozenset[TableId]
+    stale: frozenset[TableId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ class ModelLog:
             raise Violation(f"I6: cut position goes back from {before.lsn} to {lsn}")
         logged = [_told(t) for e in entries if not e.run.read for t in e.run.items if t.rows]
         wal = self._database.wal[before.lsn : lsn]
-        committed = [_told(t) for t in wal if isinstance(t, Transaction) and t.rows]
+        committed = [_told(t) for t in wal if isinstance(t, Transaction) and any(r.published for r in t.rows)]
         if logged != committed:
             lsns = [t[0] for t in logged], [t[0] for t in committed]
             raise Violation(f"I1: log has {lsns[0]} where the source committed {lsns[1]}")
@@ -166,19 +168,25 @@ class ModelLog:
                 for row in record.rows:
                     truth[row.table] = self._advanced(truth[row.table], row)
         folded, generations, incomplete = dict(before.folded), dict(before.generations), set(before.incomplete)
-        touched = set(changes)
+        touched, stale = set(changes), set(before.stale)
         for table, found in changes.items():
             keyed = self._database.tables[table].keyed
             folded[table] = fold(folded[table], found, ("id",) if keyed else ("a", "b"), keyed=keyed)
-        for table, known in Progress.from_json(checkpoint.progress).tables.items():
+        progress = Progress.from_json(checkpoint.progress).tables
+        stale |= self._database.tables.keys() - progress.keys()
+        for table, known in progress.items():
+            if known.state == "forgotten":
+                stale.add(table)
             if known.state == "done" and known.generation > generations.get(table, 0):
                 folded[table] = swept(folded[table], known.since)
                 generations[table] = known.generation
                 incomplete.discard(table)
+                stale.discard(table)
                 touched.add(table)
-        for table in touched:
+        for table in touched - stale:
             self._judge_table(table, folded[table], truth[table], complete=table not in incomplete)
-        return AtCut(checkpoint, len(self.entries), lsn, folded, truth, generations, frozenset(incomplete))
+        left = frozenset(incomplete), frozenset(stale)
+        return AtCut(checkpoint, len(self.entries), lsn, folded, truth, generations, *left)
 
     def _advanced(self, truth: Truth, row: Row) -> Truth:
         keyed = self._database.tables[row.table].keyed
@@ -217,7 +225,7 @@ class ModelLog:
 
 def _told(transaction: Transaction) -> tuple[object, ...]:
     """What the order is judged by. Values are not in it: those are the fold's to judge."""
-    rows = [(r.table, r.op, r.values.get("id")) for r in transaction.rows]
+    rows = [(r.table, r.op, r.values.get("id")) for r in transaction.rows if r.published]
     return transaction.lsn, transaction.xid, rows
 
 

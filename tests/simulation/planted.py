@@ -111,6 +111,14 @@ class DeliveredForgottenAtWindow(Interleave):
         self._delivered = Delivered(self._delivered.ids()[:0], 1_000)
 
 
+class PlansAtOnce(Interleave):
+    """Plans a table that is captured anew while changes from before may still be on their way."""
+
+    def _open_window(self) -> None:
+        self._caught_up = True
+        super()._open_window()
+
+
 PLANTED: dict[str, Faults] = {
     "no visibility check": Faults(machine=NoVisibilityCheck),
     "token without epoch": Faults(epoch_forgotten=True),
@@ -131,6 +139,8 @@ MORE: dict[str, Faults] = {
     "whole chunk placed at low": Faults(patch=(Window, "place", at_low("whole"))),
     "key change replayed over a later row": Faults(patch=(Window, "place", at_low("range", "keys"))),
     "ids of a window forgotten": Faults(machine=DeliveredForgottenAtWindow),
+    "table captured anew before the log caught up": Faults(machine=PlansAtOnce),
+    "table captured anew over running transactions": Faults(runs_over_running=True),
 }
 """More that the simulation finds."""
 

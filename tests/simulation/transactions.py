@@ -52,7 +52,8 @@ class Keys(KeySet):
 
 
 class Row(NamedTuple):
-    """One row of a transaction. `values` are those that were sent; `full` is the whole new row, for the truth."""
+    """One row of a transaction. `values` are those that are sent, if it is `published`; `full` is the whole new row,
+    for the truth."""
 
     table: TableId
     shape: Shape
@@ -61,6 +62,7 @@ class Row(NamedTuple):
     unchanged: frozenset[str] = frozenset()
     before: dict[str, object] | None = None
     full: dict[str, object] | None = None
+    published: bool = True
 
 
 class Transaction(NamedTuple):

@@ -17,6 +17,7 @@ from tests.simulation.transactions import Keys
 from cdcflow.errors import InvariantViolated
 from cdcflow.interleave.machine import Limits
 from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, ReadChunk, Resume
+from cdcflow.model.table import TableId
 
 SETTLE_ROUNDS = 600
 
@@ -88,6 +89,7 @@ class World:
             (self._truncate, 0.4 * hostile),
             (self.database.rewrite, 0.2 * hostile),
             (self.database.add_column, 0.2 * hostile),
+            (self._capture_others, 0.2 * hostile),
             (self._crash_capture, 0.3 * rng.choice([0, 1, 3])),
             (self._crash_server, 0.2 * rng.choice([0, 1, 3])),
         ]
@@ -104,6 +106,8 @@ class World:
             if txn.lsn is None:
                 self.database.rollback(txn)
         self.capture.feed(Adjust(next(iter(self.database.tables)), priority=1, rows_per_second_max=0))
+        for table in sorted(self.database.tables.keys() - self.database.published):
+            self._publish(table, published=True)
         self._failing = 0.0
         for _ in range(SETTLE_ROUNDS):
             self._order_what_is_left()
@@ -135,7 +139,12 @@ class World:
     def _at_rest(self) -> bool:
         last = self.log.cuts[-1]
         done = all(p.state == "done" for p in self.capture.machine.progress.tables.values())
-        return done and not last.incomplete and last.lsn >= len(self.database.wal) and self.log.acknowledged == last.lsn
+        return (
+            done
+            and not (last.incomplete or last.stale)
+            and last.lsn >= len(self.database.wal)
+            and self.log.acknowledged == last.lsn
+        )
 
     # ── what may happen ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -220,6 +229,21 @@ class World:
         order = self.rng.choice([orders[0], *orders])
         self.counts[f"ordered {type(order).__name__.lower()}"] += 1
         self.capture.feed(order)
+
+    def _capture_others(self) -> None:
+        """Take a table out of what is captured, or in again, and start anew with that (O05)."""
+        table = self.rng.choice(list(self.database.tables))
+        published = table not in self.database.published
+        if published or len(self.database.published) > 1:
+            self.counts["tables captured again" if published else "tables no longer captured"] += 1
+            self._publish(table, published=published)
+
+    def _publish(self, table: TableId, *, published: bool) -> None:
+        self.database.publish(table, published=published)
+        self.capture.start()
+        # What became of the table is durable before anything else may happen to it.
+        self.capture.tick()
+        self.log.sync()
 
     def _crash_capture(self) -> None:
         self.counts["crashes"] += 1

@@ -135,6 +135,8 @@ class Interleave:
         self._delivered = Delivered(delivered, limits.delivered_max)
         self._window: Window | None = None
         self._windows = 0
+        self._caught_up = epoch == 1
+        self._mark_not_before_us = 0
         self._now_us = 0
         self._asks: list[Effect] = []
         stored = Progress.from_json(checkpoint.progress)
@@ -247,9 +249,12 @@ class Interleave:
         if window.before is not None:
             raise InvariantViolated(f"mark {seen.token} came back twice")
         self._pass(seen.position)
+        self._caught_up = True
         window.before = self._delivered.ids()
         for table in sorted(window.reads):
             self._check_fence(window, table)
+        if not window.chunks and self._window is window:
+            self._close_window()
 
     def _high_seen(self, window: Window, seen: MarkSeen) -> None:
         if window.before is None or not window.high_asked:
@@ -286,10 +291,17 @@ class Interleave:
     # ── the window ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _open_window(self) -> None:
-        """Plan the tables whose turn it is, and open a window for the chunks of those that have a plan."""
+        """Plan the tables whose turn it is, and open a window for the chunks of those that have a plan.
+
+        A table that was not captured for a while, or is another one of the same name now, may have changes from before
+        that on their way. They must get offsets below the new `since`, or what they touch outlives the sweep. So no
+        table is planned before a mark of this epoch has come back; where no window brings one, a window without
+        chunks does. In the very first epoch there is no before.
+        """
         low, high = (token(self._epoch, self._windows + 1, end) for end in ("low", "high"))
         chunks: dict[TableId, Chunk] = {}
         turns = 0
+        behind = False
         for table in self._backlog.turns(self._now_us):
             if self._backlog.is_read(table):
                 self._stop(table, "done")
@@ -299,9 +311,11 @@ class Interleave:
             turns += 1
             if (chunk := self._backlog.chunk(table, low)) is not None:
                 chunks[table] = chunk
+            elif not self._caught_up:
+                behind = True
             elif (plan := self._backlog.plan(table, self._tail.next_offset)) is not None:
                 self._asks.append(plan)
-        if chunks:
+        if chunks or (behind and self._mark_not_before_us <= self._now_us):
             self._windows += 1
             self._window = Window(self._windows, low, high, chunks)
             self._asks.append(WriteMark(low))
@@ -409,6 +423,9 @@ class Interleave:
         if failed.table is None:
             for table in sorted(inside):
                 self._give_up(table, failed.reason)
+            if self._window is not None and not inside:
+                self._mark_not_before_us = self._now_us + self._limits.retry_pause_us
+                self._close_window()
             return
         known = self._backlog.get(failed.table)
         if known is None or not known.active:
