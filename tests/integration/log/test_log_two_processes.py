@@ -188,7 +188,8 @@ def test_killed_writer_keeps_every_promise(tmp_path: Path) -> None:
                     case ["cutting", cut]:
                         cutting = int(cut)
             child.send_signal(signal.SIGKILL)
-            rest = child.communicate()[0].split()
+            assert child.stdout is not None
+            rest = child.stdout.read().split()  # not communicate(), which passes over what was read ahead
             acknowledged = max([acknowledged, *(int(n) for w, n in pairwise(rest) if w[0] == "a")])
             cutting = max([cutting, *(int(n) for w, n in pairwise(rest) if w[0] == "c")])
         log = FileLog.open(root, IDENTITY)
