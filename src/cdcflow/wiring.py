@@ -39,8 +39,8 @@ def capture(
     have a hole; all tables are read anew then.
     """
 
-    def open_log(identity: SourceIdentity) -> FileLog:
-        return FileLog.open(config.log.path, identity, config.log.seal)
+    def open_log(identity: SourceIdentity, accept_timeline: bool) -> FileLog:
+        return FileLog.open(config.log.path, identity, config.log.seal, accept_timeline=accept_timeline)
 
     return Capture(
         open_source=lambda: open_source(config),

@@ -42,7 +42,7 @@ class Capture:
         self,
         *,
         open_source: Callable[[], Source],
-        open_log: Callable[[SourceIdentity], OpenedLog],
+        open_log: Callable[[SourceIdentity, bool], OpenedLog],
         limits: Limits,
         orders: Orders,
         pace: Pace,
@@ -99,7 +99,7 @@ class Capture:
         self._began = time.monotonic()
         source = self._open_source()
         try:
-            log = self._open_log(source.identity())
+            log = self._open_log(source.identity(), self._orders.accept_history_loss)
             try:
                 self._run_on(source, log)
             finally:
