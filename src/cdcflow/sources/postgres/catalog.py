@@ -550,9 +550,8 @@ def _type_texts(connection: Connection, columns: Sequence[RelationColumn]) -> li
 def placed(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -> list[int]:
     """The column numbers of a message's columns, which come in the order of their numbers.
 
-    Where names and types agree that is a look-up. Else the best assignment that keeps the order: the same name and
-    type, the same name retyped, a dropped column's place, a column of the same type under a new name. What finds no
-    place gets a number that no column has.
+    Where names and types agree that is a look-up. Else what is most alike is put together: the same name and type, the
+    same name retyped, a dropped column's place, a new name. What finds no place gets a number that no column has.
     """
     present = {(a.name, a.type_oid): a.number for a in attributes if not a.dropped}
     numbers = [present.get((c.name, c.type_oid), 0) for c in columns]
@@ -562,25 +561,34 @@ def placed(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -
 
 
 def _assigned(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -> list[int]:
-    width = len(attributes)
-    scores = [[0] * (width + 1)]
-    for column in columns:
-        above, row = scores[-1], [0]
+    """The best assignment that keeps the order, by dynamic programming over both lists.
+
+    Numbers are given in the order in which columns are made. So a column that still exists was there already when one
+    with a higher number was: passing it over costs more than any likeness gives.
+    """
+    last = len(columns)
+    scores = [[0] * (len(attributes) + 1) for _ in range(last + 1)]
+    for i in range(last + 1):
         for j, attribute in enumerate(attributes, 1):
-            likeness = _likeness(column, attribute)
-            row.append(max(above[j], row[j - 1], above[j - 1] + likeness if likeness else 0))
-        scores.append(row)
-    numbers = [UNKNOWN_NUMBER + i for i in range(len(columns))]
-    i, j = len(columns), width
+            cost = 0 if i == last or attribute.dropped or attribute.generated else _PASSED_OVER
+            scores[i][j] = scores[i][j - 1] - cost
+            if i:
+                matched = scores[i - 1][j - 1] + _likeness(columns[i - 1], attribute)
+                scores[i][j] = max(scores[i][j], scores[i - 1][j], matched)
+    numbers = [UNKNOWN_NUMBER + i for i in range(last)]
+    i, j = last, len(attributes)
     while i and j:
-        if scores[i][j] == scores[i][j - 1]:
-            j -= 1
+        if scores[i][j] == scores[i - 1][j - 1] + _likeness(columns[i - 1], attributes[j - 1]):
+            i, j = i - 1, j - 1
+            numbers[i] = attributes[j].number
         elif scores[i][j] == scores[i - 1][j]:
             i -= 1
         else:
-            i, j = i - 1, j - 1
-            numbers[i] = attributes[j].number
+            j -= 1
     return numbers
+
+
+_PASSED_OVER = 100
 
 
 def _likeness(column: RelationColumn, attribute: Attribute) -> int:
@@ -588,4 +596,4 @@ def _likeness(column: RelationColumn, attribute: Attribute) -> int:
         return 3
     if attribute.name == column.name:
         return 8 if attribute.type_oid == column.type_oid else 6
-    return 2 if attribute.type_oid == column.type_oid else 0
+    return 2 if attribute.type_oid == column.type_oid else 1
