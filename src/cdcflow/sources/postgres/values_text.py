@@ -73,7 +73,7 @@ def decimal(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: W
     special = nan | up | down
     odd = bool(special.any())
     try:
-        plain = (cells.without(special) if odd else cells).binary().cast(pa.string()).cast(arrow)
+        plain = (cells.without(special) if odd else cells).binary().view(pa.string()).cast(arrow)
         too_long: list[Unholdable] = []
     except pa.ArrowInvalid:
         plain = pa.nulls(len(cells), arrow)
@@ -300,7 +300,7 @@ def _microseconds(parts: dict[str, Int64s]) -> tuple[Int64s, Bools]:
 def _cast(strings: pa.Array, arrow: pa.DataType, where: Where, expected: str) -> pa.Array:
     try:
         if strings.type == pa.binary():
-            strings = strings.cast(pa.string())
+            strings = strings.view(pa.string())  # not looked at as UTF-8: what is no digit is refused anyway
         return strings.cast(arrow)
     except pa.ArrowInvalid:
         raise unreadable(where, expected) from None
