@@ -154,6 +154,16 @@ class Bank:
         if failed:
             raise failed[0]
 
+    def capture_to_its_end(self) -> None:
+        """A capture that is expected to stop by itself, in this thread; told to stop when it does not."""
+        capture = wiring.capture(load(self.config_path))
+        patience = threading.Timer(WAIT_S, capture.stop)
+        patience.start()
+        try:
+            capture.run()
+        finally:
+            patience.cancel()
+
     def wait_until(self, holds: Callable[[], bool], what: str, alive: subprocess.Popen[bytes] | None = None) -> None:
         deadline = time.monotonic() + WAIT_S
         while not holds():
