@@ -59,7 +59,7 @@ demo: setup ## capture a busy PostgreSQL into Delta tables, kill the daemon on t
 
 .PHONY: test
 test: setup lint ## lint, types, floors and every test, with real servers (what CI runs)
-	@$(BIN)/python -m pytest $(PYTEST)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(PYTEST)
 
 .PHONY: lint
 lint: $(INSTALLED) ## format, lint, types, import floors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,20 @@ from cdcflow.testing.postgres import Database, PostgresServer, binaries
 
 _numbers = itertools.count(1)
 _INSTALLED = binaries()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two processes share the tests: a file's stay together, and all of Spark's, which then start it once.
+
+    The daemon's tests stand alone: each is long, and needs nothing of the one before it.
+    """
+    here = Path(__file__).parent
+    for item in items:
+        place = item.path.relative_to(here)
+        if "spark" in place.parts:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif "daemon" not in place.parts:
+            item.add_marker(pytest.mark.xdist_group(str(place)))
 
 
 @pytest.fixture(scope="session", params=sorted(_INSTALLED), ids=str)
