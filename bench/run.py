@@ -107,8 +107,8 @@ def recvlogical(server: PostgresServer, slot: str, publication: str, lsn: str) -
         begun = time.perf_counter()
         subprocess.run(
             [
-                server.bin_directory / "pg_recvlogical", "-d", server.url(), "-S", "bench_copy", "--start", "-f", "/dev/null",
-                "-o", "proto_version=4", "-o", f"publication_names={publication}", "-o", "binary=true",
+                server.bin_directory / "pg_recvlogical", "-d", server.url(), "-S", "bench_copy", "--start",
+                "-f", "/dev/null", "-o", "proto_version=4", "-o", f"publication_names={publication}", "-o", "binary=true",
                 "-o", "messages=true", "-E", lsn, "--no-loop",
             ],
             check=True,

@@ -83,13 +83,13 @@ class World:
             (self._tick, rng.choice([3, 10])),
             (self.log.sync, rng.choice([1, 5])),
             (self._acknowledge, rng.choice([1, 5])),
-            (self._spite, rng.choice([0, 0, 10])),
+            (self._spite, rng.choice([0, 8, 25])),
             (self._again, 0.3 * rng.choice([0, 1, 4])),
             (self._order, 0.4 * hostile),
             (self._truncate, 0.4 * hostile),
             (self.database.rewrite, 0.2 * hostile),
             (self.database.add_column, 0.2 * hostile),
-            (self._capture_others, 0.2 * hostile),
+            (self._capture_others, rng.choice([0, 0, 1, 3])),
             (self._crash_capture, 0.3 * rng.choice([0, 1, 3])),
             (self._crash_server, 0.2 * rng.choice([0, 1, 3])),
         ]
@@ -212,7 +212,7 @@ class World:
         if wanted:
             chunk = self.rng.choice(wanted)
             keys = chunk.keys.plain if isinstance(chunk.keys, Keys) else ()
-            self.database.move_a_key(chunk.table, keys, again=self.rng.random() < 0.5)
+            self.database.move_a_key(chunk.table, keys, again=not keys or self.rng.random() < 0.3)
             self.database.flush()
             for txn in self.database.showable():
                 self.database.show(txn)
@@ -232,8 +232,9 @@ class World:
 
     def _capture_others(self) -> None:
         """Take a table out of what is captured, or in again, and start anew with that (O05)."""
-        table = self.rng.choice(list(self.database.tables))
-        published = table not in self.database.published
+        missing = sorted(self.database.tables.keys() - self.database.published)
+        table = self.rng.choice(missing or sorted(self.database.tables))
+        published = table in missing
         if published or len(self.database.published) > 1:
             self.counts["tables captured again" if published else "tables no longer captured"] += 1
             self._publish(table, published=published)

@@ -12,13 +12,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from cdcflow.sources.postgres.chunks import PostgresChunks
-
 from cdcflow import wiring
 from cdcflow.config import load
 from cdcflow.interleave.machine import Interleave
 from cdcflow.model.change import Kind
 from cdcflow.sinks.files import FileLog
+from cdcflow.sources.postgres.chunks import PostgresChunks
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
 from cdcflow.sources.postgres.stream import PostgresStream
 

@@ -344,7 +344,7 @@ class PostgresServer:
 
     def _reload(self) -> None:
         """SIGHUP, and wait until the postmaster says that it came: sessions that begin now obey the new files."""
-        assert self._process is not None  # noqa: S101  reload is for a running server
+        assert self._process is not None
         heard = self.log.read_text(errors="replace").count("received SIGHUP")
         self._process.send_signal(signal.SIGHUP)
         deadline = time.monotonic() + 30
@@ -372,7 +372,7 @@ class PostgresServer:
             self._watcher = None
 
     def _wait_until_ready(self) -> None:
-        assert self._process is not None  # noqa: S101  just started
+        assert self._process is not None
         deadline = time.monotonic() + 60
         status = self.data / "postmaster.pid"
         while time.monotonic() < deadline:
@@ -390,7 +390,7 @@ class PostgresServer:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
 
     def _children(self) -> Sequence[int]:
-        assert self._process is not None  # noqa: S101  a running server
+        assert self._process is not None
         pid = self._process.pid
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
         return [int(child) for child in text.split()]

@@ -10,7 +10,6 @@ behind as a killed process leaves it.
 
 from __future__ import annotations
 
-# ruff: noqa: S101 - a suite of tests, although it lives in the package
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -67,9 +67,7 @@ def rows_of_run(run: Run, table: TableId) -> list[Row]:
     for batch in run.batches:
         if batch.table.id == table:
             rows: list[dict[str, Any]] = batch.rows.to_pylist()
-            placed += [
-                (int(i), (r[OP], r["id"], r["name"])) for i, r in zip(batch.index.tolist(), rows, strict=True)
-            ]
+            placed += [(int(i), (r[OP], r["id"], r["name"])) for i, r in zip(batch.index.tolist(), rows, strict=True)]
     return [row for _, row in sorted(placed, key=lambda pair: pair[0])]
 
 

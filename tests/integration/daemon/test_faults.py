@@ -6,6 +6,7 @@ import errno
 import signal
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -169,8 +170,7 @@ def test_memory_does_not_grow_with_the_transaction(bank: Bank) -> None:
     peaks, rows_before = [], rows_of(bank)
     for rows in (50_000, 1_000_000):
         bank.database.execute(f"INSERT INTO entries (account, amount) SELECT i, 1 FROM generate_series(1, {rows}) i")
-        fence = bank.fence()
-        bank.wait_until(lambda fence=fence: bank.has_reached(fence), f"{rows} rows", daemon)
+        bank.wait_until(partial(bank.has_reached, bank.fence()), f"{rows} rows", daemon)
         peaks.append(peak_rss_mib(daemon.pid))
     print(f"peak RSS after 50,000 and 1,000,000 rows in one transaction: {peaks[0]:.0f} and {peaks[1]:.0f} MiB")
     bank.catch_up_and_stop(daemon)
