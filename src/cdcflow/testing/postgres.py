@@ -118,6 +118,10 @@ class _Templates:
             self._made[bin_directory] = (reachable, place / "data")
         return self._made[bin_directory]
 
+    def places(self) -> list[Path]:
+        """What is to be removed when this process is gone."""
+        return [] if self._root is None else [self._root]
+
     def _reachable(self, bin_directory: Path, user: _User, place: Path) -> Path:
         try:
             subprocess.run(  # noqa: S603  fixed program, no shell
@@ -354,7 +358,8 @@ class PostgresServer:
             time.sleep(0.005)
 
     def _watch(self, pid: int) -> None:
-        remove = f"; rm -rf '{self.directory}'" if self._temporary else ""
+        left = [*([self.directory] if self._temporary else []), *_TEMPLATES.places()]
+        remove = "".join(f"; rm -rf '{path}'" for path in left)
         self._watcher = subprocess.Popen(  # noqa: S603  fixed program
             ["/bin/sh", "-c", f'read -r word; [ -n "$word" ] || {{ kill -QUIT {pid}; sleep 2{remove}; }}'],
             stdin=subprocess.PIPE,
