@@ -5,20 +5,29 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 
+PIPE_WIDTH = 200
+"""Where no terminal says how wide it is: wide enough that no line of a table is folded."""
+
+
 def stdout() -> Console:
-    """Made anew at each use: tests and `--json` replace sys.stdout."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+    """Made anew at each use: tests replace sys.stdout."""
+    return _console(sys.stdout)
 
 
 def stderr() -> Console:
-    return Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+    return _console(sys.stderr)
+
+
+def _console(file: TextIO) -> Console:
+    is_terminal = file.isatty()
+    return Console(file=file, highlight=False, soft_wrap=not is_terminal, width=None if is_terminal else PIPE_WIDTH)
 
 
 def print_json(value: object) -> None:

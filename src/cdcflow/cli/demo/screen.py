@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
@@ -22,7 +21,7 @@ class Screen:
     """Steps that were done, the one that is going on, and the daemon's newest status. Safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._console = Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+        self._console = output.stdout()
         self._live = Live(console=self._console, refresh_per_second=5, transient=True)
         self._lock = threading.Lock()
         self._began = time.monotonic()
@@ -89,7 +88,7 @@ class Screen:
         status = self._status
         written = f"writer {output.number(sum(self._writer.values()))} transactions"
         if not status:
-            return f"{written} | no daemon runs"
+            return f"{written} | the daemon is starting"
         events: Mapping[str, int] = status.get("events") or {}
         parts = [
             written,
