@@ -108,8 +108,8 @@ def recvlogical(server: PostgresServer, slot: str, publication: str, lsn: str) -
         subprocess.run(
             [
                 server.bin_directory / "pg_recvlogical", "-d", server.url(), "-S", "bench_copy", "--start",
-                "-f", "/dev/null", "-o", "proto_version=4", "-o", f"publication_names={publication}", "-o", "binary=true",
-                "-o", "messages=true", "-E", lsn, "--no-loop",
+                "-f", "/dev/null", "-o", "proto_version=4", "-o", f"publication_names={publication}",
+                "-o", "binary=true", "-o", "messages=true", "-E", lsn, "--no-loop",
             ],
             check=True,
         )  # fmt: skip
