@@ -6,7 +6,9 @@ SHELL := /bin/bash
 .ONESHELL:
 .DELETE_ON_ERROR:
 
-PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(shell command -v $(p) 2>/dev/null)))
+# The first one that runs and is new enough: a name on PATH may be a version manager's empty promise.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -21,8 +23,8 @@ help: ## this list
 
 .PHONY: python java
 python:
-	@if [ -z "$(PYTHON)" ] || ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-		echo "cdcflow needs Python 3.11 or newer; found: $$("$(PYTHON)" --version 2>&1 || echo none). Set PYTHON=/path/to/python3.11" >&2
+	@if [ -z "$(PYTHON)" ] || ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+		echo "cdcflow needs Python 3.11 or newer. Install one, or say make PYTHON=/path/to/python3.11" >&2
 		exit 1
 	fi
 
