@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-
 PIPE_WIDTH = 200
 """Where no terminal says how wide it is: wide enough that no line of a table is folded."""
 
