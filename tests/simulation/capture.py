@@ -109,11 +109,13 @@ class Capture:
     def _unseen(self, progress: Progress) -> Uint64s:
         """Ids that a chunk must see although this epoch will not deliver them.
 
-        Those that the log has and that are not visible yet. And when a table is captured anew, all that are running
-        now: they may have written to it before it was published, and what they wrote then is never sent.
+        Those that the log has and that are not visible yet. And while no chunk of a table is in the log since it is
+        captured, all that are running now: they may have written to it before it was published, and what they wrote
+        then is never sent.
         """
-        published, known = self._database.published, progress.tables
-        anew = any(t not in known or known[t].state == "forgotten" for t in published)
+        known = progress.tables
+        captured = (known.get(table) for table in self._database.published)
+        anew = any(p is None or p.state == "forgotten" or (p.active and not p.chunks) for p in captured)
         hidden = self._database.snapshot().hidden(self._log.delivered())
         if not anew or self._faults.runs_over_running:
             return hidden

@@ -294,9 +294,8 @@ class Backlog:
     # ── people ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin_generation(self, table: TableId, next_offset: Offset) -> None:
-        known = self.get(table) or TableProgress("cancelled", 0, Offset(0))
         self._work[table] = Work(self._limits.keys_per_chunk)
-        self._set(table, _next_generation(known, next_offset))
+        self._set(table, _next_generation(self.progress.tables[table], next_offset))
 
     def pause(self, table: TableId) -> None:
         self._set(table, replace(self.progress.tables[table], state="paused"))

@@ -442,9 +442,8 @@ class Interleave:
     def _order(self, order: Backfill | Pause | Resume | Cancel | Adjust | Forget, table: TableId) -> None:
         """What people want of one table. An order that does not fit its state is ignored, and said so."""
         match order, self._backlog.get(table):
-            case Backfill(), known if known is None or known.state != "forgotten":
-                if known is not None:
-                    self._leave_window(table)
+            case Backfill(), TableProgress(state=state) if state != "forgotten":
+                self._leave_window(table)
                 self._backlog.begin_generation(table, self._tail.next_offset)
             case Pause(), TableProgress(state="waiting" | "reading"):
                 self._leave_window(table)
@@ -458,8 +457,8 @@ class Interleave:
             case Adjust(), TableProgress():
                 self._backlog.adjust(order)
             case _, known:
-                name, state = type(order).__name__.lower(), "unknown" if known is None else known.state
-                self._tell("order ignored", order=name, table=str(table), state=state)
+                found = "unknown" if known is None else known.state
+                self._tell("order ignored", order=type(order).__name__.lower(), table=str(table), state=found)
 
     # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────
 
