@@ -12,14 +12,15 @@ import structlog
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 
+_STAMP = structlog.processors.TimeStamper(fmt="iso", utc=True, key="time")
+
 
 def event_lines(*, as_json: bool, file: TextIO | None = None) -> OnEvent:
     """A function that writes one event as one line to `file` (None: stdout). Safe to call from any thread."""
     render = structlog.processors.JSONRenderer() if as_json else _line
-    stamp = structlog.processors.TimeStamper(fmt="iso", utc=True, key="time")
     logger = structlog.wrap_logger(
         structlog.WriteLogger(file or sys.stdout),
-        processors=[stamp, render],
+        processors=[_STAMP, render],
         wrapper_class=structlog.BoundLogger,
     )
 
@@ -29,6 +30,11 @@ def event_lines(*, as_json: bool, file: TextIO | None = None) -> OnEvent:
             logger.info(event, **fields)
 
     return tell
+
+
+def send_structlog_to(file: TextIO) -> None:
+    """What libraries of ours log through structlog goes to `file` from now on, as the same plain lines."""
+    structlog.configure(processors=[_STAMP, _line], logger_factory=structlog.WriteLoggerFactory(file))
 
 
 def _line(logger: object, method: str, event: MutableMapping[str, Any]) -> str:

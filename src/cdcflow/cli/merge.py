@@ -12,10 +12,10 @@ from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
-import structlog
 import typer
 
 from cdcflow.cli import output
+from cdcflow.cli.events import send_structlog_to
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable
@@ -48,7 +48,7 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
     """A function that merges once; Spark is imported and started here."""
     from cdcflow.spark.session import session
 
-    structlog.configure(logger_factory=structlog.WriteLoggerFactory(sys.stderr))  # stdout is for the report
+    send_structlog_to(sys.stderr)  # stdout is for the report
     spark = session(name="cdcflow merge")
     from cdcflow.spark.job import merge as job
 

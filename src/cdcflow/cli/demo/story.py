@@ -24,6 +24,7 @@ import structlog
 
 from cdcflow.cli.demo import flights, proof
 from cdcflow.cli.demo.screen import Screen
+from cdcflow.cli.events import send_structlog_to
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SourceUnavailable
 from cdcflow.service.control import ask
 
@@ -84,7 +85,7 @@ class Story:
         """Play all acts. Whatever goes wrong ends up in the outcome's failures; nothing is left running."""
         began = time.monotonic()
         with (self._directory / "merge.log").open("a") as log:
-            structlog.configure(logger_factory=structlog.WriteLoggerFactory(log))
+            send_structlog_to(log)
             try:
                 self._play()
             except (CdcflowError, Unexpected) as error:
