@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OnEdit = Literal["warn", "stop"]
+
+TABLES_AT_ONCE = 3
+"""Much of a small merge is planning and commits on the driver, one thread's work: three tables keep two cores busy."""
 
 _log = structlog.get_logger()
 
@@ -144,22 +148,25 @@ class _Run:
                 remedy=f"name one of: {', '.join(sorted(known))}",
             )
         chosen = [known[n] for n in sorted(known) if wanted is None or n in wanted]
-        return tuple(self._table(table) for table in chosen)
+        with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+            return tuple(pool.map(self._table, chosen))
 
     def _table(self, table: TableId) -> TableReport:
         began = time.monotonic()
         path = table_path(table)
-        before = snapshot(self._spark, self._warehouse.resolve() / path)
+        # A session of its own: what marks a commit as ours is a session's setting (see `delta.committing`).
+        spark = self._spark.newSession()
+        before = snapshot(spark, self._warehouse.resolve() / path)
         start = self._position(table, before)
         files = self._log.files(table, start)
         if start < self._cut:
             self._log.check_reaches(table, start, self._backfill_number(table, "since"))
-        edits = self._edits(table, before)
+        edits = self._edits(spark, table, before)
         if files:
-            _TableMerge(self, table, before, files).run()
+            _TableMerge(self, spark, table, before, files).run()
         elif before is not None and self._sweep_due(table):
-            _TableMerge(self, table, before, files).sweep()
-        after = snapshot(self._spark, self._warehouse.resolve() / path)
+            _TableMerge(self, spark, table, before, files).sweep()
+        after = snapshot(spark, self._warehouse.resolve() / path)
         if after is None:
             raise InvariantViolated(f"merging {table}: no table came of {len(files)} files of the log")
         report = TableReport(
@@ -259,11 +266,11 @@ class _Run:
     def _source(self, table: TableId) -> dict[str, str]:
         return {"log": self._log.log_id, "schema": table.schema, "name": table.name}
 
-    def _edits(self, table: TableId, before: Snapshot | None) -> list[str]:
+    def _edits(self, spark: SparkSession, table: TableId, before: Snapshot | None) -> list[str]:
         entry = self._entry(table)
         if before is None or entry is None or before.version == entry.version:
             return []
-        found = edits_since(self._spark, delta_sql(self._warehouse, entry.path), entry.version)
+        found = edits_since(spark, delta_sql(self._warehouse, entry.path), entry.version)
         if found and self._on_edit == "stop":
             raise ConfigurationError(
                 f"merging into {table}: somebody else changed its rows ({', '.join(found)})",
@@ -292,9 +299,11 @@ class _Run:
 class _TableMerge:
     """One table, one range."""
 
-    def __init__(self, run: _Run, table: TableId, before: Snapshot | None, files: list[InputFile]) -> None:
+    def __init__(
+        self, run: _Run, spark: SparkSession, table: TableId, before: Snapshot | None, files: list[InputFile]
+    ) -> None:
         self._run = run
-        self._spark = run._spark
+        self._spark = spark
         self._table = table
         self._files = files
         self._before = before

@@ -38,7 +38,7 @@ FLIGHTS = "public.flights"
 BACKFILL_S = 9.0
 """How long the backfill of the flights is stretched to (by its rate limit), so that one can watch it and kill it."""
 KILL_AT = 0.3
-WRITES_PER_SECOND = 100.0
+WRITES_PER_SECOND = 40.0
 # A demo's Java lives for two minutes: compiling it quickly is worth more than compiling it well.
 QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 PATIENCE_S = 120.0
