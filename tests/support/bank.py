@@ -45,7 +45,7 @@ WAIT_S = 60.0
 class Bank:
     """The source: a database with three tables, and a writer that keeps changing them until it is told to stop."""
 
-    def __init__(self, database: Database, folder: Path) -> None:
+    def __init__(self, database: Database, folder: Path, *, create: bool = True) -> None:
         self.database = database
         self.folder = folder
         self.log = folder / "log"
@@ -53,8 +53,9 @@ class Bank:
         self.transactions = 0
         self._stop = threading.Event()
         self._writer: threading.Thread | None = None
-        with database.connect(autocommit=True) as conn:
-            conn.execute(SCHEMA)
+        if create:
+            with database.connect(autocommit=True) as conn:
+                conn.execute(SCHEMA)
         self.configure()
 
     def configure(self, **source: Any) -> Config:

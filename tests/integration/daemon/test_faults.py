@@ -91,6 +91,22 @@ def test_second_daemon_on_the_same_log_is_refused(bank: Bank) -> None:
     bank.assert_log_equals_source()
 
 
+def test_two_logs_of_one_database_do_not_take_each_others_marks(bank: Bank, tmp_path: Path) -> None:
+    """Both count epochs and windows from 1: a mark of the other one would open and close the wrong window."""
+    (tmp_path / "other").mkdir()
+    other = Bank(bank.database, tmp_path / "other", create=False)
+    bank.start_writing(seed=5)
+    with bank.capturing(), other.capturing():
+        for one in (bank, other):
+            one.wait_until(partial(one.has_reached, ""), "the backfill")
+        bank.stop_writing()
+        fence = bank.fence()
+        for one in (bank, other):
+            one.wait_until(partial(one.has_reached, fence), "the log to pass the fence")
+    for one in (bank, other):
+        one.assert_log_equals_source()
+
+
 def test_full_disk_stops_clean_and_goes_on_when_there_is_room(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """L08: what does not fit is not acknowledged; when there is room again it arrives, once."""
     full = [False]

@@ -46,7 +46,6 @@ from cdcflow.sources.postgres.types import DescribedTable, Policy
 
 T = TypeVar("T")
 
-MARK_PREFIX = "cdcflow"
 HEARTBEAT = "heartbeat"
 FIRST_PAGES = 256
 LOCK_WAIT = "5s"
@@ -172,8 +171,10 @@ class PostgresChunks:
         parts_at_once: int,
         look_up: Callable[[TableId], Relid],
         beat: Callable[[Connection], None],
+        prefix: str,
     ) -> None:
         self._connector = connector
+        self._prefix = prefix
         self._policy = policy
         self._parts_at_once = parts_at_once
         self._look_up = look_up
@@ -450,10 +451,15 @@ class PostgresChunks:
             # A mark must not wait for a standby: it would then wait for what it is to bracket (E1).
             connection.execute(
                 f"SET synchronous_commit = {synchronous_commit}; "
-                f"SELECT pg_catalog.pg_logical_emit_message(true, {literal(MARK_PREFIX)}, {literal(content)})".encode()
+                f"SELECT pg_catalog.pg_logical_emit_message(true, {literal(self._prefix)}, {literal(content)})".encode()
             )
 
         self._with("writing a mark", emit)
+
+
+def mark_prefix(slot: str) -> str:
+    """The prefix of the marks of one slot. Several logs may follow one database, and none may take another's mark."""
+    return f"cdcflow.{slot}"
 
 
 def _pinned(connection: Connection, root: int, rels: Sequence[Relid]) -> Plan:

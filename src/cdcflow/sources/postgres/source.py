@@ -22,7 +22,7 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream
 from cdcflow.sources.postgres import doctor, publication, slot
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
-from cdcflow.sources.postgres.chunks import MARK_PREFIX, PostgresChunks
+from cdcflow.sources.postgres.chunks import PostgresChunks, mark_prefix
 from cdcflow.sources.postgres.connection import Connection, Connector, Secret, explaining, history_lost
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.patterns import Selection
@@ -156,7 +156,7 @@ class PostgresSource:
                 spool_bytes_max=self._settings.spool_bytes_max,
                 binary=binary,
                 skip_until=after,
-                mark_prefix=MARK_PREFIX,
+                mark_prefix=mark_prefix(name),
             )
 
         def check_slot(position: int) -> None:
@@ -183,6 +183,7 @@ class PostgresSource:
             parts_at_once=self._settings.backfill.ranges_at_once,
             look_up=self._look_up,
             beat=self._check_publication,
+            prefix=mark_prefix(self._checkpoint.source["slot"] if self._checkpoint else ""),
         )
 
     def doctor(self) -> Sequence[Finding]:
