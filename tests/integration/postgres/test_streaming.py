@@ -380,7 +380,7 @@ def test_only_what_is_acknowledged_is_said_to_the_server(
     assert confirmed(database) == begin
     stream.acknowledge(position_of(end))
     replied(2)
-    assert confirmed(database) == end
+    until(lambda: confirmed(database) == end, "the last word heard")
     stream.acknowledge(position_of(begin))
     replied(2)
     said = "SELECT flush_lsn::text FROM pg_stat_replication WHERE application_name = 'cdcflow stream'"
@@ -434,7 +434,7 @@ def test_advance_never_overtakes_a_transaction_that_is_still_open(
         capture.events()
         session.commit()
     capture.close()
-    assert confirmed(database) == lsn_of(advanced)
+    until(lambda: confirmed(database) == lsn_of(advanced), "the last word heard")
     again = make_capture(database)
     again.prepare(replace(checkpoint, position=advanced))
     assert [r["id"] for r in again.changes()] == [1]
