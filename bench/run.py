@@ -46,14 +46,8 @@ def config(server: PostgresServer, directory: Path, **source: object) -> Config:
 
 
 def capture_until(settings: Config, lsn: int) -> float:
-    """Seconds from the start of reading until everything up to `lsn` is durable in the log."""
-    started: list[float] = []
-
-    def on_event(event: str, _fields: object) -> None:
-        if event == "capture started":
-            started.append(time.perf_counter())
-
-    running = wiring.capture(settings, on_event=on_event)
+    """Seconds from before the first connection until everything up to `lsn` is durable in the log."""
+    running = wiring.capture(settings, on_event=lambda _event, _fields: None)
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -63,13 +57,14 @@ def capture_until(settings: Config, lsn: int) -> float:
             failed.append(error)
 
     thread = threading.Thread(target=run)
+    begun = time.perf_counter()
     thread.start()
     while thread.is_alive():
         position = running.status().get("position")
         if position is not None and _lsn(str(position)) >= lsn:
             break
         time.sleep(0.002)
-    seconds = time.perf_counter() - started[0]
+    seconds = time.perf_counter() - begun
     running.stop()
     thread.join()
     if failed:
@@ -84,10 +79,10 @@ def _lsn(text: str) -> int:
 
 def drain_to_nowhere(server: PostgresServer, slot: str, publication: str, lsn: int) -> tuple[float, int]:
     """Read the slot through psycopg.pq up to `lsn` without decoding or acknowledging: seconds, and row changes."""
+    begun, rows, end = time.perf_counter(), 0, 0
     conn = pq.PGconn.connect(f"{server.url()}?replication=database".encode())
     options = f"proto_version '4', publication_names '{publication}', messages 'true', binary 'true', streaming 'on'"
     conn.exec_(f"START_REPLICATION SLOT {slot} LOGICAL 0/0 ({options})".encode())
-    begun, rows, end = time.perf_counter(), 0, 0
     while end < lsn:
         _, message = conn.get_copy_data(0)
         if message[0:1] == b"w":
@@ -167,14 +162,12 @@ def bench_backfill(rounds: int, rows: int) -> list[harness.Result]:
         for number in range(rounds + 1):
             copied = copy_to_nowhere(server)
             with tempfile.TemporaryDirectory() as folder:
-                begun: list[float] = []
-
-                def on_event(event: str, _fields: object, begun: list[float] = begun) -> None:
-                    if event == "capture started":
-                        begun.append(time.perf_counter())
-
-                wiring.capture(config(server, Path(folder)), backfill=(), once=True, on_event=on_event).run()
-                took = time.perf_counter() - begun[0]
+                reading = wiring.capture(
+                    config(server, Path(folder)), backfill=(), once=True, on_event=lambda _event, _fields: None
+                )
+                begun = time.perf_counter()
+                reading.run()
+                took = time.perf_counter() - begun
                 _verified(Path(folder) / "log", rows)
             for (slot,) in conn.execute("SELECT slot_name FROM pg_replication_slots").fetchall():
                 conn.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
