@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from bank import Bank
 
+from cdcflow import wiring
 from cdcflow.changelog import reader
 from cdcflow.changelog.checking import check
 from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.pipeline.attempt import Pace
 from cdcflow.sinks.layer import OsLayer
 from cdcflow.sources.postgres import chunks
 from cdcflow.testing.postgres import PostgresServer
@@ -63,6 +65,22 @@ def test_new_table_is_captured_from_its_first_row(bank: Bank) -> None:
     bank.database.execute("INSERT INTO later VALUES (3)")
     bank.catch_up_and_stop(daemon)
     assert bank.logged_rows("later") == [(1,), (2,), (3,)]
+    bank.assert_log_equals_source()
+
+
+def test_table_made_while_it_runs_is_captured_soon(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """O05, P61: nobody restarts a daemon because a migration made a table."""
+    monkeypatch.setattr(wiring, "Pace", partial(Pace, tables_look_s=1.0))
+    seen: list[str] = []
+    with bank.capturing(on_event=lambda event, _fields: seen.append(event)):
+        bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
+        bank.database.execute("CREATE TABLE later (id int PRIMARY KEY); INSERT INTO later VALUES (1), (2)")
+        bank.wait_until(lambda: len(bank.logged_rows("later")) == 2, "the new table")
+        bank.database.execute("DELETE FROM later WHERE id = 1")
+        fence = bank.fence()
+        bank.wait_until(lambda: bank.has_reached(fence), "the log to pass the fence")
+    assert "captured tables changed" in seen
+    assert bank.logged_rows("later") == [(2,)]
     bank.assert_log_equals_source()
 
 
