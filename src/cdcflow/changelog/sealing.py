@@ -62,7 +62,7 @@ def check_storable(table: Table) -> None:
         try:
             with pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([column])):
                 pass
-        except pa.ArrowNotImplementedError:
+        except pa.ArrowNotImplementedError:  # how Arrow says that Parquet has no such type
             raise ConfigurationError(
                 f"storing {table.id}: Parquet has no type for column {column.name} ({column.type})",
                 remedy="capture the column as text, or leave the table out",
