@@ -48,9 +48,13 @@ def partial_keys(layout: Layout, journals: Sequence[Extent], shape: Table, since
     Raises:
         ConfigurationError: the table's key changed in between, so that older rows cannot be named by it.
     """
+    if not shape.key:
+        return None  # such a table's rows are always whole
     found: list[pa.Table] = []
     rows = 0
     for partial in _partial_rows(layout, journals, shape, since):
+        if not partial.num_rows:
+            continue
         found.append(partial)
         rows += partial.num_rows
         if rows > GATHERED_ROWS_MAX:

@@ -83,6 +83,9 @@ class KeySet:
         return KeySet(pa.concat_tables([self.keys, *(o.keys for o in others)], promote_options="permissive"))
 
     def distinct(self) -> KeySet:
+        """Each key once. Arrow cannot compare nested values, so keys with an array column stay as they are."""
+        if any(pa.types.is_nested(t) for t in self.keys.schema.types):
+            return self
         return KeySet(self.keys.group_by(self.keys.column_names).aggregate([]))
 
     def take(self, count: int) -> tuple[KeySet, KeySet]:

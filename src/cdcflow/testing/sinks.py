@@ -366,6 +366,24 @@ class SinkContract:
             writer.log.close()
             writer = Writer.of(place.open())
 
+    def test_array_columns_are_no_obstacle_to_partial_keys(self, place: Place) -> None:
+        """W08 over a restart: an array may be a key's column, or any column of a table that has no key."""
+        keyless = replace(PRODUCTS, id=TableId("shop", "notices"), key=())
+        by_tags = replace(PRODUCTS, key=("tags",))
+        writer = Writer.of(place.open())
+        since = writer.checkpoint.next_offset
+        partial = {UNCHANGED: ["price"], OP: "u"}
+        tagged: list[Row] = [{"tags": ["a"], **partial}, {"tags": ["b"]}, {"tags": ["a", None], **partial}]
+        for number, table, rows in ((1, keyless, [{"id": 1, "tags": ["a"]}]), (2, by_tags, tagged)):
+            writer.put(transactions([number], [len(rows)], changes(table, rows)))
+        for _ in range(2):
+            assert writer.log.partial_keys(keyless.id, since) is None
+            keys = writer.log.partial_keys(by_tags.id, since)
+            assert keys is not None
+            assert [row["tags"] for row in keys.keys.to_pylist()] == [["a"], ["a", None]]
+            writer.log.close()
+            writer = Writer.of(place.open())
+
     def test_table_keeps_its_rows_when_its_shape_changes(self, place: Place) -> None:
         """Rows of the old shape are read with the old columns, also when the shape comes back later."""
         log = place.open()
