@@ -89,6 +89,7 @@ class Postgres(Settings):
     columns: dict[str, str] = Field(default_factory=dict)
     streaming: bool = True
     binary: bool = True
+    catch_up: Literal["auto", "never"] = "auto"
     heartbeat: Seconds = 10.0
     spool_bytes_max: Bytes = 32 << 20
     backfill: Backfill = Backfill()
