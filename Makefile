@@ -12,6 +12,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+COMPILED := $(wildcard src/cdcflow/sources/postgres/compiled/*.pyx)
 JARS := $(VENV)/.jars
 SEEDS ?= 10000
 
@@ -35,10 +36,10 @@ java:
 		exit 1
 	fi
 
-$(INSTALLED): pyproject.toml constraints.txt | python
+$(INSTALLED): pyproject.toml setup.py constraints.txt $(COMPILED) | python
 	@echo "installing cdcflow and what it needs into $(VENV) (once) …"
 	[ -x $(BIN)/python ] || "$(PYTHON)" -m venv $(VENV)
-	export PIP_CONSTRAINT=$(abspath constraints.txt) PIP_DISABLE_PIP_VERSION_CHECK=1
+	export PIP_CONSTRAINT=$(abspath constraints.txt) PIP_BUILD_CONSTRAINT=$(abspath constraints.txt) PIP_DISABLE_PIP_VERSION_CHECK=1
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[demo]' --group dev
 	touch $@

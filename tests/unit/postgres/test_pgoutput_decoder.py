@@ -42,6 +42,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.postgres import pgoutput
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
 from cdcflow.sources.postgres.types import DescribedTable
+from cdcflow.sources.postgres.wire import joined
 
 EXAMPLES = settings(
     max_examples=int(os.environ.get("CDCFLOW_EXAMPLES", "30")),
@@ -226,6 +227,16 @@ def check_spooled(run: SpooledTransaction, rows: list[Row]) -> None:
     partial = [row["id"] for _, op, row in rows if op in "cu" and "_unchanged" in row]
     told = run.partial.get(TableId("public", "keyed"))
     assert (told.keys.column("id").to_pylist() if told else []) == partial
+
+
+@given(st.integers(0, 2**40))
+@EXAMPLES
+def test_joined_messages_are_the_same_messages(seed: int) -> None:
+    """Whoever reads them from the network may join them at once, without an object a message."""
+    history = written(seed)
+    decoder, spools = decoder_of()
+    messages = [xlog(m) for m in history.messages]
+    assert transactions(decoder.decode(joined(messages)), spools) == history.expected
 
 
 @given(st.integers(0, 2**40), st.integers(0, 60))

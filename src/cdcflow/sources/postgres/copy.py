@@ -16,18 +16,20 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import Int64s
 from cdcflow.sources.postgres.types import DescribedTable, decode
-from cdcflow.sources.postgres.wire import Buffer, Cells, garbled, padded
+from cdcflow.sources.postgres.wire import Buffer, Cells, Joined, garbled, joined, padded
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 _TRAILER = b"\xff\xff"
 
 
-def decode_copy(data: bytes | memoryview | Sequence[bytes], described: DescribedTable) -> pa.RecordBatch:
+def decode_copy(data: bytes | memoryview | Sequence[bytes] | Joined, described: DescribedTable) -> pa.RecordBatch:
     """The rows of a COPY (FORMAT binary) of `described.copy_expressions`, as `described.table.row_schema`.
 
     `data` is one piece, or the CopyData messages in order (faster). The file's header and trailer may be there.
+    Joined messages are not copied again.
 
     Raises:
         SourceUnavailable: the bytes are not such rows.
@@ -39,7 +41,7 @@ def decode_copy(data: bytes | memoryview | Sequence[bytes], described: Described
         buffer = padded([body[_header(body) :]])
         start, end = _rows_found(buffer, columns)
     else:
-        buffer, start, end = _rows_given(data)
+        buffer, start, end = _rows_given(data if isinstance(data, Joined) else joined(data))
     arrays = []
     if len(start) and ((start + 2 > end).any() or (buffer.int16(start) != columns).any()):
         raise garbled(f"a COPY row does not have the {columns} columns that were asked for")
@@ -75,16 +77,21 @@ def _header(body: bytes) -> int:
     return size + int(extension)
 
 
-def _rows_given(messages: Sequence[bytes]) -> tuple[Buffer, Int64s, Int64s]:
-    pieces = list(messages)
-    if pieces:
-        pieces[0] = pieces[0][_header(pieces[0]) :]
-    if pieces and not pieces[0]:
-        del pieces[0]
-    if pieces and pieces[-1] == _TRAILER:
-        del pieces[-1]
-    end = np.cumsum(np.fromiter(map(len, pieces), np.int64, len(pieces)))
-    return padded(pieces), np.concatenate([np.zeros(min(len(end), 1), np.int64), end[:-1]]), end
+def _rows_given(messages: Joined) -> tuple[Buffer, Int64s, Int64s]:
+    """Where rows begin and end: at the messages' ends, header and trailer aside."""
+    buffer, lengths = Buffer(messages.data), messages.lengths
+    end = np.cumsum(lengths)
+    if (int(end[-1]) if len(end) else 0) != buffer.size or (lengths < 0).any():
+        raise InvariantViolated("messages joined with lengths that are not theirs")
+    if not len(end):
+        return buffer, end, end
+    start = end - lengths
+    start[0] = _header(buffer.raw[: int(end[0])])
+    if start[0] == end[0]:
+        start, end = start[1:], end[1:]
+    if len(end) and buffer.raw[int(start[-1]) : int(end[-1])] == _TRAILER:
+        start, end = start[:-1], end[:-1]
+    return buffer, start, end
 
 
 def _rows_found(buffer: Buffer, columns: int) -> tuple[Int64s, Int64s]:

@@ -47,7 +47,7 @@ from cdcflow.sources.postgres.messages import (
 )
 from cdcflow.sources.postgres.tuples import Changes, changes_of, truncation
 from cdcflow.sources.postgres.types import DescribedTable
-from cdcflow.sources.postgres.wire import EPOCH_US, Frames, frames_of, garbled, positions
+from cdcflow.sources.postgres.wire import EPOCH_US, Frames, Joined, frames_of, garbled, joined, positions
 
 __all__ = ["Describe", "PgoutputDecoder", "Relation", "RelationColumn"]
 
@@ -127,17 +127,17 @@ class PgoutputDecoder:
         self._streamed, self._block, self._large = {}, None, None
         self._waiting, self._waiting_bytes = [], 0
 
-    def decode(self, messages: Sequence[bytes]) -> list[StreamEvent]:
-        """What these messages, each one XLogData with its header, complete.
+    def decode(self, messages: Sequence[bytes] | Joined) -> list[StreamEvent]:
+        """What these messages, each one XLogData with its header, complete. Joined ones are not copied again.
 
         Raises:
             SourceUnavailable: bytes that the protocol does not allow; nothing was lost, connect again.
             ConfigurationError: a value that the column's policy does not allow, or a key that old rows lack.
             InvariantViolated: a message that is not known, out of order, or of an unknown relation.
         """
-        if not messages:
+        if not len(messages):
             return []
-        frames = frames_of(messages, np.fromiter(map(len, messages), np.int64, len(messages)))
+        frames = frames_of(messages if isinstance(messages, Joined) else joined(messages))
         if not _KNOWN[frames.kind].all():
             letter = int(frames.kind[~_KNOWN[frames.kind]][0])
             raise InvariantViolated(f"pgoutput message of unknown type {chr(letter)!r} (0x{letter:02X})")
@@ -173,7 +173,7 @@ class PgoutputDecoder:
                 return self._wait(frames)
             pieces = [*self._waiting, (frames.raw(), frames.lengths)]
             self._waiting, self._waiting_bytes = [], 0
-            frames = frames_of([p for p, _ in pieces], np.concatenate([n for _, n in pieces]))
+            frames = frames_of(joined([p for p, _ in pieces], np.concatenate([n for _, n in pieces])))
             commits = np.flatnonzero(frames.kind == _COMMIT)
         last = int(commits[-1]) if len(commits) else -1
         begins = np.flatnonzero(frames.kind[last + 1 :] == _BEGIN)
@@ -189,7 +189,7 @@ class PgoutputDecoder:
         if self._waiting_bytes <= self._spool_bytes_max:
             return []
         pieces, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        frames = frames_of([p for p, _ in pieces], np.concatenate([n for _, n in pieces]))
+        frames = frames_of(joined([p for p, _ in pieces], np.concatenate([n for _, n in pieces])))
         xid = struct.unpack(">I", exactly(frames.one(0), 21)[17:])[0]
         self._large = Large(xid, self._shapes)
         return self._spooled(frames.part(1, len(frames)), self._large, streamed=False)

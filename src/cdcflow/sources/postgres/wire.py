@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.errors import ConfigurationError, InvariantViolated, SourceUnavailable
 from cdcflow.model.change import Int64s
 
 Bytes = npt.NDArray[np.uint8]
@@ -103,10 +103,30 @@ class Frames:
         return self.buffer.raw[int(self.start[i]) : int(self.end[i])]
 
 
-def frames_of(pieces: Sequence[bytes], lengths: Int64s) -> Frames:
-    """XLogData messages, joined: `lengths` are those of the single messages inside all the `pieces`."""
-    buffer = padded(pieces)
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Whole messages one after another, `lengths` bytes each, and `PAD` zero bytes behind them."""
+
+    data: bytes
+    lengths: Int64s
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+def joined(pieces: Sequence[bytes], lengths: Int64s | None = None) -> Joined:
+    """Messages as one piece. `lengths` are those of the single messages where a piece holds several."""
+    if lengths is None:
+        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+    return Joined(b"".join([*pieces, bytes(PAD)]), lengths)
+
+
+def frames_of(messages: Joined) -> Frames:
+    """XLogData messages, looked at one by one."""
+    lengths, buffer = messages.lengths, Buffer(messages.data)
     end = np.cumsum(lengths)
+    if (int(end[-1]) if len(end) else 0) != buffer.size or (lengths < 0).any():
+        raise InvariantViolated("messages joined with lengths that are not theirs")
     header = end - lengths
     if len(lengths) and (int(lengths.min()) <= _HEADER or not (buffer.bytes[header] == ord("w")).all()):
         raise garbled("a message that is not XLogData")

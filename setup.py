@@ -1,0 +1,43 @@
+"""Builds the compiled twins of hot modules, where there is a compiler; `pyproject.toml` says everything else.
+
+Every `.pyx` under `src` becomes an extension beside its stub. None of them is needed: without Cython or without a C
+compiler the package installs all the same and runs its plain modules (`docs/decisions/0006-compiled-decoders.md`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+SOURCES = sorted(Path("src").rglob("*.pyx"))
+# Set for a build that checks memory (`make fuzz-asan`); the compiler's own variables do the rest.
+SANITIZE = os.environ.get("CDCFLOW_SANITIZE", "")
+
+
+def extensions() -> list[Extension]:
+    try:
+        from Cython.Build import cythonize
+    except ImportError:
+        print("cdcflow: no Cython, so the plain modules will run")  # noqa: T201  what a build says is its output
+        return []
+    flags = [f"-fsanitize={SANITIZE}", "-g", "-O1"] if SANITIZE else ["-O3"]
+    found: list[Extension] = cythonize(
+        [
+            Extension(
+                ".".join(path.with_suffix("").parts[1:]),
+                [str(path)],
+                optional=True,
+                extra_compile_args=flags,
+                extra_link_args=flags[:1] if SANITIZE else [],
+            )
+            for path in SOURCES
+        ],
+        build_dir="build/cython",
+        language_level=3,
+    )
+    return found
+
+
+setup(ext_modules=extensions())

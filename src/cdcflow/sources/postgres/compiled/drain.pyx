@@ -1,0 +1,199 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Messages of a connection in COPY state into one piece of memory, without a Python object for each.
+
+libpq itself is the one that psycopg has loaded; its functions come in by address (`cdcflow.sources.postgres.arrivals`
+finds them). Whoever calls holds the connection for itself until the call returns.
+"""
+
+from libc.stdint cimport int64_t, uintptr_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp, memcpy, memset
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+
+import numpy as np
+
+cdef extern from "<poll.h>" nogil:
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd *fds, unsigned long count, int timeout)
+    int POLLIN
+
+ctypedef int (*get_copy_data)(void *, char **, int) noexcept nogil
+ctypedef int (*consume_input)(void *) noexcept nogil
+ctypedef void (*free_memory)(void *) noexcept nogil
+
+PAD = 64
+cdef enum:
+    _PAD = 64
+    _HEADER = 25
+    _FIRST = 19  # the header of a binary COPY: signature, flags, length of the extension
+    _ROW = 6  # a row of one column: how many columns, and the value's length
+
+cdef char *_SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
+
+MORE, WAITS, ENDED, FAILED, GARBLED = 1, 0, -1, -2, -4
+
+
+cdef inline int64_t _int32(const char *at) noexcept nogil:
+    cdef const unsigned char *b = <const unsigned char *> at
+    return (<int64_t> b[0] << 24) | (b[1] << 16) | (b[2] << 8) | b[3]
+
+
+cdef class Drain:
+    """One connection's messages, as `rows` (a COPY's rows as they are), `stream` (XLogData; what else comes stands
+    aside) or `peeked` (rows of one pgoutput message each, given as XLogData with an empty header)."""
+
+    cdef void *_connection
+    cdef get_copy_data _get
+    cdef consume_input _consume
+    cdef free_memory _free
+    cdef int _kind
+    cdef bint _begun
+    cdef char *_data
+    cdef int64_t *_lengths
+    cdef Py_ssize_t _size, _room, _count, _places
+
+    def __cinit__(self, uintptr_t connection, tuple functions, str kind):
+        cdef uintptr_t get = functions[0], consume = functions[1], release = functions[2]
+        self._connection = <void *> connection
+        self._get = <get_copy_data> get
+        self._consume = <consume_input> consume
+        self._free = <free_memory> release
+        self._kind = ("rows", "stream", "peeked").index(kind)
+        self._begun = False
+        self._data = NULL
+        self._lengths = NULL
+        self._size = self._room = self._count = self._places = 0
+
+    def __dealloc__(self):
+        free(self._data)
+        free(self._lengths)
+
+    def take(self, Py_ssize_t bytes_max, Py_ssize_t messages_max):
+        """What has arrived: its bytes (`PAD` zero bytes behind), the messages' lengths, what stood aside as pairs of
+        (messages before it, bytes), and how it ended: MORE may be there, WAITS for the network, ENDED or FAILED."""
+        aside = []
+        cdef int state
+        while True:
+            with nogil:
+                state = self._take(bytes_max, messages_max)
+            if state != 2:
+                break
+            # The last message is none of the stream's own: it is taken out again.
+            self._count -= 1
+            self._size -= self._lengths[self._count]
+            aside.append((self._count, PyBytes_FromStringAndSize(self._data + self._size, self._lengths[self._count])))
+        if state == -3:
+            raise MemoryError
+        data, lengths = self._given()
+        return data, lengths, aside, state
+
+    def take_all(self, int descriptor):
+        """Everything up to the end of the COPY; waits for the network. The same, without what stands aside."""
+        cdef int state
+        cdef pollfd readable
+        readable.fd = descriptor
+        readable.events = POLLIN
+        with nogil:
+            while True:
+                state = self._take(1 << 62, 1 << 62)
+                if state != 0:
+                    break
+                readable.revents = 0
+                poll(&readable, 1, -1)
+        if state == -3:
+            raise MemoryError
+        data, lengths = self._given()
+        return data, lengths, state
+
+    cdef tuple _given(self):
+        cdef bytes data = PyBytes_FromStringAndSize(NULL, self._size + _PAD)
+        cdef char *out = PyBytes_AS_STRING(data)
+        cdef int64_t[::1] view
+        if self._size:
+            memcpy(out, self._data, self._size)
+        memset(out + self._size, 0, _PAD)
+        lengths = np.empty(self._count, np.int64)
+        if self._count:
+            view = lengths
+            memcpy(&view[0], self._lengths, self._count * sizeof(int64_t))
+        self._size = self._count = 0
+        if self._room > 1 << 24:
+            free(self._data)
+            self._data, self._room = NULL, 0
+        return data, lengths
+
+    cdef int _take(self, Py_ssize_t bytes_max, Py_ssize_t messages_max) noexcept nogil:
+        """Until nothing more has arrived (0), a bound (1), the end (-1), a failure (-2), no memory (-3), or a message
+        that stands aside (2)."""
+        cdef char *message
+        cdef int length, kept
+        cdef bint came
+        while True:
+            if not self._consume(self._connection):
+                return -2
+            came = False
+            while True:
+                length = self._get(self._connection, &message, 1)
+                if length <= 0:
+                    break
+                came = True
+                kept = self._keep(message, length)
+                self._free(message)
+                if kept != 0:
+                    return kept
+                if self._size > bytes_max or self._count >= messages_max:
+                    return 1
+            if length < 0:
+                return length
+            if not came:
+                return 0
+
+    cdef int _keep(self, char *message, int length) noexcept nogil:
+        cdef char *at
+        cdef Py_ssize_t skip = 0
+        if self._kind == 2:
+            if not self._begun:
+                self._begun = True
+                if length >= _FIRST and memcmp(message, _SIGNATURE, 11) == 0:
+                    skip = _FIRST
+            if length - skip <= 2:
+                return 0  # the end of the rows, or a header alone
+            skip += _ROW
+            if length < skip or message[skip - 6] != 0 or message[skip - 5] != 1 or _int32(message + skip - 4) != length - skip:
+                return -4
+            at = self._place(_HEADER + length - skip)
+            if at == NULL:
+                return -3
+            memset(at, 0, _HEADER)
+            at[0] = b"w"
+            memcpy(at + _HEADER, message + skip, length - skip)
+            return 0
+        at = self._place(length)
+        if at == NULL:
+            return -3
+        memcpy(at, message, length)
+        return 2 if self._kind == 1 and message[0] != b"w" else 0
+
+    cdef char *_place(self, Py_ssize_t length) noexcept nogil:
+        """Room for one more message."""
+        cdef void *grown
+        cdef Py_ssize_t room
+        if self._size + length > self._room:
+            room = max(2 * self._room, self._size + length, 1 << 16)
+            grown = realloc(self._data, room)
+            if grown == NULL:
+                return NULL
+            self._data, self._room = <char *> grown, room
+        if self._count == self._places:
+            room = max(2 * self._places, 1 << 10)
+            grown = realloc(self._lengths, room * sizeof(int64_t))
+            if grown == NULL:
+                return NULL
+            self._lengths, self._places = <int64_t *> grown, room
+        self._lengths[self._count] = length
+        self._count += 1
+        self._size += length
+        return self._data + self._size - length
