@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,11 +37,13 @@ from cdcflow.model.change import TRUNCATE, ChangeBatch, Kind, Run, reads
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import OP, Table, TableId
 from cdcflow.sources.postgres import keys as key_texts
+from cdcflow.sources.postgres.arrivals import Arrivals
 from cdcflow.sources.postgres.catalog import CatalogTable, Relid, describe_all, load, refusals
 from cdcflow.sources.postgres.connection import Connection, Connector, explained, literal, quoted
 from cdcflow.sources.postgres.copy import decode_copy
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.types import DescribedTable, Policy
+from cdcflow.sources.postgres.wire import Joined
 
 T = TypeVar("T")
 
@@ -489,30 +490,17 @@ def _copied(connection: Connection, described: DescribedTable, source: str, cond
     return decode_copy(_drained(connection, query), described)
 
 
-def _drained(connection: Connection, query: str) -> list[bytes]:
-    """Run a COPY TO STDOUT; the bytes of its CopyData messages, in order."""
+def _drained(connection: Connection, query: str) -> Joined:
+    """Run a COPY TO STDOUT; its CopyData messages, in order."""
     pg = connection.pgconn
     result = pg.exec_(query.encode())
     if result.status != pq.ExecStatus.COPY_OUT:
         raise psycopg.errors.error_from_result(result)
-    pieces: list[bytes] = []
-    readable = select.poll()
-    readable.register(pg.socket, select.POLLIN)
-    get = pg.get_copy_data
-    while True:
-        # Never let libpq wait for the network itself: psycopg holds the interpreter's lock meanwhile.
-        length, data = get(1)
-        if length > 0:
-            pieces.append(data.tobytes())  # bytes, which the garbage collector need not look at: a third of the time
-        elif length == 0:
-            readable.poll()
-            pg.consume_input()
-        else:
-            break
+    messages = Arrivals(pg, "rows").take_all()
     while (result_after := pg.get_result()) is not None:
         if result_after.status == pq.ExecStatus.FATAL_ERROR:
             raise psycopg.errors.error_from_result(result_after)
-    return pieces
+    return messages
 
 
 def _run(look: Look, batches: Sequence[pa.RecordBatch]) -> Run:

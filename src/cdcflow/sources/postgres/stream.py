@@ -31,9 +31,11 @@ from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
 from cdcflow.model.position import Position
 from cdcflow.ports import StreamEvent
+from cdcflow.sources.postgres.arrivals import Arrivals
 from cdcflow.sources.postgres.connection import Connector, explained, history_lost, literal, quoted
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
+from cdcflow.sources.postgres.wire import PAD, Joined, joined
 
 MESSAGES_MAX = 20_000
 BYTES_MAX = 8 << 20
@@ -43,7 +45,7 @@ ACTIVE_WAIT_S = 5.0
 
 _KEEPALIVE = struct.Struct(">xQqB")
 _STATUS = struct.Struct(">cQQQqB")
-_K, _W = ord("k"), ord("w")
+_K = ord("k")
 _KIND = 25  # where an XLogData's own message begins: 'w' and three int64
 _BETWEEN = frozenset(b"CcAE")  # Commit, Stream Commit, Stream Abort, Stream Stop: a transaction's bytes end here
 _EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
@@ -111,7 +113,7 @@ class PostgresStream:
         with self._lock:
             messages, end = self._drain()
         try:
-            events = self._decoder.decode(messages) if messages else []
+            events = self._decoder.decode(messages) if len(messages) else []
         except NeedsText:
             self._begin_again_in_text()
             return []
@@ -141,43 +143,31 @@ class PostgresStream:
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _drain(self) -> tuple[list[bytes], int]:
+    def _drain(self) -> tuple[Joined, int]:
         """What has arrived, up to the bounds: the XLogData messages, and the end position of a keepalive that came
         after all of them (0: none did)."""
-        messages: list[bytes] = []
-        heard = (-1, 0)
-        size = 0
+        end = 0
         self._more = False
-        get = self._pg.get_copy_data
         try:
-            while not self._more:
-                self._pg.consume_input()
-                began = len(messages), heard
-                while True:
-                    length, message = get(1)
-                    if length <= 0:
-                        break
-                    data = message.tobytes()  # bytes, which the garbage collector need not look at: half of the time
-                    if data[0] == _W:
-                        messages.append(data)
-                        size += length
-                        if size > BYTES_MAX or len(messages) >= MESSAGES_MAX:
-                            self._more = True
-                            break
-                    else:
-                        heard = len(messages), self._hear(data)
-                if length == -1:
-                    self._failure = self._ended()
-                    break
-                if began == (len(messages), heard):
-                    break
-                self._heard_at = time.monotonic()
+            taken = self._arrivals.take(BYTES_MAX, MESSAGES_MAX)
         except psycopg.Error as error:
             self._failure = self._broken(error)
-        if messages:
-            last = messages[-1]
-            self._between = len(last) > _KIND and last[_KIND] in _BETWEEN
-        return messages, heard[1] if heard[0] == len(messages) else 0
+            return joined([]), 0
+        messages = taken.messages
+        for before, message in taken.aside:
+            heard = self._hear(message)
+            if before == len(messages):
+                end = heard
+        self._more = taken.more
+        if taken.ended:
+            self._failure = self._ended()
+        if len(messages) or taken.aside:
+            self._heard_at = time.monotonic()
+        if len(messages):
+            last = int(messages.lengths[-1])
+            kind = len(messages.data) - PAD - last + _KIND
+            self._between = last > _KIND and messages.data[kind] in _BETWEEN
+        return messages, end
 
     def _hear(self, message: bytes) -> int:
         """A keepalive's end position; whether it wants an answer is remembered."""
@@ -247,6 +237,7 @@ class PostgresStream:
                 self._connector.discard(self._connection)
                 raise
         self._decoder = self._make_decoder(self._delivered, self._binary)
+        self._arrivals = Arrivals(self._pg, "stream")
         self._between = True
         self._more = self._answer_due = False
         self._heard_at = time.monotonic()

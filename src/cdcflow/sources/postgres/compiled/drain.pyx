@@ -24,7 +24,6 @@ ctypedef int (*get_copy_data)(void *, char **, int) noexcept nogil
 ctypedef int (*consume_input)(void *) noexcept nogil
 ctypedef void (*free_memory)(void *) noexcept nogil
 
-PAD = 64
 cdef enum:
     _PAD = 64
     _HEADER = 25
@@ -32,9 +31,6 @@ cdef enum:
     _ROW = 6  # a row of one column: how many columns, and the value's length
 
 cdef char *_SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
-
-MORE, WAITS, ENDED, FAILED, GARBLED = 1, 0, -1, -2, -4
-
 
 cdef inline int64_t _int32(const char *at) noexcept nogil:
     cdef const unsigned char *b = <const unsigned char *> at
@@ -73,7 +69,8 @@ cdef class Drain:
 
     def take(self, Py_ssize_t bytes_max, Py_ssize_t messages_max):
         """What has arrived: its bytes (`PAD` zero bytes behind), the messages' lengths, what stood aside as pairs of
-        (messages before it, bytes), and how it ended: MORE may be there, WAITS for the network, ENDED or FAILED."""
+        (messages before it, bytes), and how it ended: 1 more may be there, 0 nothing more came yet, -1 the end of the
+        COPY, -2 the connection is broken, -4 a row that is not one message."""
         aside = []
         cdef int state
         while True:
