@@ -17,8 +17,10 @@ from cdcflow.config import load
 from cdcflow.interleave.machine import Interleave
 from cdcflow.model.change import Kind
 from cdcflow.sinks.files import FileLog
+from cdcflow.sources.postgres.catch_up import CatchingUp, Windows
 from cdcflow.sources.postgres.chunks import PostgresChunks
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
+from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.sources.postgres.stream import PostgresStream
 
 Counts = Callable[..., bool]
@@ -52,7 +54,13 @@ POINTS: dict[str, tuple[Any, str, Counts]] = {
     "plan": (PostgresChunks, "plan", always),
     "rename": (os, "rename", always),
     "fsync": (os, "fsync", always),
+    "peek": (CatchingUp, "_peek", always),
+    "window read": (CatchingUp, "_ended", always),
+    "advance": (CatchingUp, "_look", always),
+    "window feedback": (CatchingUp, "acknowledge", always),
+    "change over": (CatchingUp, "_change_over", always),
 }
+SMALL_WINDOWS = Windows(backlog_min=1 << 14, messages_max=300)
 
 
 def arm(point: str, count: int) -> None:
@@ -82,6 +90,8 @@ def arm(point: str, count: int) -> None:
 def main(path: str, point: str | None = None, count: str = "1") -> None:
     if point is not None:
         arm(point, int(count))
+    # Every backlog of a test is small; without a point too, windows must be what they are in a daemon that died in one.
+    (PostgresSource.__init__.__kwdefaults__ or {})["windows"] = SMALL_WINDOWS
     capture = wiring.capture(load(path))
     signal.signal(signal.SIGTERM, lambda *_: capture.stop())
     capture.run()

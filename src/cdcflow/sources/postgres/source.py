@@ -22,6 +22,7 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream
 from cdcflow.sources.postgres import doctor, publication, slot
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
+from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, look
 from cdcflow.sources.postgres.chunks import PostgresChunks, mark_prefix
 from cdcflow.sources.postgres.connection import Connection, Connector, Secret, explaining, history_lost
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
@@ -32,6 +33,7 @@ from cdcflow.sources.postgres.types import DescribedTable, Policy
 
 CREATION_WAIT_S = 60.0
 OLDER_WAIT_S = 60.0
+WINDOWS = Windows()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ class Place:
 class PostgresSource:
     """Implements `cdcflow.ports.Source`. Nothing is connected before it is asked something.
 
-    `secret` gives the password, anew for every connection; None: the server wants none.
+    `secret` gives the password, anew for every connection; None: the server wants none. `windows` says when a backlog
+    is caught up through SQL, and how.
     """
 
     def __init__(
@@ -81,8 +84,10 @@ class PostgresSource:
         *,
         creation_wait_s: float = CREATION_WAIT_S,
         older_wait_s: float = OLDER_WAIT_S,
+        windows: Windows = WINDOWS,
     ) -> None:
         self._settings = settings
+        self._windows = windows
         self._connector = Connector(settings.url, secret)
         self._policy = Policy(settings.special_values, settings.unconstrained_numeric, dict(settings.columns))
         self._selection = Selection.parse(settings.tables)
@@ -165,15 +170,38 @@ class PostgresSource:
                 raise _no_slot(name)
             found.check_whole(position)
 
-        return PostgresStream(
+        def open_stream(position: int, acknowledged: int, binary: bool) -> Stream:
+            return PostgresStream(
+                self._connector,
+                slot=name,
+                publication=published,
+                position=position,
+                acknowledged=acknowledged,
+                binary=binary,
+                streaming=self._settings.streaming,
+                make_decoder=make_decoder,
+                check_slot=check_slot,
+            )
+
+        published = checkpoint.source["publication"]
+        position, binary = lsn_of(checkpoint.position), self._settings.binary and has_binary
+        if self._settings.catch_up == "never":
+            return open_stream(position, position, binary)
+        check_slot(position)
+        backlog = self._catalog.ask(f"looking at slot {name}", lambda c: look(c, name))
+        if not backlog.pays(self._windows):
+            return open_stream(position, position, binary)
+        return CatchingUp(
             self._connector,
             slot=name,
-            publication=checkpoint.source["publication"],
-            position=lsn_of(checkpoint.position),
-            binary=self._settings.binary and has_binary,
-            streaming=self._settings.streaming,
+            publication=published,
+            position=position,
+            binary=binary,
             make_decoder=make_decoder,
             check_slot=check_slot,
+            open_stream=open_stream,
+            windows=self._windows,
+            backlog=backlog,
         )
 
     def chunks(self) -> ChunkSource:

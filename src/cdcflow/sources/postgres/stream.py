@@ -53,6 +53,9 @@ _EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
 MakeDecoder = Callable[[int, bool], PgoutputDecoder]
 """A decoder that begins after a position; True: with values in binary."""
 
+CheckSlot = Callable[[int], None]
+"""Raises when the slot is not whole from a position on."""
+
 
 class NeedsText(Exception):
     """A column came up whose binary format has no decoder; the stream must be taken up again with values as text."""
@@ -61,7 +64,7 @@ class NeedsText(Exception):
 class PostgresStream:
     """Implements `cdcflow.ports.Stream`. `position` is where to begin; `binary` asks for binary values.
 
-    `check_slot` is called once the slot is in our hands, and raises when it is not whole from `position` on. When a
+    `acknowledged` is what is durable of it (None: all). `check_slot` is called once the slot is in our hands. When a
     column turns up that has no binary decoder, the stream is begun again in text, by itself.
 
     The server gives a silent consumer up after its `wal_sender_timeout`. The caller may be silent for longer while it
@@ -78,7 +81,8 @@ class PostgresStream:
         binary: bool,
         streaming: bool,
         make_decoder: MakeDecoder,
-        check_slot: Callable[[int], None],
+        check_slot: CheckSlot,
+        acknowledged: int | None = None,
     ) -> None:
         self._connector = connector
         self._slot = slot
@@ -87,7 +91,7 @@ class PostgresStream:
         self._make_decoder = make_decoder
         self._check_slot = check_slot
         self._delivered = position
-        self._acknowledged = position
+        self._acknowledged = position if acknowledged is None else acknowledged
         self._binary = binary
         self._failure: CdcflowError | None = None
         self._more = self._answer_due = False
@@ -118,7 +122,7 @@ class PostgresStream:
             self._begin_again_in_text()
             return []
         if events:
-            self._delivered = max(self._delivered, lsn_of(_place_of(events[-1])))
+            self._delivered = max(self._delivered, lsn_of(place_of(events[-1])))
         if end > self._delivered and self._between and self._decoder.idle:
             self._delivered = end
             events.append(Advanced(position_of(end)))
@@ -232,7 +236,7 @@ class PostgresStream:
                 time.sleep(0.2)
             except psycopg.Error as error:
                 self._connector.discard(self._connection)
-                raise self._named(error, f"taking up slot {self._slot}") from None
+                raise named(error, f"taking up slot {self._slot}", self._publication) from None
             except BaseException:
                 self._connector.discard(self._connection)
                 raise
@@ -258,17 +262,7 @@ class PostgresStream:
 
     def _command(self) -> str:
         version = self._connection.info.server_version
-        options = {
-            "proto_version": "4" if version >= 160000 else "2",
-            "publication_names": quoted(self._publication),
-            "messages": "true",
-        }
-        if self._binary:
-            options["binary"] = "true"
-        if self._streaming:
-            options["streaming"] = "on"
-        if version >= 160000:
-            options["origin"] = "any"
+        options = plugin_options(version, self._publication, binary=self._binary, streaming=self._streaming)
         listed = ", ".join(f"{name} {literal(value)}" for name, value in options.items())
         return f"START_REPLICATION SLOT {quoted(self._slot)} LOGICAL {position_of(self._delivered)} ({listed})"
 
@@ -289,32 +283,51 @@ class PostgresStream:
             return self._broken(error)
         if result is None or result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_IN):
             return SourceUnavailable(f"{attempted}: the server ended the stream, as it does when it shuts down")
-        return self._named(_error_of(result), attempted)
+        return named(_error_of(result), attempted, self._publication)
 
     def _broken(self, error: psycopg.Error) -> CdcflowError:
         if error.sqlstate:
-            return self._named(error, f"reading slot {self._slot}")
+            return named(error, f"reading slot {self._slot}", self._publication)
         said = " ".join(str(error).split())
         return SourceUnavailable(f"reading slot {self._slot}: the connection is gone: {said}")
 
-    def _named(self, error: psycopg.Error, attempted: str) -> CdcflowError:
-        said = " ".join((error.diag.message_primary or str(error)).split())
-        match error.sqlstate:
-            case "42704" if "publication" in said:
-                # It was not there when these changes were made, so the server cannot say which of them are ours (P60).
-                return history_lost(f"{attempted}: publication {self._publication} is gone, or was made after the slot")
-            case "42704" | "58P01":
-                return history_lost(f"{attempted}: {said}")
-            case "55000" if "wal_level" in said:
-                return ConfigurationError(
-                    f"{attempted}: {said}", remedy="run ALTER SYSTEM SET wal_level = logical, and restart the server"
-                )
-            case "55000":
-                return history_lost(f"{attempted}: {said}")
-        return explained(error, attempted)
+
+def plugin_options(version: int, publication: str, *, binary: bool, streaming: bool) -> dict[str, str]:
+    """What pgoutput is asked for."""
+    options = {
+        "proto_version": "4" if version >= 160000 else "2",
+        "publication_names": quoted(publication),
+        "messages": "true",
+    }
+    if binary:
+        options["binary"] = "true"
+    if streaming:
+        options["streaming"] = "on"
+    if version >= 160000:
+        options["origin"] = "any"
+    return options
 
 
-def _place_of(event: StreamEvent) -> Position:
+def named(error: psycopg.Error, attempted: str, publication: str) -> CdcflowError:
+    """What a refusal to give changes means."""
+    said = " ".join((error.diag.message_primary or str(error)).split())
+    match error.sqlstate:
+        case "42704" if "publication" in said:
+            # It was not there when these changes were made, so the server cannot say which of them are ours (P60).
+            return history_lost(f"{attempted}: publication {publication} is gone, or was made after the slot")
+        case "42704" | "58P01":
+            return history_lost(f"{attempted}: {said}")
+        case "55000" if "wal_level" in said:
+            return ConfigurationError(
+                f"{attempted}: {said}", remedy="run ALTER SYSTEM SET wal_level = logical, and restart the server"
+            )
+        case "55000":
+            return history_lost(f"{attempted}: {said}")
+    return explained(error, attempted)
+
+
+def place_of(event: StreamEvent) -> Position:
+    """How far an event reaches."""
     match event:
         case Committed(run):
             return run.last_position

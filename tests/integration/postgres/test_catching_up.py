@@ -1,0 +1,264 @@
+"""Catching up through SQL: the same events as the stream, whatever happens between the windows."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+from capturing import SLOT, Capture, MakeCapture, Row, rows_of
+
+from cdcflow.errors import HistoryLost
+from cdcflow.interleave.messages import Committed, MarkSeen
+from cdcflow.model.change import Run, SpooledTransaction
+from cdcflow.model.position import Token
+from cdcflow.ports import Stream, StreamEvent
+from cdcflow.sources.postgres.catch_up import CatchingUp, Windows
+from cdcflow.sources.postgres.lsn import lsn_of
+from cdcflow.sources.postgres.stream import PostgresStream, place_of
+from cdcflow.testing.postgres import Database
+
+pytestmark = pytest.mark.postgres
+
+SMALL = Windows(backlog_min=1, messages_max=40)
+
+SCHEMA = """
+CREATE TABLE a (id int PRIMARY KEY, v text, wide text);
+ALTER TABLE a ALTER wide SET STORAGE EXTERNAL;
+CREATE TABLE b (id int PRIMARY KEY, n numeric(10,2));
+ALTER TABLE b REPLICA IDENTITY FULL;
+CREATE TABLE elsewhere (id int PRIMARY KEY);
+"""
+CAPTURED = ["public.a", "public.b"]
+
+
+def write_history(database: Database, seed: int, transactions: int) -> None:
+    """Changes of every kind, also rolled-back ones and transactions that touch no captured table."""
+    dice = random.Random(seed)
+    with database.session(autocommit=False) as session:
+        for number in range(transactions):
+            for _ in range(dice.choice((1, 1, 3, 30))):
+                change(session, dice, number)
+            if dice.random() < 0.15:
+                session.rollback()
+            else:
+                session.commit()
+
+
+def change(session: psycopg.Connection[Any], dice: random.Random, number: int) -> None:
+    key = dice.randint(1, 60)
+    match dice.randint(0, 7):
+        case 0:
+            session.execute(
+                "INSERT INTO a VALUES (%s, %s, repeat('w', 3000)) ON CONFLICT DO NOTHING", (key, str(number))
+            )
+        case 1:
+            session.execute("UPDATE a SET v = %s WHERE id = %s", (str(number), key))
+        case 2:
+            session.execute("DELETE FROM a WHERE id = %s", (key,))
+        case 3:
+            session.execute(
+                "UPDATE a SET id = id + 100 WHERE id = %s AND NOT EXISTS (SELECT FROM a WHERE id = %s)",
+                (key, key + 100),
+            )
+        case 4:
+            session.execute("INSERT INTO b VALUES (%s, 1.5) ON CONFLICT (id) DO UPDATE SET n = b.n + 1", (key,))
+        case 5:
+            session.execute("INSERT INTO elsewhere VALUES (%s) ON CONFLICT DO NOTHING", (key,))
+        case 6:
+            session.execute("SAVEPOINT s")
+            session.execute("UPDATE b SET n = -1")
+            session.execute("ROLLBACK TO s")
+        case _:
+            session.execute("TRUNCATE b" if key == 1 else "UPDATE b SET n = n + 1")
+
+
+def followed(
+    capture: Capture, token: Token, *, durable: Callable[[StreamEvent], bool] = lambda _: True, patience_s: float = 60
+) -> list[StreamEvent]:
+    """Everything up to a mark, each event acknowledged as it comes where `durable` says so."""
+    found: list[StreamEvent] = []
+    deadline = time.monotonic() + patience_s
+    stream = capture.stream
+    while not any(isinstance(e, MarkSeen) and e.token == token for e in found):
+        assert time.monotonic() < deadline, "the mark never came"
+        events = stream.poll()
+        for event in events:
+            if durable(event):
+                stream.acknowledge(place_of(event))
+        found += events
+        if not events:
+            time.sleep(0.002)
+    return found
+
+
+def told(events: Sequence[StreamEvent]) -> list[tuple[int, str, list[Row]]]:
+    """Transactions as (id, position, rows), however they were put into runs."""
+    out = []
+    for event in events:
+        if isinstance(event, Committed) and isinstance(event.run, Run):
+            run = event.run
+            rows = rows_of(run)
+            for i in range(run.transactions):
+                first = int(run.ends[i - 1]) if i else 0
+                out.append((int(run.xid[i]), run.position[i].as_py(), rows[first : int(run.ends[i])]))
+    return out
+
+
+def windows_of(stream: Stream) -> int:
+    assert isinstance(stream, CatchingUp)
+    return stream.windows
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_windows_give_what_the_stream_gives(database: Database, make_capture: MakeCapture, seed: int) -> None:
+    """P40, L15: every transaction once, whole, in commit order, and the change-over to the stream is no seam."""
+    database.execute(SCHEMA)
+    one = make_capture(database, tables=CAPTURED, windows=SMALL)
+    other = make_capture(database, tables=CAPTURED, slot="other", publication="other", catch_up="never")
+    for capture in (one, other):
+        capture.prepare()
+    write_history(database, seed, 120)
+    token = Token("1/1/low")
+    for capture in (one, other):
+        capture.chunks.write_mark(token)
+    caught_up, streamed = followed(one, token), followed(other, token)
+    assert told(caught_up) == told(streamed)
+    assert len(told(streamed)) > 50
+    assert windows_of(one.stream) > 5
+    write_history(database, seed + 100, 20)  # the stream has taken over by now
+    more = Token("1/2/low")
+    for capture in (one, other):
+        capture.chunks.write_mark(more)
+    assert told(followed(one, more)) == told(followed(other, more))
+
+
+def test_window_that_is_not_durable_in_time_ends_the_windows(database: Database, make_capture: MakeCapture) -> None:
+    """An open backfill window waits for a mark at the log's end; waiting for its cut would be for ever. O01."""
+    database.execute(SCHEMA)
+    capture = make_capture(
+        database, tables=CAPTURED, windows=Windows(backlog_min=1, messages_max=40, durable_wait_s=0.2)
+    )
+    before = capture.prepare()
+    assert before.position is not None
+    write_history(database, 4, 60)
+    token = Token("1/1/low")
+    capture.chunks.write_mark(token)
+    found = followed(capture, token, durable=lambda _: False)
+    xids = [xid for xid, _, _ in told(found)]
+    assert len(xids) == len(set(xids)) > 20
+    assert windows_of(capture.stream) == 1
+    rows = database.execute("SELECT confirmed_flush_lsn::text FROM pg_replication_slots")
+    assert lsn_of(rows[0][0]) <= lsn_of(before.position)
+
+
+def test_far_restart_position_stays_with_the_stream(database: Database, make_capture: MakeCapture) -> None:
+    """P35: an open transaction holds the place from which every window would be decoded again."""
+    database.execute(SCHEMA)
+    capture = make_capture(database, tables=CAPTURED, windows=Windows(backlog_min=1, again_max=10_000))
+    capture.prepare()
+    with database.session(autocommit=False) as session:
+        session.execute("INSERT INTO a VALUES (1000, 'open', NULL)")
+        write_history(database, 5, 60)
+        first = Token("1/1/low")
+        capture.chunks.write_mark(first)
+        reached = place_of(followed(capture, first)[-1])
+        while database.execute(f"SELECT confirmed_flush_lsn < '{reached}' FROM pg_replication_slots")[0][0]:
+            capture.stream.poll()  # which goes on saying it
+        write_history(database, 6, 60)
+        session.commit()
+    capture.stream.close()
+    again = make_capture(database, tables=CAPTURED, windows=Windows(backlog_min=1, again_max=10_000))
+    again.prepare(replace(capture.checkpoint, position=reached))
+    (gap,) = database.execute("SELECT confirmed_flush_lsn - restart_lsn FROM pg_replication_slots")[0]
+    assert gap > 10_000
+    assert isinstance(again.stream, PostgresStream)
+
+
+def test_slot_that_vanishes_between_windows_is_history_lost(database: Database, make_capture: MakeCapture) -> None:
+    """P36, P37: what comes after the window is gone, and nothing of it is left out silently."""
+    database.execute(SCHEMA)
+    capture = make_capture(database, tables=CAPTURED, windows=SMALL)
+    capture.prepare()
+    write_history(database, 7, 60)
+    stream = capture.stream
+    while windows_of(stream) < 1:
+        for event in stream.poll():
+            stream.acknowledge(place_of(event))
+    database.execute(f"SELECT pg_drop_replication_slot('{SLOT}')")
+    with pytest.raises(HistoryLost) as lost:
+        followed(capture, Token("1/9/low"))
+    assert "accept-history-loss" in str(lost.value.remedy)
+
+
+def test_slot_that_somebody_moved_between_windows_is_history_lost(
+    database: Database, make_capture: MakeCapture
+) -> None:
+    """P38: changes were given to somebody else."""
+    database.execute(SCHEMA)
+    capture = make_capture(database, tables=CAPTURED, windows=SMALL)
+    capture.prepare()
+    write_history(database, 8, 60)
+    stream = capture.stream
+    while windows_of(stream) < 1:
+        for event in stream.poll():
+            stream.acknowledge(place_of(event))
+    database.execute(f"SELECT pg_replication_slot_advance('{SLOT}', pg_current_wal_flush_lsn())")
+    with pytest.raises(HistoryLost):
+        followed(capture, Token("1/9/low"))
+
+
+def test_column_without_a_binary_decoder_in_a_window_turns_to_text(
+    database: Database, make_capture: MakeCapture
+) -> None:
+    """The window is asked for again with values as text; what was delivered of it is not repeated."""
+    database.execute(SCHEMA)
+    capture = make_capture(database, tables=CAPTURED, windows=SMALL)
+    capture.prepare()
+    capture.source.tables()
+    write_history(database, 9, 30)
+    checkpoint = capture.checkpoint
+    stream = capture.stream  # asks for binary values: no column is in the way yet
+    database.execute("ALTER TABLE a ADD r int4range DEFAULT '[1,5)'")
+    write_history(database, 10, 30)
+    token = Token("1/1/low")
+    capture.chunks.write_mark(token)
+    found = told(followed(capture, token))
+    xids = [xid for xid, _, _ in found]
+    assert len(xids) == len(set(xids)) > 20
+    assert any(row.get("r") == "[1,5)" for _, _, rows in found for row in rows)
+    assert checkpoint.position is not None
+    assert stream is capture.stream
+
+
+def test_huge_transaction_in_a_window_goes_to_a_spool(database: Database, make_capture: MakeCapture) -> None:
+    """P30: memory does not depend on its size here either."""
+    database.execute(SCHEMA)
+    capture = make_capture(database, tables=CAPTURED, windows=SMALL, spool_bytes_max=100_000)
+    capture.prepare()
+    database.execute("INSERT INTO b SELECT i, i FROM generate_series(1, 20000) i")
+    token = Token("1/1/low")
+    capture.chunks.write_mark(token)
+    (run,) = [e.run for e in followed(capture, token) if isinstance(e, Committed)]
+    assert isinstance(run, SpooledTransaction)
+    assert run.rows == 20_000
+
+
+def test_position_moves_while_only_other_tables_change(database: Database, make_capture: MakeCapture) -> None:
+    """P33: a backlog that is not ours is passed, once, and the slot let go of it."""
+    database.execute(SCHEMA)
+    capture = make_capture(database, tables=CAPTURED, windows=SMALL)
+    capture.prepare()
+    database.execute("INSERT INTO elsewhere SELECT generate_series(1, 5000)")
+    (end,) = database.execute("SELECT pg_current_wal_flush_lsn()::text")[0]
+    token = Token("1/1/low")
+    stream = capture.stream
+    capture.chunks.write_mark(token)
+    found = followed(capture, token)
+    assert not told(found)
+    assert max(lsn_of(place_of(e)) for e in found) >= lsn_of(end)
+    assert windows_of(stream) >= 1
