@@ -12,7 +12,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-COMPILED := $(wildcard src/cdcflow/sources/postgres/compiled/*.pyx)
+COMPILED := $(wildcard src/cdcflow/sources/postgres/compiled/*.px[idy] src/cdcflow/sources/postgres/compiled/*.pyx)
 JARS := $(VENV)/.jars
 SEEDS ?= 10000
 
@@ -81,9 +81,27 @@ simulate: $(INSTALLED) ## SEEDS=10000 seeded schedules of the simulation
 
 # ── measure it ───────────────────────────────────────────────────────────────────────────────────────────────
 
-.PHONY: bench
-bench: $(INSTALLED) ## capture and backfill speed as ratios to the raw transfer in the same run
-	@$(BIN)/python bench/run.py $(BENCH)
+BENCHED := $(VENV)/.benched
+BENCHES := drain catchup backfill load latency transaction growth restart writer
+
+$(BENCHED): $(INSTALLED)
+	@echo "installing what the benchmarks' Python peers and plots need (once) …"
+	export PIP_CONSTRAINT=$(abspath constraints.txt) PIP_DISABLE_PIP_VERSION_CHECK=1
+	$(BIN)/python -m pip install --quiet --group bench
+	touch $@
+
+.PHONY: bench bench-quick bench-docs $(BENCHES:%=bench-%)
+bench: $(BENCHED) ## every benchmark beside its limit and its peers (about an hour); bench-NAME runs one: drain …
+	@$(BIN)/python -m bench $(BENCH)
+
+bench-quick: $(BENCHED) ## drain, catch-up, backfill and latency with their targets, in under 5 minutes
+	@$(BIN)/python -m bench --quick $(BENCH)
+
+$(BENCHES:%=bench-%): bench-%: $(BENCHED)
+	@$(BIN)/python -m bench $* $(BENCH)
+
+bench-docs: $(BENCHED) ## write the latest results into docs/performance.md and docs/plots
+	@$(BIN)/python -m bench.document $(BENCH)
 
 # ── tidy ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,59 +1,202 @@
-"""What every benchmark here shares: a server, rounds, ratios, and a table at the end.
+"""Processes, clocks and rounds: what every bench measures with.
 
-The machines that run this are noisy, so nothing is reported alone: each case measures a physical limit and cdcflow in
-the same round, several rounds, and prints medians, the spread, and the ratio.
+The machines that run this are noisy, so nothing is reported alone. Each party (a limit, cdcflow, a peer) is a process
+of its own; in every round each runs once, and the order moves on by one from round to round, so that nobody is always
+first on cold caches or last on a warm server. The first round warms up and is not counted.
+
+CPU seconds are the kernel's own account: of the party by `wait4` or by itself, of the server as the sum over the
+postmaster, its living children, and those that have ended.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
-from dataclasses import asdict, dataclass
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-RESULTS = Path(__file__).parent / "results"
+CHILD_SECONDS_MAX = 1800.0
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True)
-class Result:
-    """One line: `value` in `unit`, beside the `limit` of the same rounds. `spread` is (max - min) / median of value."""
-
-    bench: str
-    case: str
-    value: float
-    unit: str
-    limit: float
-    limit_name: str
-    ratio: float
-    spread: float
+class Failed(Exception):
+    """A party broke, or what it delivered is not what the source has: no number is printed."""
 
 
-def result(bench: str, case: str, unit: str, values: list[float], limits: list[float], limit_name: str) -> Result:
-    """Medians over rounds; the ratio is the median of each round's own ratio."""
-    value, limit = statistics.median(values), statistics.median(limits)
-    ratio = statistics.median(v / m for v, m in zip(values, limits, strict=True))
-    spread = (max(values) - min(values)) / value
-    return Result(bench, case, round(value), unit, round(limit), limit_name, round(ratio, 3), round(spread, 3))
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one party needed in one round. Figures that it cannot know are None."""
+
+    seconds: float
+    rows: int
+    cpu_s: float
+    server_cpu_s: float = 0.0
+    rss_bytes: int | None = None
+    written_bytes: int | None = None
+    fsyncs: int | None = None
+    found: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Rows a second."""
+        return self.rows / self.seconds
+
+    @property
+    def cpu_s_per_million(self) -> float:
+        return self.cpu_s / self.rows * 1e6
+
+    @property
+    def server_cpu_s_per_million(self) -> float:
+        return self.server_cpu_s / self.rows * 1e6
 
 
-def report(results: list[Result]) -> None:
-    """Print the table, and keep the figures in results/latest.json."""
-    table = Table(title="cdcflow beside the physical limit, same rounds")
-    for heading in ("bench", "case", "cdcflow", "limit", "", "ratio", "spread"):
-        table.add_column(heading, justify="left" if heading in ("bench", "case", "") else "right")
-    for r in results:
-        table.add_row(
-            r.bench,
-            r.case,
-            f"{r.value:,} {r.unit}",
-            f"{r.limit:,} {r.unit}",
-            r.limit_name,
-            f"{r.ratio:.2f}",
-            f"{r.spread:.0%}",
+Party = Callable[[], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much a run may take: `rows` scales every backlog, `rounds` are measured after one that warms up."""
+
+    rows: int
+    rounds: int = 3
+    quick: bool = False
+
+
+# ── processes ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Child:
+    """A process of a party. It tells its figures as JSON in the last line of its output, if it tells any."""
+
+    def __init__(self, command: Sequence[str | Path], *, to_nowhere: bool = False) -> None:
+        self.command = [str(part) for part in command]
+        self.begun = time.perf_counter()
+        self._process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL if to_nowhere else subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=Path(__file__).parent.parent,
+            text=True,
         )
-    Console(width=140).print(table)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "latest.json").write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
+        self.pid = self._process.pid
+
+    @classmethod
+    def of(cls, module: str, asked: Mapping[str, object]) -> Child:
+        """A child of `bench.children`."""
+        return cls([sys.executable, "-m", f"bench.children.{module}", json.dumps(asked)])
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask_to_end(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: it gets no chance to put anything in order."""
+        self._process.kill()
+        self._process.communicate()
+
+    def outcome(self, rows: int | None = None) -> Outcome:
+        """Wait for its end. `rows`: how many it is known to have moved, where it does not tell.
+
+        Raises:
+            Failed: it did not end well.
+        """
+        before = _children_cpu_s()
+        try:
+            said, complaint = self._process.communicate(timeout=CHILD_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise Failed(f"{self.command[0]} did not end in {CHILD_SECONDS_MAX:g} s") from None
+        seconds = time.perf_counter() - self.begun
+        cpu = _children_cpu_s() - before
+        if self._process.returncode != 0:
+            raise Failed(f"{' '.join(self.command)[:300]} ended with {self._process.returncode}: {complaint[-2000:]}")
+        found = json.loads(said.splitlines()[-1]) if said else {}
+        return Outcome(
+            seconds=found.pop("seconds", seconds),
+            rows=found.pop("rows", rows or 0),
+            cpu_s=found.pop("cpu_s", cpu),
+            rss_bytes=found.pop("rss_bytes", None),
+            written_bytes=found.pop("written_bytes", None),
+            fsyncs=found.pop("fsyncs", None),
+            found=found,
+        )
+
+
+def together(children: Sequence[Child], rows: int) -> Outcome:
+    """Several processes as one party: the time of the last, the CPU of all."""
+    outcomes = [child.outcome(rows) for child in children]
+    return replace(
+        outcomes[0], seconds=time.perf_counter() - children[0].begun, cpu_s=sum(o.cpu_s for o in outcomes), rows=rows
+    )
+
+
+def _children_cpu_s() -> float:
+    """CPU of this process's children that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def server_cpu_s(postmaster: int) -> float:
+    """CPU seconds that a PostgreSQL server has used up to now, in all processes it ever had."""
+    total = _ticks(postmaster, with_ended=True)
+    children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+    for child in children:
+        try:
+            total += _ticks(int(child), with_ended=False)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended just now; its time is small change, and in the postmaster's sum the next time
+    return total / _TICKS
+
+
+def _ticks(pid: int, *, with_ended: bool) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(n) for n in fields[11 : 15 if with_ended else 13])
+
+
+# ── rounds ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rounds(
+    parties: Mapping[str, Party], count: int, *, postmaster: int | None, fewer: Mapping[str, int] | None = None
+) -> dict[str, list[Outcome]]:
+    """Each party's outcomes over `count` rounds, after one that warms up. `fewer` lets slow ones sit out the last."""
+    measured: dict[str, list[Outcome]] = {name: [] for name in parties}
+    names = list(parties)
+    for number in range(count + 1):
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            if number > (fewer or {}).get(name, count):
+                continue
+            outcome = with_server_cost(parties[name], postmaster)
+            told = f"    {name}: {outcome.seconds:.2f} s"
+            if outcome.rows:
+                told += f", {outcome.rate:,.0f} rows/s, CPU {outcome.cpu_s_per_million:.2f} s a million"
+            tell(told + ("" if number else "   (warming up)"))
+            if number:
+                measured[name].append(outcome)
+    return measured
+
+
+def with_server_cost(party: Party, postmaster: int | None) -> Outcome:
+    """Run a party once; the server's CPU meanwhile is part of the outcome, unless the party counted it itself."""
+    if postmaster is None:
+        return party()
+    before = server_cpu_s(postmaster)
+    outcome = party()
+    if outcome.server_cpu_s:
+        return outcome
+    return replace(outcome, server_cpu_s=server_cpu_s(postmaster) - before)
+
+
+def tell(text: str) -> None:
+    """A line for whoever waits."""
+    print(text, file=sys.stderr, flush=True)

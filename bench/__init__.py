@@ -1,0 +1,15 @@
+"""The benchmarks: `make bench`, or `python -m bench NAME …`.
+
+Every bench runs the physical limit, cdcflow and the peers in the same invocation, in rotated order, verifies what
+arrived, and keeps one line for each comparison in `results/latest.json`. What is measured how, and what came out, is in
+`docs/performance.md`.
+
+    harness    processes, clocks, rounds, the cost of each
+    server     a PostgreSQL of one's own, backlogs in slots that every party reads anew
+    parties    cdcflow, the limits and the peers, each as a process of its own
+    children/  what runs in those processes
+    peers/     the peers that are not Python, built on first use
+    contents   what the log holds, compared with the source
+    results    the lines, their table and their file
+    plots, document  pictures and the tables of the docs, from the lines
+"""

@@ -1,0 +1,85 @@
+"""cdcflow in a process of its own: captures until the log is durable up to a place, or until it is stopped.
+
+Argument: `config` (as in cdcflow.yaml) and one of
+    until_rows   stop once this many rows of the log are durable; the clock stops there, and what follows is not counted
+    once         true: read all tables into sealed segments and end; the clock stops when the log is closed
+    neither      run until SIGTERM
+`times` names a file for one line `rows nanoseconds` a sync: how many rows of the log were durable when.
+
+The clock looks at the log's own `sync`: when it returns, the rows before its checkpoint are on disk.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+from bench.children.usage import Clock, Syncs, given, tell
+from cdcflow import wiring
+from cdcflow.config import Config
+from cdcflow.model.position import Checkpoint
+from cdcflow.sinks.files import FileLog
+
+
+class Durable:
+    """Notes what is durable when. `reached` is set once `until_rows` rows are."""
+
+    def __init__(self, until_rows: int | None, clock: Clock) -> None:
+        self._until = until_rows
+        self._clock = clock
+        self.reached = threading.Event()
+        self.figures: dict[str, float] = {}
+        self.times: list[tuple[int, int]] = []
+        self._watch()
+
+    def _watch(self) -> None:
+        sync = FileLog.sync
+
+        def watched(log: FileLog) -> Checkpoint:
+            checkpoint = sync(log)
+            self._note(checkpoint.next_offset - 1)
+            return checkpoint
+
+        FileLog.sync = watched  # type: ignore[method-assign,assignment]  # the one place where durable is said
+
+    def _note(self, rows: int) -> None:
+        self.times.append((rows, time.monotonic_ns()))
+        if self._until is not None and rows >= self._until and not self.reached.is_set():
+            self.figures = self._clock.stop()
+            self.reached.set()
+
+
+def main() -> None:
+    asked = given()
+    config = Config.model_validate(asked["config"])
+    until, once, times = asked.get("until_rows"), bool(asked.get("once")), asked.get("times")
+    assert until is None or isinstance(until, int)
+    events: dict[str, int] = {}
+
+    def count(event: str, _fields: object) -> None:
+        events[event] = events.get(event, 0) + 1
+
+    running = wiring.capture(config, once=once, on_event=count, backfill=() if asked.get("again") else None)
+    signal.signal(signal.SIGTERM, lambda *_: running.stop())
+    syncs = Syncs()
+    clock = Clock()
+    durable = Durable(until, clock)
+    threading.Thread(target=_stop_when, args=(durable.reached, running.stop), daemon=True).start()
+    running.run()
+    figures = durable.figures or clock.stop()
+    if isinstance(times, str):
+        with open(times, "w") as file:
+            file.writelines(f"{rows} {ns}\n" for rows, ns in durable.times)
+    rows = durable.times[-1][0] if durable.times else 0
+    tell({**figures, "rows": rows, "fsyncs": syncs.count, "events": events})
+
+
+def _stop_when(reached: threading.Event, stop: object) -> None:
+    reached.wait()
+    assert callable(stop)
+    stop()
+
+
+if __name__ == "__main__":
+    main()

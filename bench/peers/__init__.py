@@ -1,0 +1,120 @@
+"""The peers that are not Python, built on first use into the cache; those that cannot be built here sit out.
+
+`debezium` wants a JDK and Maven, `go-pglogrepl` wants Go. Both fetch their libraries through their usual clients.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+from bench.harness import tell
+
+_SOURCES = Path(__file__).parent
+_CACHE = _SOURCES.parent.parent / ".cache" / "bench"
+_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/go/bin"])
+
+# What Debezium's documentation and our own trials give as its quickest: large batches, a short pause, a parallel
+# collector. Records stay objects: no converter's time is counted.
+TUNED: Mapping[str, str] = {"max.batch.size": "20000", "max.queue.size": "100000", "poll.interval.ms": "5"}
+PROMPT: Mapping[str, str] = {"poll.interval.ms": "1"}
+
+
+def _tried(name: str, build: Callable[[], Path]) -> Path | None:
+    try:
+        return build()
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", b"") or b""
+        tell(f"  {name} cannot be built here and sits out: {error} {said.decode(errors='replace')[-300:]}")
+        return None
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name, path=_PATH)
+    if found is None:
+        raise FileNotFoundError(f"no {name}")
+    return found
+
+
+def _run(command: list[str], directory: Path) -> None:
+    subprocess.run(command, cwd=directory, check=True, capture_output=True, env={**os.environ, "PATH": _PATH})
+
+
+def _is_newer(made: Path, *sources: Path) -> bool:
+    return made.exists() and all(made.stat().st_mtime >= s.stat().st_mtime for s in sources)
+
+
+@cache
+def go_drain() -> Path | None:
+    """The Go peer's program."""
+
+    def build() -> Path:
+        made, source = _CACHE / "go-drain", _SOURCES / "go-pglogrepl"
+        if not _is_newer(made, *source.iterdir()):
+            tell("  building the Go peer (once) …")
+            _CACHE.mkdir(parents=True, exist_ok=True)
+            _run([_program("go"), "build", "-o", str(made), "."], source)
+        return made
+
+    return _tried("Go pglogrepl", build)
+
+
+@cache
+def debezium_classes() -> Path | None:
+    """The folder of Debezium's jars (`lib`) and of the runner (`classes`)."""
+
+    def build() -> Path:
+        folder, source = _CACHE / "debezium", _SOURCES / "debezium"
+        pom, runner = source / "pom.xml", source / "Drain.java"
+        if not _is_newer(folder / "lib", pom):
+            tell("  fetching Debezium (once) …")
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            shutil.copy(pom, folder)
+            copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=lib"]
+            _run([_program("mvn"), "-q", "-B", *copy], folder)
+            (folder / "lib").touch()
+        if not _is_newer(folder / "classes" / "Drain.class", runner):
+            (folder / "classes").mkdir(exist_ok=True)
+            _run([_program("javac"), "-cp", "lib/*", "-d", "classes", str(runner)], folder)
+        return folder
+
+    return _tried("Debezium", build)
+
+
+def spelled(options: Mapping[str, str]) -> dict[str, str]:
+    """Options as `debezium_command` takes them."""
+    return {name.replace(".", "_"): value for name, value in options.items()}
+
+
+def debezium_command(port: int, changes: int, format_name: str = "connect", **options: str) -> list[str] | None:
+    """The command that reads `changes` changes of the bench's slot; `options` are Debezium's with `_` for `.`."""
+    folder = debezium_classes()
+    if folder is None:
+        return None
+    settings = {
+        "name": "bench",
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "offset.storage": "org.apache.kafka.connect.storage.MemoryOffsetBackingStore",
+        "offset.flush.interval.ms": "60000",
+        "database.hostname": "127.0.0.1",
+        "database.port": str(port),
+        "database.user": "postgres",
+        "database.password": "none",
+        "database.dbname": "postgres",
+        "topic.prefix": "bench",
+        "plugin.name": "pgoutput",
+        "slot.name": "bench",
+        "publication.name": "bench",
+        "publication.autocreate.mode": "disabled",
+        "schema.include.list": "public",
+        "snapshot.mode": "no_data",
+        "tombstones.on.delete": "false",
+        **{name.replace("_", "."): value for name, value in options.items()},
+    }
+    java = ["java", "-Xmx2g", "-XX:+UseParallelGC", "-cp", f"{folder}/classes:{folder}/lib/*", "Drain"]
+    return [*java, format_name, str(changes), *(f"{k}={v}" for k, v in settings.items())]

@@ -1,0 +1,190 @@
+import io.debezium.embedded.Connect;
+import io.debezium.engine.ChangeEvent;
+import io.debezium.engine.DebeziumEngine;
+import io.debezium.engine.format.Json;
+import java.io.PrintWriter;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Properties;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.connect.data.Struct;
+import org.apache.kafka.connect.source.SourceRecord;
+
+/**
+ * Debezium's embedded engine at its best: records are counted and acknowledged batch by batch, and go nowhere.
+ *
+ * <p>Arguments: FORMAT CHANGES [option=value ...]. FORMAT is `connect` (records as objects, the quickest), `json`
+ * (Debezium's default, each with its schema) or `json-plain` (without). Every option is the engine's, but
+ * `bench.times=FILE` writes a line `id nanoseconds` for each change when it reached the consumer, on the machine's
+ * monotonic clock.
+ *
+ * <p>The clock begins with the batch after a third of the changes and ends with the last one, and only what came in
+ * between counts: the JVM's start and the compiler's warm-up are Debezium's for free. Prints one line of JSON.
+ */
+public final class Drain {
+  private static final CountDownLatch DONE = new CountDownLatch(1);
+  private static long expected;
+  private static long seen;
+  private static long bytes;
+  private static long first;
+  private static long firstNs;
+  private static long firstCpuMs;
+  private static volatile long lastNs;
+  private static volatile boolean failed;
+  private static long[] ids;
+  private static long[] times;
+
+  private static long cpuMs() {
+    return ProcessHandle.current().info().totalCpuDuration().orElseThrow().toMillis();
+  }
+
+  private static boolean isChange(SourceRecord record) {
+    var schema = record.valueSchema();
+    return schema != null && schema.name() != null && schema.name().endsWith("Envelope");
+  }
+
+  /** Called with each batch: `changes` of them are row changes. */
+  private static void count(long changes) {
+    if (changes == 0) {
+      return;
+    }
+    seen += changes;
+    if (first == 0 && seen >= expected / 3) {
+      first = seen;
+      firstNs = System.nanoTime();
+      firstCpuMs = cpuMs();
+    }
+    if (seen >= expected) {
+      lastNs = System.nanoTime();
+      DONE.countDown();
+    }
+  }
+
+  private static void keepTime(SourceRecord record) {
+    Object after = ((Struct) record.value()).get("after");
+    if (after != null && seen < ids.length) {
+      ids[(int) seen] = ((Number) ((Struct) after).get("id")).longValue();
+      times[(int) seen] = System.nanoTime();
+    }
+  }
+
+  private static DebeziumEngine<?> asObjects(Properties options) {
+    return DebeziumEngine.create(Connect.class)
+        .using(options)
+        .using(Drain::completed)
+        .notifying(
+            (records, committer) -> {
+              long changes = 0;
+              for (ChangeEvent<SourceRecord, SourceRecord> record : cast(records)) {
+                if (isChange(record.value())) {
+                  if (ids != null) {
+                    keepTime(record.value());
+                    count(1);
+                  } else {
+                    changes++;
+                  }
+                }
+              }
+              for (var record : records) {
+                committer.markProcessed(record);
+              }
+              committer.markBatchFinished();
+              count(changes);
+            })
+        .build();
+  }
+
+  @SuppressWarnings("unchecked")
+  private static List<ChangeEvent<SourceRecord, SourceRecord>> cast(List<?> records) {
+    return (List<ChangeEvent<SourceRecord, SourceRecord>>) records;
+  }
+
+  private static DebeziumEngine<?> asJson(Properties options) {
+    return DebeziumEngine.create(Json.class)
+        .using(options)
+        .using(Drain::completed)
+        .notifying(
+            (List<ChangeEvent<String, String>> records,
+                DebeziumEngine.RecordCommitter<ChangeEvent<String, String>> committer) -> {
+              long changes = 0;
+              for (var record : records) {
+                if (record.value() != null) {
+                  changes++;
+                  bytes += record.value().getBytes(StandardCharsets.UTF_8).length;
+                }
+                committer.markProcessed(record);
+              }
+              committer.markBatchFinished();
+              count(changes);
+            })
+        .build();
+  }
+
+  private static void completed(boolean success, String message, Throwable error) {
+    if (!success) {
+      System.err.println("the engine ended: " + message);
+      if (error != null) {
+        error.printStackTrace();
+      }
+      failed = true;
+    }
+    DONE.countDown();
+  }
+
+  private static long peakBytes() throws Exception {
+    for (String line : Files.readAllLines(Path.of("/proc/self/status"))) {
+      if (line.startsWith("VmHWM:")) {
+        return Long.parseLong(line.replaceAll("[^0-9]", "")) << 10;
+      }
+    }
+    return 0;
+  }
+
+  public static void main(String[] arguments) throws Exception {
+    String format = arguments[0];
+    expected = Long.parseLong(arguments[1]);
+    Properties options = new Properties();
+    for (int i = 2; i < arguments.length; i++) {
+      int equals = arguments[i].indexOf('=');
+      options.setProperty(arguments[i].substring(0, equals), arguments[i].substring(equals + 1));
+    }
+    String timesFile = (String) options.remove("bench.times");
+    if (timesFile != null) {
+      ids = new long[(int) expected];
+      times = new long[(int) expected];
+    }
+    if (format.equals("json-plain")) {
+      options.setProperty("converter.schemas.enable", "false");
+    }
+    DebeziumEngine<?> engine = format.equals("connect") ? asObjects(options) : asJson(options);
+    long startedNs = System.nanoTime();
+    Executors.newSingleThreadExecutor().execute((Runnable) engine);
+    if (!DONE.await(900, TimeUnit.SECONDS) || failed || seen < expected) {
+      System.err.println("saw " + seen + " of " + expected + " changes");
+      Runtime.getRuntime().halt(1);
+    }
+    long cpu = cpuMs();
+    if (timesFile != null) {
+      try (var out = new PrintWriter(timesFile)) {
+        for (int i = 0; i < ids.length; i++) {
+          out.println(ids[i] + " " + times[i]);
+        }
+      }
+    }
+    System.out.printf(
+        "{\"seconds\": %.6f, \"rows\": %d, \"seen\": %d, \"cpu_s\": %.3f, \"rss_bytes\": %d, \"bytes\": %d, \"start_s\": %.3f}%n",
+        (lastNs - firstNs) / 1e9,
+        seen - first,
+        seen,
+        (cpu - firstCpuMs) / 1e3,
+        peakBytes(),
+        bytes,
+        (firstNs - startedNs) / 1e9);
+    System.out.flush();
+    Runtime.getRuntime().halt(0);
+  }
+}
