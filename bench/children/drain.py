@@ -4,7 +4,7 @@ Argument: `dsn`, `slot`, `publication`, `rows`, and `mode`:
     nowhere   count the row changes, nothing else
     python    decode every change into Python values, a list a row: the plain Python consumer
     disk      append every message to `path`, one fdatasync for whatever arrived together; `times` names a file for one
-              line `rows nanoseconds` a sync
+              line `id nanoseconds` a row: when it was on disk. The id is the row's first column, a bigint
 """
 
 from __future__ import annotations
@@ -144,17 +144,21 @@ def in_python(conn: PGconn, expected: int) -> int:
 # ── to disk ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_ID = slice(_KIND + 13, _KIND + 21)  # behind kind, relation, 'N', count of columns, 'b' and its length
+
+
 def to_disk(conn: PGconn, expected: int, path: str) -> list[tuple[int, int]]:
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    rows, times = 0, []
-    while rows < expected:
+    times: list[tuple[int, int]] = []
+    while len(times) < expected:
         length, message = conn.get_copy_data(0)
-        arrived = []
+        arrived, ids = [], []
         while length > 0:
             data = bytes(message)
             if data[0] == 119:
                 arrived.append(data)
-                rows += data[_KIND] in _ROW_KINDS
+                if data[_KIND] == 73:
+                    ids.append(int.from_bytes(data[_ID], "big"))
             elif data[17]:
                 conn.put_copy_data(_STATUS.pack(b"r", 0, 0, 0, 0, 0))
                 conn.flush()
@@ -165,7 +169,8 @@ def to_disk(conn: PGconn, expected: int, path: str) -> list[tuple[int, int]]:
         if arrived:
             os.write(fd, b"".join(arrived))
             os.fdatasync(fd)
-            times.append((rows, time.monotonic_ns()))
+            now = time.monotonic_ns()
+            times.extend((i, now) for i in ids)
     os.close(fd)
     return times
 
@@ -183,7 +188,7 @@ def main() -> None:
             rows = in_python(conn, expected)
         case _:
             times = to_disk(conn, expected, str(asked["path"]))
-            rows = times[-1][0] if times else 0
+            rows = len(times)
             with open(str(asked["times"]), "w") as file:
                 file.writelines(f"{n} {ns}\n" for n, ns in times)
     tell({**clock.stop(), "rows": rows})
