@@ -85,6 +85,14 @@ class Bank:
             self._writer.join()
             self._writer = None
 
+    def write(self, seed: int, transactions: int) -> None:
+        """Write so many transactions, and return."""
+        dice = random.Random(seed)
+        with self.database.connect(autocommit=True) as conn:
+            for _ in range(transactions):
+                with contextlib.suppress(psycopg.errors.UniqueViolation):
+                    self.transact(conn, dice)
+
     def _write(self, dice: random.Random) -> None:
         with self.database.connect(autocommit=True) as conn:
             while not self._stop.is_set():

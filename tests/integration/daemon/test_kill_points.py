@@ -31,6 +31,19 @@ POINTS = [
     ("after:rename", "2"),
 ]
 
+IN_WINDOWS = [
+    ("before:peek", "2"),
+    ("after:decode", "3"),
+    ("after:window read", "1"),
+    ("before:sync", "3"),
+    ("before:window feedback", "2"),
+    ("after:window feedback", "3"),
+    ("before:advance", "1"),
+    ("after:advance", "2"),
+    ("before:change over", "1"),
+    ("after:change over", "1"),
+]
+
 
 @pytest.mark.postgres
 @pytest.mark.parametrize(("point", "count"), POINTS)
@@ -43,6 +56,20 @@ def test_killed_daemon_loses_and_doubles_nothing(bank: Bank, point: str, count: 
     before = bank.transactions
     bank.wait_until(lambda: bank.transactions > before + 30, "the writer to go on", again)
     bank.stop_writing()
+    bank.catch_up_and_stop(again)
+    bank.assert_log_equals_source()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(("point", "count"), IN_WINDOWS)
+def test_daemon_killed_while_it_catches_up_loses_and_doubles_nothing(bank: Bank, point: str, count: str) -> None:
+    """L15, P40, I7: a window is peeked, made durable, let go of; then the stream. Each step may be the last."""
+    first = bank.daemon()
+    bank.catch_up_and_stop(first)
+    bank.write(seed=hash_of(point), transactions=400)
+    killed = bank.daemon(point, count)
+    assert killed.wait(timeout=40) == -signal.SIGKILL, bank.output()
+    again = bank.daemon()
     bank.catch_up_and_stop(again)
     bank.assert_log_equals_source()
 
