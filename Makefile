@@ -12,7 +12,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-COMPILED := $(wildcard src/cdcflow/sources/postgres/compiled/*.px[idy] src/cdcflow/sources/postgres/compiled/*.pyx)
+COMPILED := $(wildcard $(addprefix src/cdcflow/sources/postgres/compiled/,*.pyx *.pxi))
 JARS := $(VENV)/.jars
 SEEDS ?= 10000
 

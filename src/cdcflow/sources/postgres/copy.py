@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import Int64s
+from cdcflow.sources.postgres.twins import COMPILED, Compiled, layout_of
 from cdcflow.sources.postgres.types import DescribedTable, decode
 from cdcflow.sources.postgres.wire import Buffer, Cells, Joined, garbled, joined, padded
 
@@ -25,11 +26,15 @@ _SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 _TRAILER = b"\xff\xff"
 
 
-def decode_copy(data: bytes | memoryview | Sequence[bytes] | Joined, described: DescribedTable) -> pa.RecordBatch:
+def decode_copy(
+    data: bytes | memoryview | Sequence[bytes] | Joined,
+    described: DescribedTable,
+    compiled: Compiled | None = COMPILED,
+) -> pa.RecordBatch:
     """The rows of a COPY (FORMAT binary) of `described.copy_expressions`, as `described.table.row_schema`.
 
     `data` is one piece, or the CopyData messages in order (faster). The file's header and trailer may be there.
-    Joined messages are not copied again.
+    Joined messages are not copied again. `compiled` None: the plain decoder does it.
 
     Raises:
         SourceUnavailable: the bytes are not such rows.
@@ -42,6 +47,10 @@ def decode_copy(data: bytes | memoryview | Sequence[bytes] | Joined, described: 
         start, end = _rows_found(buffer, columns)
     else:
         buffer, start, end = _rows_given(data if isinstance(data, Joined) else joined(data))
+    if compiled is not None:
+        rows = compiled.copied(buffer.raw, start, end, layout_of(compiled, described))
+        if rows is not None:
+            return rows
     arrays = []
     if len(start) and ((start + 2 > end).any() or (buffer.int16(start) != columns).any()):
         raise garbled(f"a COPY row does not have the {columns} columns that were asked for")

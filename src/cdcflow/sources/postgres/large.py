@@ -16,16 +16,18 @@ from cdcflow.model.change import ChangeBatch, KeySet, Uint64s
 from cdcflow.model.table import OP, UNCHANGED, Table, TableId
 from cdcflow.ports import Spool
 from cdcflow.sources.postgres.messages import Relation
+from cdcflow.sources.postgres.twins import Layout
 from cdcflow.sources.postgres.types import DescribedTable
 from cdcflow.sources.postgres.wire import Bools
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A relation as it holds from one place in the messages on."""
+    """A relation as it holds from one place in the messages on; `layout` is for the compiled decoders."""
 
     relation: Relation
     described: DescribedTable
+    layout: Layout | None = field(default=None, compare=False)
 
     @property
     def in_identity(self) -> tuple[bool, ...]:

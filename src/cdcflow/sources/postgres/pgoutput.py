@@ -46,8 +46,9 @@ from cdcflow.sources.postgres.messages import (
     truncated_of,
 )
 from cdcflow.sources.postgres.tuples import Changes, changes_of, truncation
+from cdcflow.sources.postgres.twins import COMPILED, Compiled, Layout, layout_of
 from cdcflow.sources.postgres.types import DescribedTable
-from cdcflow.sources.postgres.wire import EPOCH_US, Frames, Joined, frames_of, garbled, joined, positions
+from cdcflow.sources.postgres.wire import EPOCH_US, Buffer, Frames, Joined, frames_of, garbled, joined, positions
 
 __all__ = ["Describe", "PgoutputDecoder", "Relation", "RelationColumn"]
 
@@ -64,6 +65,8 @@ _CONTROL[[_START, _STOP, _STREAM_COMMIT, _ABORT]] = True
 _KNOWN = _PLAIN | _CONTROL
 _SINGLE = np.zeros(256, np.bool_)
 _SINGLE[[_ORIGIN, _RELATION, _TRUNCATE, _MESSAGE]] = True
+_SINGLE_SEEN = sum(1 << ord(c) - 64 for c in "ORTM")
+_OTHER_SEEN = ~sum(1 << ord(c) - 64 for c in "BCORYTMIUD")
 
 
 Describe = Callable[[Relation], DescribedTable]
@@ -71,10 +74,14 @@ Describe = Callable[[Relation], DescribedTable]
 
 @dataclass(slots=True)
 class _Rows:
-    """What some frames hold: changes of each table in order, and the rare things."""
+    """What some frames hold: changes of each table in order, and the rare things.
+
+    `arrived` has the relations that are described here: the shapes of each with their places, -1 for the one before.
+    """
 
     changes: list[Changes] = field(default_factory=list)
     truncates: list[tuple[int, DescribedTable]] = field(default_factory=list)
+    arrived: dict[int, list[tuple[int, Shape]]] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
     origins: dict[int, str] = field(default_factory=dict)
     beats: list[int] = field(default_factory=list)
@@ -87,7 +94,8 @@ class PgoutputDecoder:
     the log already and are dropped whole (hard cases P40, L15). Marks are transactional messages with `mark_prefix`;
     those whose content begins with "heartbeat" only show that the stream moves. Messages with other prefixes are
     counted in `messages_ignored` and otherwise dropped. Transactions without a row of a captured table are dropped
-    too; where they are the last thing that came, `Advanced` says how far they reach.
+    too; where they are the last thing that came, `Advanced` says how far they reach. `compiled` None: the plain
+    decoders do it all.
     """
 
     def __init__(
@@ -99,6 +107,7 @@ class PgoutputDecoder:
         binary: bool,
         skip_until: int,
         mark_prefix: str = "cdcflow",
+        compiled: Compiled | None = COMPILED,
     ) -> None:
         self.messages_ignored = 0
         self._describe = describe
@@ -107,6 +116,7 @@ class PgoutputDecoder:
         self._binary = binary
         self._skip_until = skip_until
         self._prefix = mark_prefix.encode()
+        self._compiled = compiled
         self._shapes: Shapes = {}
         self._streamed: dict[int, Large] = {}
         self._block: Large | None = None
@@ -137,7 +147,9 @@ class PgoutputDecoder:
         """
         if not len(messages):
             return []
-        frames = frames_of(messages if isinstance(messages, Joined) else joined(messages))
+        frames = self._frames(messages if isinstance(messages, Joined) else joined(messages))
+        if not frames.seen & _OTHER_SEEN and self._block is None:
+            return self._plain(frames)
         if not _KNOWN[frames.kind].all():
             letter = int(frames.kind[~_KNOWN[frames.kind]][0])
             raise InvariantViolated(f"pgoutput message of unknown type {chr(letter)!r} (0x{letter:02X})")
@@ -155,10 +167,16 @@ class PgoutputDecoder:
             begin = at + 1
         return events
 
+    def _frames(self, messages: Joined) -> Frames:
+        found = self._compiled and self._compiled.scan(messages.data, messages.lengths)
+        return Frames(Buffer(messages.data), *found) if found else frames_of(messages)
+
     # ── transactions that come whole ────────────────────────────────────────────────────────────────────────
 
     def _plain(self, frames: Frames) -> list[StreamEvent]:
         """Messages outside of stream blocks: what is complete is decoded, an open transaction at the end waits."""
+        if self._large is None and not self._waiting and frames.kind[-1] == _COMMIT:
+            return self._whole(frames)
         commits = np.flatnonzero(frames.kind == _COMMIT)
         if self._large is not None:
             if not len(commits):
@@ -173,7 +191,7 @@ class PgoutputDecoder:
                 return self._wait(frames)
             pieces = [*self._waiting, (frames.raw(), frames.lengths)]
             self._waiting, self._waiting_bytes = [], 0
-            frames = frames_of(joined([p for p, _ in pieces], np.concatenate([n for _, n in pieces])))
+            frames = self._frames(joined([p for p, _ in pieces], np.concatenate([n for _, n in pieces])))
             commits = np.flatnonzero(frames.kind == _COMMIT)
         last = int(commits[-1]) if len(commits) else -1
         begins = np.flatnonzero(frames.kind[last + 1 :] == _BEGIN)
@@ -189,33 +207,23 @@ class PgoutputDecoder:
         if self._waiting_bytes <= self._spool_bytes_max:
             return []
         pieces, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        frames = frames_of(joined([p for p, _ in pieces], np.concatenate([n for _, n in pieces])))
+        frames = self._frames(joined([p for p, _ in pieces], np.concatenate([n for _, n in pieces])))
         xid = struct.unpack(">I", exactly(frames.one(0), 21)[17:])[0]
         self._large = Large(xid, self._shapes)
         return self._spooled(frames.part(1, len(frames)), self._large, streamed=False)
 
     def _whole(self, frames: Frames) -> list[StreamEvent]:
         """Whole transactions, and what stands between them."""
-        begins, commits = np.flatnonzero(frames.kind == _BEGIN), np.flatnonzero(frames.kind == _COMMIT)
-        if len(begins) != len(commits) or (begins > commits).any() or (begins[1:] < commits[:-1]).any():
-            raise InvariantViolated("pgoutput Begin and Commit do not alternate")
-        _sized(frames, begins, 21)
-        _sized(frames, commits, 26)
-        start, buffer = frames.start, frames.buffer
-        xids = buffer.uint32(start[begins] + 17).astype(np.uint64)
-        ends = buffer.int64(start[commits] + 10)
-        clocks = buffer.int64(start[commits] + 18) + EPOCH_US
+        found = self._compiled and self._compiled.transactions(frames.buffer.raw, frames.start, frames.end, frames.kind)
+        begins, commits, xids, ends, clocks, inside = found or _transactions(frames)
         first = int(np.searchsorted(ends, self._skip_until, side="right"))  # those before are in the log already
-        places = np.flatnonzero(_ROWS[frames.kind])
         skipped = int(commits[first - 1]) if first else -1
-        rows = self._rows(frames, places[np.searchsorted(places, skipped) :], self._shapes, 0)
-        rows.truncates = [(at, described) for at, described in rows.truncates if at > skipped]
+        rows, batches, place = self._rows(frames, skipped + 1, self._shapes, 0, plain=not inside)
         messages = _messages(rows)
         number = np.searchsorted(begins, messages, side="right") - 1
-        if (number < 0).any() or (len(number) and (messages > commits[number]).any()):
+        if len(number) and ((number < 0).any() or (messages > commits[number]).any()):
             raise InvariantViolated("pgoutput rows outside of a transaction")
-        batches, place = _numbered(rows, len(frames))
-        return self._events(rows, batches, place, begins, commits, xids, ends, clocks, first)
+        return self._events(rows, batches, place, begins, commits, xids, ends, clocks + EPOCH_US, first)
 
     def _events(
         self,
@@ -230,10 +238,14 @@ class PgoutputDecoder:
         first: int,
     ) -> list[StreamEvent]:
         """Runs of whole transactions, parted at our marks. Transactions without rows are left out."""
-        row_ends = place[commits]
-        full = np.flatnonzero(np.diff(row_ends, prepend=0) > 0)
-        origin = self._origins(rows, begins, full)
-        run = Run(xids[full], positions(ends[full]), clocks[full], row_ends[full], tuple(batches), origin=origin)
+        if self._compiled is not None:
+            full, (xid, end, clock), row_ends = self._compiled.taken(commits, place, (xids, ends, clocks))
+            position = self._compiled.positions(end)
+        else:
+            row_ends = place[commits]
+            full = np.flatnonzero(np.diff(row_ends, prepend=0) > 0)
+            xid, position, clock, row_ends = xids[full], positions(ends[full]), clocks[full], row_ends[full]
+        run = Run(xid, position, clock, row_ends, tuple(batches), origin=self._origins(rows, begins, full))
         events: list[StreamEvent] = []
         taken, covered = 0, self._skip_until
         for mark in rows.marks:
@@ -266,44 +278,90 @@ class PgoutputDecoder:
 
     # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _rows(self, frames: Frames, rows: Int64s, shapes: Shapes, header: int) -> _Rows:
-        """Decode the row messages at `rows`, each in the shape that holds at its place; `shapes` is kept current.
+    def _rows(
+        self, frames: Frames, first: int, shapes: Shapes, header: int, *, plain: bool = False
+    ) -> tuple[_Rows, list[ChangeBatch], Int64s]:
+        """Decode the row messages from number `first` on, each in the shape that holds at its place; `shapes` is kept
+        current. Also the rows of each shape with their indices, and how many rows come before each message.
 
         `header` is 4 inside a stream block, where every message names its transaction after its type.
         """
+        out = self._singles(frames, first, shapes, header)
+        if self._compiled is not None and not plain:
+            found = self._compiled.changes(
+                frames.buffer.raw,
+                frames.start,
+                frames.end,
+                frames.kind,
+                first,
+                header,
+                shapes,
+                {oid: shape if at < 0 else None for oid, ((at, shape), *_) in out.arrived.items()},
+                sorted((at, oid, shape) for oid, known in out.arrived.items() for at, shape in known if at >= 0),
+                [(at, 1) for at, _ in out.truncates],
+                _CELLS_AT_ONCE,
+            )
+            if found is not None:
+                parts, place = found
+                if len(parts) > 1:
+                    parts.sort(key=_order)
+                return (
+                    out,
+                    _batches([(layout.described, i, rows) for _, _, layout, i, rows in parts], out, place),
+                    place,
+                )
+        self._plain_rows(frames, first, shapes, header, out)
+        return out, *_numbered(out, len(frames))
+
+    def _singles(self, frames: Frames, first: int, shapes: Shapes, header: int) -> _Rows:
+        """What is looked at one by one."""
         out = _Rows()
-        arrived: dict[int, list[tuple[int, Shape]]] = {oid: [(-1, shape)] for oid, shape in shapes.items()}
+        if not frames.seen & _SINGLE_SEEN:
+            return out
         for at in np.flatnonzero(_SINGLE[frames.kind]).tolist():
             kind, body = int(frames.kind[at]), frames.one(at)
             if kind == _RELATION:
                 relation = relation_of(body[1 + header :])
-                shape = Shape(relation, self._described(relation))
+                shape = self._shape(relation)
+                before = [(-1, shapes[relation.oid])] if relation.oid in shapes else []
+                out.arrived.setdefault(relation.oid, before).append((at, shape))
                 shapes[relation.oid] = shape
-                arrived.setdefault(relation.oid, []).append((at, shape))
             elif kind == _TRUNCATE:
                 for oid in truncated_of(body[1 + header :]):
-                    out.truncates.append((at, _in_force(arrived, oid, at).described))
+                    described = _in_force(_known(out, shapes, oid), oid, at).described
+                    if at >= first:
+                        out.truncates.append((at, described))
             elif kind == _ORIGIN:
                 out.origins[at] = string_at(body[1:], 8)[0].decode(errors="replace")
             else:
                 self._message(body, at, header, out)
+        return out
+
+    def _shape(self, relation: Relation) -> Shape:
+        described = self._described(relation)
+        in_identity = [c.in_identity for c in relation.columns]
+        layout = layout_of(self._compiled, described, in_identity) if self._compiled is not None else None
+        return Shape(relation, described, layout)
+
+    def _plain_rows(self, frames: Frames, first: int, shapes: Shapes, header: int, out: _Rows) -> None:
+        rows = np.flatnonzero(_ROWS[frames.kind])
+        rows = rows[np.searchsorted(rows, first) :]
         if not len(rows):
-            return out
+            return
         if (frames.start[rows] + 5 + header > frames.end[rows]).any():
             raise garbled("a row message ends before its relation")
         oids = frames.buffer.uint32(frames.start[rows] + 1 + header)
         for oid in np.unique(oids).tolist() if (oids != oids[0]).any() else [int(oids[0])]:
             mine = rows[oids == oid]
-            known = arrived.get(oid, [])
+            known = _known(out, shapes, oid)
             bounds = np.searchsorted(mine, [at for at, _ in known]).tolist()
             if not known or bounds[0] > 0:
                 raise InvariantViolated(f"pgoutput row of relation {oid}, which the server has not described")
             for (_, shape), a, b in zip(known, bounds, [*bounds[1:], len(mine)], strict=True):
                 step = max(_CELLS_AT_ONCE // max(len(shape.relation.columns), 1), 1)
-                for first in range(a, b, step):
-                    part = mine[first : min(first + step, b)]
+                for begin in range(a, b, step):
+                    part = mine[begin : min(begin + step, b)]
                     out.changes.append(changes_of(frames, part, header + 4, shape.described, shape.in_identity))
-        return out
 
     def _described(self, relation: Relation) -> DescribedTable:
         described = self._describe(relation)
@@ -395,11 +453,10 @@ class PgoutputDecoder:
         if not streamed and (frames.kind == _BEGIN).any():
             raise InvariantViolated("pgoutput Begin inside a transaction")
         header = 4 if streamed else 0
-        rows = self._rows(frames, np.flatnonzero(_ROWS[frames.kind]), large.shapes, header)
+        rows, batches, place = self._rows(frames, 0, large.shapes, header)
         large.marks += rows.marks
         for name in rows.origins.values():
             large.origin = name
-        batches, place = _numbered(rows, len(frames))
         if not batches:
             return []
         subxids: Uint64s | None = None
@@ -466,16 +523,33 @@ def _numbered(rows: _Rows, messages: int) -> tuple[list[ChangeBatch], Int64s]:
         count[at] += 1
     place = np.zeros(messages + 1, np.int64)
     np.cumsum(count, out=place[1:])
-    found: dict[Table, list[tuple[Int64s, pa.RecordBatch]]] = {}
+    parts: list[tuple[DescribedTable, Int64s, pa.RecordBatch]] = []
     for changes in rows.changes:
         index = place[changes.message]
         # The second row of a message follows on the first.
         index[1:] += changes.message[1:] == changes.message[:-1]
-        found.setdefault(changes.described.table, []).append((index, changes.rows))
+        parts.append((changes.described, index, changes.rows))
+    return _batches(parts, rows, place), place
+
+
+def _batches(
+    parts: list[tuple[DescribedTable, Int64s, pa.RecordBatch]], rows: _Rows, place: Int64s
+) -> list[ChangeBatch]:
+    """One batch a table shape, of rows with their indices, and of truncates."""
+    if len(parts) == 1 and not rows.truncates:
+        ((described, index, batch),) = parts
+        return [ChangeBatch(described.table, index, batch)]
+    found: dict[Table, list[tuple[Int64s, pa.RecordBatch]]] = {}
+    for described, index, batch in parts:
+        found.setdefault(described.table, []).append((index, batch))
     for number, (at, described) in enumerate(rows.truncates):
         nth = sum(other == at for other, _ in rows.truncates[:number])  # a message may name several tables
         found.setdefault(described.table, []).append((place[at : at + 1] + nth, truncation(described)))
-    return [_merged(table, parts) for table, parts in found.items()], place
+    return [_merged(table, same) for table, same in found.items()]
+
+
+def _order(part: tuple[int, int, Layout, Int64s, pa.RecordBatch]) -> tuple[int, int]:
+    return part[:2]
 
 
 def _merged(table: Table, parts: list[tuple[Int64s, pa.RecordBatch]]) -> ChangeBatch:
@@ -488,11 +562,28 @@ def _merged(table: Table, parts: list[tuple[Int64s, pa.RecordBatch]]) -> ChangeB
     return ChangeBatch(table, index[order], rows.take(pa.array(order)))
 
 
-def _in_force(arrived: dict[int, list[tuple[int, Shape]]], oid: int, at: int) -> Shape:
-    known = [shape for place, shape in arrived.get(oid, []) if place < at]
+def _known(rows: _Rows, shapes: Shapes, oid: int) -> list[tuple[int, Shape]]:
+    """The shapes of a relation and from where on they hold, where some messages may have described it anew."""
+    return rows.arrived.get(oid) or ([(-1, shapes[oid])] if oid in shapes else [])
+
+
+def _in_force(shapes: list[tuple[int, Shape]], oid: int, at: int) -> Shape:
+    known = [shape for place, shape in shapes if place < at]
     if not known:
         raise InvariantViolated(f"pgoutput truncate of relation {oid}, which the server has not described")
     return known[-1]
+
+
+def _transactions(frames: Frames) -> tuple[Int64s, Int64s, Uint64s, Int64s, Int64s, bool]:
+    """Places of Begins and of Commits, xids, end positions, clocks as sent; False: rows may stand outside."""
+    begins, commits = np.flatnonzero(frames.kind == _BEGIN), np.flatnonzero(frames.kind == _COMMIT)
+    if len(begins) != len(commits) or (begins > commits).any() or (begins[1:] < commits[:-1]).any():
+        raise InvariantViolated("pgoutput Begin and Commit do not alternate")
+    _sized(frames, begins, 21)
+    _sized(frames, commits, 26)
+    start, buffer = frames.start, frames.buffer
+    xids = buffer.uint32(start[begins] + 17).astype(np.uint64)
+    return begins, commits, xids, buffer.int64(start[commits] + 10), buffer.int64(start[commits] + 18), False
 
 
 def _sized(frames: Frames, at: Int64s, size: int) -> None:

@@ -45,29 +45,32 @@ def _too_many_bytes() -> ConfigurationError:
 class Buffer:
     """One stretch of bytes with numpy views on it at every place."""
 
-    __slots__ = ("_int16", "_int32", "_int64", "_uint32", "bytes", "raw", "size")
+    __slots__ = ("_views", "bytes", "raw", "size")
 
     def __init__(self, raw: bytes) -> None:
         """`raw` must end with `PAD` bytes of padding (`padded`)."""
         self.raw = raw
         self.size = len(raw) - PAD
         self.bytes: Bytes = np.frombuffer(raw, np.uint8)
-        self._int16 = np.ndarray((len(raw) - 1,), ">i2", raw, strides=(1,))
-        self._int32 = np.ndarray((len(raw) - 3,), ">i4", raw, strides=(1,))
-        self._uint32 = np.ndarray((len(raw) - 3,), ">u4", raw, strides=(1,))
-        self._int64 = np.ndarray((len(raw) - 7,), ">i8", raw, strides=(1,))
+        self._views: dict[str, Int64s] = {}
+
+    def _view(self, kind: str, width: int) -> Int64s:
+        found = self._views.get(kind)
+        if found is None:
+            found = self._views[kind] = np.ndarray((len(self.raw) - width + 1,), kind, self.raw, strides=(1,))
+        return found
 
     def int16(self, at: Int64s) -> Int64s:
-        return self._int16[at].astype(np.int64)
+        return self._view(">i2", 2)[at].astype(np.int64)
 
     def int32(self, at: Int64s) -> Int64s:
-        return self._int32[at].astype(np.int64)
+        return self._view(">i4", 4)[at].astype(np.int64)
 
     def uint32(self, at: Int64s) -> Int64s:
-        return self._uint32[at].astype(np.int64)
+        return self._view(">u4", 4)[at].astype(np.int64)
 
     def int64(self, at: Int64s) -> Int64s:
-        return self._int64[at].astype(np.int64)
+        return self._view(">i8", 8)[at].astype(np.int64)
 
 
 def padded(pieces: Sequence[bytes | memoryview]) -> Buffer:
@@ -76,18 +79,22 @@ def padded(pieces: Sequence[bytes | memoryview]) -> Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Messages in one buffer: `kind` is each one's type byte, which stands at `start`; it ends before `end`."""
+    """Messages in one buffer: `kind` is each one's type byte, which stands at `start`; it ends before `end`.
+
+    `seen` has a bit for each type that may be among them: the letter less 64, and 63 for what is no such letter.
+    """
 
     buffer: Buffer
     start: Int64s
     end: Int64s
     kind: Bytes
+    seen: int = -1
 
     def __len__(self) -> int:
         return len(self.start)
 
     def part(self, a: int, b: int) -> Frames:
-        return Frames(self.buffer, self.start[a:b], self.end[a:b], self.kind[a:b])
+        return Frames(self.buffer, self.start[a:b], self.end[a:b], self.kind[a:b], self.seen)
 
     def raw(self) -> bytes:
         """The bytes from the first message's header to the last one's end."""

@@ -1,0 +1,89 @@
+"""Which twin of the decoders runs: the compiled one, where it was built, else the plain one.
+
+The plain modules are the reference and always there. The compiled one takes what is usual and declines the rest, so
+whoever uses it goes on with the plain functions where it answers None. It is handed around as a value: None means
+plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from cdcflow.model.change import Int64s, Uint64s
+from cdcflow.sources.postgres import values, values_binary, values_text
+from cdcflow.sources.postgres.types import DescribedTable
+from cdcflow.sources.postgres.values import Decoder
+from cdcflow.sources.postgres.wire import Bytes
+
+Layout = Any  # a compiled class; only its own module looks inside
+Form = tuple[str, str, bool]
+
+
+class Compiled(Protocol):
+    """The compiled module; `compiled/decode.pyx` says what each of these does."""
+
+    def layout(self, described: DescribedTable, forms: Sequence[Form], in_identity: Sequence[bool]) -> Layout: ...
+
+    def scan(self, data: bytes, lengths: Int64s) -> tuple[Int64s, Int64s, Bytes, int] | None: ...
+
+    def transactions(
+        self, data: bytes, start: Int64s, end: Int64s, kind: Bytes
+    ) -> tuple[Int64s, Int64s, Uint64s, Int64s, Int64s, bool] | None: ...
+
+    def taken(self, commits: Int64s, place: Int64s, numbers: Sequence[Any]) -> tuple[Int64s, Sequence[Any], Int64s]: ...
+
+    def positions(self, lsns: Int64s) -> pa.Array: ...
+
+    def changes(
+        self,
+        data: bytes,
+        start: Int64s,
+        end: Int64s,
+        kind: Bytes,
+        first: int,
+        header: int,
+        shapes: dict[int, Any],
+        replaced: dict[int, Any],
+        arrivals: list[tuple[int, int, Any]],
+        truncated: list[tuple[int, int]],
+        cells_max: int,
+    ) -> tuple[list[tuple[int, int, Layout, Int64s, pa.RecordBatch]], Int64s] | None: ...
+
+    def copied(self, data: bytes, start: Int64s, end: Int64s, layout: Layout) -> pa.RecordBatch | None: ...
+
+
+def _found() -> Compiled | None:
+    try:
+        from cdcflow.sources.postgres.compiled import decode
+    except ImportError:
+        return None
+    return decode  # type: ignore[no-any-return,unused-ignore]  # a module that was or was not built
+
+
+COMPILED: Compiled | None = _found()
+"""The compiled decoders; None where they were not built."""
+
+
+def layout_of(compiled: Compiled, described: DescribedTable, in_identity: Sequence[bool] = ()) -> Layout:
+    """What the compiled decoders must know of a table shape. `in_identity`: which columns an old key carries."""
+    forms = [(_form(codec.text), _form(codec.binary), _zoned(codec.text, codec.binary)) for codec in described.codecs]
+    return compiled.layout(described, forms, in_identity)
+
+
+_MODULES = {values.__name__: "text", values_text.__name__: "text", values_binary.__name__: "binary"}
+
+
+def _form(decoder: Decoder | None) -> str:
+    """A decoder's name as the compiled module knows it: that of its function."""
+    if decoder is None:
+        return ""
+    function = decoder.func if isinstance(decoder, partial) else decoder
+    return f"{_MODULES.get(function.__module__, '')}.{getattr(function, '__name__', '')}"
+
+
+def _zoned(*decoders: Decoder | None) -> bool:
+    return any(isinstance(decoder, partial) and decoder.args[0] is True for decoder in decoders)
