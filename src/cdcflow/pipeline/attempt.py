@@ -42,13 +42,18 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.pipeline.durability import Durability
 from cdcflow.pipeline.errands import Errands
 from cdcflow.pipeline.wake import Bell
-from cdcflow.ports import ChunkSource, Log, Numbered, Source, Stream
+from cdcflow.ports import ChunkSource, Log, Numbered, Source, Stream, StreamEvent
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 
 IDLE_WAIT_S = 0.1
 UNSYNCED_BYTES_MAX = 256 << 20
 """Stop reading the source while this much is appended and not yet durable: the disk sets the pace then."""
+
+LINGER_S = 0.002
+LINGER_ROWS_MIN = 100
+"""A stream that just gave this many rows at once is left alone for a moment: waking for each of its messages costs the
+server more than they take. A change that comes alone is never kept waiting."""
 
 IDS_ABOVE_XMAX = 100_000
 
@@ -117,6 +122,7 @@ class Attempt:
         self._acknowledged = checkpoint
         self._unsynced: deque[tuple[int, int]] = deque()  # (cut number, bytes appended before it)
         self._bytes_since_cut = 0
+        self._linger = False
         self._ordered: tuple[TableId, ...] = ()
         self._began_at_cut = checkpoint.cut + 1
         self._looked_at_tables = self._beat_at = time.monotonic()
@@ -191,14 +197,21 @@ class Attempt:
         self._finish()
 
     def _turn(self) -> None:
-        busy = self._unsynced_bytes() > UNSYNCED_BYTES_MAX
-        if not (self._stream.ready and not busy):
-            self._bell.wait(self._stream.fileno(), IDLE_WAIT_S)
+        if self._unsynced_bytes() > UNSYNCED_BYTES_MAX:
+            self._bell.wait(None, IDLE_WAIT_S)
+            events: Sequence[StreamEvent] = ()
+        else:
+            if not self._stream.ready:
+                self._bell.wait(self._stream.fileno(), IDLE_WAIT_S)
+                if self._linger:
+                    time.sleep(LINGER_S)
+            events = self._stream.poll()
         self._durability.check()
         self._handle(Tick(time.monotonic_ns() // 1000))
-        if not busy:
-            for event in self._stream.poll():
-                self._handle(event)
+        captured = self.rows["captured"]
+        for event in events:
+            self._handle(event)
+        self._linger = self.rows["captured"] - captured >= LINGER_ROWS_MIN
         for answer in self._errands.answers():
             self._tell_read(answer)
             self._handle(answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import selectors
+import select
 import socket
 
 
@@ -14,20 +14,30 @@ class Bell:
         self._near, self._far = socket.socketpair()
         self._near.setblocking(False)
         self._far.setblocking(False)
+        self._ready = select.poll()
+        self._ready.register(self._near, select.POLLIN)
+        self._stream = -1
 
     def ring(self) -> None:
         with contextlib.suppress(BlockingIOError, OSError):  # full: it rings already; closed: nobody waits any more
             self._far.send(b"!")
 
-    def wait(self, fileno: int, seconds: float) -> None:
-        """Return when `fileno` is readable, the bell rang, or `seconds` have passed."""
-        with selectors.DefaultSelector() as ready:
-            ready.register(self._near, selectors.EVENT_READ)
-            ready.register(fileno, selectors.EVENT_READ)
-            for key, _ in ready.select(seconds):
-                if key.fileobj is self._near:
-                    with contextlib.suppress(BlockingIOError):
-                        self._near.recv(4096)
+    def wait(self, fileno: int | None, seconds: float) -> None:
+        """Return when `fileno` is readable, the bell rang, or `seconds` have passed. None: whatever the stream has."""
+        self._look_at(-1 if fileno is None else fileno)
+        for descriptor, _ in self._ready.poll(seconds * 1000):
+            if descriptor == self._near.fileno():
+                with contextlib.suppress(BlockingIOError):
+                    self._near.recv(4096)
+
+    def _look_at(self, fileno: int) -> None:
+        if fileno == self._stream:
+            return
+        if self._stream >= 0:
+            self._ready.unregister(self._stream)
+        if fileno >= 0:
+            self._ready.register(fileno, select.POLLIN)
+        self._stream = fileno
 
     def close(self) -> None:
         self._near.close()
