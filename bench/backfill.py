@@ -68,7 +68,7 @@ def _measured(
         DEBEZIUM: _snapshot(server, shape, rows),
     }
     there = {name: party for name, party in taking.items() if party is not None}
-    return rounds(there, count, postmaster=server.postmaster, fewer={DEBEZIUM: 1} if budget.quick else {})
+    return rounds(there, count, postmaster=server.postmaster, fewer={DEBEZIUM: 1 if budget.quick else budget.rounds})
 
 
 def halves(server: Server, table: str) -> list[str]:

@@ -37,7 +37,7 @@ def run(budget: Budget, transport: str) -> list[Line]:
                 DEBEZIUM: parties.debezium(backlog) if shape is NARROW and per_transaction == 100 else None,
             }
             there = {name: party for name, party in taking.items() if party is not None}
-            fewer = {DEBEZIUM: 1} if budget.quick else {}
+            fewer = {DEBEZIUM: 1 if budget.quick else budget.rounds}
             measured = rounds(there, budget.rounds, postmaster=server.postmaster, fewer=fewer)
         ours = [o.rate for o in measured[US]]
         lines += [

@@ -54,7 +54,7 @@ def _case(backlog: Backlog, case: str, budget: Budget, *, with_debezium: bool) -
         DEBEZIUM: parties.debezium(backlog) if with_debezium else None,
     }
     there = {name: party for name, party in taking.items() if party is not None}
-    fewer = {DEBEZIUM: 1} if budget.quick else {}
+    fewer = {DEBEZIUM: 1 if budget.quick else budget.rounds}
     measured = rounds(there, budget.rounds, postmaster=backlog.server.postmaster, fewer=fewer)
     return [*speeds("drain", case, measured), *costs("drain", case, measured)]
 

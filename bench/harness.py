@@ -76,6 +76,7 @@ class Child:
     def __init__(self, command: Sequence[str | Path], *, to_nowhere: bool = False) -> None:
         self.command = [str(part) for part in command]
         self.begun = time.perf_counter()
+        self.begun_ns = time.monotonic_ns()
         self._process = subprocess.Popen(
             self.command,
             stdin=subprocess.DEVNULL,
@@ -94,6 +95,21 @@ class Child:
     @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
+
+    def line(self) -> dict[str, object]:
+        """The next line that it says, as an object.
+
+        Raises:
+            Failed: it ended instead.
+        """
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        if not said:
+            self.outcome()
+            raise Failed(f"{' '.join(self.command)[:300]} ended without a word")
+        found = json.loads(said)
+        assert isinstance(found, dict)
+        return found
 
     def ask_to_end(self) -> None:
         self._process.send_signal(signal.SIGTERM)
@@ -168,13 +184,17 @@ def _ticks(pid: int, *, with_ended: bool) -> int:
 def rounds(
     parties: Mapping[str, Party], count: int, *, postmaster: int | None, fewer: Mapping[str, int] | None = None
 ) -> dict[str, list[Outcome]]:
-    """Each party's outcomes over `count` rounds, after one that warms up. `fewer` lets slow ones sit out the last."""
+    """Each party's outcomes over `count` rounds, after one that warms up.
+
+    Those in `fewer` sit out the warm-up, because they warm up within each of their runs, and what exceeds their number.
+    """
     measured: dict[str, list[Outcome]] = {name: [] for name in parties}
     names = list(parties)
+    apart = fewer or {}
     for number in range(count + 1):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
-            if number > (fewer or {}).get(name, count):
+            if name in apart and not 1 <= number <= apart[name]:
                 continue
             outcome = with_server_cost(parties[name], postmaster)
             told = f"    {name}: {outcome.seconds:.2f} s"

@@ -8,7 +8,6 @@ machine's one monotonic clock. Debezium's rows count when its consumer has them,
 from __future__ import annotations
 
 import tempfile
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -73,16 +72,6 @@ class Bench:
         self.server.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {NARROW.name}")
         self.server.execute(f"SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")
 
-    def until_read(self, child: Child) -> None:
-        """Wait until somebody reads the slot, and a little longer."""
-        active = f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{SLOT}' AND active"
-        while not self.server.value(active):
-            if not child.is_alive:
-                child.outcome()
-                raise Failed("the reader ended before anything was written")
-            time.sleep(0.05)
-        time.sleep(0.5)
-
 
 def run(budget: Budget, transport: str) -> list[Line]:
     lines: list[Line] = []
@@ -103,7 +92,7 @@ def sustained(server: Server, folder: Path) -> float:
     bench = Bench(server, folder, 0, 1 << 40)
     bench.with_slot()
     reader = _raw(bench, 1 << 40)
-    bench.until_read(reader)
+    bench.server.until_read(reader)
     asked = {"dsn": server.dsn, "statement": insert(NARROW), "connections": CONNECTIONS}
     outcome = Child.of("writer", {**asked, "first": 1, "rows": 10_000_000, "rate": 0, "seconds": 3}).outcome()
     reader.kill()
@@ -124,7 +113,7 @@ def _load(bench: Bench, case: str, budget: Budget) -> list[Line]:
     taking: dict[str, Party] = {LIMIT: lambda: raw(bench), US: lambda: captured(bench)}
     if command is not None and bench.server.transport == "tcp":
         taking[DEBEZIUM] = lambda: followed(bench, command)
-    fewer = {DEBEZIUM: 1} if budget.quick else {}
+    fewer = {DEBEZIUM: 1 if budget.quick else budget.rounds}
     measured = rounds(taking, budget.rounds, postmaster=bench.server.postmaster, fewer=fewer)
     return _lines(case, measured)
 
@@ -151,7 +140,7 @@ def _lines(case: str, measured: dict[str, list[Outcome]]) -> list[Line]:
 def raw(bench: Bench) -> Outcome:
     bench.with_slot()
     reader = _raw(bench, bench.rows)
-    bench.until_read(reader)
+    bench.server.until_read(reader)
     bench.writer().outcome()
     outcome = reader.outcome()
     return _timed(bench, outcome, _pairs(bench.arrived))
@@ -164,7 +153,7 @@ def captured(bench: Bench) -> Outcome:
     with fresh_log(None, log):
         asked = {"config": settings(bench.server, log), "until_rows": bench.rows, "times": str(bench.arrived)}
         reader = Child.of("capture", asked)
-        bench.until_read(reader)
+        bench.server.until_read(reader)
         bench.writer().outcome()
         outcome = reader.outcome()
         contents.verify(log, NARROW, contents.source_rows(bench.server, NARROW), bench.rows)
@@ -178,7 +167,7 @@ def followed(bench: Bench, command: list[str]) -> Outcome:
     """Debezium, its poll as quick as it gets."""
     bench.with_slot()
     reader = Child(command)
-    bench.until_read(reader)
+    bench.server.until_read(reader)
     bench.writer().outcome()
     return _timed(bench, reader.outcome(), _pairs(bench.arrived))
 

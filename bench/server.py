@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from bench.harness import Child
+from bench.harness import Child, Failed
 from bench.shapes import Shape
 from cdcflow.config import Postgres
 from cdcflow.testing.postgres import PostgresServer
@@ -78,6 +78,20 @@ class Server(PostgresServer):
             else:
                 return
         raise TimeoutError(f"slot {name} is still held")
+
+    def until_read(self, child: Child) -> None:
+        """Wait until the child reads the slot, and a little longer.
+
+        Raises:
+            Failed: it ended instead.
+        """
+        active = f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{SLOT}' AND active"
+        while not self.value(active):
+            if not child.is_alive:
+                child.outcome()
+                raise Failed("the reader ended before anything was written")
+            time.sleep(0.05)
+        time.sleep(0.5)
 
     def warm_wal(self) -> None:
         """Read the whole log once, so that nobody is the first to read it."""

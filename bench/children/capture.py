@@ -5,12 +5,14 @@ Argument: `config` (as in cdcflow.yaml) and one of
     once         true: read all tables into sealed segments and end; the clock stops when the log is closed
     neither      run until SIGTERM
 `times` names a file for one line `rows nanoseconds` a sync: how many rows of the log were durable when.
+`first_above`: as soon as more than this many rows are durable, say so: a line `{"first_ns": …}` ahead of the last one.
 
 The clock looks at the log's own `sync`: when it returns, the rows before its checkpoint are on disk.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -25,8 +27,9 @@ from cdcflow.sinks.files import FileLog
 class Durable:
     """Notes what is durable when. `reached` is set once `until_rows` rows are."""
 
-    def __init__(self, until_rows: int | None, clock: Clock) -> None:
+    def __init__(self, until_rows: int | None, first_above: int | None, clock: Clock) -> None:
         self._until = until_rows
+        self._first_above = first_above
         self._clock = clock
         self.reached = threading.Event()
         self.figures: dict[str, float] = {}
@@ -45,6 +48,9 @@ class Durable:
 
     def _note(self, rows: int) -> None:
         self.times.append((rows, time.monotonic_ns()))
+        if self._first_above is not None and rows > self._first_above:
+            self._first_above = None
+            print(json.dumps({"first_ns": self.times[-1][1]}), flush=True)
         if self._until is not None and rows >= self._until and not self.reached.is_set():
             self.figures = self._clock.stop()
             self.reached.set()
@@ -53,18 +59,20 @@ class Durable:
 def main() -> None:
     asked = given()
     config = Config.model_validate(asked["config"])
-    until, once, times = asked.get("until_rows"), bool(asked.get("once")), asked.get("times")
+    until, above = asked.get("until_rows"), asked.get("first_above")
+    once, times = bool(asked.get("once")), asked.get("times")
     assert until is None or isinstance(until, int)
+    assert above is None or isinstance(above, int)
     events: dict[str, int] = {}
 
     def count(event: str, _fields: object) -> None:
         events[event] = events.get(event, 0) + 1
 
-    running = wiring.capture(config, once=once, on_event=count, backfill=() if asked.get("again") else None)
+    running = wiring.capture(config, once=once, on_event=count)
     signal.signal(signal.SIGTERM, lambda *_: running.stop())
     syncs = Syncs()
     clock = Clock()
-    durable = Durable(until, clock)
+    durable = Durable(until, above, clock)
     threading.Thread(target=_stop_when, args=(durable.reached, running.stop), daemon=True).start()
     running.run()
     figures = durable.figures or clock.stop()

@@ -1,7 +1,7 @@
 """A slot's backlog through psycopg.pq, without cdcflow.
 
 Argument: `dsn`, `slot`, `publication`, `rows`, and `mode`:
-    nowhere   count the row changes, nothing else
+    nowhere   count the row changes, nothing else. With `imports` the process first loads what cdcflow loads
     python    decode every change into Python values, a list a row: the plain Python consumer
     disk      append every message to `path`, one fdatasync for whatever arrived together; `times` names a file for one
               line `id nanoseconds` a row: when it was on disk. The id is the row's first column, a bigint
@@ -10,6 +10,7 @@ Argument: `dsn`, `slot`, `publication`, `rows`, and `mode`:
 from __future__ import annotations
 
 import datetime
+import importlib
 import os
 import struct
 import time
@@ -23,6 +24,7 @@ from bench.children.usage import Clock, given, tell
 
 _KIND = 25  # where an XLogData's own message begins: 'w' and three int64
 _ROW_KINDS = frozenset(b"IUD")
+_ENDS = frozenset(b"Cc")  # Commit, Stream Commit
 _EPOCH = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _DAY = datetime.date(2000, 1, 1)
 _STATUS = struct.Struct(">cQQQqB")
@@ -41,15 +43,18 @@ def connected(dsn: str, slot: str, publication: str) -> PGconn:
 
 
 def nowhere(conn: PGconn, expected: int) -> int:
-    rows = 0
+    """Counts the row changes until there are enough and their transaction has ended."""
+    rows, kind = 0, 0
     get = conn.get_copy_data
-    while rows < expected:
+    while rows < expected or kind not in _ENDS:
         length, message = get(0)
         if length <= 0:
             break
-        if message[0] == 119 and message[_KIND] in _ROW_KINDS:
-            rows += 1
-        elif message[0] == 107 and message[17]:
+        if message[0] == 119:
+            kind = message[_KIND]
+            if kind in _ROW_KINDS:
+                rows += 1
+        elif message[17]:
             conn.put_copy_data(_STATUS.pack(b"r", 0, 0, 0, 0, 0))
             conn.flush()
     return rows
@@ -179,6 +184,8 @@ def main() -> None:
     asked = given()
     dsn, slot, publication = str(asked["dsn"]), str(asked["slot"]), str(asked["publication"])
     expected = int(str(asked["rows"]))
+    if asked.get("imports"):
+        importlib.import_module("cdcflow.wiring")
     clock = Clock()
     conn = connected(dsn, slot, publication)
     match asked["mode"]:

@@ -46,9 +46,11 @@ class Clock:
         self.begun = time.perf_counter()
 
     def stop(self) -> dict[str, float]:
-        """What was used up to now: seconds, CPU seconds and bytes written."""
+        """What was used up to now: seconds, CPU seconds and bytes written; and when it is, in monotonic nanoseconds."""
+        ended_ns = time.monotonic_ns()
         seconds = time.perf_counter() - self.begun
-        return {"seconds": seconds, "cpu_s": cpu_s() - self._cpu, "written_bytes": written_bytes() - self._written}
+        used = {"cpu_s": cpu_s() - self._cpu, "written_bytes": written_bytes() - self._written}
+        return {"seconds": seconds, "ended_ns": ended_ns, **used}
 
 
 class Syncs:
