@@ -15,6 +15,7 @@ INSTALLED := $(VENV)/.installed
 COMPILED := $(wildcard $(addprefix src/cdcflow/sources/postgres/compiled/,*.pyx *.pxi))
 JARS := $(VENV)/.jars
 SEEDS ?= 10000
+MESSAGES ?= 200000
 
 .PHONY: help
 help: ## this list
@@ -79,6 +80,13 @@ unit: $(INSTALLED) ## only the tests that start no server
 simulate: $(INSTALLED) ## SEEDS=10000 seeded schedules of the simulation
 	@$(BIN)/python tests/simulation/run.py --seeds $(SEEDS)
 
+.PHONY: fuzz fuzz-asan
+fuzz: $(INSTALLED) ## compiled and plain decoders against each other, over MESSAGES=200000 random and garbled messages
+	@$(BIN)/python tests/fuzz/run.py --messages $(MESSAGES)
+
+fuzz-asan: $(INSTALLED) ## the same with decoders built so that a read beyond a buffer ends the run (AddressSanitizer)
+	@tests/fuzz/asan.sh $(BIN)/python --messages $(MESSAGES)
+
 # ── measure it ───────────────────────────────────────────────────────────────────────────────────────────────
 
 BENCHED := $(VENV)/.benched
@@ -112,4 +120,5 @@ format: $(INSTALLED) ## rewrite the sources in the house format
 
 .PHONY: clean
 clean: ## remove what the targets made here (the jar cache stays)
-	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo-*
+	@find src -name '*.so' -delete
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo-*

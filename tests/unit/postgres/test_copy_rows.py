@@ -13,6 +13,7 @@ from pgbytes import attribute, copy_rows, table
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.sources.postgres.copy import decode_copy
+from cdcflow.sources.postgres.twins import Compiled
 from cdcflow.sources.postgres.wire import joined
 
 EXAMPLES = settings(max_examples=int(os.environ.get("CDCFLOW_EXAMPLES", "40")), deadline=None)
@@ -38,18 +39,20 @@ def plain(rows: list[tuple[bytes, bytes | None, bytes | None]]) -> list[dict[str
 
 @given(st.lists(ROW, max_size=40))
 @EXAMPLES
-def test_rows_are_found_in_one_piece_as_in_messages(rows: list[tuple[bytes, bytes | None, bytes | None]]) -> None:
+def test_rows_are_found_in_one_piece_as_in_messages(
+    compiled: Compiled | None, rows: list[tuple[bytes, bytes | None, bytes | None]]
+) -> None:
     """The beginnings of rows are guessed and then proven; values that look like rows must not lead astray."""
     messages = copy_rows(rows)
     whole = b"".join(messages)
     for data in (messages, messages[:-1], whole, whole[19:], whole[:-2], memoryview(whole)[19:-2], joined(messages)):
-        assert decode_copy(data, TABLE).to_pylist() == plain(rows)
+        assert decode_copy(data, TABLE, compiled).to_pylist() == plain(rows)
 
 
 @given(st.lists(ROW, min_size=1, max_size=6), st.data())
 @EXAMPLES
 def test_garbled_rows_end_in_an_error_that_the_pipeline_knows(
-    rows: list[tuple[bytes, bytes | None, bytes | None]], data: st.DataObject
+    compiled: Compiled | None, rows: list[tuple[bytes, bytes | None, bytes | None]], data: st.DataObject
 ) -> None:
     """A chunk over a broken link is read again, if the error says that it was broken (O10)."""
     messages = copy_rows(rows)
@@ -59,12 +62,13 @@ def test_garbled_rows_end_in_an_error_that_the_pipeline_knows(
     messages[number] = bytes(changed)
     for body in (messages, b"".join(messages)):
         with contextlib.suppress(CdcflowError):
-            decode_copy(body, TABLE)
+            decode_copy(body, TABLE, compiled)
 
 
 @given(st.lists(ROW, min_size=1, max_size=4))
 @EXAMPLES
 def test_a_piece_that_was_cut_short_is_not_taken_for_fewer_rows(
+    compiled: Compiled | None,
     rows: list[tuple[bytes, bytes | None, bytes | None]],
 ) -> None:
     """Rows that are missing from a chunk would be missing downstream for good (O10)."""
@@ -72,4 +76,4 @@ def test_a_piece_that_was_cut_short_is_not_taken_for_fewer_rows(
     last = len(whole) - len(copy_rows(rows)[-2]) + (19 if len(rows) == 1 else 0)
     for size in range(last + 1, len(whole)):
         with pytest.raises(SourceUnavailable):
-            decode_copy(whole[:size], TABLE)
+            decode_copy(whole[:size], TABLE, compiled)

@@ -41,6 +41,7 @@ from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres import pgoutput
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
+from cdcflow.sources.postgres.twins import Compiled
 from cdcflow.sources.postgres.types import DescribedTable
 from cdcflow.sources.postgres.wire import joined
 
@@ -204,10 +205,12 @@ def written(seed: int) -> History:
 
 @given(st.integers(0, 2**40), st.sampled_from([1, 2, 3, 7, 20, 10_000]), st.sampled_from([60, 300, 1 << 30]))
 @EXAMPLES
-def test_random_histories_come_out_as_they_happened(seed: int, size: int, spool_bytes_max: int) -> None:
+def test_random_histories_come_out_as_they_happened(
+    compiled: Compiled | None, seed: int, size: int, spool_bytes_max: int
+) -> None:
     """Whatever the mix of tables, old rows, blocks and roll-backs, and wherever the polls cut it (P01-P33)."""
     history = written(seed)
-    decoder, spools = decoder_of(spool_bytes_max=spool_bytes_max)
+    decoder, spools = decoder_of(compiled=compiled, spool_bytes_max=spool_bytes_max)
     messages = [xlog(m) for m in history.messages]
     events = [e for i in range(0, len(messages), size) for e in decoder.decode(messages[i : i + size])]
     assert transactions(events, spools) == history.expected
@@ -231,23 +234,23 @@ def check_spooled(run: SpooledTransaction, rows: list[Row]) -> None:
 
 @given(st.integers(0, 2**40))
 @EXAMPLES
-def test_joined_messages_are_the_same_messages(seed: int) -> None:
+def test_joined_messages_are_the_same_messages(compiled: Compiled | None, seed: int) -> None:
     """Whoever reads them from the network may join them at once, without an object a message."""
     history = written(seed)
-    decoder, spools = decoder_of()
+    decoder, spools = decoder_of(compiled=compiled)
     messages = [xlog(m) for m in history.messages]
     assert transactions(decoder.decode(joined(messages)), spools) == history.expected
 
 
 @given(st.integers(0, 2**40), st.integers(0, 60))
 @EXAMPLES
-def test_transactions_in_the_log_already_are_dropped_whole(seed: int, number: int) -> None:
+def test_transactions_in_the_log_already_are_dropped_whole(compiled: Compiled | None, seed: int, number: int) -> None:
     """The server sends again what it was not told we have; none of it may be doubled, none after it lost (P40, L15)."""
     history = written(seed)
     reached = [0, *(int(p[:8], 16) << 32 | int(p[9:], 16) for _, p, _ in history.expected)]
     skip_until = reached[min(number, len(reached) - 1)]
     for size in (3, 10_000):
-        decoder, spools = decoder_of(skip_until=skip_until, spool_bytes_max=300)
+        decoder, spools = decoder_of(compiled=compiled, skip_until=skip_until, spool_bytes_max=300)
         messages = [xlog(m) for m in history.messages]
         events = [e for i in range(0, len(messages), size) for e in decoder.decode(messages[i : i + size])]
         assert transactions(events, spools) == [t for t in history.expected if t[1] > at(skip_until)]
@@ -257,7 +260,9 @@ def test_transactions_in_the_log_already_are_dropped_whole(seed: int, number: in
 
 @given(st.integers(0, 2**40), st.data())
 @EXAMPLES
-def test_garbled_bytes_end_in_an_error_that_the_pipeline_knows(seed: int, data: st.DataObject) -> None:
+def test_garbled_bytes_end_in_an_error_that_the_pipeline_knows(
+    compiled: Compiled | None, seed: int, data: st.DataObject
+) -> None:
     """A flipped byte on a plain link must not crash the daemon in an unknown way, nor read beyond the buffer (O10)."""
     messages = [xlog(m) for m in written(seed).messages]
     number = data.draw(st.integers(0, len(messages) - 1))
@@ -265,15 +270,15 @@ def test_garbled_bytes_end_in_an_error_that_the_pipeline_knows(seed: int, data: 
     changed = bytearray(messages[number])
     changed[place] ^= data.draw(st.integers(1, 255))
     messages[number] = bytes(changed)
-    decoder, spools = decoder_of(spool_bytes_max=300)
+    decoder, spools = decoder_of(compiled=compiled, spool_bytes_max=300)
     with contextlib.suppress(CdcflowError, UnknownOid):
         events = [e for i in range(0, len(messages), 5) for e in decoder.decode(messages[i : i + 5])]
         transactions(events, spools)
 
 
-def test_many_rows_of_one_key_change_number_as_they_must() -> None:
+def test_many_rows_of_one_key_change_number_as_they_must(compiled: Compiled | None) -> None:
     """Every row after a key change moves on by one; in columns that is one running sum, easily wrong by one (P09)."""
-    decoder, _ = decoder_of()
+    decoder, _ = decoder_of(compiled=compiled)
     rows = [update(1, [b"%d" % (n + 1), b"v", b"1"], key=[b"%d" % n, None, None]) for n in range(100)]
     (event,) = decoder.decode([xlog(m) for m in (begin(1, 8), relation(KEYED), *rows, commit(16))])
     assert isinstance(event, Committed)
@@ -308,28 +313,30 @@ def test_many_rows_of_one_key_change_number_as_they_must() -> None:
         ([begin(1, 8), relation(KEYED)[:-3], commit(16)], SourceUnavailable, "wrong length"),
     ],
 )
-def test_what_the_protocol_does_not_allow_is_refused_by_name(messages: list[bytes], kind: type, says: str) -> None:
+def test_what_the_protocol_does_not_allow_is_refused_by_name(
+    compiled: Compiled | None, messages: list[bytes], kind: type, says: str
+) -> None:
     """Skipping what we do not understand loses data that nobody misses until much later (O10)."""
-    decoder, _ = decoder_of()
+    decoder, _ = decoder_of(compiled=compiled)
     with pytest.raises(kind, match=says):
         decoder.decode([xlog(m) for m in messages])
 
 
 @pytest.mark.parametrize("length", [2**31 - 1, -1, -(2**31), 10**6])
-def test_hostile_lengths_are_never_followed(length: int) -> None:
+def test_hostile_lengths_are_never_followed(compiled: Compiled | None, length: int) -> None:
     """A length on the wire is a claim; following it would read other memory, or allocate without bound (O10)."""
     good = insert(1, [b"1", b"vvvv", b"2"])
     place = good.index(b"\0\0\0\4vvvv")
     bad = good[:place] + length.to_bytes(4, "big", signed=True) + good[place + 4 :]
-    decoder, _ = decoder_of()
+    decoder, _ = decoder_of(compiled=compiled)
     with pytest.raises(SourceUnavailable):
         decoder.decode([xlog(m) for m in (begin(1, 8), relation(KEYED), bad, commit(16))])
 
 
 @pytest.mark.parametrize("aborted", [5, 6])
-def test_the_shape_of_a_rolled_back_transaction_is_in_force_nowhere(aborted: int) -> None:
+def test_the_shape_of_a_rolled_back_transaction_is_in_force_nowhere(compiled: Compiled | None, aborted: int) -> None:
     """Rows written after a roll-back have the old shape; the server says it again, and nothing else counts (P22)."""
-    decoder, _ = decoder_of()
+    decoder, _ = decoder_of(compiled=compiled)
     block = [stream_start(5, first=True), relation(KEYED, 6), insert(1, [b"1", None, None], 6), stream_stop()]
     after = [begin(9, 8), insert(1, [b"1", None, None]), commit(16)]
     if aborted == 6:
@@ -338,28 +345,30 @@ def test_the_shape_of_a_rolled_back_transaction_is_in_force_nowhere(aborted: int
         decoder.decode([xlog(m) for m in (*block, stream_abort(5, aborted), *after)])
 
 
-def test_a_shape_without_binary_decoders_asks_for_a_new_connection() -> None:
+def test_a_shape_without_binary_decoders_asks_for_a_new_connection(compiled: Compiled | None) -> None:
     """A column of another type may be added while a binary stream runs; guessing at its bytes would be wrong (T36)."""
     odd = table("keyed", 1, [attribute("id", 23, key=True), attribute("v", 25), attribute("w", 869)])
-    decoder, _ = decoder_of({1: odd}, binary=True)
+    decoder, _ = decoder_of({1: odd}, compiled=compiled, binary=True)
     with pytest.raises(SourceUnavailable, match=r"public\.keyed"):
         decoder.decode([xlog(begin(1, 8)), xlog(relation(KEYED)), xlog(commit(16))])
 
 
-def test_empty_transactions_only_move_the_position() -> None:
+def test_empty_transactions_only_move_the_position(compiled: Compiled | None) -> None:
     """Before 15 the server sends every transaction, also those that touch nothing of ours; they are not in the log."""
-    decoder, _ = decoder_of()
+    decoder, _ = decoder_of(compiled=compiled)
     events = decoder.decode([xlog(m) for n in range(5) for m in (begin(n, 8), commit(100 + n))])
     assert not transactions(events)
     assert advanced(events) == [at(104)]
 
 
-def test_a_row_of_1600_columns_is_decoded_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_of_1600_columns_is_decoded_in_bounded_pieces(
+    compiled: Compiled | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As wide as a table can be; the places of its cells must not take many times the memory of the row (P69)."""
     monkeypatch.setattr(pgoutput, "_CELLS_AT_ONCE", 16_000)
     wide = table("wide", 1, [attribute(f"c{n}", 23, key=n == 0) for n in range(1600)])
     rows = [insert(1, [b"%d" % n, *(None if c % 3 else b"7" for c in range(1599))]) for n in range(25)]
-    decoder, _ = decoder_of({1: wide})
+    decoder, _ = decoder_of({1: wide}, compiled=compiled)
     (event,) = decoder.decode([xlog(m) for m in (begin(1, 8), relation(wide), *rows, commit(16))])
     assert isinstance(event, Committed)
     assert isinstance(event.run, Run)
@@ -370,9 +379,9 @@ def test_a_row_of_1600_columns_is_decoded_in_bounded_pieces(monkeypatch: pytest.
     assert batch.rows.column("c1598").null_count == 25
 
 
-def test_a_closed_decoder_leaves_no_spool_behind() -> None:
+def test_a_closed_decoder_leaves_no_spool_behind(compiled: Compiled | None) -> None:
     """A connection that breaks in the middle of a large transaction must not leave its rows on disk."""
-    decoder, spools = decoder_of(spool_bytes_max=100)
+    decoder, spools = decoder_of(compiled=compiled, spool_bytes_max=100)
     decoder.decode(
         [xlog(stream_start(5, first=True)), xlog(relation(KEYED, 5)), xlog(insert(1, [b"1", None, None], 5))]
     )
@@ -385,13 +394,18 @@ def test_a_closed_decoder_leaves_no_spool_behind() -> None:
     assert all(spool.discarded for spool in spools.all.values())
 
 
-def test_a_large_transaction_that_widens_its_key_tells_all_its_partial_keys() -> None:
+def test_a_large_transaction_that_widens_its_key_tells_all_its_partial_keys(compiled: Compiled | None) -> None:
     """ALTER COLUMN TYPE in the middle of a streamed transaction; its partial rows are read again all the same (P22)."""
     wider = table("keyed", 1, [attribute("id", 20, key=True), attribute("v", 25), attribute("w", 23)])
     shapes = iter([KEYED, wider])
     spools = Spools()
     decoder = PgoutputDecoder(
-        describe=lambda _: next(shapes), open_spool=spools, spool_bytes_max=1 << 30, binary=False, skip_until=0
+        describe=lambda _: next(shapes),
+        open_spool=spools,
+        spool_bytes_max=1 << 30,
+        binary=False,
+        skip_until=0,
+        compiled=compiled,
     )
     block = [stream_start(5, first=True)]
     for key in (b"1", b"9000000000"):

@@ -204,9 +204,15 @@ def decimal(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: W
         return np.where(there, buffer.int16(np.where(there, cells.start + 8 + 2 * at, 0)), 0)
 
     steps = [(group(power), 10_000) for power in range(high - 1, -low - 1, -1)]
+    sound = [(digits >= 0) & (digits <= 9999) for digits, _ in steps]
+    if high and (arrow.precision - arrow.scale) % 4:
+        sound.append(steps[0][0] < 10 ** ((arrow.precision - arrow.scale) % 4))
     if arrow.scale % 4:
         cut = 10 ** (4 - arrow.scale % 4)
+        sound.append(steps[-1][0] % cut == 0)
         steps[-1] = (steps[-1][0] // cut, 10_000 // cut)
+    if not all(each.all() for each in sound):
+        raise unreadable(where, f"a numeric that {arrow} holds")
     negative = sign == 0x4000
     valid = cells.valid if not (present & special).any() else present & ~special
     plain = _accumulated(steps, negative, arrow, valid, len(cells))

@@ -8,6 +8,12 @@ cdef extern from * nogil:
     #include <stdint.h>
     #include <stdlib.h>
 
+    #ifdef CDCFLOW_SANITIZE
+    #define BLOCK_SIZE_MIN 0  /* one block for each piece, so that its end is seen */
+    #else
+    #define BLOCK_SIZE_MIN 16384
+    #endif
+
     struct ArrowArray {
         int64_t length;
         int64_t null_count;
@@ -34,6 +40,7 @@ cdef extern from * nogil:
         void *private_data
 
     void *aligned_alloc(size_t alignment, size_t size)
+    const size_t BLOCK_SIZE_MIN
 
 
 cdef struct Block:
@@ -48,8 +55,8 @@ cdef inline void *take(Block **arena, size_t size) noexcept nogil:
     cdef size_t whole, wanted = (size + 127) & ~<size_t>63
     if block == NULL or block.used + wanted > block.size:
         whole = wanted + 64
-        if whole < 16384:
-            whole = 16384
+        if whole < BLOCK_SIZE_MIN:
+            whole = BLOCK_SIZE_MIN
         block = <Block *>aligned_alloc(64, whole)
         if block == NULL:
             return NULL

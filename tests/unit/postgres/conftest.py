@@ -1,0 +1,15 @@
+"""Decoder tests run over both twins: the plain decoders, and the compiled ones where they were built."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcflow.sources.postgres.twins import COMPILED, Compiled
+
+_TWINS = {"plain": None, "compiled": COMPILED} if COMPILED else {"plain": None}
+
+
+@pytest.fixture(scope="module", params=_TWINS)
+def compiled(request: pytest.FixtureRequest) -> Compiled | None:
+    """What decoders are made with; None: the plain ones."""
+    return _TWINS[request.param]
