@@ -1,7 +1,8 @@
 """huge transaction: one transaction of ten thousand to ten million rows; memory, and commit to visible.
 
 Large transactions reach cdcflow while they are open, go to disk as they come, and count once their commit is there. The
-limit is the server's own time for the same transaction: read anew from its log after the commit, to nowhere.
+limit reads the same transaction live and to nowhere, on a table of its own: from the commit's answer to the commit in
+the stream.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench import contents
-from bench.backfill import forget
 from bench.harness import Budget, Child, Outcome, tell
 from bench.parties import RAW
 from bench.results import Line, alone, at_most, compared
-from bench.server import KEPT, PUBLICATION, Server, fresh_log, settings
-from bench.shapes import NARROW
+from bench.server import SLOT, Server, fresh_log, settings
+from bench.shapes import NARROW, Shape
 
 ROWS = 10_000_000
 INSERT, UPDATE, ABORTED = "insert", "update", "aborted insert"
 MEMORY_MAX_MB = 256.0
+OTHER = Shape("narrow_raw", NARROW.columns)
+"""The limit's table: cdcflow's slot is made after it was written, and never has to read past it."""
 
 
 def run(budget: Budget, transport: str) -> list[Line]:
@@ -34,7 +36,7 @@ def run(budget: Budget, transport: str) -> list[Line]:
             for kind, ours, limit in _kinds(server, Path(folder), rows):
                 memory[kind, rows] = (ours.rss_bytes or 0) / 1e6
                 case = f"{kind} of {rows:,} rows"
-                visible, raw = _late_ms(ours), limit.seconds * 1e3
+                visible, raw = _late_ms(ours), _late_ms(limit)
                 tell(f"    {case}: {visible:.0f} ms to visible (limit {raw:.0f}), {memory[kind, rows]:.0f} MB")
                 lines.append(
                     compared("transaction", case, "ms commit to visible", [visible], [1000.0], "one second", at_most(1))
@@ -57,38 +59,54 @@ def _late_ms(outcome: Outcome) -> float:
 
 
 def _kinds(server: Server, folder: Path, rows: int) -> list[tuple[str, Outcome, Outcome]]:
-    """Insert, update and aborted insert: cdcflow live, then the limit over the same stretch of the server's log."""
+    """Insert, update and aborted insert, each live: the limit's on a table of its own, then cdcflow's, verified."""
     tell(f"  transaction: {rows:,} rows")
+    limits = _limits(server, rows)
     log = folder / "log"
-    forget(server)
+    config = settings(server, log, tables=[f"public.{NARROW.name}"])
+    found = []
     with fresh_log(None, log):
-        Child.of("capture", {"config": settings(server, log), "once": True}).outcome()
-        found = [
-            (INSERT, *_one(server, log, NARROW.insert("1", str(rows)), rows, rows)),
-            (UPDATE, *_one(server, log, f"UPDATE {NARROW.name} SET customer = customer + 1", 2 * rows, rows)),
-        ]
-        gone = NARROW.insert(str(rows + 1), str(2 * rows))
-        found.append((ABORTED, *_one(server, log, gone, 2 * rows + 1, 1, aborted=True)))
+        Child.of("capture", {"config": config, "once": True}).outcome()
+        for (kind, statement), until, limit in zip(
+            _statements(NARROW, rows), (rows, 2 * rows, 2 * rows + 1), limits, strict=True
+        ):
+            child = Child.of("capture", {"config": config, "until_rows": until})
+            found.append((kind, _transacted(server, NARROW, child, kind, statement), limit))
         contents.verify(log, NARROW, contents.source_rows(server, NARROW), 2 * rows + 1)
     return found
 
 
-def _one(
-    server: Server, log: Path, statement: str, until_rows: int, changes: int, *, aborted: bool = False
-) -> tuple[Outcome, Outcome]:
-    server.execute(f"SELECT pg_create_logical_replication_slot('{KEPT}', 'pgoutput')")
-    child = Child.of("capture", {"config": settings(server, log), "until_rows": until_rows})
+def _statements(shape: Shape, rows: int) -> list[tuple[str, str]]:
+    return [
+        (INSERT, shape.insert("1", str(rows))),
+        (UPDATE, f"UPDATE {shape.name} SET customer = customer + 1"),
+        (ABORTED, shape.insert(str(rows + 1), str(2 * rows))),
+    ]
+
+
+def _limits(server: Server, rows: int) -> list[Outcome]:
+    server.execute(OTHER.create)
+    server.execute(f"CREATE PUBLICATION {OTHER.name} FOR TABLE {OTHER.name}")
+    found = []
+    for kind, statement in _statements(OTHER, rows):
+        server.execute(f"SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")
+        place = {"dsn": server.replication_dsn, "slot": SLOT, "publication": OTHER.name, "mode": "nowhere"}
+        child = Child.of("drain", {**place, "rows": 1 if kind == ABORTED else rows})
+        found.append(_transacted(server, OTHER, child, kind, statement))
+        server.drop_slot()
+    return found
+
+
+def _transacted(server: Server, shape: Shape, child: Child, kind: str, statement: str) -> Outcome:
+    """Run a statement as one transaction while the child reads; with the moment of the commit's answer."""
     server.until_read(child)
     with server.connect(autocommit=False) as connection:
         connection.execute(statement)
-        if aborted:
+        if kind == ABORTED:
             # It leaves nothing; a row that is committed behind it shows when it has been read past.
             connection.rollback()
-            connection.execute(NARROW.insert("0", "0"))
+            connection.execute(shape.insert("0", "0"))
         connection.commit()
         committed_ns = time.monotonic_ns()
-    ours = child.outcome()
-    place = {"dsn": server.replication_dsn, "slot": KEPT, "publication": PUBLICATION}
-    limit = Child.of("drain", {**place, "rows": changes, "mode": "nowhere"}).outcome()
-    server.drop_slot(KEPT)
-    return replace(ours, found={**ours.found, "committed_ns": committed_ns}), limit
+    outcome = child.outcome()
+    return replace(outcome, found={**outcome.found, "committed_ns": committed_ns})

@@ -56,15 +56,13 @@ def runs(rows: int, rows_each: int) -> list[Run]:
 def _run(first: int, count: int) -> Run:
     ids = np.arange(first, first + count, dtype=np.int64)
     placed = _BEGAN + ids * 1_500_000
-    cents = pa.array((ids % 100_000).tolist(), pa.int64()).cast(pa.decimal128(19, 0))
+    amounts = pa.array([f"{i % 100_000 // 100}.{i % 100:02d}" for i in ids.tolist()])
     columns = [
         pa.array(ids),
         pa.array((ids % 1000).astype(np.int32)),
         pa.array(np.array(["open", "paid", "sent"])[ids % 3].tolist()),
         pa.array([f"order number {i}" for i in ids]),
-        pa.compute.divide(cents.cast(pa.decimal128(12, 2)), pa.scalar(100).cast(pa.decimal128(3, 0))).cast(
-            pa.decimal128(10, 2), safe=False
-        ),
+        amounts.cast(pa.decimal128(10, 2)),
         pa.array(placed).cast(pa.timestamp("us", tz="UTC")),
         pa.array(["c"] * count),
         pa.nulls(count, TABLE.change_schema.field("_unchanged").type),
