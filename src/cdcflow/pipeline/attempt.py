@@ -221,7 +221,12 @@ class Attempt:
         self._look_after()
 
     def _handle(self, given: Input) -> None:
-        for effect in self._machine.step(given):
+        effects = self._machine.step(given)
+        # Errands first: the source works on the next chunk while this one goes into the log. Neither needs the other.
+        for effect in effects:
+            if isinstance(effect, PlanTable | WriteMark | ReadChunk | TakeSnapshot):
+                self._errands.send(effect)
+        for effect in effects:
             self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:
@@ -231,7 +236,7 @@ class Attempt:
             case Cut():
                 self._cut(effect)
             case PlanTable() | WriteMark() | ReadChunk() | TakeSnapshot():
-                self._errands.send(effect)
+                pass
             case Told(event, fields):
                 self._events[event] += 1
                 self._on_event(event, dict(fields))

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -52,6 +52,8 @@ FIRST_PAGES = 256
 LOCK_WAIT = "5s"
 PART_PAGES_MIN = 128
 """Below this a second connection costs more than it reads."""
+PIECE_PAGES_MIN = 256
+PIECES_MAX = 4
 
 _PLAN = """
 SELECT c.oid::bigint, n.nspname, c.relname, pg_catalog.pg_relation_filenode(c.oid)::bigint,
@@ -184,6 +186,7 @@ class PostgresChunks:
         self._lock = threading.Lock()
         self._shapes: dict[int, tuple[str, DescribedTable]] = {}
         self._readers = ThreadPoolExecutor(parts_at_once * 4, thread_name_prefix="cdcflow-part")
+        self._decoders = ThreadPoolExecutor(2, thread_name_prefix="cdcflow-decode")
 
     # ── cdcflow.ports.ChunkSource ───────────────────────────────────────────────────────────────────────────
 
@@ -235,6 +238,7 @@ class PostgresChunks:
             self._connector.discard(connection)
         self._connector.close()
         self._readers.shutdown(wait=True, cancel_futures=True)
+        self._decoders.shutdown(wait=True, cancel_futures=True)
 
     # ── plan ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -321,10 +325,17 @@ class PostgresChunks:
         def read(connection: Connection) -> PartRead:
             leaves = {p.leaf.rel.oid: p.leaf for p in parts}
             with self._transaction(connection, table, root, list(leaves.values())) as look:
-                batches = [
-                    _copied(connection, look.described, f"ONLY {p.leaf.rel.sql}", pages(p.a, p.b)) for p in parts
+                # Decoded beside the next piece's transfer, so that the server need not wait for it.
+                decoded = [
+                    self._decoders.submit(
+                        decode_copy,
+                        _drained(connection, _copy(look.described, f"ONLY {p.leaf.rel.sql}", pages(a, b))),
+                        look.described,
+                    )
+                    for p in parts
+                    for a, b in _pieces(p)
                 ]
-            return PartRead(look, tuple(batches))
+            return PartRead(look, tuple(future.result() for future in decoded))
 
         return self._with(f"reading {table}", read)
 
@@ -483,11 +494,21 @@ def _whole_of(connection: Connection, root: int, table: TableId) -> str:
     return ("" if row == ("p",) else "ONLY ") + quoted(table.schema, table.name)
 
 
-def _copied(connection: Connection, described: DescribedTable, source: str, condition: str) -> pa.RecordBatch:
+def _pieces(part: Part) -> list[tuple[int, int]]:
+    """A part's pages in stretches for one COPY each."""
+    count = max(1, min(PIECES_MAX, (part.b - part.a) // PIECE_PAGES_MIN))
+    ends = [part.a + (part.b - part.a) * i // count for i in range(count + 1)]
+    return list(pairwise(ends))
+
+
+def _copy(described: DescribedTable, source: str, condition: str) -> str:
     expressions = ", ".join(described.copy_expressions)
     selected = f"SELECT {expressions} FROM {source} AS t WHERE {condition}"  # noqa: S608  quoted by `connection`
-    query = f"COPY ({selected}) TO STDOUT (FORMAT binary)"
-    return decode_copy(_drained(connection, query), described)
+    return f"COPY ({selected}) TO STDOUT (FORMAT binary)"
+
+
+def _copied(connection: Connection, described: DescribedTable, source: str, condition: str) -> pa.RecordBatch:
+    return decode_copy(_drained(connection, _copy(described, source, condition)), described)
 
 
 def _drained(connection: Connection, query: str) -> Joined:
