@@ -174,7 +174,9 @@ class Log(Protocol):
         """The last durable cut's checkpoint."""
         ...
 
-    def append(self, numbered: Numbered) -> None: ...
+    def append(self, numbered: Numbered) -> None:
+        """Put transactions at the end. May only queue them: that there is no room is then heard from `sync`."""
+        ...
 
     def cut(self, checkpoint: Checkpoint) -> None:
         """Everything appended so far may become visible with this checkpoint, once it is synced."""
@@ -204,7 +206,8 @@ class Log(Protocol):
         ...
 
     def roll(self) -> bool:
-        """Close the hot end at the cut just written and begin a new one; False when there was nothing to close."""
+        """Close the hot end at the last cut and begin a new one; False when there was nothing to close. Waits for no
+        disk: the next `sync` makes the closed one durable before anything behind it."""
         ...
 
     def seal_pending(self) -> object:

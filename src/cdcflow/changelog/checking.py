@@ -17,9 +17,11 @@ import pyarrow.parquet as pq
 
 from cdcflow.changelog import spool
 from cdcflow.changelog.extents import Extent, extent_records, extents_of
-from cdcflow.changelog.journal import Attach, CutMark, Rows, Transactions
+from cdcflow.changelog.journal import Attach, CutMark
 from cdcflow.changelog.layout import Layout, LogFile
+from cdcflow.changelog.rows import Rows
 from cdcflow.changelog.segment import Segment, SegmentFile, manifest_hash
+from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import CdcflowError
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, table_from_json
@@ -260,8 +262,8 @@ def _journal(layout: Layout, log_id: str, extent: Extent, seen: _Seen, *, deep: 
             case Transactions():
                 run.finish(path, place, seen)
                 _headers(path, record.headers, transaction, after, seen)
-                place, after = after, int(record.headers.column("last_offset")[-1].as_py()) + 1
-                transaction += record.headers.num_rows
+                place, after = after, record.next_offset
+                transaction = record.next_transaction
                 run = _Run(after - place)
             case Rows():
                 run.add(record, deep=deep)

@@ -89,10 +89,10 @@ def _extents(layout: Layout) -> Iterator[Extent]:
 def _newest_extent(layout: Layout, head: JournalHeader) -> Extent:
     with opened_journal(layout, head.first_offset) as (file, header, path):
         extent = Extent(head, header.end, head.base)
-        decoder = Decoder(str(path))
+        decoder = Decoder(str(path), header)
         try:
             for frame in frames(file, header):
-                if frame.kind is FrameKind.CUT:
+                if frame.kind in (FrameKind.CUT, FrameKind.PROGRESS):
                     mark = decoder.record(frame)
                     if isinstance(mark, CutMark):
                         extent = Extent(head, frame.end, mark.checkpoint)

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 from cdcflow.errors import ConfigurationError, InvariantViolated
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAGIC = b"cdcflow\n"
 FRAME_BYTES_MAX = 1 << 30
 HEADER_BYTES_MAX = 64 << 20
@@ -51,9 +51,10 @@ class FrameKind(enum.IntEnum):
     ATTACH = 4
     CUT = 5
     PIECE = 6
+    PROGRESS = 7
 
 
-_KINDS = frozenset(FrameKind)
+_KIND_OF = {int(kind): kind for kind in FrameKind}
 
 
 class Damaged(Exception):
@@ -84,6 +85,16 @@ class Frame:
     end: int
 
 
+def other_version(name: str, found: str, version: int, ours: int) -> ConfigurationError:
+    """What to say of a file that has another version (named as `found`) than ours, and so is not read."""
+    if version > ours:
+        text, remedy = f"a newer cdcflow wrote it ({found}, this one reads {ours})", "install the newer cdcflow again"
+    else:
+        text = f"an older cdcflow wrote it ({found}, this one reads {ours})"
+        remedy = "read it with the cdcflow that wrote it, or begin a new log with a backfill"
+    return ConfigurationError(f"reading {name}: {text}", remedy=remedy)
+
+
 def encode_header(kind: FileKind, value: dict[str, object]) -> tuple[bytes, int]:
     """A file's head, and the seed for the frames that follow it."""
     text = json.dumps(value, separators=(",", ":")).encode()
@@ -97,7 +108,7 @@ def read_header(file: BinaryIO, kind: FileKind, name: str) -> Header:
     """The head of a file that is read from its start.
 
     Raises:
-        ConfigurationError: a newer cdcflow wrote it.
+        ConfigurationError: another version of cdcflow wrote it.
         Damaged: it is not whole.
     """
     head = file.read(_HEADER.size)
@@ -106,11 +117,8 @@ def read_header(file: BinaryIO, kind: FileKind, name: str) -> Header:
     magic, version, found, length = _HEADER.unpack(head)
     if magic != MAGIC or length > HEADER_BYTES_MAX:
         raise Damaged(0, "checksum")
-    if version > FORMAT_VERSION:
-        raise ConfigurationError(
-            f"reading {name}: a newer cdcflow wrote it (format {version}, this one reads up to {FORMAT_VERSION})",
-            remedy="install the newer cdcflow again",
-        )
+    if version != FORMAT_VERSION:
+        raise other_version(name, f"format {version}", version, FORMAT_VERSION)
     rest = file.read(length + _CRC.size)
     if len(rest) < length + _CRC.size:
         raise Damaged(0, "torn")
@@ -122,6 +130,13 @@ def read_header(file: BinaryIO, kind: FileKind, name: str) -> Header:
     return Header(json.loads(rest[:length]), seed, size + (-size % 8))
 
 
+def frame_bytes(length: int) -> int:
+    """Bytes of a frame with a payload of this length. InvariantViolated when no frame may be that long."""
+    if length > FRAME_BYTES_MAX:
+        raise InvariantViolated(f"framing {length} bytes: the most is {FRAME_BYTES_MAX}")
+    return _FRAME.size + length + (-length % 8)
+
+
 class Framer:
     """Puts payloads into frames, one after another. One per file that is written."""
 
@@ -129,18 +144,16 @@ class Framer:
         self._seed = seed
         self._sequence = 0
 
-    def frame(self, kind: FrameKind, *parts: Part) -> tuple[list[Part], int]:
-        """One frame around `parts` (not copied), and its bytes."""
+    def frame(self, kind: FrameKind, *parts: Part) -> list[Part]:
+        """One frame around `parts`, which are not copied."""
         length = sum(map(len, parts))
-        if length > FRAME_BYTES_MAX:
-            raise InvariantViolated(f"framing {length} bytes of kind {kind.name}: the most is {FRAME_BYTES_MAX}")
         crc = zlib.crc32(_FRAME.pack(_FRAME_MAGIC, kind, length, self._sequence, 0), self._seed)
         for part in parts:
             crc = zlib.crc32(part, crc)
         head = _FRAME.pack(_FRAME_MAGIC, kind, length, self._sequence, crc)
         self._sequence += 1
         pad = -length % 8
-        return [head, *parts, _PADDING[pad]] if pad else [head, *parts], _FRAME.size + length + pad
+        return [head, *parts, _PADDING[pad]] if pad else [head, *parts]
 
 
 def frames(
@@ -163,23 +176,24 @@ def frames(
         if len(head) < _FRAME.size:
             raise Damaged(at, "torn")
         magic, kind, length, number, crc = _FRAME.unpack(head)
-        if magic != _FRAME_MAGIC or number != sequence or length > FRAME_BYTES_MAX or kind not in _KINDS:
+        if magic != _FRAME_MAGIC or number != sequence or length > FRAME_BYTES_MAX or kind not in _KIND_OF:
             raise Damaged(at, "checksum")
-        whole = _FRAME.size + length + (-length % 8)
+        pad = -length % 8
+        whole = _FRAME.size + length + pad
         if end is not None and at + whole > end:
             raise Damaged(at, "torn")
         if kind in skipped:
             file.seek(at + whole)
-            yield Frame(FrameKind(kind), b"", at, at + whole)
+            yield Frame(_KIND_OF[kind], b"", at, at + whole)
         else:
             payload = file.read(length)
             if len(payload) < length:
                 raise Damaged(at, "torn")
             if _checksum(magic, kind, number, payload, header.seed) != crc:
                 raise Damaged(at, "checksum")
-            if len(file.read(-length % 8)) < -length % 8:
+            if pad and len(file.read(pad)) < pad:
                 raise Damaged(at, "torn")
-            yield Frame(FrameKind(kind), payload, at, at + whole)
+            yield Frame(_KIND_OF[kind], payload, at, at + whole)
         at += whole
         sequence += 1
 
@@ -213,7 +227,7 @@ def _whole_at(file: BinaryIO, header: Header, at: int) -> Frame | None:
     if len(head) < _FRAME.size:
         return None
     magic, kind, length, number, crc = _FRAME.unpack(head)
-    if length > FRAME_BYTES_MAX or kind not in _KINDS:
+    if length > FRAME_BYTES_MAX or kind not in _KIND_OF:
         return None
     payload = file.read(length)
     if len(payload) < length or _checksum(magic, kind, number, payload, header.seed) != crc:

@@ -1,21 +1,24 @@
 """What the journal's frames hold, and the way there and back.
 
 schema        a table's shape, before the first rows that have it
-transactions  the headers of one appended run, with their numbers and offsets
-rows          rows of one shape of that run: their offsets, then one Arrow IPC message without its schema
+transactions  the headers of one appended run, with their numbers and offsets (see `transactions`)
+rows          rows of one shape of that run, with their offsets (see `rows`)
 attach        rows of that run that lie in a spool
-cut           a checkpoint: everything before it may be seen
+progress      what of the checkpoint's larger part has changed since the last one
+cut           the rest of a checkpoint: everything before it may be seen
 
-One appended run is `transactions`, then its `rows` or `attach`. Rows carry their offsets as gaps (how many rows of
-other tables lie before each), in the fewest bytes that hold them: none at all for a run of one table.
+One appended run is `transactions`, then its `rows` or `attach`. Backfill progress is as long as there are tables, and
+mostly the same from cut to cut: it is in the journal's head, and after that only what changes of it is written.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO
 
@@ -23,24 +26,41 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdcflow.changelog.framing import FileKind, Frame, FrameKind, Framer, Header, Part, encode_header, frames
-from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA
+from cdcflow.changelog.framing import (
+    FileKind,
+    Frame,
+    FrameKind,
+    Framer,
+    Header,
+    Part,
+    encode_header,
+    frame_bytes,
+    frames,
+)
+from cdcflow.changelog.rows import SMALL_ROWS, Rows, RowsDecoder, RowsEncoder, Shape, rows_head
+from cdcflow.changelog.transactions import Transactions, extent
 from cdcflow.errors import InvariantViolated
-from cdcflow.model.change import ChangeBatch, Int64s, Kind, Run, SpooledTransaction
-from cdcflow.model.position import Checkpoint, Epoch, Offset
+from cdcflow.model.change import ChangeBatch, Int64s
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import Table, table_from_json
 
-SMALL_ROWS = 8  # up to this, compressing costs more than it saves
 BATCH_BYTES_MAX = 128 << 20  # larger batches are split, so that no frame comes near FRAME_BYTES_MAX
 
-_ROWS = struct.Struct("<IB3xqI4x")  # shape, bytes per gap, first offset, rows
-_CUT = struct.Struct("<q")  # bytes of this journal that were durable when the cut was written
-_GAPS: dict[int, npt.DTypeLike] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_NUMBER_MAX = 1 << 62
+_CUT = struct.Struct("<qqqqqqB")  # see `CutMark`; the position is behind it
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
-_BLOCK_TYPES = (pa.int64(), pa.int64(), pa.int64(), pa.uint64(), _TIMESTAMP, _TIMESTAMP)
-_KINDS = {kind: pa.scalar(kind.value, pa.string()) for kind in Kind}
-_NONSENSE = (pa.ArrowException, ValueError, KeyError, IndexError, TypeError, struct.error, OSError, EOFError)
-_LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_NONSENSE = (
+    pa.ArrowException,
+    ValueError,
+    KeyError,
+    IndexError,
+    TypeError,
+    AttributeError,
+    struct.error,
+    zlib.error,
+    OSError,
+    EOFError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +111,6 @@ class JournalHeader:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """A shape that the frames after it may use. `version` is its number in the schema history (0 in a spool)."""
-
-    table: Table
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows of one shape; `offsets` ascend. In a spool they count within their piece from 0."""
-
-    shape: Shape
-    offsets: Int64s
-    rows: pa.RecordBatch
-
-
-@dataclass(frozen=True, slots=True)
-class Transactions:
-    """The headers of one appended run, as `TRANSACTIONS_SCHEMA` says."""
-
-    headers: pa.RecordBatch
-
-
-@dataclass(frozen=True, slots=True)
 class Attach:
     """One transaction's rows are in a spool. `bytes` and `crc` (of the whole file up to there) say what it must be."""
 
@@ -128,10 +124,18 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class CutMark:
-    """A cut. `durable` bytes of the journal had been synced when it was written."""
+    """A cut. `durable` bytes of the journal had been synced when it was written.
+
+    The checkpoint's `progress` and `source` are those of the head and the progress frames before it.
+    """
 
     checkpoint: Checkpoint
     durable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """The checkpoint's `progress` or `source` is another one from here on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,51 +153,67 @@ class Skipped:
     kind: FrameKind
 
 
-Record = Shape | Rows | Transactions | Attach | CutMark | Piece | Skipped
+Record = Shape | Rows | Transactions | Attach | Progressed | CutMark | Piece | Skipped
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Encoder:
-    """Turns records into frames for one file. Pieces come back as a flat list of buffers, ready for one write."""
+    """Turns records into frames for one file.
 
-    def __init__(self, seed: int) -> None:
+    Putting a record in and taking frames out may be two threads' work, one each: what costs little is done by the
+    first, checksums are left to the second.
+    """
+
+    def __init__(self, seed: int, base: Checkpoint | None = None) -> None:
+        base = base or Checkpoint()
         self._framer = Framer(seed)
-        self._shapes: dict[Table, tuple[int, Messages]] = {}
-        self._headers = Messages(TRANSACTIONS_SCHEMA)
-        self.parts: list[Part] = []
+        self._shapes: dict[Table, RowsEncoder] = {}
+        self._progress = base.progress
+        self._source = base.source
+        self._queue: deque[tuple[FrameKind, int, list[Part]]] = deque()
+        self._taken = 0
         self.bytes = 0
+        """Of all frames so far, also of those that were not taken yet."""
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of frames that were not taken yet."""
+        return self.bytes - self._taken
 
     def knows(self, table: Table) -> bool:
         return table in self._shapes
 
     def take(self) -> list[Part]:
-        """The buffers framed since the last call."""
-        parts, self.parts, self.bytes = self.parts, [], 0
+        """The frames put in since the last call, as buffers that are ready for one write."""
+        parts: list[Part] = []
+        while self._queue:
+            kind, size, payload = self._queue.popleft()
+            parts += self._framer.frame(kind, *payload)
+            self._taken += size
         return parts
 
     def shape(self, table: Table, version: int) -> None:
         """Introduce a shape, once a file."""
         if table not in self._shapes:
-            self._shapes[table] = len(self._shapes), Messages(table.change_schema)
-            self._put(FrameKind.SCHEMA, _json({"version": version, "table": table.to_json()}))
+            self._shapes[table] = RowsEncoder(table, len(self._shapes))
+            self._put(FrameKind.SCHEMA, [_json({"version": version, "table": table.to_json()})])
 
     def rows(self, batch: ChangeBatch, first: int) -> None:
         """Rows of a shape that was introduced; the first row of the run (or piece) has offset `first`."""
         rows = batch.rows
-        if rows.num_rows > SMALL_ROWS and rows.nbytes > BATCH_BYTES_MAX:
+        # The total is what a slice keeps alive, and quick to know; its own bytes are not.
+        large = rows.num_rows > SMALL_ROWS and rows.get_total_buffer_size() > BATCH_BYTES_MAX
+        if large and rows.nbytes > BATCH_BYTES_MAX:
             half = rows.num_rows // 2
             self.rows(ChangeBatch(batch.table, batch.index[:half], rows.slice(0, half)), first)
             self.rows(ChangeBatch(batch.table, batch.index[half:], rows.slice(half)), first)
             return
-        width, gaps = _gaps(batch.index)
-        shape, messages = self._shapes[batch.table]
-        head = _ROWS.pack(shape, width, first + int(batch.index[0]), rows.num_rows)
-        self._put(FrameKind.ROWS, head + gaps if gaps else head, *messages.parts(rows))
+        self._put(FrameKind.ROWS, self._shapes[batch.table].parts(batch, first))
 
-    def transactions(self, headers: pa.RecordBatch) -> None:
-        self._put(FrameKind.TRANSACTIONS, *self._headers.parts(headers))
+    def transactions(self, transactions: Transactions) -> None:
+        self._put(FrameKind.TRANSACTIONS, [transactions.encode()])
 
     def attach(self, attach: Attach) -> None:
         value = {
@@ -204,110 +224,69 @@ class Encoder:
             "crc": attach.crc,
             "aborted": sorted(attach.aborted),
         }
-        self._put(FrameKind.ATTACH, _json(value))
+        self._put(FrameKind.ATTACH, [_json(value)])
 
     def cut(self, checkpoint: Checkpoint, durable: int) -> None:
-        self._put(FrameKind.CUT, _CUT.pack(durable) + checkpoint.to_json().encode())
+        if checkpoint.progress is not self._progress or checkpoint.source is not self._source:
+            self._say_progress(checkpoint)
+        position = checkpoint.position
+        head = _CUT.pack(
+            durable,
+            checkpoint.next_offset,
+            checkpoint.next_transaction,
+            checkpoint.cut,
+            checkpoint.commit_clock,
+            checkpoint.epoch,
+            position is not None,
+        )
+        self._put(FrameKind.CUT, [head if position is None else head + position.encode()])
 
     def piece(self, rows: int, subxids: npt.NDArray[np.uint64] | None) -> None:
         ids = b"" if subxids is None else np.ascontiguousarray(subxids, "<u8").tobytes()
-        self._put(FrameKind.PIECE, rows.to_bytes(8, "little") + ids)
+        self._put(FrameKind.PIECE, [rows.to_bytes(8, "little") + ids])
 
-    def _put(self, kind: FrameKind, *parts: Part) -> None:
-        framed, size = self._framer.frame(kind, *parts)
-        self.parts += framed
+    def _say_progress(self, checkpoint: Checkpoint) -> None:
+        # Whoever hands out checkpoints makes a new object when something changes: a cut of an idle table costs the
+        # same whether there are ten tables or ten thousand.
+        value = progress_change(self._progress, checkpoint.progress)
+        if checkpoint.source != self._source:
+            value["source"] = dict(checkpoint.source)
+        self._progress, self._source = checkpoint.progress, checkpoint.source
+        if value:
+            self._put(FrameKind.PROGRESS, [_json(value)])
+
+    def _put(self, kind: FrameKind, payload: list[Part]) -> None:
+        size = frame_bytes(sum(map(len, payload)))
+        self._queue.append((kind, size, payload))
         self.bytes += size
 
 
-class Messages:
-    """Turns batches of one schema into encapsulated Arrow IPC messages without their schema, lz4 unless small."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        # Only a stream writer compresses, and it puts the schema first: that message is let go.
-        self._sink = _Pieces()
-        self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, mode="w"), schema, options=_LZ4)
-        self._writer.write_batch(pa.RecordBatch.from_pylist([], schema))
-
-    def parts(self, batch: pa.RecordBatch) -> list[Part]:
-        """One message, in pieces."""
-        if batch.num_rows <= SMALL_ROWS:
-            return [memoryview(batch.serialize())]
-        self._sink.pieces = []
-        self._writer.write_batch(batch)
-        return self._sink.pieces
-
-
-class _Pieces:
-    """A file that keeps what is written as it comes."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self.pieces: list[Part] = []
-
-    def write(self, content: bytes) -> int:
-        self.pieces.append(content)
-        return len(content)
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
+def progress_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """How one JSON object becomes another: {} (they are equal), `entries` by member (to be put into those of that
+    member), or all of it as `progress`."""
+    if before == after:
+        return {}
+    entries: dict[str, Any] = {}
+    if before.keys() == after.keys():
+        for name, value in after.items():
+            known = before[name]
+            if known == value:
+                continue
+            if not (isinstance(known, dict) and isinstance(value, dict) and known.keys() <= value.keys()):
+                break
+            entries[name] = {k: v for k, v in value.items() if k not in known or known[k] != v}
+        else:
+            return {"entries": entries}
+    return {"progress": dict(after)}
 
 
-def headers(
-    run: Run | SpooledTransaction, first_offset: int, first_transaction: int, commit_clock: Int64s
-) -> pa.RecordBatch:
-    """The headers of a run that gets these numbers."""
-    match run:
-        case Run():
-            count, ends, kind = run.transactions, run.ends, run.kind
-            xid, commit_ts, position, origin = run.xid, run.commit_ts, run.position, run.origin
-        case SpooledTransaction():
-            count, ends, kind = 1, np.array([run.rows], np.int64), Kind.SOURCE
-            xid, commit_ts = run.xids, np.array([run.commit_ts], np.int64)
-            position, origin = pa.array([run.position], pa.string()), pa.array([run.origin], pa.string())
-    # The numbers of all columns go into one block of memory: for a run of one transaction, making an array from numpy
-    # costs more than everything else.
-    block = np.empty((6, count), np.int64)
-    block[0] = np.arange(first_transaction, first_transaction + count)
-    block[1, 0] = first_offset
-    block[2] = ends + (first_offset - 1)
-    block[1, 1:] = block[2, :-1] + 1
-    block[3] = xid.view(np.int64)
-    block[4] = commit_ts
-    block[5] = commit_clock
-    buffer = pa.py_buffer(block)
-    number, first, last, xids, ts, clock = (
-        pa.Array.from_buffers(t, count, [None, buffer.slice(i * 8 * count, 8 * count)], 0)
-        for i, t in enumerate(_BLOCK_TYPES)
-    )
-    kinds = pa.repeat(_KINDS[kind], count)
-    origins = pa.nulls(count, pa.string()) if origin is None else origin
-    return pa.RecordBatch.from_arrays(
-        [number, first, last, position, xids, ts, clock, kinds, origins], schema=TRANSACTIONS_SCHEMA
-    )
-
-
-def _gaps(index: Int64s) -> tuple[int, bytes]:
-    """How many foreign rows lie before each row but the first: bytes per number, and the numbers."""
-    if int(index[-1]) - int(index[0]) == len(index) - 1:
-        return 0, b""
-    gaps = np.diff(index) - 1
-    most = int(gaps.max())
-    width = next(w for w in (1, 2, 4, 8) if most < 1 << 8 * w)
-    text = gaps.astype(_GAPS[width]).tobytes()
-    return width, text + b"\0" * (-len(text) % 8)
+def progress_after(before: Mapping[str, Any], change: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `progress_change` said, done."""
+    if "progress" in change:
+        whole: dict[str, Any] = change["progress"]
+        return whole
+    changed = {name: {**before[name], **entries} for name, entries in change.get("entries", {}).items()}
+    return {**before, **changed} if changed else before
 
 
 def _json(value: dict[str, Any]) -> bytes:
@@ -317,12 +296,16 @@ def _json(value: dict[str, Any]) -> bytes:
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(slots=True)
 class Decoder:
-    """Turns frames back into records. One per file that is read; knows the shapes met so far."""
+    """Turns frames back into records. One per file that is read, from its head on."""
 
-    name: str
-    shapes: list[Shape] = field(default_factory=list)
+    def __init__(self, name: str, header: Header) -> None:
+        self.name = name
+        self._shapes: list[Shape] = []
+        self._rows = RowsDecoder()
+        checkpoint = header.value.get("checkpoint") or {}
+        self._progress: Mapping[str, Any] = checkpoint.get("progress") or {}
+        self._source: Mapping[str, str] = checkpoint.get("source") or {}
 
     def record(self, frame: Frame) -> Record:
         """What a frame holds.
@@ -334,37 +317,45 @@ class Decoder:
             return Skipped(frame.kind)
         try:
             return self._record(frame.kind, frame.payload)
-        except (
-            pa.ArrowException,
-            ValueError,
-            KeyError,
-            IndexError,
-            TypeError,
-            struct.error,
-            OSError,
-            EOFError,
-        ) as error:
+        except _NONSENSE as error:
             # Arrow's messages can quote bytes of the content, so only the kind of the error is told.
-            raise InvariantViolated(
-                f"reading {self.name}: the {frame.kind.name.lower()} frame at byte {frame.at} is whole but makes no "
-                f"sense ({type(error).__name__})"
-            ) from None
+            raise self._nonsense(frame, type(error).__name__) from None
+
+    def extent(self, frame: Frame) -> tuple[int, int, int, int]:
+        """First offset, rows, first transaction and transactions of a transactions or rows frame (0, 0 for rows),
+        without decoding all of it. InvariantViolated as `record`."""
+        try:
+            return extent(frame.payload) if frame.kind is FrameKind.TRANSACTIONS else (*rows_head(frame.payload), 0, 0)
+        except struct.error:
+            raise self._nonsense(frame, "struct.error") from None
+
+    def _nonsense(self, frame: Frame, error: str) -> InvariantViolated:
+        return InvariantViolated(
+            f"reading {self.name}: the {frame.kind.name.lower()} frame at byte {frame.at} is whole but makes no "
+            f"sense ({error})"
+        )
 
     def _record(self, kind: FrameKind, payload: bytes) -> Record:
         match kind:
             case FrameKind.ROWS:
-                return self._rows(payload)
+                return self._rows.rows(payload, self._shapes)
             case FrameKind.TRANSACTIONS:
-                return Transactions(read_message(payload, TRANSACTIONS_SCHEMA))
+                return Transactions.decode(payload)
+            case FrameKind.CUT:
+                return self._cut(payload)
             case FrameKind.SCHEMA:
-                self.shapes.append(_shape(payload))
-                return self.shapes[-1]
+                self._shapes.append(_shape(payload))
+                return self._shapes[-1]
             case FrameKind.ATTACH:
                 value = json.loads(payload)
                 return Attach(**{**value, "aborted": frozenset(value["aborted"])})
-            case FrameKind.CUT:
-                checkpoint = Checkpoint.from_json(payload[_CUT.size :])
-                return CutMark(checkpoint, _CUT.unpack_from(payload)[0])
+            case FrameKind.PROGRESS:
+                change = json.loads(payload)
+                if not change.keys() <= {"progress", "entries", "source"} or not change:
+                    raise ValueError("not a change of the progress")
+                self._progress = progress_after(self._progress, change)
+                self._source = change.get("source", self._source)
+                return Progressed()
             case FrameKind.PIECE:
                 rows = int.from_bytes(payload[:8], "little")
                 ids = np.frombuffer(payload, "<u8", offset=8)
@@ -372,22 +363,17 @@ class Decoder:
                     raise ValueError("sub-transactions do not match the rows")
                 return Piece(rows, ids if len(ids) else None)
 
-    def _rows(self, payload: bytes) -> Rows:
-        number, width, first, count = _ROWS.unpack_from(payload)
-        shape = self.shapes[number]
-        size = width * (count - 1)
-        if width:
-            gaps = np.frombuffer(payload, np.dtype(_GAPS[width]).newbyteorder("<"), count - 1, _ROWS.size)
-            offsets = np.empty(count, np.int64)
-            offsets[0] = first
-            offsets[1:] = first + np.cumsum(gaps.astype(np.int64) + 1)
-        else:
-            offsets = np.arange(first, first + count, dtype=np.int64)
-        begin = _ROWS.size + size + (-size % 8)
-        rows = read_message(memoryview(payload)[begin:], shape.table.change_schema)
-        if rows.num_rows != count:
-            raise ValueError("the batch does not have the rows that it should")
-        return Rows(shape, offsets, rows)
+    def _cut(self, payload: bytes) -> CutMark:
+        durable, offset, transaction, cut, clock, epoch, placed = _CUT.unpack_from(payload)
+        position = Position(payload[_CUT.size :].decode()) if placed else None
+        if not all(0 <= n < _NUMBER_MAX for n in (durable, offset, transaction, cut, clock, epoch)):
+            raise ValueError("not numbers of a checkpoint")
+        if placed > 1 or (not placed and len(payload) > _CUT.size):
+            raise ValueError("a position that is not there")
+        checkpoint = Checkpoint(
+            position, Offset(offset), transaction, cut, clock, Epoch(epoch), self._progress, self._source
+        )
+        return CutMark(checkpoint, durable)
 
 
 @lru_cache(maxsize=1024)
@@ -397,24 +383,17 @@ def _shape(payload: bytes) -> Shape:
     return Shape(table_from_json(value["table"]), value["version"])
 
 
-def rows_head(payload: bytes) -> tuple[int, int]:
-    """First offset and number of rows of a rows frame, without reading its batch."""
-    _, _, first, count = _ROWS.unpack_from(payload)
-    return first, count
-
-
-def read_message(message: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch from an encapsulated Arrow IPC message; its structure is checked."""
-    batch = pa.ipc.read_record_batch(pa.py_buffer(message), schema)
-    batch.validate()
-    return batch
+def durable_bytes(frame: Frame) -> int:
+    """How much of the file a cut's frame calls durable."""
+    durable: int = _CUT.unpack_from(frame.payload)[0]
+    return durable
 
 
 def records(
     file: BinaryIO, header: Header, name: str, *, end: int | None = None, skip: frozenset[FrameKind] = frozenset()
 ) -> Iterator[Record]:
     """The records of a file whose head has just been read. See `framing.frames`."""
-    decoder = Decoder(name)
+    decoder = Decoder(name, header)
     for frame in frames(file, header, end=end, skip=skip):
         yield decoder.record(frame)
 
@@ -428,19 +407,18 @@ class Owners:
     commit_ts: Int64s
 
     @classmethod
-    def of(cls, headers: list[pa.RecordBatch]) -> Owners:
-        return cls(*(_joined(headers, name) for name in ("last_offset", "number", "commit_ts")))
+    def of(cls, headers: pa.RecordBatch) -> Owners:
+        """By the headers of consecutive transactions (`TRANSACTIONS_SCHEMA`)."""
+        last, number = headers.column("last_offset").to_numpy(), headers.column("number").to_numpy()
+        return cls(last, number, headers.column("commit_ts").view(pa.int64()).to_numpy())
 
     def log_rows(self, table: Table, offsets: Int64s, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows as the log shows them (`Table.log_schema`): with offset, transaction and commit time."""
-        # A transaction without rows ends where the one before it ended, and the search finds the earlier one.
-        owner = np.searchsorted(self.last_offset, offsets)
-        commit_ts = pa.array(self.commit_ts[owner]).view(_TIMESTAMP)
-        columns = [pa.array(offsets), pa.array(self.number[owner]), commit_ts, *rows.columns]
+        """Rows as the log shows them (`Table.log_schema`): with offset, transaction and commit time.
+
+        `offsets` ascend, and each of them is one of these transactions'.
+        """
+        # How many of the rows each transaction has: none, where it ends where the one before it ended.
+        counts = np.diff(np.searchsorted(offsets, self.last_offset, side="right"), prepend=0)
+        commit_ts = pa.array(np.repeat(self.commit_ts, counts)).view(_TIMESTAMP)
+        columns = [pa.array(offsets), pa.array(np.repeat(self.number, counts)), commit_ts, *rows.columns]
         return pa.RecordBatch.from_arrays(columns, schema=table.log_schema)
-
-
-def _joined(headers: list[pa.RecordBatch], name: str) -> Int64s:
-    columns = [batch.column(name) for batch in headers]
-    numbers = [(c.view(pa.int64()) if c.type == _TIMESTAMP else c).to_numpy() for c in columns]
-    return numbers[0] if len(numbers) == 1 else np.concatenate(numbers)

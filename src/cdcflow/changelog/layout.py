@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cdcflow.changelog.framing import other_version
 from cdcflow.changelog.segment import Segment
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.position import SourceIdentity
 
-LOG_VERSION = 1
-_SEGMENT = re.compile(r"(\d{20})-(\d{20})")
+LOG_VERSION = 2
+_SEGMENT_NAME = 41
 _JOURNAL = re.compile(r"(\d{20})\.journal")
 
 
@@ -33,14 +34,10 @@ class LogFile:
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str) -> LogFile:
-        """Read what `to_json` wrote. ConfigurationError when a newer cdcflow wrote it."""
+        """Read what `to_json` wrote. ConfigurationError when another version of cdcflow wrote it."""
         value: Mapping[str, Any] = json.loads(text)
-        if value["version"] > LOG_VERSION:
-            raise ConfigurationError(
-                f"reading {name}: a newer cdcflow wrote it (version {value['version']}, this one reads up to "
-                f"{LOG_VERSION})",
-                remedy="install the newer cdcflow again",
-            )
+        if value["version"] != LOG_VERSION:
+            raise other_version(name, f"version {value['version']}", value["version"], LOG_VERSION)
         source = SourceIdentity.from_json(value["source"])
         return cls(value["log_id"], source, value["created"], value["first_offset"], value["version"])
 
@@ -95,8 +92,34 @@ class Layout:
 
     def segment_offsets(self) -> list[tuple[int, int]]:
         """First and last offsets of the segments that are there, ascending."""
-        found = (_SEGMENT.fullmatch(p.name) for p in _listed(self.segments))
-        return sorted((int(m[1]), int(m[2])) for m in found if m)
+        return self.listed_segments()[0]
+
+    def listed_segments(self) -> tuple[list[tuple[int, int]], list[Path]]:
+        """First and last offsets of the segments that are there, ascending; and what was begun and never put in place.
+
+        A log may have tens of thousands of segments: what is asked at a start walks back from the newest instead.
+        """
+        names = [path.name for path in _listed(self.segments)]
+        # Of names that long only a segment's has its hyphen there, and both halves all digits.
+        found = [n for n in names if len(n) == _SEGMENT_NAME and n[20] == "-" and (n[:20] + n[21:]).isdecimal()]
+        found.sort()
+        unfinished = [self.segments / n for n in names if n.startswith(".") and n.endswith(".tmp")]
+        return [(int(n[:20]), int(n[21:])) for n in found], unfinished
+
+    def manifests_back(self, newest: tuple[int, int] | None, first_offset: int) -> Iterator[tuple[Segment, bytes]]:
+        """The manifests (and their bytes) from this segment back to the one that has `first_offset`.
+
+        Raises as `manifest` does, and InvariantViolated when one is not there.
+        """
+        while newest is not None and newest[1] >= first_offset:
+            try:
+                segment, text = self.manifest(*newest)
+            except FileNotFoundError:
+                directory = self.segment(*newest)
+                what = "has no segment.json" if directory.exists() else "is missing"
+                raise InvariantViolated(f"reading the log {self.root}: {directory} {what}") from None
+            yield segment, text
+            newest = segment.before
 
     def log_file(self) -> LogFile:
         """What `log.json` says. ConfigurationError when there is no log here."""
@@ -110,17 +133,15 @@ class Layout:
         """A segment's manifest, and its bytes (for the hash chain). FileNotFoundError when it is not there.
 
         Raises:
-            ConfigurationError: a newer cdcflow wrote it.
+            ConfigurationError: another version of cdcflow wrote it.
             InvariantViolated: it is not a manifest, or not this segment's.
         """
         path = self.segment(first_offset, last_offset) / "segment.json"
         text = path.read_bytes()
         try:
-            segment = Segment.from_json(text)
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+            segment = Segment.from_json(text, str(path))
+        except (ValueError, KeyError, TypeError) as error:
             raise InvariantViolated(f"reading {path}: not a segment's manifest ({type(error).__name__})") from None
-        except ValueError as error:
-            raise ConfigurationError(f"reading {path}: {error}", remedy="install the newer cdcflow again") from None
         for file in segment.files:
             _plain(file.path, path.parent)
         if (segment.first_offset, segment.last_offset) != (first_offset, last_offset):

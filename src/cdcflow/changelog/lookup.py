@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -13,34 +14,45 @@ import pyarrow.parquet as pq
 from cdcflow.changelog import spool
 from cdcflow.changelog.extents import Extent, opened_journal
 from cdcflow.changelog.framing import FrameKind
-from cdcflow.changelog.journal import Attach, Record, Rows, Transactions, records
+from cdcflow.changelog.journal import Attach, Record, records
 from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.rows import Rows
+from cdcflow.changelog.segment import Segment
+from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import DELETE, KeySet, Kind, Uint64s
 from cdcflow.model.position import Offset
 from cdcflow.model.table import OFFSET, OP, UNCHANGED, Table, table_from_json
 
 GATHERED_ROWS_MAX = 256 << 10
-XIDS_SEEN_MAX = 1 << 31
-"""An id older than this cannot be asked for: the server never has two live ids that far apart."""
-
 _LOW = np.uint64(0xFFFFFFFF)
 
 
-def delivered(layout: Layout, journals: Sequence[Extent], xids: Uint64s) -> Uint64s:
-    """Those of these transaction ids (compared by their low 32 bits) that a source transaction of the log has."""
-    wanted = xids & _LOW
-    found = np.zeros(len(xids), np.bool_)
-    left = XIDS_SEEN_MAX
-    for ids in _xids(layout, journals):
-        if found.all() or left <= 0:
+def delivered(layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None, xids: Uint64s) -> Uint64s:
+    """Those of these transaction ids (compared by their low 32 bits) that a source transaction of the log has.
+
+    `newest` is the newest segment. What is older than all of the ids is not read: manifests say which may have one.
+    """
+    wanted = (xids & _LOW).astype(np.uint32)
+    if not len(xids):
+        return xids
+    found = np.isin(wanted, _ids_in_journals(layout, journals))
+    for segment, _ in layout.manifests_back(newest, layout.log_file().first_offset):
+        left = wanted[~found]
+        if not len(left):
             break
-        found |= np.isin(wanted, ids & _LOW)
-        left -= len(ids)
+        if segment.xid_newest is not None and ((left - np.uint32(segment.xid_newest)).view(np.int32) > 0).all():
+            break  # all of them are newer than anything in this segment and those before it
+        if segment.xid_min is None or segment.xid_max is None:
+            continue
+        if ((left >= segment.xid_min) & (left <= segment.xid_max)).any():
+            found |= np.isin(wanted, _ids_in_segment(layout, segment))
     return xids[found]
 
 
-def partial_keys(layout: Layout, journals: Sequence[Extent], shape: Table, since: Offset) -> KeySet | None:
+def partial_keys(
+    layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None, shape: Table, since: Offset
+) -> KeySet | None:
     """Keys of a table's rows from offset `since` on that came with unchanged columns, deletes aside.
 
     In the key columns of `shape`, its newest one.
@@ -52,7 +64,7 @@ def partial_keys(layout: Layout, journals: Sequence[Extent], shape: Table, since
         return None  # such a table's rows are always whole
     found: list[pa.Table] = []
     rows = 0
-    for partial in _partial_rows(layout, journals, shape, since):
+    for partial in _partial_rows(layout, journals, newest, shape, since):
         if not partial.num_rows:
             continue
         found.append(partial)
@@ -64,33 +76,32 @@ def partial_keys(layout: Layout, journals: Sequence[Extent], shape: Table, since
     return keys if keys is not None and len(keys) else None
 
 
-def _xids(layout: Layout, journals: Sequence[Extent]) -> Iterator[Uint64s]:
-    for extent in reversed(journals):
-        skip = frozenset({FrameKind.ROWS, FrameKind.ATTACH, FrameKind.CUT})
-        for record in _journal(layout, extent, skip):
-            if isinstance(record, Transactions):
-                yield _of_source(record.headers)
-    for first, last in reversed(layout.segment_offsets()):
-        with pq.ParquetFile(layout.segment(first, last) / "transactions.parquet") as parquet:
-            for number in reversed(range(parquet.num_row_groups)):
-                yield _of_source(parquet.read_row_group(number, columns=["xid", "kind"]))
+def _ids_in_journals(layout: Layout, journals: Sequence[Extent]) -> npt.NDArray[np.uint32]:
+    skip = frozenset(FrameKind) - {FrameKind.TRANSACTIONS}
+    runs = (run for extent in journals for run in _journal(layout, extent, skip))
+    ids = [run.xid for run in runs if isinstance(run, Transactions) and run.kind is Kind.SOURCE]
+    return np.concatenate(ids).astype(np.uint32) if ids else np.empty(0, np.uint32)
 
 
-def _of_source(headers: pa.RecordBatch | pa.Table) -> Uint64s:
-    ids: Uint64s = headers.filter(pc.equal(headers.column("kind"), Kind.SOURCE.value)).column("xid").to_numpy()
-    return ids
+def _ids_in_segment(layout: Layout, segment: Segment) -> npt.NDArray[np.uint32]:
+    path = layout.segment(segment.first_offset, segment.last_offset) / "transactions.parquet"
+    headers = pq.read_table(path, columns=["xid", "kind"])
+    ids = headers.filter(pc.equal(headers.column("kind"), Kind.SOURCE.value)).column("xid").to_numpy()
+    found: npt.NDArray[np.uint32] = ids.astype(np.uint32)
+    return found
 
 
-def _partial_rows(layout: Layout, journals: Sequence[Extent], shape: Table, since: int) -> Iterator[pa.Table]:
-    for first, last in layout.segment_offsets():
-        if last < since:
-            continue
-        segment, _ = layout.manifest(first, last)
+def _partial_rows(
+    layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None, shape: Table, since: int
+) -> Iterator[pa.Table]:
+    first_offset = max(since, layout.log_file().first_offset)
+    for segment, _ in layout.manifests_back(newest, first_offset):
+        directory = layout.segment(segment.first_offset, segment.last_offset)
         for file in segment.files:
             if file.table is not None and file.partial and file.last_offset >= since:
                 table = table_from_json(file.table)
                 if table.id == shape.id:
-                    yield from _keys_in(layout.segment(first, last) / file.path, table, shape, since)
+                    yield from _keys_in(directory / file.path, table, shape, since)
     for extent in journals:
         for rows in _journal_rows(layout, extent):
             if rows.shape.table.id == shape.id and rows.offsets[-1] >= since:

@@ -21,10 +21,12 @@ from cdcflow.changelog import spool
 from cdcflow.changelog.checking import Fault, Report, check
 from cdcflow.changelog.extents import LOOKS_MAX, Extent, extent_records, extents_of, looking
 from cdcflow.changelog.framing import FrameKind
-from cdcflow.changelog.journal import Attach, Owners, Rows, Shape, Transactions
+from cdcflow.changelog.journal import Attach, Owners
 from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.rows import Rows, Shape
 from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.changelog.segment import Segment, SegmentFile
+from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import HistoryLost, InvariantViolated
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import OFFSET, Table, TableId, table_from_json
@@ -187,17 +189,17 @@ def _journal_steps(
 ) -> Iterator[_Step]:
     versions: dict[Table, int] = {}
     owners: Owners | None = None
-    headers: pa.RecordBatch | None = None
+    run: Transactions | None = None
     skip = frozenset[FrameKind]() if with_rows else frozenset({FrameKind.ROWS, FrameKind.ATTACH})
     for record in extent_records(layout, extent, skip):
         match record:
             case Shape():
                 versions[record.table] = record.version
             case Transactions():
-                if headers is not None:
-                    yield _run_end(headers, with_rows=with_rows)
-                headers, owners = record.headers, Owners.of([record.headers])
-                if headers.column("first_offset")[0].as_py() > to:
+                if run is not None:
+                    yield _run_end(run, with_rows=with_rows)
+                run, owners = record, Owners.of(record.headers)
+                if run.first_offset > to:
                     return
             case Rows() if owners is not None:
                 yield from _shown(at, to, tables, owners, record, versions)
@@ -207,13 +209,12 @@ def _journal_steps(
                         yield from _shown(at, to, tables, owners, rows, versions)
             case _:
                 pass
-    if headers is not None:
-        yield _run_end(headers, with_rows=with_rows)
+    if run is not None:
+        yield _run_end(run, with_rows=with_rows)
 
 
-def _run_end(headers: pa.RecordBatch, *, with_rows: bool) -> _Step:
-    after = headers.column("last_offset")[-1].as_py() + 1
-    return after, None, None if with_rows else pa.Table.from_batches([headers])
+def _run_end(run: Transactions, *, with_rows: bool) -> _Step:
+    return run.next_offset, None, None if with_rows else pa.Table.from_batches([run.headers])
 
 
 def _shown(

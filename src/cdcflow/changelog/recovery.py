@@ -20,12 +20,13 @@ from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from cdcflow.changelog.framing import Damaged, Frame, FrameKind, Header, frames, frames_beyond
-from cdcflow.changelog.journal import Attach, CutMark, Decoder, JournalHeader, Shape, Transactions, rows_head
+from cdcflow.changelog.journal import Attach, CutMark, Decoder, JournalHeader, Progressed, durable_bytes
+from cdcflow.changelog.rows import Shape
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Checkpoint
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Whole:
     """What of a journal counts: its first `bytes`, which end with `checkpoint`.
 
@@ -70,7 +71,7 @@ def whole(
         InvariantViolated: data that was durable is damaged, or the frames contradict each other.
     """
     head = JournalHeader.from_header(header)
-    decoder = Decoder(name)
+    decoder = Decoder(name, header)
     walk = _Walk(head.base.next_offset, head.base.next_transaction, head.base.cut)
     kept = Whole(head, header.end, head.base)
     reason, bad = "", size
@@ -79,7 +80,7 @@ def whole(
         for frame in frames(file, header, end=end):
             cut = _met(decoder, frame, walk, spool_is_whole)
             if cut is not None:
-                kept = _at_cut(kept, walk, cut, frame.end)
+                _at_cut(kept, walk, cut, frame.end)
     except Damaged as damage:
         reason, bad = damage.reason, damage.at
     if reason:
@@ -96,18 +97,21 @@ def whole(
 def _met(decoder: Decoder, frame: Frame, walk: _Walk, spool_is_whole: Callable[[Attach], bool]) -> CutMark | None:
     """Take one frame into account. Returns the cut, if it is one."""
     if frame.kind is FrameKind.ROWS:
-        _, count = rows_head(frame.payload)
+        _, count, _, _ = decoder.extent(frame)
         walk.rows_since += count
         walk.announced -= count
+        return None
+    if frame.kind is FrameKind.TRANSACTIONS:
+        if walk.announced:
+            raise InvariantViolated(f"reading {decoder.name}: {walk.announced} rows before byte {frame.at} miss")
+        _number(decoder, walk, frame)
         return None
     record = decoder.record(frame)
     match record:
         case Shape():
             walk.shapes.append(record)
-        case Transactions():
-            if walk.announced:
-                raise InvariantViolated(f"reading {decoder.name}: {walk.announced} rows before byte {frame.at} miss")
-            _number(decoder.name, record, walk, frame)
+        case Progressed():
+            pass
         case Attach():
             if not spool_is_whole(record):
                 raise Damaged(frame.at, "spool")
@@ -121,21 +125,19 @@ def _met(decoder: Decoder, frame: Frame, walk: _Walk, spool_is_whole: Callable[[
     return None
 
 
-def _number(name: str, record: Transactions, walk: _Walk, frame: Frame) -> None:
-    headers = record.headers
-    first, number = headers.column("first_offset")[0].as_py(), headers.column("number")[0].as_py()
+def _number(decoder: Decoder, walk: _Walk, frame: Frame) -> None:
+    first, rows, number, transactions = decoder.extent(frame)
     if (first, number) != (walk.next_offset, walk.next_transaction):
         raise InvariantViolated(
-            f"reading {name}: at byte {frame.at} come offset {first} and transaction {number}, "
+            f"reading {decoder.name}: at byte {frame.at} come offset {first} and transaction {number}, "
             f"expected were {walk.next_offset} and {walk.next_transaction}"
         )
-    after = headers.column("last_offset")[-1].as_py() + 1
-    walk.announced = after - walk.next_offset
-    walk.next_offset = after
-    walk.next_transaction += headers.num_rows
+    walk.announced = rows
+    walk.next_offset += rows
+    walk.next_transaction += transactions
 
 
-def _at_cut(kept: Whole, walk: _Walk, mark: CutMark, end: int) -> Whole:
+def _at_cut(kept: Whole, walk: _Walk, mark: CutMark, end: int) -> None:
     checkpoint = mark.checkpoint
     found = (checkpoint.next_offset, checkpoint.next_transaction, walk.announced)
     if found != (walk.next_offset, walk.next_transaction, 0) or checkpoint.cut <= walk.cut:
@@ -144,27 +146,19 @@ def _at_cut(kept: Whole, walk: _Walk, mark: CutMark, end: int) -> Whole:
             f"{checkpoint.next_transaction}; the rows before it end at {walk.next_offset} and {walk.next_transaction}"
             f", {walk.announced} of them miss, and the cut before was {walk.cut}"
         )
-    rows, walk.rows_since, walk.cut = kept.rows + walk.rows_since, 0, checkpoint.cut
-    shapes, walk.shapes = walk.shapes, []
-    spools, walk.spools = walk.spools, []
-    return replace(
-        kept,
-        bytes=end,
-        checkpoint=checkpoint,
-        cuts=kept.cuts + 1,
-        first_cut=kept.first_cut or checkpoint.cut,
-        rows=rows,
-        shapes=kept.shapes + tuple(shapes) if shapes else kept.shapes,
-        spools=kept.spools + tuple(spools) if spools else kept.spools,
-    )
+    kept.bytes, kept.checkpoint = end, checkpoint
+    kept.cuts += 1
+    kept.first_cut = kept.first_cut or checkpoint.cut
+    kept.rows += walk.rows_since
+    kept.shapes += tuple(walk.shapes)
+    kept.spools += tuple(walk.spools)
+    walk.rows_since, walk.cut, walk.shapes, walk.spools = 0, checkpoint.cut, [], []
 
 
 def _refuse_damage(file: BinaryIO, header: Header, name: str, bad: int, reason: str, end: int | None) -> None:
     durable = bad if end is None else end
     for frame in frames_beyond(file, header, bad + 1, FrameKind.CUT):
-        record = Decoder(name).record(frame)
-        if isinstance(record, CutMark):
-            durable = max(durable, record.durable)
+        durable = max(durable, durable_bytes(frame))
     if durable > bad:
         raise InvariantViolated(
             f"recovering {name}: damaged ({reason}) at byte {bad}, and {durable} bytes were durable: data that was "

@@ -2,14 +2,18 @@
 
 Rows are gathered per shape until they make a row group. Two bounds hold: a row group's rows, and the bytes gathered
 over all shapes (then the fullest goes out early).
+
+How a column is encoded was measured (docs/changelog-format.md says what came of it): numbers, dates and timestamps as
+differences, which costs nothing and leaves zstd nothing to do; texts with few different values in a dictionary;
+everything else plain; zstd 1 over all. Bounds only for what readers skip by: `_offset` and the key.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Protocol
 from urllib.parse import quote
@@ -19,19 +23,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdcflow.changelog.journal import Attach, CutMark, Owners, Record, Rows, Shape, Transactions
-from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile
+from cdcflow.changelog.journal import Attach, CutMark, Owners, Progressed, Record
+from cdcflow.changelog.rows import NO_BEFORE, NO_UNCHANGED, Rows, Shape, filled
+from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile, newest_xid
+from cdcflow.changelog.transactions import Transactions, joined
 from cdcflow.errors import ConfigurationError, InvariantViolated
-from cdcflow.model.change import DELETE, INSERT, Int64s
+from cdcflow.model.change import DELETE, INSERT, Int64s, Kind
 from cdcflow.model.position import Checkpoint, Epoch
-from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
+from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
 
 GROUP_ROWS_MAX = 128 << 10
 HAND_ON_ROWS = 16 << 10
+HAND_ON_RUNS = 1 << 10  # of small runs; more at once would keep other threads from running
 NAME_MAX = 200
 GATHERED_BYTES_MAX = 64 << 20
+SAMPLE_ROWS = 1 << 10
+SAMPLE_REPEATS = 4  # a text column whose values come so often in the sample gets a dictionary
 
 _PLAIN_ORDER = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
+
+
+def _is_short_decimal(found: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(found) and found.precision <= 18)
+
+
+_STEPPING = (*_PLAIN_ORDER, pa.types.is_time, _is_short_decimal)  # stored as 32- or 64-bit integers
 
 
 class Target(Protocol):
@@ -78,12 +94,15 @@ def seal(
     base: Checkpoint,
     epoch: Epoch,
     previous: str,
+    previous_offset: int | None = None,
+    xid_newest: int | None = None,
 ) -> Segment:
     """Write the Parquet files of one segment from a journal's records, and return its manifest.
 
-    `base` is the checkpoint that the journal begins at. On return every file is closed, nothing is synced.
+    `base` is the checkpoint that the journal begins at; `previous`, `previous_offset` and `xid_newest` come from the
+    segment before (see `Segment`). On return every file is closed, nothing is synced.
     """
-    writing = _Writing(open_target)
+    writing = _Writing(open_target, xid_newest)
     try:
         first_cut, checkpoint = _written(records, spooled, writing)
         files = tuple(writing.close())
@@ -102,6 +121,10 @@ def seal(
         checkpoint=json.loads(checkpoint.to_json()),
         previous=previous,
         epoch=epoch,
+        previous_offset=previous_offset,
+        xid_min=writing.ids.least,
+        xid_max=writing.ids.most,
+        xid_newest=writing.ids.newest,
     )
 
 
@@ -117,16 +140,18 @@ def _written(
             case Shape():
                 versions[record.table] = record.version
             case Transactions():
-                writing.transactions(record.headers)
+                writing.transactions(record)
             case Rows():
                 writing.rows(record)
             case Attach():
                 for rows in spooled(record):
                     shape = Shape(rows.shape.table, versions[rows.shape.table])
-                    writing.rows(Rows(shape, rows.offsets, rows.rows))
+                    writing.rows(replace(rows, shape=shape))
             case CutMark():
                 checkpoint = record.checkpoint
                 first_cut = first_cut or checkpoint.cut
+            case Progressed():
+                pass
             case _:
                 raise InvariantViolated(f"sealing a journal: a {type(record).__name__} does not belong there")
     if checkpoint is None:
@@ -176,22 +201,38 @@ class _Hashed:
         return self._hash.hexdigest()
 
 
-class _Parquet:
-    """One Parquet file being written; what it gathers goes out as row groups."""
+def _settings(schema: pa.Schema, rows: pa.Table, key: Sequence[str]) -> dict[str, object]:
+    """How a file's columns are encoded; chosen by its first rows. `key`: the columns that get bounds."""
+    sample = rows.slice(0, SAMPLE_ROWS)
+    repeating = [f.name for f in schema if _is_text(f.type) and f.name != OP and _repeats(sample.column(f.name))]
+    steps = [f.name for f in schema if f.type != pa.bool_() and any(stepping(f.type) for stepping in _STEPPING)]
+    return {
+        "compression": "zstd",
+        "compression_level": 1,
+        "use_dictionary": [OP, f"{UNCHANGED}.list.element", *repeating],
+        "column_encoding": dict.fromkeys(steps, "DELTA_BINARY_PACKED"),
+        "store_decimal_as_integer": True,
+        "write_statistics": [OFFSET, *key] if key else True,
+    }
 
-    def __init__(self, name: str, schema: pa.Schema, target: Target, *, rows_of_table: bool) -> None:
+
+def _is_text(found: pa.DataType) -> bool:
+    return bool(pa.types.is_string(found) or pa.types.is_binary(found))
+
+
+def _repeats(column: pa.ChunkedArray) -> bool:
+    return bool(pc.count_distinct(column).as_py() * SAMPLE_REPEATS <= len(column))
+
+
+class _Parquet:
+    """One Parquet file being written; what it gathers goes out as row groups. `key` columns get bounds ((): all)."""
+
+    def __init__(self, name: str, schema: pa.Schema, target: Target, key: Sequence[str]) -> None:
         self.name = name
         self._out = _Hashed(target)
-        numbers = (OFFSET, TRANSACTION, COMMIT_TS) if rows_of_table else ("number", "first_offset", "last_offset")
-        self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._out, mode="w"),
-            schema,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=[OP, f"{UNCHANGED}.list.element"] if rows_of_table else ["kind", "origin"],
-            column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
-        )
         self._schema = schema
+        self._key = key
+        self._writer: pq.ParquetWriter | None = None
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_rows = 0
         self.gathered_bytes = 0
@@ -208,21 +249,29 @@ class _Parquet:
     def put(self) -> None:
         """Write what is gathered."""
         if self._gathered_rows:
-            self._writer.write_table(pa.Table.from_batches(self._gathered, self._schema), row_group_size=GROUP_ROWS_MAX)
+            rows = pa.Table.from_batches(self._gathered, self._schema)
+            self._opened(rows).write_table(rows, row_group_size=GROUP_ROWS_MAX)
         self._gathered, self._gathered_rows, self.gathered_bytes = [], 0, 0
 
     def give_up(self) -> None:
         """Close the file without another write: the segment will not be."""
         self._out.given_up = True
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
         self._out.close()
 
     def close(self) -> tuple[int, str]:
         """Bytes and sha256 of the whole file."""
         self.put()
-        self._writer.close()
+        self._opened(self._schema.empty_table()).close()
         self._out.close()
         return self._out.bytes, self._out.sha256
+
+    def _opened(self, rows: pa.Table) -> pq.ParquetWriter:
+        if self._writer is None:
+            settings = _settings(self._schema, rows, self._key)
+            self._writer = pq.ParquetWriter(pa.PythonFile(self._out, mode="w"), self._schema, **settings)
+        return self._writer
 
 
 @dataclass(slots=True)
@@ -238,14 +287,17 @@ class _Tally:
     key_min: pa.Scalar | None = None
     key_max: pa.Scalar | None = None
 
-    def add(self, batch: pa.RecordBatch) -> None:
+    def add(self, batch: pa.RecordBatch, left_out: int) -> None:
+        """Count rows of the log; `left_out` says which of their columns were not stored (see `rows`)."""
         offsets = batch.column(OFFSET)
         self.first_offset = self.first_offset or offsets[0].as_py()
         self.last_offset = offsets[-1].as_py()
         for entry in pc.value_counts(batch.column(OP)).to_pylist():  # at most one entry an op
             self.ops[entry["values"]] = self.ops.get(entry["values"], 0) + entry["counts"]
-        self.partial += _count(batch, UNCHANGED, pc.not_equal(batch.column(OP), DELETE))
-        self.moved += _count(batch, BEFORE, pc.equal(batch.column(OP), INSERT))
+        if not left_out & NO_UNCHANGED:
+            self.partial += _count(batch, UNCHANGED, pc.not_equal(batch.column(OP), DELETE))
+        if not left_out & NO_BEFORE:
+            self.moved += _count(batch, BEFORE, pc.equal(batch.column(OP), INSERT))
         self._bound_key(batch)
 
     def _bound_key(self, batch: pa.RecordBatch) -> None:
@@ -268,13 +320,30 @@ def _count(batch: pa.RecordBatch, column: str, where: pa.Array) -> int:
 
 
 @dataclass(slots=True)
+class _Ids:
+    """The bounds of the transaction ids of a segment (see `Segment`)."""
+
+    newest: int | None
+    least: int | None = None
+    most: int | None = None
+
+    def add(self, runs: Sequence[Transactions]) -> None:
+        found = [r.xid for r in runs if r.kind is Kind.SOURCE]
+        if found:
+            ids = np.concatenate(found).astype(np.uint32)  # the low 32 bits
+            least, most = int(ids.min()), int(ids.max())
+            self.least = least if self.least is None else min(self.least, least)
+            self.most = most if self.most is None else max(self.most, most)
+            self.newest = newest_xid(self.newest, ids)
+
+
+@dataclass(slots=True)
 class _Gathered:
     """Rows of one shape on their way into its file: many small frames become one batch."""
 
     parquet: _Parquet
     tally: _Tally
-    offsets: list[Int64s] = field(default_factory=list)
-    rows: list[pa.RecordBatch] = field(default_factory=list)
+    rows: list[Rows] = field(default_factory=list)
     last_offset: int = 0
 
     def add(self, rows: Rows) -> None:
@@ -283,56 +352,80 @@ class _Gathered:
             table = self.tally.shape.table.id
             raise InvariantViolated(f"sealing {table}: offset {first} comes after {self.last_offset}")
         self.last_offset = int(rows.offsets[-1])
-        self.offsets.append(rows.offsets)
-        self.rows.append(rows.rows)
+        self.rows.append(rows)
 
     def hand_on(self, owners: Owners) -> None:
         if not self.rows:
             return
         table = self.tally.shape.table
-        rows = pa.Table.from_batches(self.rows, table.change_schema).combine_chunks().to_batches()[0]
-        batch = owners.log_rows(table, np.concatenate(self.offsets), rows)
-        self.offsets, self.rows = [], []
-        self.tally.add(batch)
+        left_out, rows = _together(table, self.rows)
+        batch = owners.log_rows(table, _one([r.offsets for r in self.rows]), rows)
+        self.rows = []
+        self.tally.add(batch, left_out)
         self.parquet.add(batch)
+
+
+def _together(table: Table, rows: Sequence[Rows]) -> tuple[int, pa.RecordBatch]:
+    """All columns of some rows of one shape as one batch, and which of these columns none of the rows has stored."""
+    left_out = rows[0].left_out
+    if any(r.left_out != left_out for r in rows):
+        whole = pa.Table.from_batches([r.rows for r in rows], table.change_schema)
+        return 0, whole.combine_chunks().to_batches()[0]
+    stored = rows[0].stored
+    if len(rows) > 1:
+        stored = pa.Table.from_batches([r.stored for r in rows]).combine_chunks().to_batches()[0]
+    counts = [len(r.offsets) for r in rows]
+    return left_out, filled(table, stored, left_out, [r.op for r in rows], counts) if left_out else stored
+
+
+def _one(arrays: list[Int64s]) -> Int64s:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 class _Writing:
     """The files of one segment, as they grow."""
 
-    def __init__(self, open_target: OpenTarget) -> None:
+    def __init__(self, open_target: OpenTarget, xid_newest: int | None) -> None:
         self._open = open_target
-        self._tables: dict[tuple[str, str, int], _Gathered] = {}
+        self._tables: dict[Shape, _Gathered] = {}
         name = "transactions.parquet"
-        self._transactions = _Parquet(name, TRANSACTIONS_SCHEMA, open_target(name), rows_of_table=False)
-        self._headers: list[pa.RecordBatch] = []
+        self._transactions = _Parquet(name, TRANSACTIONS_SCHEMA, open_target(name), ())
+        self._runs: list[Transactions] = []
+        self._runs_known = 0  # of them, those whose headers are in the file already: one or none
         self._rows = 0
         self._bytes = 0
+        self.ids = _Ids(xid_newest)
 
-    def transactions(self, headers: pa.RecordBatch) -> None:
-        self._headers.append(headers)
-        self._transactions.add(headers)
+    def transactions(self, run: Transactions) -> None:
+        if len(self._runs) >= HAND_ON_RUNS:
+            self._hand_on()
+        self._runs.append(run)
 
     def rows(self, rows: Rows) -> None:
-        shape = rows.shape
-        key = (shape.table.id.schema, shape.table.id.name, shape.version)
-        if key not in self._tables:
-            name = file_name(shape.table, shape.version)
-            parquet = _Parquet(name, shape.table.log_schema, self._open(name), rows_of_table=True)
-            self._tables[key] = _Gathered(parquet, _Tally(shape))
-        self._tables[key].add(rows)
-        self._rows += rows.rows.num_rows
-        self._bytes += rows.rows.nbytes
+        gathered = self._tables.get(rows.shape)
+        if gathered is None:
+            table = rows.shape.table
+            name = file_name(table, rows.shape.version)
+            parquet = _Parquet(name, table.log_schema, self._open(name), table.key)
+            gathered = self._tables[rows.shape] = _Gathered(parquet, _Tally(rows.shape))
+        gathered.add(rows)
+        self._rows += len(rows.offsets)
+        self._bytes += rows.stored.get_total_buffer_size()
         if self._rows >= HAND_ON_ROWS or self._bytes >= GATHERED_BYTES_MAX:
             self._hand_on()
 
     def _hand_on(self) -> None:
         if not self._rows:
             return
-        owners = Owners.of(self._headers)
+        headers = joined(self._runs)
+        owners = Owners.of(headers)
         for gathered in self._tables.values():
             gathered.hand_on(owners)
-        self._headers = self._headers[-1:]  # the last run may go on
+        new = self._runs[self._runs_known :]
+        if new:
+            self._transactions.add(headers.slice(headers.num_rows - sum(len(r.ends) for r in new)))
+            self.ids.add(new)
+        self._runs, self._runs_known = self._runs[-1:], 1  # the last run may go on
         self._rows = self._bytes = 0
         files = [self._transactions, *(g.parquet for g in self._tables.values())]
         while sum(f.gathered_bytes for f in files) > GATHERED_BYTES_MAX:

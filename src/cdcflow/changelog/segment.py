@@ -12,11 +12,14 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from cdcflow.changelog.framing import other_version
 from cdcflow.model.position import Checkpoint
 
-SEGMENT_VERSION = 1
+SEGMENT_VERSION = 2
 
 TRANSACTIONS_SCHEMA = pa.schema(
     [
@@ -64,7 +67,12 @@ class Segment:
 
     Offsets are inclusive; a segment without rows (only progress) has `last_offset = first_offset - 1` and is
     never written by the file sink. `checkpoint` is the JSON of the `Checkpoint` at its last cut; `previous` is
-    the sha256 of the previous segment's segment.json ("" for the first).
+    the sha256 of the previous segment's segment.json ("" for the first), and `previous_offset` its first offset, so
+    that the segments can be walked back from the newest one without listing all.
+
+    `xid_min` and `xid_max` bound the low 32 bits of the ids of its source's transactions, and `xid_newest` is the
+    newest of all since the log began (ids go round, so of two the newer is the one that is less than 2^31 ahead);
+    None where there was none. By them an id is looked for without reading every segment.
     """
 
     log_id: str
@@ -78,7 +86,16 @@ class Segment:
     checkpoint: dict[str, object]
     previous: str
     epoch: int
+    previous_offset: int | None = None
+    xid_min: int | None = None
+    xid_max: int | None = None
+    xid_newest: int | None = None
     version: int = SEGMENT_VERSION
+
+    @property
+    def before(self) -> tuple[int, int] | None:
+        """First and last offset of the segment before this one; None: this is the log's first."""
+        return None if self.previous_offset is None else (self.previous_offset, self.first_offset - 1)
 
     def last_checkpoint(self) -> Checkpoint:
         """The checkpoint at the segment's end."""
@@ -88,12 +105,20 @@ class Segment:
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Segment:
-        """Read a segment.json. ValueError when a newer cdcflow wrote it."""
+    def from_json(cls, text: str | bytes, name: str = "segment.json") -> Segment:
+        """Read a segment.json. ConfigurationError when another version of cdcflow wrote it."""
         value = json.loads(text)
-        if value["version"] > SEGMENT_VERSION:
-            raise ValueError(f"segment version {value['version']} is newer than {SEGMENT_VERSION}")
+        if value["version"] != SEGMENT_VERSION:
+            raise other_version(name, f"version {value['version']}", value["version"], SEGMENT_VERSION)
         return cls(**{**value, "files": tuple(SegmentFile(**f) for f in value["files"])})
+
+
+def newest_xid(known: int | None, ids: npt.NDArray[np.uint32]) -> int:
+    """The newest of some transaction ids (their low 32 bits), `known` being the newest so far. They go round: of two
+    the newer is the one that is less than 2^31 ahead."""
+    base = int(ids[0]) if known is None else known
+    ahead = int((ids - np.uint32(base)).view(np.int32).max())
+    return (base + max(0, ahead)) & 0xFFFFFFFF
 
 
 def manifest_hash(text: bytes) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 import numpy as np
@@ -19,7 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdcflow.changelog.framing import Damaged, FileKind, encode_header, read_header
-from cdcflow.changelog.journal import Attach, Piece, Rows, Shape, records
+from cdcflow.changelog.journal import Attach, Piece, records
+from cdcflow.changelog.rows import Rows, Shape
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Epoch
 
@@ -90,9 +91,11 @@ class _Place:
     def place(self, found: Rows) -> Rows | None:
         offsets = self.offsets[found.offsets]
         if self.keep is None:
-            return Rows(found.shape, offsets, found.rows)
+            return replace(found, offsets=offsets)
         mask = self.keep[found.offsets]
         kept = int(np.count_nonzero(mask))
         if kept == len(mask):
-            return Rows(found.shape, offsets, found.rows)
-        return Rows(found.shape, offsets[mask], found.rows.filter(pa.array(mask))) if kept else None
+            return replace(found, offsets=offsets)
+        if not kept:
+            return None
+        return replace(found, offsets=offsets[mask], stored=found.stored.filter(pa.array(mask)))

@@ -1,14 +1,16 @@
 """The change log in a directory: the default sink.
 
-    append ─▶ buffers ─▶ journal file ─▶ fsync ─▶ roll ─▶ segment
-              in order    at a cut       in sync   at a cut  in the background
+    append ─▶ queue ─▶ journal file ─▶ fsync ─▶ segment
+    cut, roll   in order   `sync`       `sync`    in the background
 
-The order of steps is what makes it durable, and each arrow is one promise:
+The loop's thread never waits for the disk: `append` encodes, `cut` and `roll` only say something. `sync` does the
+rest, in another thread. The order of steps is what makes it durable, and each is one promise:
 
 * Frames reach the file in the order in which they were appended, and a cut is written after everything before it.
-* `sync` takes the last cut that was written, then syncs the spools that it attaches, then the journal, and only then
-  says that the cut is durable. Cuts that arrive meanwhile wait for the next sync: that is group commit.
-* A new journal gets its name only after the one before it is durable, and says how long that one is.
+* `sync` takes the last cut, writes what is queued, then syncs the spools that the cut attaches, then the journal, and
+  only then says that the cut is durable. Cuts that arrive meanwhile wait for the next sync: that is group commit.
+* A new journal gets its name only after the one before it is durable, and says how long that one is. Until then
+  its frames lie beside its place, and none of its cuts is durable.
 * A segment gets its name only after every file in it is durable, and the journal goes only after the segment's name
   is durable. In between both are there, and the segment wins.
 
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 import zlib
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -30,17 +33,20 @@ import numpy as np
 from cdcflow.changelog import lookup, spool
 from cdcflow.changelog.extents import Extent, opened_journal
 from cdcflow.changelog.framing import Damaged
-from cdcflow.changelog.journal import Attach, Encoder, JournalHeader, Record, Rows, headers, records
+from cdcflow.changelog.journal import Attach, Encoder, JournalHeader, Record, records
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import list_segments
+from cdcflow.changelog.rows import Rows
 from cdcflow.changelog.sealing import check_storable, seal
 from cdcflow.changelog.segment import Segment, manifest_hash
+from cdcflow.changelog.transactions import Transactions
 from cdcflow.config import Seal
 from cdcflow.errors import CdcflowError, InvariantViolated
 from cdcflow.model.change import ChangeBatch, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
+from cdcflow.sinks.journals import JournalFile
 from cdcflow.sinks.layer import (
     OS_LAYER,
     FileLayer,
@@ -54,18 +60,21 @@ from cdcflow.sinks.layer import (
 )
 from cdcflow.sinks.lease import Lease
 from cdcflow.sinks.numbering import Numbering
-from cdcflow.sinks.opening import Closed, Opened, Recovered, begin_journal, expired, made, taken_over
+from cdcflow.sinks.opening import Closed, Opened, Recovered, expired, made, taken_over, tidy
 
-BUFFERED_BYTES_MAX = 1 << 20
+BUFFERED_BYTES_MAX = 8 << 20
+"""So much may be queued: whoever appends more than the syncing thread takes away writes it out itself."""
+YIELDED_FRAMES = 64
 
 __all__ = ["FileLog", "Recovered"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A cut that is in the journal file: where it ends, and which spools must be synced before it counts."""
+    """A cut: where in its journal it ends, and which spools must be synced before it counts."""
 
     checkpoint: Checkpoint
+    journal: JournalFile
     end: int
     spools: tuple[SpoolFile, ...] = ()
 
@@ -85,6 +94,8 @@ class FileLog:
         self._history = opened.history
         self._schemas_saved = opened.schemas_saved
         self._last_manifest = opened.last_manifest
+        self._sealed_last = opened.sealed
+        self._is_tidy = False
         self._closed = deque(opened.closed)
         self.log_id = opened.file.log_id
         self.epoch: Epoch = lease.epoch
@@ -95,18 +106,24 @@ class FileLog:
         self._spools: dict[str, SpoolFile] = {}
         self._spools_opened = 0
         self._attached: list[SpoolFile] = []
+        self._attached_names: list[str] = []
         self._attached_bytes = 0
         self._rows_since: float | None = None
         self._numbering = Numbering(opened.header.base)
-        self._fd: int
-        self._encoder: Encoder
-        self._end: int
-        self._header: JournalHeader
-        self._cut: _Cut
-        self._durable: _Cut
-        self._attached_names: list[str]
-        with storing(f"beginning a journal in {layout.root}"):
-            self._begin(opened.header)
+        self._writing = threading.Lock()
+        self._journal = JournalFile(layout, opened.header, layer)
+        self._journals = deque([self._journal])  # those that are not wholly durable yet; the last is written to
+        self._cut = _Cut(opened.header.base, self._journal, self._journal.head_bytes)
+        self._durable = self._cut
+        self._is_open = True
+        try:
+            with storing(f"beginning a journal in {layout.root}"):
+                self._journal.write()
+                self._lease.check()
+                self._journal.sync()
+        except BaseException:
+            self._journal.close()
+            raise
 
     @classmethod
     def open(
@@ -153,45 +170,47 @@ class FileLog:
         return self._durable.checkpoint
 
     def append(self, numbered: Numbered) -> None:
-        """Put transactions at the end. They are in the file at the next cut at the latest, and count with it."""
+        """Put transactions at the end. They count with the next cut, once it is synced."""
         self._living()
         self._numbering.check(numbered)
         run = numbered.run
         batches = run.batches if isinstance(run, Run) else ()
-        encoder = self._encoder
+        encoder = self._journal.encoder
         # Everything that can be refused is refused before the first frame: after that the log has half a run.
         spooled = None if isinstance(run, Run) else self._spool_of(run)
         for table in spooled.shapes if spooled is not None else [b.table for b in batches]:
             self._introduce(table)
-        encoder.transactions(headers(run, numbered.first_offset, numbered.first_transaction, numbered.commit_clock))
+        encoder.transactions(
+            Transactions.of(run, numbered.first_offset, numbered.first_transaction, numbered.commit_clock)
+        )
         for batch in batches:
             if batch.rows.num_rows:
                 encoder.rows(batch, numbered.first_offset)
         if spooled is not None and not isinstance(run, Run):
             self._attach(run, spooled, numbered.first_offset)
         self._numbering.advance(numbered)
-        if encoder.bytes > BUFFERED_BYTES_MAX:
-            self._flush()
+        if encoder.waiting > BUFFERED_BYTES_MAX:
+            self._write()
 
     def cut(self, checkpoint: Checkpoint) -> None:
         """Everything appended so far may become visible with this checkpoint, once it is synced."""
         self._living()
         self._numbering.cut(checkpoint)
-        self._encoder.cut(checkpoint, self._durable.end)
-        self._flush()
-        unsynced = tuple(s for s in self._cut.spools if not s.synced) if self._cut.spools else ()
-        self._cut = _Cut(checkpoint, self._end, (*unsynced, *self._attached))
+        journal, durable = self._journal, self._durable
+        journal.encoder.cut(checkpoint, durable.end if durable.journal is journal else journal.head_bytes)
+        self._cut = _Cut(checkpoint, journal, journal.bytes, (*self._unsynced(), *self._attached))
         self._attached = []
 
     def sync(self) -> Checkpoint:
         """Make the last cut written before this call durable, and return its checkpoint.
 
         Raises:
+            SinkUnavailable: no room; nothing after the last durable cut counts.
             InvariantViolated: a sync failed, or another process has taken the log over; stop.
         """
         with self._syncing, self._deadly():
             self._living()
-            return self._synced(self._cut)
+            return self._synced()
 
     def open_spool(self) -> SpoolFile:
         """A new spool. Counted only when a `SpooledTransaction` that names it is appended."""
@@ -216,28 +235,26 @@ class FileLog:
         if self._rows_since is None:
             self._rows_since = now_s
         aged = now_s - self._rows_since >= self._settings.age_max
-        return aged or self._end + self._attached_bytes >= self._settings.bytes_max
+        return aged or self._journal.bytes + self._attached_bytes >= self._settings.bytes_max
 
     def roll(self) -> bool:
         """Close the journal and begin the next one; `seal_pending` makes the closed one a segment.
 
-        Only at a cut, and only when the journal has rows: else nothing happens, and the answer is False.
-
-        Raises:
-            SinkUnavailable: no room for another journal; the log goes on with this one.
+        Only at a cut, and only when the journal has rows: else nothing happens, and the answer is False. Nothing is
+        written here: the next `sync` makes the closed journal durable, then names the new one.
         """
         self._living()
         if not self._rolls():
             return False
-        with self._syncing, self._deadly():
-            checkpoint = self._synced(self._cut)
-            header = JournalHeader(self.log_id, self.epoch, checkpoint, self._header.first_offset, self._end)
-            closed = Closed(self._header, self._end, checkpoint, tuple(self._attached_names))
-            fd = self._fd
-            with storing(f"beginning a journal in {self.path}"):
-                self._begin(header)
-            self._closed.append(closed)
-            self._layer.close(fd)
+        cut, old = self._cut, self._journal
+        header = JournalHeader(self.log_id, self.epoch, cut.checkpoint, old.header.first_offset, cut.end)
+        self._journal = JournalFile(self._layout, header, self._layer)
+        self._journals.append(self._journal)
+        self._cut = _Cut(cut.checkpoint, self._journal, self._journal.head_bytes, self._unsynced())
+        self._closed.append(Closed(old.header, cut.end, cut.checkpoint, tuple(self._attached_names)))
+        self._attached_names = []
+        self._attached_bytes = 0
+        self._rows_since = None
         return True
 
     def seal_pending(self) -> list[Segment]:
@@ -250,9 +267,16 @@ class FileLog:
         segments: list[Segment] = []
         with self._sealing, self._deadly():
             self._living()
-            while self._closed:
-                segments.append(self._sealed(self._closed[0]))
-                self._closed.popleft()
+            if not self._is_tidy:
+                with storing(f"tidying {self.path}"):
+                    tidy(self._layout, self._layer)
+                self._is_tidy = True
+            while closed := tuple(self._closed):
+                with self._syncing:
+                    self._synced()  # the journals after these must have their names before these go
+                for journal in closed:
+                    segments.append(self._sealed(journal))
+                    self._closed.popleft()
         return segments
 
     def expire(
@@ -288,7 +312,7 @@ class FileLog:
         """Those of these transaction ids (compared by their low 32 bits) that are in the log already."""
         self._living()
         with self._sealing:
-            return lookup.delivered(self._layout, self._extents(), xids)
+            return lookup.delivered(self._layout, self._extents(), self._newest_segment(), xids)
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
         """Keys of this table's rows from offset `since` on that came with unchanged columns."""
@@ -297,20 +321,21 @@ class FileLog:
         if shape is None:
             return None
         with self._sealing:
-            return lookup.partial_keys(self._layout, self._extents(), shape, since)
+            return lookup.partial_keys(self._layout, self._extents(), self._newest_segment(), shape, since)
 
     def close(self) -> None:
         """Drop what no cut covers, seal the rest, give up the lock. Also after an error; then nothing is sealed."""
-        if self._fd < 0:
+        if not self._is_open:
             return
         try:
             if self._dead is None:
                 self._finish()
         finally:
+            self._is_open = False
             for left in (*self._spools.values(), *self._attached, *self._cut.spools):
                 left.abandon()
-            fd, self._fd = self._fd, -1
-            self._layer.close(fd)
+            for journal in self._journals:
+                journal.close()
             self._lease.release()
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -318,7 +343,7 @@ class FileLog:
     def _living(self) -> None:
         if self._dead is not None:
             raise type(self._dead)(f"the log {self.path} is closed after an error: {self._dead}")
-        if self._fd < 0:
+        if not self._is_open:
             raise InvariantViolated(f"the log {self.path} is closed")
 
     @contextlib.contextmanager
@@ -330,28 +355,30 @@ class FileLog:
             self._dead = self._dead or error
             raise
 
-    def _begin(self, header: JournalHeader) -> None:
-        self._lease.check()
-        self._fd, self._encoder, self._end = begin_journal(self._layout, header, self._layer)
-        self._header = header
-        self._cut = self._durable = _Cut(header.base, self._end)
-        self._attached_names = []
-        self._attached_bytes = 0
-        self._rows_since = None
-
     def _rolls(self) -> bool:
-        return self._numbering.at_cut and self._cut.checkpoint.next_offset > self._header.first_offset
+        return self._numbering.at_cut and self._cut.checkpoint.next_offset > self._journal.header.first_offset
+
+    def _unsynced(self) -> tuple[SpoolFile, ...]:
+        """Spools of the last cut that are not durable yet."""
+        return tuple(s for s in self._cut.spools if not s.synced) if self._cut.spools else ()
+
+    def _newest_segment(self) -> tuple[int, int] | None:
+        last = self._sealed_last
+        return None if last is None else (last.first_offset, last.last_offset)
 
     def _extents(self) -> list[Extent]:
         """What is in journals, oldest first, also behind the last cut."""
-        self._flush()
+        self._write()
+        with self._syncing, self._deadly():
+            self._synced()
         closed = [Extent(c.header, c.bytes, c.checkpoint) for c in self._closed]
-        return [*closed, Extent(self._header, self._end, self._cut.checkpoint)]
+        return [*closed, Extent(self._journal.header, self._journal.bytes, self._cut.checkpoint)]
 
     def _introduce(self, table: Table) -> None:
-        if not self._encoder.knows(table):
+        encoder = self._journal.encoder
+        if not encoder.knows(table):
             check_storable(table)
-            self._encoder.shape(table, self._history.number(table))
+            encoder.shape(table, self._history.number(table))
 
     def _spool_of(self, run: SpooledTransaction) -> SpoolFile:
         found = self._spools.get(run.spool)
@@ -365,37 +392,53 @@ class FileLog:
     def _attach(self, run: SpooledTransaction, spooled: SpoolFile, first_offset: int) -> None:
         del self._spools[spooled.name]
         spooled.finish()
-        self._encoder.attach(Attach(spooled.name, first_offset, run.rows, spooled.bytes, spooled.crc, run.aborted))
+        self._journal.encoder.attach(
+            Attach(spooled.name, first_offset, run.rows, spooled.bytes, spooled.crc, run.aborted)
+        )
         self._attached.append(spooled)
         self._attached_names.append(spooled.name)
         self._attached_bytes += spooled.bytes
 
-    def _flush(self) -> None:
-        parts = self._encoder.take()
-        if not parts:
-            return
-        try:
-            self._end += write_all(self._layer, self._fd, parts)
-        except OSError as error:
-            self._dead = unavailable(f"appending to {self._layout.journal(self._header.first_offset)}", error)
-            # Recovery would drop the unfinished tail as well; without it the disk is a little less full.
-            with contextlib.suppress(OSError):
-                self._layer.truncate(self._fd, self._cut.end)
-            raise self._dead from error
+    def _write(self) -> None:
+        """Put what is queued into the files. May be called by any thread."""
+        with self._writing:
+            # Whoever died while writing took frames from the queue that are in no file: nothing may follow them.
+            self._living()
+            for journal in tuple(self._journals):
+                try:
+                    journal.write()
+                except OSError as error:
+                    self._dead = unavailable(f"appending to {journal.path}", error)
+                    raise self._dead from error
 
-    def _synced(self, cut: _Cut) -> Checkpoint:
+    def _synced(self) -> Checkpoint:
+        """Make the last cut durable; the caller holds `_syncing`."""
+        cut = self._cut
         if cut is not self._durable:
+            self._write()
             # A spool that a durable cut attaches must be there: first the spools, then the journal.
             for attached in cut.spools:
                 attached.sync()
             if cut.spools:
                 with syncing(self._layout.spools):
                     self._layer.fsync_dir(self._layout.spools)
-            with syncing(self._layout.journal(self._header.first_offset)):
-                self._layer.fsync(self._fd)
+            while (journal := self._journals[0]) is not cut.journal:
+                self._sync_journal(journal)
+                self._journals.popleft()
+                journal.close()
+            self._sync_journal(journal)
         self._lease.check()
         self._durable = cut
         return cut.checkpoint
+
+    def _sync_journal(self, journal: JournalFile) -> None:
+        if not journal.named:
+            self._lease.check()
+        try:
+            journal.sync()
+        except OSError as error:
+            self._dead = unavailable(f"beginning a journal in {self.path}", error)
+            raise self._dead from error
 
     def _sealed(self, closed: Closed) -> Segment:
         first, last = closed.header.first_offset, closed.checkpoint.next_offset - 1
@@ -405,7 +448,7 @@ class FileLog:
             if not target.exists():
                 self._put_in_place(closed, target)
             segment, text = self._layout.manifest(first, last)
-            self._last_manifest = manifest_hash(text)
+            self._last_manifest, self._sealed_last = manifest_hash(text), segment
             for path in (self._layout.journal(first), *map(self._layout.spool, closed.spools)):
                 if path.exists():
                     self._layer.unlink(path)
@@ -438,6 +481,8 @@ class FileLog:
             base=closed.header.base,
             epoch=closed.header.epoch,
             previous=self._last_manifest,
+            previous_offset=self._sealed_last.first_offset if self._sealed_last else None,
+            xid_newest=self._sealed_last.xid_newest if self._sealed_last else None,
         )
         manifest = _Target(self._layer, directory / "segment.json")
         manifest.write(segment.to_json().encode())
@@ -448,7 +493,11 @@ class FileLog:
     def _closed_records(self, closed: Closed) -> Iterator[Record]:
         with opened_journal(self._layout, closed.header.first_offset) as (file, header, path):
             try:
-                yield from records(file, header, str(path), end=closed.bytes)
+                for number, record in enumerate(records(file, header, str(path), end=closed.bytes)):
+                    # Small frames are decoded by Python alone, and nobody else runs meanwhile: not for long.
+                    if number % YIELDED_FRAMES == 0:
+                        time.sleep(0)
+                    yield record
             except Damaged as damage:
                 raise InvariantViolated(f"sealing {path}: {damage}, and it was durable") from None
 
@@ -464,9 +513,8 @@ class FileLog:
 
     def _finish(self) -> None:
         if not self._numbering.at_cut:
-            self._encoder.take()
-            self._layer.truncate(self._fd, self._cut.end)
-            self._end = self._cut.end
+            self._write()
+            self._journal.cut_off(self._cut.end)
             self._numbering = Numbering(self._cut.checkpoint)
         self.sync()
         self.roll()

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.changelog.journal import Owners, headers
+from cdcflow.changelog.journal import Owners
+from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s, partial_keys
 from cdcflow.model.position import Checkpoint, Epoch, Offset
@@ -23,7 +24,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 class _Entry:
     """One appended run: its headers, and its rows as the log shows them."""
 
-    headers: pa.RecordBatch
+    headers: Transactions
     kind: Kind
     rows: tuple[tuple[Table, pa.RecordBatch], ...]
     batches: tuple[ChangeBatch, ...]
@@ -69,8 +70,8 @@ class MemoryLog:
         self._numbering.check(numbered)
         run = numbered.run
         batches = run.batches if isinstance(run, Run) else self._attached(run)
-        head = headers(run, numbered.first_offset, numbered.first_transaction, numbered.commit_clock)
-        owners = Owners.of([head])
+        head = Transactions.of(run, numbered.first_offset, numbered.first_transaction, numbered.commit_clock)
+        owners = Owners.of(head.headers)
         rows = tuple(
             (b.table, owners.log_rows(b.table, b.index + numbered.first_offset, b.rows))
             for b in batches
@@ -101,7 +102,7 @@ class MemoryLog:
 
     def delivered(self, xids: Uint64s) -> Uint64s:
         self._living()
-        ids = [e.headers.column("xid").to_numpy() for e in self._all() if e.kind is Kind.SOURCE]
+        ids = [e.headers.xid for e in self._all() if e.kind is Kind.SOURCE]
         return xids[np.isin(xids & _LOW, np.concatenate(ids) & _LOW)] if ids else xids[:0]
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:

@@ -11,21 +11,22 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 from cdcflow.changelog import spool
 from cdcflow.changelog.extents import counting_heads, opened_journal
-from cdcflow.changelog.journal import Attach, Encoder, JournalHeader
+from cdcflow.changelog.journal import Attach, JournalHeader
 from cdcflow.changelog.layout import Layout, LogFile
 from cdcflow.changelog.recovery import Whole, whole
 from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.changelog.segment import Segment, manifest_hash
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
-from cdcflow.sinks.layer import FileLayer, remove_tree, storing, syncing, write_all, write_file
+from cdcflow.sinks.layer import FileLayer, remove_tree, storing, syncing, write_file
 from cdcflow.sinks.lease import Lease
 
-CHAIN_CHECKED = 64
+CHAIN_CHECKED = 4
 """So many of the newest manifests are checked at every start; `log check` checks all."""
 
 
@@ -56,13 +57,14 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A log that was taken over."""
+    """A log that was taken over. `sealed` is its newest segment, `last_manifest` the hash of that one's manifest."""
 
     file: LogFile
     header: JournalHeader
     closed: tuple[Closed, ...]
     history: SchemaHistory
     schemas_saved: int
+    sealed: Segment | None
     last_manifest: str
     recovered: Recovered
 
@@ -71,7 +73,7 @@ def made(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, accept_t
     """The log's `log.json`; the log is made when there is none. The directory itself is there, and locked.
 
     Raises:
-        ConfigurationError: it is another source's log, or a newer cdcflow's.
+        ConfigurationError: it is another source's log, or another version's.
         HistoryLost: the source went over to another timeline.
     """
     for directory in (layout.journals, layout.segments, layout.spools):
@@ -110,14 +112,16 @@ def _checked(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, acce
 
 
 def taken_over(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) -> Opened:
-    """Begin an epoch, recover what is there, leave everything in order for a new journal (see `begin_journal`)."""
+    """Begin an epoch, recover what is there, leave everything in order for a new journal.
+
+    What it reads does not grow with the log: the newest segments are found by the journal that continues them.
+    """
     lease.begin_epoch(layer, Epoch(0))
-    _tidy(layout, layer)
-    _remove_expired(layout, file, layer)
-    sealed, last_manifest = _chain(layout, file)
+    heads, newest = _unsealed(layout, file, _heads(layout, file, layer), layer)
+    sealed, last_manifest = _chain(layout, file, newest)
     history = _history(layout)
     saved = len(history)
-    journals = list(_journals(layout, file, lease, layer, sealed))
+    journals = list(_scanned(layout, heads))
     for scanned in journals:
         for shape in scanned.shapes:
             history.learn(shape.table, shape.version)
@@ -135,89 +139,99 @@ def taken_over(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) ->
         )
         header = _continuing(layout, last, lease, layer)
     orphans = _remove_orphans(layout, {name for c in closed for name in c.spools}, layer)
-    return Opened(file, header, tuple(closed), history, saved, last_manifest, replace(recovered, spools=orphans))
+    recovered = replace(recovered, spools=orphans)
+    return Opened(file, header, tuple(closed), history, saved, sealed, last_manifest, recovered)
 
 
 def expired(layout: Layout, first_offset: int, layer: FileLayer) -> None:
     """Let the log begin at `first_offset`: first it says so, then the segments before that go (hard case L18)."""
     file = replace(layout.log_file(), first_offset=first_offset)
     write_file(layer, layout.log_json, file.to_json().encode())
-    _remove_expired(layout, file, layer)
-
-
-def begin_journal(layout: Layout, header: JournalHeader, layer: FileLayer) -> tuple[int, Encoder, int]:
-    """A new journal, in place and durable: its descriptor, encoder and length. Replaces one of the same name."""
-    path = layout.journal(header.first_offset)
-    beside = path.with_name(path.name + ".tmp")
-    if beside.exists():
-        layer.unlink(beside)
-    head, seed = header.encode()
-    fd = layer.create(beside)
-    try:
-        write_all(layer, fd, [head])
-        with syncing(beside):
-            layer.fsync(fd)
-        layer.rename(beside, path)
-        with syncing(layout.journals):
-            layer.fsync_dir(layout.journals)
-    except BaseException:
-        layer.close(fd)
-        raise
-    return fd, Encoder(seed), len(head)
+    _remove_expired(layout, layout.segment_offsets(), first_offset, layer)
 
 
 def _named(identity: SourceIdentity) -> str:
     return f"{identity.kind} system {identity.system_id}, database {identity.database}"
 
 
-def _tidy(layout: Layout, layer: FileLayer) -> None:
-    """Remove what an earlier run began and never put in place."""
-    with storing(f"tidying {layout.root}"):
-        for path in layout.journals.glob("*.tmp"):
-            layer.unlink(path)
-        for path in layout.segments.glob(".*.tmp"):
-            remove_tree(layer, path)
+def tidy(layout: Layout, layer: FileLayer) -> None:
+    """Remove what earlier runs left of segments: those never put in place, and expired ones. Lists all segments."""
+    segments, unfinished = layout.listed_segments()
+    for path in unfinished:
+        remove_tree(layer, path)
+    _remove_expired(layout, segments, layout.log_file().first_offset, layer)
 
 
-def _remove_expired(layout: Layout, file: LogFile, layer: FileLayer) -> None:
-    for first, last in layout.segment_offsets():
-        if first < file.first_offset:
-            # Out of sight in one step: a reader must not meet half a segment.
-            beside = layout.segments / f".{first}-{last}.expired.tmp"
-            layer.rename(layout.segment(first, last), beside)
-            remove_tree(layer, beside)
+def _remove_expired(layout: Layout, segments: Sequence[tuple[int, int]], first_offset: int, layer: FileLayer) -> None:
+    for first, last in segments:
+        if first >= first_offset:
+            break
+        # Out of sight in one step: a reader must not meet half a segment.
+        beside = layout.segments / f".{first}-{last}.expired.tmp"
+        layer.rename(layout.segment(first, last), beside)
+        remove_tree(layer, beside)
 
 
-def _chain(layout: Layout, file: LogFile) -> tuple[Segment | None, str]:
+def _unsealed(
+    layout: Layout, file: LogFile, heads: Sequence[JournalHeader], layer: FileLayer
+) -> tuple[list[JournalHeader], tuple[int, int] | None]:
+    """The journals that are not sealed yet, oldest first, and the bounds of the newest segment.
+
+    From the newest journal back: each says where the one before it began, and that is a segment or another journal.
+    What is left then was sealed, and only its file is still there.
+    """
+    by_offset = {int(head.first_offset): head for head in heads}
+    if not heads:
+        sealed = layout.segment_offsets()
+        if sealed or file.first_offset > 1:
+            raise _missing(layout, sealed[-1][1] + 1 if sealed else file.first_offset)
+        return [], None
+    kept = [by_offset.pop(max(by_offset))]
+    newest: tuple[int, int] | None = None
+    while newest is None and (before := kept[0].previous) is not None:
+        bounds = before, kept[0].first_offset - 1
+        if layout.segment(*bounds).exists():
+            newest = bounds
+        elif before in by_offset:
+            kept.insert(0, by_offset.pop(before))
+        else:
+            raise _missing(layout, before)
+    if newest is None and kept[0].first_offset != file.first_offset:
+        raise _missing(layout, file.first_offset)
+    for first in by_offset:
+        layer.unlink(layout.journal(first))
+    return kept, newest
+
+
+def _missing(layout: Layout, offset: int) -> InvariantViolated:
+    return InvariantViolated(f"opening the log {layout.root}: the journal or segment from offset {offset} is missing")
+
+
+def _chain(layout: Layout, file: LogFile, newest: tuple[int, int] | None) -> tuple[Segment | None, str]:
     """The newest sealed segment, and its manifest's hash.
 
     Raises:
         InvariantViolated: a segment is missing, or a manifest is not the one that its successor saw.
     """
-    offsets = [o for o in layout.segment_offsets() if o[0] >= file.first_offset]
-    expected = file.first_offset
-    for first, last in offsets:
-        if first != expected:
-            raise InvariantViolated(f"opening the log {layout.root}: the segment from offset {expected} is missing")
-        expected = last + 1
-    newest: Segment | None = None
+    sealed: Segment | None = None
     digest = ""
-    for place, (first, last) in enumerate(offsets[-CHAIN_CHECKED:]):
-        try:
-            newest, text = layout.manifest(first, last)
-        except FileNotFoundError:
-            path = layout.segment(first, last)
-            raise InvariantViolated(f"opening the log {layout.root}: {path} has no segment.json") from None
-        if newest.log_id != file.log_id:
-            raise InvariantViolated(f"opening the log {layout.root}: segment {first}-{last} is another log's")
-        if place and newest.previous != digest:
+    previous: str | None = None
+    for segment, text in islice(layout.manifests_back(newest, file.first_offset), CHAIN_CHECKED):
+        if segment.log_id != file.log_id:
             raise InvariantViolated(
-                f"opening the log {layout.root}: the hash chain breaks at segment {first}-{last}: the manifest before "
-                "it was changed or replaced",
+                f"opening the log {layout.root}: segment {segment.first_offset}-{segment.last_offset} is another log's"
+            )
+        found = manifest_hash(text)
+        if previous not in (None, found):
+            raise InvariantViolated(
+                f"opening the log {layout.root}: the hash chain breaks at segment {segment.first_offset}-"
+                f"{segment.last_offset}: its manifest was changed or replaced",
                 remedy="run `cdcflow log check`, and restore the segment from a copy",
             )
-        digest = manifest_hash(text)
-    return newest, digest
+        if sealed is None:
+            sealed, digest = segment, found
+        previous = segment.previous
+    return sealed, digest
 
 
 def _history(layout: Layout) -> SchemaHistory:
@@ -227,37 +241,35 @@ def _history(layout: Layout) -> SchemaHistory:
         return SchemaHistory()
 
 
-def _journals(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer, sealed: Segment | None) -> Iterator[Whole]:
-    """The journals that are not sealed yet, oldest first, and what counts of each."""
-    next_offset = sealed.last_offset + 1 if sealed else file.first_offset
-    heads = _heads(layout, file, layer, next_offset)
-    if not heads:
-        if sealed is not None or file.first_offset > 1:
-            raise InvariantViolated(f"opening the log {layout.root}: the journal from offset {next_offset} is missing")
-        return
-    for head, successor in zip(heads, [*heads[1:], None], strict=True):
-        if head.first_offset != next_offset:
-            raise InvariantViolated(f"opening the log {layout.root}: the journal from offset {next_offset} is missing")
-        scanned = _scanned(layout, head, successor)
-        next_offset = scanned.checkpoint.next_offset
-        yield scanned
-
-
-def _heads(layout: Layout, file: LogFile, layer: FileLayer, next_offset: int) -> list[JournalHeader]:
-    """The heads of the journals that count; the files of the others are removed."""
+def _heads(layout: Layout, file: LogFile, layer: FileLayer) -> list[JournalHeader]:
+    """The heads of the journals that count, oldest first; the files of the others go."""
+    with storing(f"tidying {layout.root}"):
+        for path in layout.journals.glob("*.tmp"):
+            layer.unlink(path)
     heads: list[JournalHeader] = []
     for head, counts in list(counting_heads(layout)):
         path = layout.journal(head.first_offset)
         if head.log_id != file.log_id:
             raise InvariantViolated(f"opening the log {layout.root}: {path} is another log's journal")
-        if counts and head.first_offset >= next_offset:
+        if counts:
             heads.append(head)
         else:
             layer.unlink(path)
     return heads
 
 
-def _scanned(layout: Layout, head: JournalHeader, successor: JournalHeader | None) -> Whole:
+def _scanned(layout: Layout, heads: Sequence[JournalHeader]) -> Iterator[Whole]:
+    """What counts of each journal, oldest first."""
+    next_offset = heads[0].first_offset if heads else 0
+    for head, successor in zip(heads, [*heads[1:], None][: len(heads)], strict=True):
+        if head.first_offset != next_offset:
+            raise _missing(layout, next_offset)
+        scanned = _whole(layout, head, successor)
+        next_offset = scanned.checkpoint.next_offset
+        yield scanned
+
+
+def _whole(layout: Layout, head: JournalHeader, successor: JournalHeader | None) -> Whole:
     end = None
     if successor is not None:
         if successor.previous != head.first_offset:

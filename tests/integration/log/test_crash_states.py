@@ -94,6 +94,7 @@ class Story:
     def cut(self) -> None:
         self.disk.note(("cut", self._next_cut()))
         self.writer.cut()
+        self.log._write()
 
     def sync(self) -> None:
         self.log.sync()
@@ -121,10 +122,19 @@ class Story:
         self.append(1)
         self.cut()
         self.sync()
-        self.roll()
-        self.append(2)
-        self.cut()
+        self.log.roll()
+        for rows in (2, 1, 7, 1, 3):
+            self.append(rows)
+            self.cut()
+        self.sync()
         self.seal()
+        for rows in (1, 1, 5):
+            self.append(rows)
+            self.cut()
+        self.log.roll()
+        self.append(2)
+        self.log.roll()
+        self.cut()
         self.sync()
         self.append(6)
         self.append(2)
@@ -238,7 +248,7 @@ def _whole(path: Path, checkpoint: Checkpoint) -> None:
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[type[Recording]], Recording]:
-    """Tells the story on a recording disk. Frames leave the buffer at once, so that uncut ones reach the file."""
+    """Tells the story on a recording disk. Frames reach the file at once: uncut ones too, cuts before their sync."""
 
     def tell(disk_type: type[Recording]) -> Recording:
         (tmp_path / "told").mkdir()
@@ -298,7 +308,7 @@ def test_no_crash_loses_what_was_acknowledged(
         except Lost as lost:
             pytest.fail(f"state of seed {seed}: {lost}")
     print(f"{STATES} states after {len(disk.operations)} operations, {recoveries.distinct} different ones")
-    assert recoveries.distinct > STATES // 3, "the states are hardly different from each other"
+    assert recoveries.distinct > STATES // 5, "the states are hardly different from each other"
 
 
 def test_crash_during_recovery_loses_nothing_either(
@@ -389,15 +399,16 @@ def test_cut_in_front_of_its_rows_is_found(
         held.append(numbered)
 
     def cut_first(log: FileLog, checkpoint: Checkpoint) -> None:
-        log._encoder.cut(checkpoint, log._durable.end)
-        log._flush()
-        encoded = log._encoder.cut
-        log._encoder.cut = lambda *_: None  # type: ignore[method-assign]
+        encoder = log._journal.encoder
+        encoder.cut(checkpoint, log._durable.end)
+        log._write()
+        encoded = encoder.cut
+        encoder.cut = lambda *_: None  # type: ignore[method-assign]
         for numbered in held:
             put(log, numbered)
         held.clear()
         cut(log, checkpoint)
-        log._encoder.cut = encoded  # type: ignore[method-assign]
+        encoder.cut = encoded  # type: ignore[method-assign]
 
     monkeypatch.setattr(FileLog, "append", append_later)
     monkeypatch.setattr(FileLog, "cut", cut_first)

@@ -11,6 +11,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, Writer, change
 def frames_of(content: bytes) -> tuple[dict[str, Any], Iterator[tuple[int, int, bytes]]]:
     """Header JSON, and (end, kind, payload) of every whole frame."""
     magic, version, _, size = struct.unpack_from("<8sHHI", content)
-    assert (magic, version) == (b"cdcflow\n", 1)
+    assert (magic, version) == (b"cdcflow\n", 2)
     (seed,) = struct.unpack_from("<I", content, 16 + size)
     assert zlib.crc32(content[: 16 + size]) == seed
     return json.loads(content[16 : 16 + size]), _frames(content, -(-(20 + size) // 8) * 8, seed)
@@ -50,7 +51,7 @@ def _frames(content: bytes, at: int, seed: int) -> Iterator[tuple[int, int, byte
         yield at, kind, payload
 
 
-def own_schema(shape: dict[str, Any]) -> pa.Schema:
+def own_schema(shape: dict[str, Any], left_out: int) -> pa.Schema:
     fields = []
     for column in shape["columns"]:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(column["type"]["ipc"])))
@@ -62,37 +63,81 @@ def own_schema(shape: dict[str, Any]) -> pa.Schema:
         pa.field("_unchanged", pa.list_(pa.field("element", pa.string()))),
         pa.field("_before", pa.struct(before)),
     ]
-    return pa.schema(fields + tail)
+    return pa.schema(fields + [field for bit, field in enumerate(tail) if not left_out & 1 << bit])
 
 
-def rows_of(payload: bytes, shapes: list[dict[str, Any]]) -> tuple[dict[str, Any], list[int], list[dict[str, Any]]]:
-    number, width, first, count = struct.unpack_from("<IB3xqI4x", payload)
-    size = width * (count - 1)
-    gaps = np.frombuffer(payload[24 : 24 + size], f"<u{width}") if width else np.zeros(count - 1)
-    offsets = [first]
-    for gap in gaps.tolist():
-        offsets.append(offsets[-1] + int(gap) + 1)
-    message = payload[24 + -(-size // 8) * 8 :]
-    batch = pa.ipc.read_record_batch(pa.py_buffer(message), own_schema(shapes[number]))
-    return shapes[number], offsets, batch.to_pylist()
+class RowsFrames:
+    """The rows frames of one file, in its order."""
+
+    def __init__(self) -> None:
+        self.shapes: list[dict[str, Any]] = []
+        self.dictionaries: dict[tuple[int, int], bytes] = {}
+
+    def read(self, payload: bytes) -> tuple[dict[str, Any], list[int], list[dict[str, Any]]]:
+        number, width, op, left_out, form, first, count, inflated = struct.unpack_from("<IBBBBqII", payload)
+        size = width * (count - 1)
+        gaps = np.frombuffer(payload[24 : 24 + size], f"<u{width}") if width else np.zeros(count - 1)
+        offsets = [first]
+        for gap in gaps.tolist():
+            offsets.append(offsets[-1] + int(gap) + 1)
+        message = payload[24 + -(-size // 8) * 8 :]
+        if form == 1:
+            self.dictionaries[number, left_out] = message
+        elif form == 2:
+            message = zlib.decompressobj(-15, self.dictionaries[number, left_out]).decompress(message)
+            assert len(message) == inflated
+        batch = pa.ipc.read_record_batch(pa.py_buffer(message), own_schema(self.shapes[number], left_out))
+        left: dict[str, Any] = {name: None for bit, name in ((2, "_unchanged"), (4, "_before")) if left_out & bit}
+        left |= {"_op": chr(op)} if left_out & 1 else {}
+        return self.shapes[number], offsets, [{**row, **left} for row in batch.to_pylist()]
+
+
+def transactions_of(payload: bytes) -> list[dict[str, Any]]:
+    count, kind, form, size, number, first, rows = struct.unpack_from("<IBB2xI4xqqq", payload)
+    body = payload[40:]
+    if form & 1:
+        body = bytes(pa.input_stream(pa.py_buffer(body), compression="lz4").read())
+    assert len(body) == size
+    counts, xids, stamps, clocks = np.frombuffer(body[: 32 * count], "<i8").reshape(4, count)
+    xids, stamps = np.cumsum(xids), np.cumsum(stamps)
+    lengths = struct.unpack_from(f"<{count}i", body, 32 * count)
+    at = 36 * count
+    found = []
+    for place in range(count):
+        position, at = body[at : at + lengths[place]].decode(), at + lengths[place]
+        found.append(
+            {
+                "number": number + place,
+                "first_offset": first,
+                "last_offset": first + int(counts[place]) - 1,
+                "xid": int(xids[place]),
+                "commit_ts": datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(stamps[place])),
+                "commit_clock": int(stamps[place] + clocks[place]),
+                "position": position,
+                "kind": ("source", "read")[kind],
+            }
+        )
+        first += int(counts[place])
+    assert sum(counts.tolist()) == rows
+    return found
 
 
 def spool_rows(path: Path, attach: dict[str, Any]) -> Iterator[tuple[int, str, dict[str, Any]]]:
     content = path.read_bytes()[: attach["bytes"]]
     assert zlib.crc32(content) == attach["crc"]
-    shapes: list[dict[str, Any]] = []
+    rows_frames = RowsFrames()
     kept: list[bool] = []
     base = following = attach["first_offset"]
     for _, kind, payload in frames_of(content)[1]:
         if kind == 1:
-            shapes.append(json.loads(payload)["table"])
+            rows_frames.shapes.append(json.loads(payload)["table"])
         elif kind == 6:
             count = int.from_bytes(payload[:8], "little")
             xids = struct.unpack(f"<{(len(payload) - 8) // 8}Q", payload[8:])
             kept = [not xids or xids[i] not in attach["aborted"] for i in range(count)]
             base, following = following, following + sum(kept)
         elif kind == 2:
-            shape, places, rows = rows_of(payload, shapes)
+            shape, places, rows = rows_frames.read(payload)
             for place, row in zip(places, rows, strict=True):
                 if kept[place]:
                     yield base + sum(kept[:place]), shape["name"], row
@@ -101,28 +146,36 @@ def spool_rows(path: Path, attach: dict[str, Any]) -> Iterator[tuple[int, str, d
 
 def journal_rows(root: Path, content: bytes) -> tuple[list[tuple[int, str, dict[str, Any]]], dict[str, Any]]:
     header, found = frames_of(content)
-    shapes: list[dict[str, Any]] = []
+    rows_frames = RowsFrames()
     pending: list[tuple[int, str, dict[str, Any]]] = []
     seen: list[tuple[int, str, dict[str, Any]]] = []
     headers: list[dict[str, Any]] = []
     checkpoint = header["checkpoint"]
-    # The columns of transactions.parquet, as any segment has them.
-    schema = pq.read_schema(next(root.glob("segments/*/transactions.parquet")))
+    larger = {name: checkpoint[name] for name in ("progress", "source")}
     for _, kind, payload in found:
         new: list[tuple[int, str, dict[str, Any]]] = []
         if kind == 1:
-            shapes.append(json.loads(payload)["table"])
+            rows_frames.shapes.append(json.loads(payload)["table"])
         elif kind == 2:
-            shape, offsets, rows = rows_of(payload, shapes)
+            shape, offsets, rows = rows_frames.read(payload)
             new = [(o, shape["name"], row) for o, row in zip(offsets, rows, strict=True)]
         elif kind == 3:
-            headers = pa.ipc.read_record_batch(pa.py_buffer(payload), schema).to_pylist()
+            headers = transactions_of(payload)
         elif kind == 4:
             attach = json.loads(payload)
             new = list(spool_rows(root / "spool" / attach["spool"], attach))
         elif kind == 5:
             seen, pending = seen + pending, []
-            checkpoint = json.loads(payload[8:])
+            _, *numbers, placed = struct.unpack_from("<qqqqqqB", payload)
+            names = ("next_offset", "next_transaction", "cut", "commit_clock", "epoch")
+            position = payload[49:].decode() if placed else None
+            checkpoint = {"version": 1, "position": position, **dict(zip(names, numbers, strict=True)), **larger}
+        elif kind == 7:
+            change = json.loads(payload)
+            larger = {name: change.get(name, known) for name, known in larger.items()}
+            for member, entries in change.get("entries", {}).items():
+                known = larger["progress"]
+                larger["progress"] = {**known, member: {**known[member], **entries}}
         for offset, name, row in new:
             owner = next(h for h in headers if h["first_offset"] <= offset <= h["last_offset"])
             pending.append(
@@ -133,7 +186,7 @@ def journal_rows(root: Path, content: bytes) -> tuple[list[tuple[int, str, dict[
 
 def log_rows(root: Path) -> list[tuple[int, str, dict[str, Any]]]:
     """Every row of the log, by offset."""
-    assert json.loads((root / "log.json").read_text())["version"] == 1
+    assert json.loads((root / "log.json").read_text())["version"] == 2
     found: list[tuple[int, str, dict[str, Any]]] = []
     following, previous = 1, ""
     for directory in sorted(p for p in (root / "segments").iterdir() if not p.name.startswith(".")):
@@ -186,7 +239,7 @@ def written(tmp_path: Path) -> Iterator[tuple[Path, list[dict[str, object]]]]:
     log.roll()
     story()
     writer.append(orders(99))
-    log._flush()
+    log._write()
     yield tmp_path / "log", expected
     log.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -107,8 +108,9 @@ def test_full_disk_leaves_no_unfinished_tail(tmp_path: Path) -> None:
     disk.bytes_per_write_max = 100
     writer.append(orders(2))
     disk.fails = lambda call, path: _after(disk, call, path, 3)
+    writer.cut()
     with pytest.raises(SinkUnavailable):
-        writer.cut()
+        writer.log.sync()
     assert journal.stat().st_size == size
     with pytest.raises(SinkUnavailable):
         writer.log.sync()
@@ -169,9 +171,10 @@ def test_other_write_errors_have_their_kind(tmp_path: Path, code: int, kind: typ
     writer = opened(tmp_path / "log", Failing(lambda *_: OSError(code, os.strerror(code)) if armed[0] else None))
     writer.put(orders(1))
     writer.append(orders(2))
+    writer.cut()
     armed[0] = True
     with pytest.raises(kind):
-        writer.cut()
+        writer.log.sync()
     armed[0] = False
     writer.log.close()
     assert ids(tmp_path / "log") == [1]
@@ -286,14 +289,25 @@ def test_names_in_files_cannot_lead_out_of_the_log(tmp_path: Path) -> None:
                 read()
 
 
-@pytest.mark.parametrize("name", ["log.json", "schemas.json", "segments/*/segment.json"])
-def test_newer_formats_are_refused_by_name(tmp_path: Path, name: str) -> None:
-    """After a downgrade the older program must not write on what it does not understand (hard cases L24, O06)."""
+@pytest.mark.parametrize(
+    ("name", "version", "which"),
+    [
+        ("log.json", 9, "newer"),
+        ("log.json", 1, "older"),
+        ("schemas.json", 9, "newer"),
+        ("segments/*/segment.json", 9, "newer"),
+        ("segments/*/segment.json", 1, "older"),
+    ],
+)
+def test_other_formats_are_refused_by_name(tmp_path: Path, name: str, version: int, which: str) -> None:
+    """No program may write on what it does not understand, after a downgrade or an upgrade (hard cases L24, O06)."""
     root = tmp_path / "log"
     segments_of(root, 1)
     path = next(root.glob(name))
-    path.write_text(path.read_text().replace('"version": 1', '"version": 9'))
-    with pytest.raises(ConfigurationError, match=r"newer"):
+    written = re.sub(r'"version": [12]\b(?=,?\n( "|}))', f'"version": {version}', path.read_text())
+    assert written != path.read_text()
+    path.write_text(written)
+    with pytest.raises(ConfigurationError, match=f"{name.rpartition('/')[2]}.*{which}"):
         opened(root)
 
 

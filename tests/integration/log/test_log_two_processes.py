@@ -147,9 +147,13 @@ def test_replaced_writer_cannot_roll_or_seal(tmp_path: Path) -> None:
     old.put(orders(2))
     (root / "lock").unlink()
     new = Writer.of(FileLog.open(root, IDENTITY))
-    for act in (old.log.roll, old.log.seal_pending, old.log.sync):
+    old.log.roll()
+    old.append(orders(9))
+    old.log._write()
+    for act in (old.log.seal_pending, old.log.sync, old.log.roll):
         with pytest.raises(InvariantViolated):
             act()
+    new.log.roll()
     new.put(orders(3))
     old.log.close()
     new.log.close()

@@ -27,7 +27,7 @@ def made(payloads: list[bytes], *, epoch: int = 1) -> bytes:
     head, seed = encode_header(FileKind.JOURNAL, {"log_id": "x", "epoch": epoch})
     framer = Framer(seed)
     kinds = [FrameKind.CUT if p.startswith(b"cut") else FrameKind.ROWS for p in payloads]
-    return head + b"".join(b"".join(framer.frame(k, p)[0]) for k, p in zip(kinds, payloads, strict=True))
+    return head + b"".join(b"".join(framer.frame(k, p)) for k, p in zip(kinds, payloads, strict=True))
 
 
 def found(content: bytes) -> list[bytes]:
@@ -88,12 +88,13 @@ def test_huge_length_is_refused_without_reading_it() -> None:
     assert found(bytes(content)) == []
 
 
-def test_newer_format_is_refused_by_name() -> None:
-    """After a downgrade nothing may be guessed from a newer file (hard case L24)."""
+def test_other_format_is_refused_by_name() -> None:
+    """After a downgrade nothing may be guessed from a newer file, nor from an older one (hard case L24)."""
     content = bytearray(made([b"a"]))
-    content[len(MAGIC)] = 9
-    with pytest.raises(ConfigurationError, match=r"some-journal.*format 9"):
-        read_header(io.BytesIO(bytes(content)), FileKind.JOURNAL, "some-journal")
+    for version, which in ((9, "newer"), (1, "older")):
+        content[len(MAGIC)] = version
+        with pytest.raises(ConfigurationError, match=rf"some-journal.*{which}.*format {version}"):
+            read_header(io.BytesIO(bytes(content)), FileKind.JOURNAL, "some-journal")
 
 
 def test_whole_frames_behind_damage_are_found_wherever_they_lie() -> None:

@@ -19,14 +19,13 @@ from cdcflow.changelog.journal import (
     JournalHeader,
     Owners,
     Piece,
+    Progressed,
     Record,
-    Rows,
-    Shape,
-    Transactions,
-    headers,
     records,
 )
+from cdcflow.changelog.rows import Rows, Shape
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA
+from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import ChangeBatch
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
@@ -104,7 +103,7 @@ def test_everything_else_comes_back() -> None:
         transactions([7, 8, 9], [2, 2, 3], changes(ORDERS, [{"id": i} for i in range(3)])),
         origin=pa.array([None, "elsewhere", None], pa.string()),
     )
-    head_batch = headers(run, 5, 2, np.array([1, 2, 3]))
+    head_batch = Transactions.of(run, 5, 2, np.array([1, 2, 3]))
     attach = Attach("1-2.spool", 8, 3, 999, 123, frozenset({4, 5}))
     cut = Checkpoint(Position("0/9"), Offset(8), 5, 2, 3, Epoch(1), {"a": [1]}, {"slot": "ü"})
     head, encoding = encoder()
@@ -120,17 +119,17 @@ def test_everything_else_comes_back() -> None:
     assert found[0].headers.column("last_offset").to_pylist() == [6, 6, 7]
     assert found[0].headers.column("number").to_pylist() == [2, 3, 4]
     assert found[0].headers.column("origin").to_pylist() == [None, "elsewhere", None]
-    assert found[1:3] == [attach, CutMark(cut, 77)]
-    assert found[3] == Piece(3, None)
-    assert isinstance(found[4], Piece)
-    assert found[4].subxids is not None
-    assert found[4].subxids.tolist() == [1, 1 << 40]
+    assert found[1:4] == [attach, Progressed(), CutMark(cut, 77)]
+    assert found[4] == Piece(3, None)
+    assert isinstance(found[5], Piece)
+    assert found[5].subxids is not None
+    assert found[5].subxids.tolist() == [1, 1 << 40]
 
 
 def test_rows_find_their_transactions_past_empty_ones() -> None:
     """A transaction without rows has a number and no offsets; a row must not be given to it."""
     run = transactions([1, 2, 3, 4], [0, 2, 2, 3], changes(ORDERS, [{"id": i} for i in range(3)]))
-    owners = Owners.of([headers(run, 10, 1, np.array([1, 2, 3, 4]))])
+    owners = Owners.of(Transactions.of(run, 10, 1, np.array([1, 2, 3, 4])).headers)
     rows = owners.log_rows(ORDERS, np.array([10, 11, 12]), run.batches[0].rows)
     assert rows.column("_txn").to_pylist() == [2, 2, 4]
     assert rows.schema.equals(ORDERS.log_schema)
@@ -141,7 +140,7 @@ def test_whole_frame_with_nonsense_is_refused(kind: FrameKind) -> None:
     """A crafted file has perfect checksums: its content is checked too, and no value of it is shown (L28, S03)."""
     head, seed = JournalHeader("x", Epoch(1), Checkpoint()).encode()
     for payload in (b"{}", b"secret" * 9, b"\xff" * 64, bytes(24) + b"\xff\xff\xff\xff\x00\x00\x00\x10" + bytes(64)):
-        file = io.BytesIO(head + b"".join(Framer(seed).frame(kind, payload)[0]))
+        file = io.BytesIO(head + b"".join(Framer(seed).frame(kind, payload)))
         with pytest.raises(InvariantViolated) as refused:
             list(records(file, read_header(file, FileKind.JOURNAL, "x"), "x"))
         assert "secret" not in str(refused.value)

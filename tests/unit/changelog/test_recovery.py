@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from cdcflow.changelog.framing import FileKind, read_header
-from cdcflow.changelog.journal import Attach, Encoder, JournalHeader, headers
+from cdcflow.changelog.journal import Attach, Encoder, JournalHeader
 from cdcflow.changelog.recovery import Whole, whole
+from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.testing.sinks import ORDERS, orders
@@ -31,7 +32,7 @@ def journal(cuts: int, *, synced: int = 0, spool_in: int | None = None) -> Writt
     content, ends = head, [len(head)]
     for number in range(1, cuts + 1):
         run = orders(number)
-        encoder.transactions(headers(run, number, number, np.array([number])))
+        encoder.transactions(Transactions.of(run, number, number, np.array([number])))
         encoder.shape(ORDERS, 1)
         if spool_in == number:
             encoder.attach(Attach("1-1.spool", number, 1, 5, 6))
@@ -135,7 +136,7 @@ def test_whole_frames_that_contradict_each_other_stop_recovery(wrong: str) -> No
     encoder = Encoder(seed)
     encoder.shape(ORDERS, 1)
     run = orders(1, 2)
-    encoder.transactions(headers(run, 2 if wrong == "offset" else 1, 1, np.array([1])))
+    encoder.transactions(Transactions.of(run, 2 if wrong == "offset" else 1, 1, np.array([1])))
     encoder.rows(orders(1).batches[0] if wrong == "rows" else run.batches[0], 1)
     encoder.cut(Checkpoint(None, Offset(3), 2, 0 if wrong == "cut" else 1), 0)
     with pytest.raises(InvariantViolated):

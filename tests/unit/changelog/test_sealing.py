@@ -11,10 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdcflow.changelog import sealing
-from cdcflow.changelog.journal import Attach, CutMark, Record, Rows, Shape, Transactions, headers
+from cdcflow.changelog.journal import Attach, CutMark, Record
+from cdcflow.changelog.rows import Rows, Shape
 from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.changelog.sealing import file_name, seal
 from cdcflow.changelog.segment import Segment
+from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.position import Checkpoint, Epoch, Offset
 from cdcflow.model.table import TableId
@@ -57,9 +59,9 @@ def runs(count: int) -> list[Record]:
     for number in range(count):
         a = changes(ORDERS, [{"id": 500 - number, "_op": "cud"[number % 3]}])
         b = changes(PRODUCTS, [{"id": number, "_op": "u", "_unchanged": ["tags"]}])
-        head = headers(transactions([number], [2], a, b), 2 * number + 1, number + 1, np.array([number]))
+        head = Transactions.of(transactions([number], [2], a, b), 2 * number + 1, number + 1, np.array([number]))
         found += [
-            Transactions(head),
+            head,
             Rows(orders_shape, np.array([2 * number + 1]), a.rows),
             Rows(products_shape, np.array([2 * number + 2]), b.rows),
         ]

@@ -1,0 +1,92 @@
+"""A journal that is being written: what is queued for it, how much of it is in the file, and what is durable.
+
+    put in ─▶ queue ─▶ file ─▶ synced ─▶ named
+     loop     `write`           `sync`
+
+The one who puts records in (through `encoder`) waits for nobody: checksums, writes and syncs are the syncing thread's.
+A new journal is written beside its place and gets its name with its first sync, so that a name always stands for a
+file with a whole head.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from cdcflow.changelog.journal import Encoder, JournalHeader
+from cdcflow.changelog.layout import Layout
+from cdcflow.sinks.layer import FileLayer, syncing, write_all
+
+
+class JournalFile:
+    """One journal. `encoder` belongs to one thread; `write` and `sync` are never called by two at once each."""
+
+    def __init__(self, layout: Layout, header: JournalHeader, layer: FileLayer) -> None:
+        head, seed = header.encode()
+        self.header = header
+        self.encoder = Encoder(seed, header.base)
+        self.head_bytes = len(head)
+        self.path = layout.journal(header.first_offset)
+        self._directory = layout.journals
+        self._layer = layer
+        self._head = head
+        self._fd = -1
+        self._named = False
+        self._written = 0
+
+    @property
+    def bytes(self) -> int:
+        """Its length once all that was put in is written."""
+        return self.head_bytes + self.encoder.bytes
+
+    @property
+    def named(self) -> bool:
+        return self._named
+
+    def write(self) -> None:
+        """Write what is queued. OSError leaves the file as it was before, as far as possible; the rest is lost."""
+        if self._fd < 0:
+            self._create()
+        parts = self.encoder.take()
+        if not parts:
+            return
+        try:
+            self._written += write_all(self._layer, self._fd, parts)
+        except OSError:
+            # Recovery would drop the unfinished tail as well; without it the disk is a little less full.
+            with contextlib.suppress(OSError):
+                self._layer.truncate(self._fd, self._written)
+            raise
+
+    def sync(self) -> None:
+        """What was written when this was called is durable on return, and so is the name.
+
+        Raises:
+            InvariantViolated: a sync failed.
+        """
+        with syncing(self.path):
+            self._layer.fsync(self._fd)
+        if not self._named:
+            self._layer.rename(self._beside, self.path)
+            with syncing(self._directory):
+                self._layer.fsync_dir(self._directory)
+            self._named = True
+
+    def cut_off(self, size: int) -> None:
+        """Write all that is queued, then drop what is behind byte `size`: nothing can be put in after that."""
+        self.write()
+        self._layer.truncate(self._fd, size)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            self._layer.close(fd)
+
+    @property
+    def _beside(self) -> Path:
+        # With the epoch: a writer that was replaced and does not know it must not touch its successor's file.
+        return self.path.with_name(f"{self.header.first_offset:020d}.{self.header.epoch}.tmp")
+
+    def _create(self) -> None:
+        self._fd = self._layer.create(self._beside)
+        self._written = write_all(self._layer, self._fd, [self._head])
