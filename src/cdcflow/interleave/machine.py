@@ -280,7 +280,7 @@ class Interleave:
         self._tell("window closed", window=window.number, chunks=len(window.reads), held=len(window.held))
         self._close_window()
         for table, read in window.reads.items():
-            self._backlog.count_in(read, self._now_us)
+            self._backlog.count_in(read, self._now_us, held=bool(window.held))
             if self._backlog.is_read(table):
                 self._stop(table, "done")
 
@@ -350,7 +350,7 @@ class Interleave:
             return
         if read.run is None or (chunk.kind == "whole" and len(read.visibilities) != 1):
             raise InvariantViolated(f"chunk {chunk.number} of {table} ({chunk.kind}) came without rows or snapshot")
-        self._backlog.adapt_size(read)
+        self._backlog.adapt_size(read, holding=bool(window.held))
         window.reads[table] = read
         for visibility in read.visibilities:
             self._delivered.seen(visibility)

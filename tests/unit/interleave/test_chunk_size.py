@@ -1,0 +1,75 @@
+"""How large the next chunk is: as large as it may while nobody waits for it, small while somebody does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.interleave.backlog import QUIET_WINDOWS_MIN, Backlog, Limits
+from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, XidSnapshot
+from cdcflow.interleave.progress import Progress
+from cdcflow.model.change import Run, reads
+from cdcflow.model.position import Offset, Position, Token
+from cdcflow.model.table import Column, Table, TableId
+from cdcflow.model.types import ColumnType
+
+ORDERS = Table(TableId("public", "orders"), 16400, (Column("id", 1, ColumnType("bigint", pa.int64())),), ("id",))
+SECONDS_PER_UNIT = 0.001
+
+
+class Reading:
+    """A table of a million units, read window after window at a steady speed."""
+
+    def __init__(self) -> None:
+        limits = Limits(chunk_time_target_s=0.2, chunk_time_busy_s=0.01, chunk_rows_max=1 << 40)
+        self.backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
+        asked = self.backlog.plan(ORDERS.id, Offset(1))
+        assert asked is not None
+        self.backlog.planned(Planned(ORDERS.id, asked.generation, "all", 16, 1_000_000, ORDERS))
+        self.units = 0
+
+    def window(self, *, holding: bool = False, held: bool = False) -> int:
+        """One window; gives the size of the chunk after it."""
+        chunk = self.backlog.chunk(ORDERS.id, Token("1/1/low"))
+        assert isinstance(chunk, Chunk)
+        self.units += chunk.size
+        rows = pa.record_batch([pa.array(np.arange(chunk.size))], schema=ORDERS.row_schema)
+        run: Run = reads(ORDERS, [rows], Position("0"), 0)
+        seconds = chunk.size * SECONDS_PER_UNIT
+        snapshot = XidSnapshot(1, 1, frozenset())
+        read = ChunkRead(chunk, run, ORDERS, (snapshot,), str(self.units), self.units, seconds=seconds)
+        self.backlog.adapt_size(read, holding=holding)
+        self.backlog.count_in(read, 0, held=held or holding)
+        known = self.backlog.get(ORDERS.id)
+        assert known is not None
+        return known.size
+
+
+def test_chunks_grow_to_their_time_while_nobody_waits() -> None:
+    """By twice at most, so that one fast chunk does not ask for a huge one."""
+    reading = Reading()
+    assert [reading.window() for _ in range(6)] == [32, 64, 128, 200, 200, 200]
+
+
+def test_chunk_that_live_transactions_wait_for_makes_the_next_one_short_at_once() -> None:
+    """Live capture has priority: the wait is over after one window, not after several smaller ones."""
+    reading = Reading()
+    while reading.window() < 200:
+        pass
+    assert reading.window(holding=True) == 10
+    assert reading.window(holding=True) == 10
+
+
+def test_chunks_stay_short_until_it_has_been_quiet_for_a_while() -> None:
+    """A table that is written to now and then would else be in the way each time."""
+    reading = Reading()
+    reading.window(holding=True)
+    assert {reading.window() for _ in range(QUIET_WINDOWS_MIN - 1)} == {10}
+    assert reading.window() == 20
+
+
+def test_transactions_that_come_after_the_chunk_was_read_count_too() -> None:
+    """They wait for the high mark as well."""
+    reading = Reading()
+    reading.window(held=True)
+    assert reading.window() == 10
