@@ -111,6 +111,24 @@ class Child:
         assert isinstance(found, dict)
         return found
 
+    def said(self) -> str:
+        """Wait for its end: everything that it said.
+
+        Raises:
+            Failed: it did not end well.
+        """
+        said, complaint = self._process.communicate(timeout=CHILD_SECONDS_MAX)
+        if self._process.returncode != 0:
+            raise Failed(f"{' '.join(self.command)[:300]} ended with {self._process.returncode}: {complaint[-2000:]}")
+        return said
+
+    def peak_rss_bytes(self) -> int:
+        """The most memory that was resident at once up to now."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+        return 0
+
     def ask_to_end(self) -> None:
         self._process.send_signal(signal.SIGTERM)
 

@@ -23,6 +23,7 @@ from bench.results import Line, alone, at_most, compared
 from bench.server import PUBLICATION, SLOT, Server, fresh_log, settings
 from bench.shapes import NARROW, Shape
 from cdcflow.changelog.reader import read_rows
+from cdcflow.model.table import OFFSET, TableId
 
 ROWS = 100_000
 LIMIT = "raw drain, one fdatasync a batch"
@@ -143,7 +144,7 @@ def raw(bench: Bench) -> Outcome:
     bench.server.until_read(reader)
     bench.writer().outcome()
     outcome = reader.outcome()
-    return _timed(bench, outcome, _pairs(bench.arrived))
+    return _timed(bench, outcome, pairs(bench.arrived))
 
 
 def captured(bench: Bench) -> Outcome:
@@ -157,10 +158,8 @@ def captured(bench: Bench) -> Outcome:
         bench.writer().outcome()
         outcome = reader.outcome()
         contents.verify(log, NARROW, contents.source_rows(bench.server, NARROW), bench.rows)
-        ids = np.concatenate([r.column("id").to_numpy() for _, _, r in read_rows(log)])
-    durable = _pairs(bench.arrived)
-    which = np.searchsorted(np.maximum.accumulate(durable[:, 0]), np.arange(1, bench.rows + 1))
-    return _timed(bench, outcome, np.stack([ids, durable[which, 1]], axis=1))
+        arrived = durable_times(log, NARROW, np.vstack([(0, 0), pairs(bench.arrived)]))
+    return _timed(bench, outcome, arrived)
 
 
 def followed(bench: Bench, command: list[str]) -> Outcome:
@@ -169,16 +168,28 @@ def followed(bench: Bench, command: list[str]) -> Outcome:
     reader = Child(command)
     bench.server.until_read(reader)
     bench.writer().outcome()
-    return _timed(bench, reader.outcome(), _pairs(bench.arrived))
+    return _timed(bench, reader.outcome(), pairs(bench.arrived))
 
 
-def _pairs(path: Path) -> Times:
+def durable_times(log: Path, shape: Shape, syncs: Times) -> Times:
+    """Each row's id and the moment at which it was durable, from the syncs of one process: rows of the log, when."""
+    wanted = frozenset({TableId("public", shape.name)})
+    found = [rows.select([OFFSET, "id"]) for _, _, rows in read_rows(log, tables=wanted)]
+    offsets = np.concatenate([r.column(OFFSET).to_numpy() for r in found])
+    ids = np.concatenate([r.column("id").to_numpy() for r in found])
+    which = np.searchsorted(np.maximum.accumulate(syncs[:, 0]), offsets)
+    here = (which < len(syncs)) & (offsets > syncs[0, 0])
+    return np.stack([ids[here], syncs[which[here], 1]], axis=1)
+
+
+def pairs(path: Path) -> Times:
+    """A file of pairs of numbers, one a line."""
     return np.loadtxt(path, dtype=np.int64, ndmin=2)
 
 
 def _timed(bench: Bench, outcome: Outcome, arrived: Times) -> Outcome:
     """The outcome with percentiles of arrival minus commit, in ms, without the run's beginning."""
-    committed = _pairs(bench.committed)
+    committed = pairs(bench.committed)
     committed, arrived = committed[np.argsort(committed[:, 0])], arrived[np.argsort(arrived[:, 0])]
     if not np.array_equal(committed[:, 0], arrived[:, 0]):
         raise Failed(f"{len(committed)} rows were committed, {len(arrived)} arrived, or not the same ones")

@@ -1,5 +1,21 @@
 """What runs in processes of its own: each takes one JSON object as its argument and prints one as its last line.
 
 The clock of each runs from before its first connection. Nothing here imports the rest of the benchmarks: what a child
-imports is in its memory.
+imports is in its memory. For the same reason pandas is hidden: pyarrow loads it wherever it is installed, and where a
+daemon is installed it is not (Spark's extra brings it here).
 """
+
+import sys
+from collections.abc import Sequence
+
+
+class _NoPandas:
+    """Finds nothing, but says so for pandas before anybody else is asked."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: object = None) -> None:
+        if name.partition(".")[0] == "pandas":
+            raise ModuleNotFoundError(f"{name} is hidden from the benchmarks", name=name)
+
+
+sys.meta_path.insert(0, _NoPandas)

@@ -2,11 +2,12 @@
 
 Argument: `dsn`, `statement` (an INSERT of the row $1), `first` and `rows` (ids), `rate` (transactions a second; 0: as
 many as go), `connections`, `seconds` (an end in time; 0: none), `times` (a file for one line `id nanoseconds` a commit,
-the moment at which the commit's answer was here).
+the moment at which the commit's answer was here). SIGTERM ends it in good order.
 """
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 
@@ -27,12 +28,12 @@ class Lane:
             raise SystemExit(result.error_message.decode())
         self.times: list[tuple[int, int]] = []
 
-    def run(self, ids: range, begun: float, rate: float, seconds: float) -> None:
+    def run(self, ids: range, begun: float, rate: float, seconds: float, ended: threading.Event) -> None:
         execute = self._conn.exec_prepared
         first = ids.start
         for i in ids:
             now = time.monotonic()
-            if seconds and now - begun > seconds:
+            if ended.is_set() or (seconds and now - begun > seconds):
                 break
             if rate:
                 early = begun + (i - first) / rate - now
@@ -49,10 +50,12 @@ def main() -> None:
     first, rows, lanes = int(str(asked["first"])), int(str(asked["rows"])), int(str(asked["connections"]))
     rate, seconds = float(str(asked["rate"])), float(str(asked["seconds"]))
     opened = [Lane(str(asked["dsn"]), str(asked["statement"])) for _ in range(lanes)]
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
     clock = Clock()
     begun = time.monotonic()
     threads = [
-        threading.Thread(target=lane.run, args=(range(first + n, first + rows, lanes), begun, rate, seconds))
+        threading.Thread(target=lane.run, args=(range(first + n, first + rows, lanes), begun, rate, seconds, ended))
         for n, lane in enumerate(opened)
     ]
     for thread in threads:

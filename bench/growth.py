@@ -1,0 +1,131 @@
+"""growth: what a longer log and more tables cost a restart, in time and memory. A longer table is in `backfill`.
+
+The log is made as in real life: a capture that seals after every cut, until it has as many segments. Then a new process
+starts on it, and has its first new durable change; the median of five. More tables: as many with a row each, read once;
+then the same restart.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.backfill import forget
+from bench.harness import Budget, Child, Failed, tell
+from bench.latency import insert
+from bench.results import Line, alone, at_most, compared
+from bench.server import Server, fresh_log, settings
+from bench.shapes import NARROW
+from cdcflow.changelog.checking import check
+from cdcflow.changelog.reader import newest_checkpoint
+
+ROWS = 10_000
+"""The most segments; a tenth as many tables."""
+
+STARTS = 5
+SEGMENTS_RATE = 2000.0
+
+
+def run(budget: Budget, transport: str) -> list[Line]:
+    most = budget.rows
+    segments = [max(10, most // 1000), max(20, most // 10), most]
+    tables = [1, max(2, most // 100), max(3, most // 10)]
+    lines = _segments(segments, transport)
+    lines += _tables(tables, transport)
+    return lines
+
+
+def _segments(sizes: list[int], transport: str) -> list[Line]:
+    restarts, memory = {}, {}
+    with tempfile.TemporaryDirectory() as folder, Server(transport) as server:
+        server.execute(NARROW.create)
+        log = Path(folder) / "log"
+        config = settings(server, log)
+        config["log"] = {"path": str(log), "seal": {"bytes_max": 1, "age_max": "1h"}}
+        with _load(server):
+            for size in sizes:
+                tell(f"  growth: {size:,} segments, {transport}")
+                _sealed(Child.of("capture", {"config": config}), log, size)
+                restarts[size], memory[size] = _restarts(server, log)
+                tell(f"    restart {restarts[size]:.0f} ms, {memory[size]:.0f} MB")
+        report = check(log)
+        if not report.is_whole:
+            raise Failed(f"the log does not hold: {report.faults[:3]}")
+        tell(f"    the log is whole: {report.segments:,} segments")
+    return _lines("segments", sizes, restarts, memory)
+
+
+def _sealed(child: Child, log: Path, size: int) -> None:
+    """Let the capture run until the log has as many segments."""
+    folder = log / "segments"
+    while len(list(folder.iterdir()) if folder.exists() else []) < size and child.is_alive:
+        time.sleep(0.1)
+    child.ask_to_end()
+    child.outcome()
+
+
+def _tables(sizes: list[int], transport: str) -> list[Line]:
+    restarts, memory, read = {}, {}, {}
+    for size in sizes:
+        tell(f"  growth: {size:,} tables, {transport}")
+        with tempfile.TemporaryDirectory() as folder, Server(transport) as server:
+            server.execute(NARROW.create)
+            with server.connect(autocommit=False) as connection:
+                for number in range(1, size):
+                    connection.execute(f"CREATE TABLE t{number} (id bigint PRIMARY KEY, note text)")
+                    connection.execute(f"INSERT INTO t{number} VALUES (1, 'one row')")
+                connection.commit()
+            log = Path(folder) / "log"
+            forget(server)
+            with fresh_log(None, log):
+                outcome = Child.of("capture", {"config": settings(server, log), "once": True}).outcome()
+                read[size] = outcome.seconds
+                with _load(server):
+                    restarts[size], memory[size] = _restarts(server, log)
+            tell(f"    first read {read[size]:.1f} s, restart {restarts[size]:.0f} ms, {memory[size]:.0f} MB")
+    lines = _lines("tables", sizes, restarts, memory)
+    lines += [alone("growth", f"{n:,} tables", "s to read a row of each", [read[n]]) for n in sizes]
+    return lines
+
+
+@contextmanager
+def _load(server: Server) -> Iterator[None]:
+    """Single-row transactions all the while."""
+    asked = {"dsn": server.dsn, "statement": insert(NARROW), "connections": 1, "seconds": 0, "rate": SEGMENTS_RATE}
+    first = int(server.value(f"SELECT coalesce(max(id), 0) + 1 FROM {NARROW.name}"))
+    writer = Child.of("writer", {**asked, "first": first, "rows": 1 << 40})
+    try:
+        yield
+    finally:
+        writer.kill()
+
+
+def _restarts(server: Server, log: Path) -> tuple[float, float]:
+    """Median milliseconds from a start to the first new durable change, and the peak of memory in MB up to there."""
+    took, peaks = [], []
+    for _ in range(STARTS):
+        there = newest_checkpoint(log).next_offset - 1
+        child = Child.of("capture", {"config": settings(server, log), "first_above": there})
+        first_ns = child.line()["first_ns"]
+        assert isinstance(first_ns, int)
+        took.append((first_ns - child.begun_ns) / 1e6)
+        peaks.append(child.peak_rss_bytes() / 1e6)
+        child.kill()
+    return statistics.median(took), statistics.median(peaks)
+
+
+def _lines(what: str, sizes: list[int], restarts: dict[int, float], memory: dict[int, float]) -> list[Line]:
+    small = sizes[0]
+    lines = []
+    for size in sizes[1:]:
+        case = f"{size:,} {what}"
+        beside = f"{small:,} {what}"
+        lines += [
+            compared("growth", case, "ms to restart", [restarts[size]], [restarts[small]], beside, at_most(1.2)),
+            compared("growth", case, "peak RSS MB", [memory[size]], [memory[small]], beside, at_most(1.05)),
+        ]
+    return lines
