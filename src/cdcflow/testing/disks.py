@@ -331,6 +331,25 @@ class Unsynced(OsLayer):
         pass
 
 
+class Counting(Unsynced):
+    """The operating system's files without waiting for any disk; counts what a disk would have had to do."""
+
+    def __init__(self) -> None:
+        self.fsyncs = 0
+        self.bytes = 0
+
+    def write(self, fd: int, parts: Sequence[Part]) -> int:
+        done = super().write(fd, parts)
+        self.bytes += done
+        return done
+
+    def fsync(self, fd: int) -> None:
+        self.fsyncs += 1
+
+    def fsync_dir(self, path: Path) -> None:
+        self.fsyncs += 1
+
+
 @dataclass
 class Failing(OsLayer):
     """Raises when told to: `fails` sees each call's name and path, and returns an error or None.
