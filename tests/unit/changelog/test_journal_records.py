@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,14 +22,17 @@ from cdcflow.changelog.journal import (
     Piece,
     Progressed,
     Record,
+    progress_after,
+    progress_change,
     records,
 )
-from cdcflow.changelog.rows import Rows, Shape
+from cdcflow.changelog.rows import Rows, RowsDecoder, RowsEncoder, Shape
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import ChangeBatch
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
+from cdcflow.model.table import BEFORE, OP, UNCHANGED
 from cdcflow.testing.sinks import ORDERS, PRODUCTS, changes, transactions
 
 
@@ -133,6 +137,111 @@ def test_rows_find_their_transactions_past_empty_ones() -> None:
     rows = owners.log_rows(ORDERS, np.array([10, 11, 12]), run.batches[0].rows)
     assert rows.column("_txn").to_pylist() == [2, 2, 4]
     assert rows.schema.equals(ORDERS.log_schema)
+
+
+def test_small_batches_of_one_shape_are_deflated_and_still_come_back() -> None:
+    """One row a transaction is mostly Arrow's description of its columns; what differs must come through whole."""
+    batches = [
+        changes(PRODUCTS, [{"id": 1, "tags": ["a"]}]),
+        changes(PRODUCTS, [{"id": 2, "picture": b"x" * 300}]),
+        changes(PRODUCTS, [{"id": 3, OP: "u", UNCHANGED: ["tags"], BEFORE: {"id": 3}}]),
+        changes(PRODUCTS, [{"id": 4, OP: "d", BEFORE: {"id": 9}}, {"id": 5, OP: "u", BEFORE: {"id": 5}}]),
+        changes(PRODUCTS, [{"id": 6, OP: "c"}, {"id": 7, OP: "d"}]),
+        changes(PRODUCTS, [{"id": 8, "picture": random.Random(1).randbytes(20_000)}]),
+        changes(PRODUCTS, [{"id": 9, OP: "u", UNCHANGED: ["tags"], BEFORE: {"id": 3}}]),
+        changes(PRODUCTS, [{OP: "t"}]),
+        changes(ORDERS, [{"id": 10}]),
+        changes(PRODUCTS, [{"id": 11}, {"id": 12}]),
+    ]
+    head, encoding = encoder()
+    encoding.shape(ORDERS, 1)
+    encoding.shape(PRODUCTS, 1)
+    sizes = []
+    for batch in batches:
+        before = encoding.bytes
+        encoding.rows(batch, 1)
+        sizes.append(encoding.bytes - before)
+    assert sizes[-1] < sizes[0] / 3
+    found = [r for r in written(head, encoding) if isinstance(r, Rows)]
+    assert [r.rows.to_pylist() for r in found] == [b.rows.to_pylist() for b in batches]
+    assert all(r.rows.schema.equals(b.table.change_schema) for r, b in zip(found, batches, strict=True))
+
+
+def test_deflated_rows_that_claim_another_size_are_refused() -> None:
+    """A few crafted bytes must not become gigabytes of memory (hard case L28)."""
+    rows = RowsDecoder()
+    shape = Shape(ORDERS, 1)
+    encoding = RowsEncoder(ORDERS, 0)
+    first, second = (b"".join(encoding.parts(changes(ORDERS, [{"id": i}]), i)) for i in (1, 2))
+    rows.rows(first, [shape])
+    assert rows.rows(second, [shape]).rows.column("id").to_pylist() == [2]
+    size = int.from_bytes(second[20:24], "little")
+    for claimed in (0, size - 1, size + 1, 1 << 31):
+        with pytest.raises((ValueError, pa.ArrowException)):
+            rows.rows(second[:20] + claimed.to_bytes(4, "little") + second[24:], [shape])
+
+
+@pytest.mark.parametrize("count", [1, 2, 300])
+@pytest.mark.parametrize("origins", [False, True])
+def test_headers_come_back_whatever_their_number(count: int, origins: bool) -> None:
+    """Runs of one take a short way through the code, long ones are compressed; all must say the same."""
+    chance = random.Random(count)
+    ends = np.cumsum([chance.randrange(3) for _ in range(count)]) + 1
+    run = replace(
+        transactions([chance.randrange(1 << 32) for _ in range(count)], ends.tolist()),
+        commit_ts=np.array([chance.randrange(-(1 << 50), 1 << 50) for _ in range(count)]),
+        position=pa.array(["", *(f"ü{chance.randrange(10**9)}" for _ in range(count))], pa.string()).slice(1),
+        origin=pa.array([None if i % 2 else f"from {i}" for i in range(count)], pa.string()) if origins else None,
+    )
+    clock = run.commit_ts + np.arange(count)
+    found = Transactions.decode(Transactions.of(run, 7, 3, clock).encode())
+    headers = found.headers
+    assert headers.column("number").to_pylist() == list(range(3, 3 + count))
+    assert headers.column("last_offset").to_pylist() == (ends + 6).tolist()
+    assert headers.column("first_offset").to_pylist() == [7, *(ends[:-1] + 7).tolist()]
+    assert headers.column("xid").to_pylist() == run.xid.tolist()
+    assert headers.column("position").to_pylist() == run.position.to_pylist()
+    assert headers.column("commit_ts").cast(pa.int64()).to_pylist() == run.commit_ts.tolist()
+    assert headers.column("commit_clock").cast(pa.int64()).to_pylist() == clock.tolist()
+    assert headers.column("origin").to_pylist() == (run.origin.to_pylist() if run.origin else [None] * count)
+    assert (found.next_offset, found.next_transaction) == (int(ends[-1]) + 7, 3 + count)
+
+
+TABLES = {"a": {"state": "waiting", "cursor": None}, "b": {"state": "done", "cursor": None}}
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        ({"version": 1, "tables": TABLES}, {}),
+        ({"version": 1, "tables": {**TABLES, "b": 7}}, {"entries": {"tables": {"b": 7}}}),
+        ({"version": 1, "tables": {**TABLES, "c": None}}, {"entries": {"tables": {"c": None}}}),
+        ({"version": 2, "tables": TABLES}, None),
+        ({"version": 1, "tables": {"a": TABLES["a"]}}, None),
+        ({"version": 1}, None),
+        ({}, None),
+    ],
+)
+def test_change_of_the_progress_is_told_in_few_words_or_whole(after: dict[str, Any], said: object) -> None:
+    """With a thousand tables the whole progress at each chunk would be most of the log; a wrong one, a lost chunk."""
+    before = {"version": 1, "tables": TABLES}
+    change = progress_change(before, after)
+    assert change == ({"progress": after} if said is None else said)
+    assert progress_after(before, change) == after
+
+
+def test_cuts_have_the_progress_of_their_time() -> None:
+    """A change of the progress counts from its cut on, and for the cuts before it nothing changes."""
+    first = Checkpoint(cut=1, progress={"tables": {"a": {"rows": 1}}}, source={"slot": "s"})
+    second = replace(first, cut=2)
+    third = replace(first, cut=3, progress={"tables": {"a": {"rows": 2}, "b": {}}})
+    fourth = replace(third, cut=4, source={})
+    fifth = replace(fourth, cut=5, progress={})
+    head, encoding = encoder()
+    for checkpoint in (first, second, third, fourth, fifth):
+        encoding.cut(checkpoint, 0)
+    marks = [r for r in written(head, encoding) if isinstance(r, CutMark)]
+    assert [m.checkpoint for m in marks] == [first, second, third, fourth, fifth]
 
 
 @pytest.mark.parametrize("kind", list(FrameKind))

@@ -15,7 +15,7 @@ from cdcflow.changelog.journal import Attach, CutMark, Record
 from cdcflow.changelog.rows import Rows, Shape
 from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.changelog.sealing import file_name, seal
-from cdcflow.changelog.segment import Segment
+from cdcflow.changelog.segment import Segment, newest_xid
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.position import Checkpoint, Epoch, Offset
@@ -135,3 +135,43 @@ def test_shape_that_comes_back_has_its_old_number() -> None:
     assert again.newest(ORDERS.id) == ORDERS_WIDER
     with pytest.raises(ConfigurationError, match="newer"):
         SchemaHistory.from_json(history.to_json().replace('"version": 1', '"version": 2', 1))
+
+
+@pytest.mark.parametrize(
+    ("known", "ids", "newest"),
+    [
+        (None, [5, 9, 7], 9),
+        (100, [5, 9], 100),
+        (2**32 - 10, [2**32 - 20, 4], 4),
+        (4, [2**32 - 10], 4),
+        (0, [2**31 - 1], 2**31 - 1),
+    ],
+)
+def test_newest_transaction_id_goes_round(known: int | None, ids: list[int], newest: int) -> None:
+    """By it a start decides what it need not read; after four thousand million transactions it is small again."""
+    assert newest_xid(known, np.array(ids, np.uint32)) == newest
+
+
+def test_manifest_bounds_the_transaction_ids_of_the_source() -> None:
+    """An id that may have been delivered is looked for where it can be, and nowhere else."""
+    segment = sealed(runs(300), Targets())
+    assert (segment.xid_min, segment.xid_max, segment.xid_newest) == (0, 299, 299)
+    assert segment.before is None
+    assert replace(segment, previous_offset=1, first_offset=9).before == (1, 8)
+
+
+def test_columns_are_stored_as_their_values_ask_for() -> None:
+    """Repeating texts get a dictionary, numbers steps; bounds only for what readers skip by."""
+    shape = Shape(ORDERS, 1)
+    batch = changes(ORDERS, [{"id": i, "note": ("a", "b")[i % 2]} for i in range(2000)])
+    head = Transactions.of(transactions([1], [2000], batch), 1, 1, np.array([1]))
+    targets = Targets()
+    sealed(
+        [shape, head, Rows(shape, np.arange(1, 2001), batch.rows), CutMark(Checkpoint(None, Offset(2001), 2, 1), 0)],
+        targets,
+    )
+    group = pq.ParquetFile(io.BytesIO(targets["shop.orders.1.parquet"])).metadata.row_group(0)
+    columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    assert "DELTA_BINARY_PACKED" in columns["id"].encodings
+    assert "RLE_DICTIONARY" in columns["note"].encodings
+    assert [name for name, column in columns.items() if column.statistics is not None] == ["_offset", "id"]
