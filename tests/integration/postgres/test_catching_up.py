@@ -240,12 +240,12 @@ def test_huge_transaction_in_a_window_goes_to_a_spool(database: Database, make_c
     database.execute(SCHEMA)
     capture = make_capture(database, tables=CAPTURED, windows=SMALL, spool_bytes_max=100_000)
     capture.prepare()
-    database.execute("INSERT INTO b SELECT i, i FROM generate_series(1, 20000) i")
+    database.execute("INSERT INTO b SELECT i, i FROM generate_series(1, 50000) i")
     token = Token("1/1/low")
     capture.chunks.write_mark(token)
     (run,) = [e.run for e in followed(capture, token) if isinstance(e, Committed)]
     assert isinstance(run, SpooledTransaction)
-    assert run.rows == 20_000
+    assert run.rows == 50_000
 
 
 def test_position_moves_while_only_other_tables_change(database: Database, make_capture: MakeCapture) -> None:

@@ -10,10 +10,10 @@ at most, and what was delivered of it is left out as after any restart (L15). A 
 stream, in the same decoder.
 
 The server reads its log again for each window, from the slot's `restart_lsn` on, which an open transaction holds back
-(and every advance reads it too). What lies before the window is skipped about eleven times as fast as it is decoded,
-so windows pay while that stretch is at most some times as long as they are; then the stream, which reads it once, is
-the better way. Windows end as well when a window is not made durable in time: an open backfill window waits for a mark
-that lies at the log's end.
+(and every advance reads it too). Skipping what lies before the window is only about three times as fast as decoding it,
+so windows pay while that stretch is no longer than they are (docs/decisions/0007); then the stream, which reads it
+once, is the better way. Windows end as well when a window is not made durable in time: an open backfill window waits
+for a mark that lies at the log's end.
 
 `pg_logical_slot_peek_binary_changes` looks at both of its bounds at commits only, so a window holds whole transactions.
 """
@@ -62,7 +62,7 @@ class Windows:
     backlog_min: int = 32 << 20
     bytes_max: int = 256 << 20
     messages_max: int = 2_000_000
-    again_max: int = 1 << 30
+    again_max: int = 256 << 20
     durable_wait_s: float = 5.0
 
 
@@ -75,7 +75,8 @@ class Backlog:
     end: int
 
     def pays(self, windows: Windows) -> bool:
-        return self.end - self.confirmed >= windows.backlog_min and self.confirmed - self.restart <= windows.again_max
+        ahead, again = self.end - self.confirmed, self.confirmed - self.restart
+        return ahead >= windows.backlog_min and again <= min(ahead, windows.again_max)
 
 
 class _State(Enum):
