@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench import parties
 from bench.harness import Budget, Outcome, Party, rounds, tell
-from bench.parties import DEBEZIUM, DECODE, GO, PYTHON, RECVLOGICAL
+from bench.parties import DEBEZIUM, DECODE, GO, PYTHON, RAW, RECVLOGICAL
 from bench.results import Line, alone, at_least, at_most, compared
 from bench.server import Backlog, Server, prepared
 from bench.shapes import NARROW, SIXTY, TEN, WIDE, Shape
@@ -49,6 +49,7 @@ def _case(backlog: Backlog, case: str, budget: Budget, *, with_debezium: bool) -
     taking: dict[str, Party | None] = {
         RECVLOGICAL: parties.recvlogical(backlog),
         US: parties.capture(backlog, "never", parties.verified(backlog)),
+        RAW: None if budget.quick else parties.drain(backlog, "nowhere"),
         GO: parties.go(backlog),
         PYTHON: None if budget.quick else parties.drain(backlog, "python"),
         DEBEZIUM: parties.debezium(backlog) if with_debezium else None,

@@ -181,14 +181,21 @@ def _children_cpu_s() -> float:
 
 def server_cpu_s(postmaster: int) -> float:
     """CPU seconds that a PostgreSQL server has used up to now, in all processes it ever had."""
-    total = _ticks(postmaster, with_ended=True)
-    children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
-    for child in children:
+    living, before = 0, 0
+    for _ in range(100):
+        children, before = _children(postmaster), _ticks(postmaster, with_ended=True)
         try:
-            total += _ticks(int(child), with_ended=False)
+            living = sum(_ticks(child, with_ended=False) for child in children)
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended just now; its time is small change, and in the postmaster's sum the next time
-    return total / _TICKS
+            continue
+        # A process that ended in between would be in neither sum, or in both.
+        if (children, before) == (_children(postmaster), _ticks(postmaster, with_ended=True)):
+            break
+    return (before + living) / _TICKS
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _ticks(pid: int, *, with_ended: bool) -> int:
