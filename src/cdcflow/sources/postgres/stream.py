@@ -42,6 +42,9 @@ BYTES_MAX = 8 << 20
 STATUS_INTERVAL_S = 1.0
 SILENCE_MAX_S = 60.0
 ACTIVE_WAIT_S = 5.0
+STREAMING = {"logical_decoding_work_mem": "16MB"}
+"""The server keeps this much of open transactions before it sends them ahead of their commit (its default: 64 MB). What
+it keeps of a large one is sent after the commit, and its reader waits for that."""
 
 _KEEPALIVE = struct.Struct(">xQqB")
 _STATUS = struct.Struct(">cQQQqB")
@@ -222,7 +225,7 @@ class PostgresStream:
     def _start(self) -> None:
         deadline = time.monotonic() + ACTIVE_WAIT_S
         while True:
-            self._connection = self._connector.replicate()
+            self._connection = self._connector.replicate(**(STREAMING if self._streaming else {}))
             self._pg = self._connection.pgconn
             try:
                 self._ask_for_copy()

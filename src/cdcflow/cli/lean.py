@@ -1,0 +1,36 @@
+"""Keeps out of the daemon's process what it has no use for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname, name=fullname)
+        return None
+
+
+def without_pandas() -> None:
+    """Let pyarrow do without pandas in this process, also where the Spark extra has brought it.
+
+    pyarrow imports it with its first array, if it can: 40 MB of memory and some tenths of a second at every start, for
+    conversions that a daemon never asks for. What pyarrow finds out once, it keeps.
+    """
+    if "pandas" in sys.modules:
+        return
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        import pyarrow as pa
+
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(finder)
