@@ -131,9 +131,9 @@ class Connector:
                 connection.execute("SET transaction_timeout = 0")
         return connection
 
-    def replicate(self, **settings: str) -> Connection:
+    def replicate(self) -> Connection:
         """A connection that speaks the replication protocol. Only simple statements work on it."""
-        return self._connect("stream", settings, {"replication": "database"})
+        return self._connect("stream", {}, {"replication": "database"})
 
     def close(self) -> None:
         """Open no more, and break off what is under way on other threads: their owners get `SourceUnavailable` and

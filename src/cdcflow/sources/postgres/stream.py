@@ -42,10 +42,14 @@ BYTES_MAX = 8 << 20
 STATUS_INTERVAL_S = 1.0
 SILENCE_MAX_S = 60.0
 ACTIVE_WAIT_S = 5.0
-STREAMING = {"logical_decoding_work_mem": "16MB"}
+STREAMED_FROM_KB = 16 << 10
 """The server keeps this much of open transactions before it sends them ahead of their commit (its default: 64 MB). What
 it keeps of a large one is sent after the commit, and its reader waits for that."""
 
+_STREAMED_SOONER = f"""
+SELECT pg_catalog.set_config(name, least(setting::int, {STREAMED_FROM_KB})::text, false)
+FROM pg_catalog.pg_settings WHERE name = 'logical_decoding_work_mem'
+"""  # noqa: S608  a number of ours
 _KEEPALIVE = struct.Struct(">xQqB")
 _STATUS = struct.Struct(">cQQQqB")
 _K = ord("k")
@@ -225,7 +229,7 @@ class PostgresStream:
     def _start(self) -> None:
         deadline = time.monotonic() + ACTIVE_WAIT_S
         while True:
-            self._connection = self._connector.replicate(**(STREAMING if self._streaming else {}))
+            self._connection = self._connector.replicate()
             self._pg = self._connection.pgconn
             try:
                 self._ask_for_copy()
@@ -253,6 +257,8 @@ class PostgresStream:
     def _ask_for_copy(self) -> None:
         row = self._connection.execute("SHOW wal_sender_timeout").fetchone()
         self._silence_max_s = _seconds(row[0] if row else "0") or SILENCE_MAX_S
+        if self._streaming:
+            self._connection.execute(_STREAMED_SOONER.encode())
         self._pg.send_query(self._command().encode())
         while self._pg.flush():
             _wait(self._pg.socket, select.POLLOUT)
