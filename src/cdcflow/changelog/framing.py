@@ -19,7 +19,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from cdcflow.errors import ConfigurationError, InvariantViolated
 
@@ -75,8 +75,7 @@ class Header:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One whole frame. `at` and `end` are its bounds in the file, padding included."""
 
     kind: FrameKind
@@ -189,7 +188,7 @@ def frames(
             payload = file.read(length)
             if len(payload) < length:
                 raise Damaged(at, "torn")
-            if _checksum(magic, kind, number, payload, header.seed) != crc:
+            if _checksum(head, payload, header.seed) != crc:
                 raise Damaged(at, "checksum")
             if pad and len(file.read(pad)) < pad:
                 raise Damaged(at, "torn")
@@ -226,14 +225,14 @@ def _whole_at(file: BinaryIO, header: Header, at: int) -> Frame | None:
     head = file.read(_FRAME.size)
     if len(head) < _FRAME.size:
         return None
-    magic, kind, length, number, crc = _FRAME.unpack(head)
+    _, kind, length, _, crc = _FRAME.unpack(head)
     if length > FRAME_BYTES_MAX or kind not in _KIND_OF:
         return None
     payload = file.read(length)
-    if len(payload) < length or _checksum(magic, kind, number, payload, header.seed) != crc:
+    if len(payload) < length or _checksum(head, payload, header.seed) != crc:
         return None
     return Frame(FrameKind(kind), payload, at, at + _FRAME.size + length + (-length % 8))
 
 
-def _checksum(magic: bytes, kind: int, sequence: int, payload: bytes, seed: int) -> int:
-    return zlib.crc32(payload, zlib.crc32(_FRAME.pack(magic, kind, len(payload), sequence, 0), seed))
+def _checksum(head: bytes, payload: bytes, seed: int) -> int:
+    return zlib.crc32(payload, zlib.crc32(head[: -_CRC.size] + bytes(_CRC.size), seed))

@@ -366,7 +366,8 @@ class Decoder:
     def _cut(self, payload: bytes) -> CutMark:
         durable, offset, transaction, cut, clock, epoch, placed = _CUT.unpack_from(payload)
         position = Position(payload[_CUT.size :].decode()) if placed else None
-        if not all(0 <= n < _NUMBER_MAX for n in (durable, offset, transaction, cut, clock, epoch)):
+        numbers = (durable, offset, transaction, cut, clock, epoch)
+        if min(numbers) < 0 or max(numbers) >= _NUMBER_MAX:
             raise ValueError("not numbers of a checkpoint")
         if placed > 1 or (not placed and len(payload) > _CUT.size):
             raise ValueError("a position that is not there")

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 
 from cdcflow.changelog import spool
 from cdcflow.changelog.extents import Extent, opened_journal
-from cdcflow.changelog.framing import FrameKind
+from cdcflow.changelog.framing import FrameKind, frames
 from cdcflow.changelog.journal import Attach, Record, records
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.rows import Rows
 from cdcflow.changelog.segment import Segment
-from cdcflow.changelog.transactions import Transactions
+from cdcflow.changelog.transactions import source_xids
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import DELETE, KeySet, Kind, Uint64s
 from cdcflow.model.position import Offset
@@ -78,9 +78,13 @@ def partial_keys(
 
 def _ids_in_journals(layout: Layout, journals: Sequence[Extent]) -> npt.NDArray[np.uint32]:
     skip = frozenset(FrameKind) - {FrameKind.TRANSACTIONS}
-    runs = (run for extent in journals for run in _journal(layout, extent, skip))
-    ids = [run.xid for run in runs if isinstance(run, Transactions) and run.kind is Kind.SOURCE]
-    return np.concatenate(ids).astype(np.uint32) if ids else np.empty(0, np.uint32)
+    ids: list[int] = []
+    for extent in journals:
+        with opened_journal(layout, extent.header.first_offset) as (file, header, _):
+            for frame in frames(file, header, end=extent.bytes, skip=skip):
+                if frame.payload:
+                    ids += source_xids(frame.payload)
+    return np.array(ids, np.uint64).astype(np.uint32)
 
 
 def _ids_in_segment(layout: Layout, segment: Segment) -> npt.NDArray[np.uint32]:

@@ -129,6 +129,16 @@ class Transactions:
         return cls(offset, number, _KINDS[kind], ends, xid.view(np.uint64), position, ts, ts + steps[3], origin)
 
 
+def source_xids(payload: bytes) -> list[int]:
+    """The transaction ids of an encoded run, none if it is not the source's."""
+    count, kind, form = _HEAD.unpack_from(payload)[:3]
+    if _KINDS[kind] is not Kind.SOURCE:
+        return []
+    if count == 1 and not form:
+        return [_ONE.unpack_from(payload, _HEAD.size)[1]]
+    return [int(xid) for xid in Transactions.decode(payload).xid]
+
+
 def extent(payload: bytes) -> tuple[int, int, int, int]:
     """First offset, rows, first transaction and transactions of a run, from its head alone."""
     count, _, _, _, number, offset, rows = _HEAD.unpack_from(payload)

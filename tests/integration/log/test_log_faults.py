@@ -21,6 +21,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, Invari
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET, Column
 from cdcflow.model.types import ColumnType
+from cdcflow.sinks import files
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.layer import FileLayer
 from cdcflow.testing.disks import Failing, Unsynced
@@ -365,6 +366,74 @@ def test_seal_is_due_by_bytes_or_by_age_and_only_at_a_cut(tmp_path: Path) -> Non
     assert log.seal_due(200.0)
     log.close()
     assert [s.last_offset for s in list_segments(tmp_path / "log")] == [1, 401]
+
+
+def test_loop_never_waits_for_the_disk(tmp_path: Path) -> None:
+    """Appending, cutting and rolling are the live capture's: a slow disk must not be felt there."""
+    asleep = [False]
+
+    def asked(call: str, path: Path) -> OSError | None:
+        return OSError(errno.EIO, f"{call} {path.name} in the loop's thread") if asleep[0] else None
+
+    disk = Failing(asked)
+    writer = opened(tmp_path / "log", disk)
+    writer.put(orders(1))
+    asleep[0] = True
+    for number in range(2, 40):
+        writer.append(orders(number))
+        writer.cut()
+        assert not log_of(writer).seal_due(0.0)
+        if number % 10 == 0:
+            assert log_of(writer).roll()
+    asleep[0] = False
+    assert offsets(tmp_path / "log") == [1]
+    assert log_of(writer).checkpoint.cut == 1
+    assert writer.log.sync() == writer.checkpoint
+    assert offsets(tmp_path / "log") == list(range(1, 40))
+    assert len(list((tmp_path / "log" / "journal").iterdir())) == 4
+    writer.log.close()
+    assert check(tmp_path / "log", deep=True).faults == ()
+    assert [s.last_offset for s in list_segments(tmp_path / "log")] == [10, 20, 30, 39]
+
+
+def test_who_appends_more_than_is_synced_writes_it_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window of a million rows is one cut: what waits in memory for it must not grow with it."""
+    monkeypatch.setattr(files, "BUFFERED_BYTES_MAX", 2000)
+    writer = opened(tmp_path / "log")
+    for number in range(200):
+        writer.append(orders(number))
+        assert log_of(writer)._journal.encoder.waiting <= 2000 + 1000
+    writer.cut()
+    log_of(writer).roll()
+    for number in range(200):
+        writer.append(orders(number))
+        assert log_of(writer)._journal.encoder.waiting <= 2000 + 1000
+    assert offsets(tmp_path / "log") == list(range(1, 201)), "the rolled journal has its last cut, the new one no name"
+    writer.log.close()
+    assert offsets(tmp_path / "log") == list(range(1, 201))
+
+
+def test_write_that_failed_makes_nothing_durable(tmp_path: Path) -> None:
+    """The frames that were taken from the queue are in no file: no later sync may call their cut safe."""
+    full = [False]
+    disk = Failing(
+        lambda call, _: OSError(errno.ENOSPC, "No space left on device") if full[0] and call == "write" else None
+    )
+    writer = opened(tmp_path / "log", disk)
+    writer.put(orders(1))
+    log = log_of(writer)
+    writer.append(orders(2))
+    writer.cut()
+    full[0] = True
+    with pytest.raises(SinkUnavailable):
+        log._write()
+    full[0] = False
+    for act in (log.sync, log._write, log.seal_pending, log._synced):
+        with pytest.raises(SinkUnavailable):
+            act()
+    assert log.checkpoint.cut == 1
+    log.close()
+    assert ids(tmp_path / "log") == [1]
 
 
 def test_log_without_rows_makes_no_segments(tmp_path: Path) -> None:
