@@ -18,7 +18,7 @@ import pytest
 from cdcflow.changelog.reader import check, list_segments, newest_checkpoint, read_rows, read_transactions, table_shapes
 from cdcflow.config import Seal
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
-from cdcflow.model.position import SourceIdentity
+from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.model.table import OFFSET, Column
 from cdcflow.model.types import ColumnType
 from cdcflow.sinks import files
@@ -394,6 +394,56 @@ def test_loop_never_waits_for_the_disk(tmp_path: Path) -> None:
     writer.log.close()
     assert check(tmp_path / "log", deep=True).faults == ()
     assert [s.last_offset for s in list_segments(tmp_path / "log")] == [10, 20, 30, 39]
+
+
+def test_threads_that_append_sync_and_seal_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon's three threads at once, with journals that roll all the time and a queue that is soon full."""
+    monkeypatch.setattr(files, "BUFFERED_BYTES_MAX", 3000)
+    writer = opened(tmp_path / "log")
+    log = log_of(writer)
+    cuts = {0: log.checkpoint}
+    seen: list[Checkpoint] = []
+    problems: list[BaseException] = []
+    done = threading.Event()
+
+    def again(act: Callable[[], object]) -> None:
+        try:
+            while not done.is_set():
+                act()
+        except BaseException as error:  # noqa: BLE001 - told below, in the test's own thread
+            problems.append(error)
+
+    threads = [
+        threading.Thread(target=again, args=(lambda: seen.append(log.sync()),)),
+        threading.Thread(target=again, args=(log.seal_pending,)),
+    ]
+    for thread in threads:
+        thread.start()
+    for number in range(1, 700):
+        writer.append(orders(number))
+        if number % 100 == 1:
+            writer.append(writer.spooled(7, [([changes(ORDERS, [{"id": -number}])], None)], [], rows=1))
+        cuts[number] = replace(writer.checkpoint, cut=number, epoch=log.epoch)
+        writer.checkpoint = cuts[number]
+        log.cut(cuts[number])
+        if number % 37 == 0:
+            log.roll()
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert all(cuts[found.cut] == found for found in seen)
+    assert [found.cut for found in seen] == sorted(found.cut for found in seen)
+    killed(writer)
+    assert offsets(tmp_path / "log")[: seen[-1].next_offset - 1] == list(range(1, seen[-1].next_offset))
+    again_opened = opened(tmp_path / "log")
+    assert again_opened.checkpoint.cut >= seen[-1].cut
+    again_opened.log.close()
+    report = check(tmp_path / "log", deep=True)
+    assert report.faults == ()
+    assert report.segments > 15
 
 
 def test_who_appends_more_than_is_synced_writes_it_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
