@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from cdcflow.cli import failure, output
-from cdcflow.cli.lean import without_pandas
+from cdcflow.cli.lean import lean
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.cli.progress import BackfillProgress
 from cdcflow.config import Config, load
@@ -78,7 +78,7 @@ def _followed(settings: Config, ordered: Sequence[str], before: Tables) -> Table
 
 
 def _by_ourselves(settings: Config, tables: Sequence[str]) -> Tables:
-    without_pandas()
+    lean()
     from cdcflow import wiring
     from cdcflow.cli import daemon
     from cdcflow.cli.events import event_lines

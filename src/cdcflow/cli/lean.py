@@ -1,4 +1,4 @@
-"""Keeps out of the daemon's process what it has no use for."""
+"""A daemon's process: without what it has no use for, and with memory given back once it is free."""
 
 from __future__ import annotations
 
@@ -18,7 +18,21 @@ class _NoPandas(MetaPathFinder):
         return None
 
 
-def without_pandas() -> None:
+def lean() -> None:
+    """Make this process a lean one. To be called before anything of the capture is imported."""
+    _without_pandas()
+    _giving_memory_back()
+
+
+def _giving_memory_back() -> None:
+    """Arrow's usual allocator keeps what several threads have used in turn: some 80 MB after a large transaction."""
+    import pyarrow as pa
+
+    has_jemalloc = "jemalloc" in pa.supported_memory_backends()
+    pa.set_memory_pool(pa.jemalloc_memory_pool() if has_jemalloc else pa.system_memory_pool())
+
+
+def _without_pandas() -> None:
     """Let pyarrow do without pandas in this process, also where the Spark extra has brought it.
 
     pyarrow imports it with its first array, if it can: 40 MB of memory and some tenths of a second at every start, for

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cdcflow.cli.lean import without_pandas
+from cdcflow.cli.lean import lean
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load
 
@@ -23,7 +23,7 @@ def run(
     ] = False,
 ) -> None:
     """Capture changes until told to stop. SIGTERM or Ctrl-C stops at a cut within 10 seconds; a second one at once."""
-    without_pandas()
+    lean()
     from cdcflow import wiring
     from cdcflow.cli import daemon
     from cdcflow.cli.events import event_lines
