@@ -7,12 +7,21 @@ from __future__ import annotations
 
 import os
 import shutil
+from typing import get_args
 
+import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pgfuzz import case_of, copy_differs, differs
+from pgfuzz import WAYS, Pick, Way, case_of, case_of_value, copy_differs, differs, odd_values, outcome
 
+from cdcflow.config import Special
 from cdcflow.sources.postgres.twins import COMPILED
+from cdcflow.sources.postgres.types import Codec, Policy
+from cdcflow.sources.postgres.types import decode as decode_plain
+from cdcflow.sources.postgres.wire import Cells
+
+PLAIN_AS_TEXT = {790, 1186, 1007}  # money, interval and arrays
 
 EXAMPLES = settings(
     max_examples=int(os.environ.get("CDCFLOW_EXAMPLES", "60")),
@@ -24,6 +33,40 @@ EXAMPLES = settings(
 def test_the_compiled_decoders_were_built_where_there_is_a_compiler() -> None:
     """A build that quietly fails would leave every test of the compiled decoders without anything to test."""
     assert COMPILED is not None or shutil.which("cc") is None
+
+
+@pytest.mark.parametrize("special", get_args(Special))
+@pytest.mark.parametrize("way", WAYS, ids=[f"{n}-type-{way.oid}" for n, way in enumerate(WAYS)])
+def test_both_twins_make_the_same_of_every_odd_value(way: Way, special: Special) -> None:
+    """What is rare in a stream is rare at random too: the last day of a year, the least number, a wrong length."""
+    pick = Pick(1)
+    pick.odd = False
+    for binary, value in ((False, way.text), (True, way.binary)):
+        for odd in odd_values(value):
+            assert value is not None
+            difference = differs(case_of_value(way, Policy(special_values=special), value(pick), odd, binary=binary))
+            assert not difference, (odd, difference)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=[f"{n}-type-{way.oid}" for n, way in enumerate(WAYS)])
+def test_usual_values_are_not_left_to_the_plain_decoders(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain decoders would give the same, so a compiled one that declines all would show nowhere else."""
+    if COMPILED is None:
+        return  # the first test here says whether that may be
+    declined: list[bool] = []
+
+    def asked(codec: Codec, cells: Cells, *, as_binary: bool) -> pa.Array:
+        declined.append(as_binary)
+        return decode_plain(codec, cells, as_binary=as_binary)
+
+    monkeypatch.setattr(COMPILED, "decode_plain", asked)
+    pick = Pick(2)
+    pick.odd = False
+    for binary, value in ((False, way.text), (True, way.binary)):
+        if value is not None and (binary or way.oid not in PLAIN_AS_TEXT):
+            for _ in range(50):
+                outcome(case_of_value(way, Policy(), value(pick), value(pick), binary=binary), COMPILED)
+            assert not declined
 
 
 @given(st.integers(0, 2**60))

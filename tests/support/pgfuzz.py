@@ -46,7 +46,13 @@ from cdcflow.sources.postgres.twins import COMPILED, Compiled
 from cdcflow.sources.postgres.types import AttributeInfo, DescribedTable, Policy, describe_table
 from cdcflow.sources.postgres.wire import joined
 
-Pick = random.Random
+
+class Pick(random.Random):
+    """Where a case's choices come from; `odd`: values that are rare or wrong may be among them."""
+
+    odd = True
+
+
 Value = Callable[[Pick], bytes]
 
 
@@ -69,12 +75,37 @@ def _printed(value: Callable[[Pick], Any]) -> Value:
     return lambda pick: str(value(pick)).encode()
 
 
-def _one_of(*values: bytes) -> Value:
-    return lambda pick: pick.choice(values)
+@dataclass(frozen=True)
+class OneOf:
+    values: tuple[bytes, ...]
+
+    def __call__(self, pick: Pick) -> bytes:
+        return pick.choice(self.values)
 
 
-def _mostly(usual: Value, rare: Value, share: float = 0.01) -> Value:
-    return lambda pick: (rare if pick.random() < share else usual)(pick)
+def _one_of(*values: bytes) -> OneOf:
+    return OneOf(values)
+
+
+@dataclass(frozen=True)
+class Mostly:
+    """Usual values, and in odd cases rare or wrong ones among them."""
+
+    usual: Value
+    rare: Value
+    share: float
+
+    def __call__(self, pick: Pick) -> bytes:
+        return (self.rare if pick.odd and pick.random() < self.share else self.usual)(pick)
+
+
+def _mostly(usual: Value, rare: Value, share: float = 0.01) -> Mostly:
+    return Mostly(usual, rare, share)
+
+
+def odd_values(value: Value | None) -> tuple[bytes, ...]:
+    """The rare and wrong values that are told one by one."""
+    return value.rare.values if isinstance(value, Mostly) and isinstance(value.rare, OneOf) else ()
 
 
 def _text(pick: Pick) -> bytes:
@@ -105,16 +136,15 @@ def _float(pick: Pick) -> float:
     )
 
 
-def _float_text(pick: Pick) -> bytes:
-    if pick.random() < 0.05:
-        return pick.choice(
-            (b"NaN", b"Infinity", b"-Infinity", b"nan", b"1e400", b"1.", b".5", b"+1", b"1e5", b"0x1p3", b"")
-        )
-    return repr(_float(pick)).encode()
+def _single(pick: Pick) -> bytes:
+    """As short as it is exact, as the server prints it."""
+    return str(np.float32(pick.uniform(-1, 1) * 10 ** pick.randrange(-30, 30))).encode()
 
 
-def _single_text(pick: Pick) -> bytes:
-    return repr(float(np.float32(pick.uniform(-1e3, 1e3)))).encode() if pick.random() < 0.5 else _float_text(pick)
+_SPECIAL_FLOATS = _one_of(b"NaN", b"Infinity", b"-Infinity")
+_ODD_FLOATS = _one_of(b"nan", b"1e400", b"1.", b".5", b"+1", b"1e5", b"0x1p3", b"", b"-", b"1e", b"1e+", b"1e+5", b"-0")
+_FLOATS = _mostly(lambda p: _SPECIAL_FLOATS(p) if p.random() < 0.1 else repr(_float(p)).encode(), _ODD_FLOATS)
+_SINGLES = _mostly(lambda p: _SPECIAL_FLOATS(p) if p.random() < 0.1 else _single(p), _ODD_FLOATS)
 
 
 def _nan_bits(pick: Pick) -> bytes:
@@ -169,6 +199,9 @@ _ODD_DATES = _one_of(
     b"0044-03-15 BC",
     b"12026-01-01",
     b"2023-02-29",
+    b"1900-02-29",
+    b"2000-02-29",
+    b"2026-04-31",
     b"2024-02-29",
     b"2026-13-01",
     b"0000-01-01",
@@ -219,7 +252,7 @@ _CLOCK = _mostly(
 
 
 def _interval(pick: Pick) -> bytes:
-    if pick.random() < 0.01:
+    if pick.odd and pick.random() < 0.01:
         return pick.choice(
             (struct.pack(">qii", 2**63 - 1, 2**31 - 1, 2**31 - 1), struct.pack(">qii", 0, -5, 2**31 - 1))
         )
@@ -256,8 +289,8 @@ WAYS = (
     Way(23, _INT4S, _packed(">i", _whole(32))),
     Way(20, _mostly(_printed(_whole(64)), _one_of(b"9" * 19, b"-", b"1_0")), _packed(">q", _whole(64))),
     Way(26, _printed(lambda p: p.randrange(2**32)), _packed(">I", lambda p: p.randrange(2**32))),
-    Way(701, _float_text, _mostly(_packed(">d", _float), _nan_bits, 0.1)),
-    Way(700, _single_text, _FLOAT4S),
+    Way(701, _FLOATS, _mostly(_packed(">d", _float), _nan_bits, 0.1)),
+    Way(700, _SINGLES, _FLOAT4S),
     Way(1700, *_numeric(10, 2), modifier=numeric_modifier(10, 2)),
     Way(1700, *_numeric(18, 7), modifier=numeric_modifier(18, 7)),
     Way(1700, *_numeric(18, 1), modifier=numeric_modifier(18, 1)),
@@ -268,7 +301,7 @@ WAYS = (
     Way(25, _TEXT, _TEXT),
     Way(1043, _TEXT, _TEXT),
     Way(17, _HEX, _TEXT),
-    Way(3802, _TEXT, lambda p: (b"\1" if p.random() < 0.999 else b"\2") + _TEXT(p)),
+    Way(3802, _TEXT, lambda p: (b"\2" if p.odd and p.random() < 0.001 else b"\1") + _TEXT(p)),
     Way(1082, _mostly(_date_text, _ODD_DATES), _DAYS),
     Way(1114, _moment_text(b""), _MICROS),
     Way(1184, _moment_text(b"+00"), _MICROS),
@@ -313,7 +346,7 @@ class Fuzzed:
         ]
 
     def value(self, pick: Pick, way: Way, *, binary: bool) -> bytes:
-        if pick.random() < 0.0005:
+        if pick.odd and pick.random() < 0.002:
             return pick.randbytes(pick.randrange(24))
         return way.binary(pick) if binary and way.binary is not None else way.text(pick)
 
@@ -322,10 +355,11 @@ def _inside(xid: int | None) -> bytes:
     return b"" if xid is None else struct.pack(">I", xid)
 
 
-def fuzzed_table(pick: Pick, oid: int, name: str, *, binary: bool) -> Fuzzed:
+def fuzzed_table(pick: Pick, oid: int, name: str, *, binary: bool, like: Fuzzed | None = None) -> Fuzzed:
+    """A table; `like` another one: another shape of it, with the same key."""
     ways = [pick.choice([w for w in WAYS if w.binary or not binary]) for _ in range(pick.choice((1, 2, 3, 6, 10)))]
-    ways.insert(0, WAYS[2])
-    keys = pick.choice((0, 1, 1, 1, 2))
+    keys = pick.choice((0, 1, 1, 1, 2)) if like is None else len(like.described.table.key)
+    ways[:0] = [WAYS[2], *ways[: keys - 1]] if like is None else like.ways[: max(keys, 1)]
     attributes = [attribute(f"c{n}", w.oid, w.modifier, key=n < keys, element=w.element) for n, w in enumerate(ways)]
     return _described(pick, oid, name, attributes, ways, full=not keys or pick.random() < 0.4)
 
@@ -336,7 +370,7 @@ def _described(
     policy = Policy(special_values=pick.choice(("stop", "null", "null", "clamp", "clamp")))
     identity = Identity.FULL if full else Identity.KEY
     described = describe_table(TableId("public", name), oid, attributes, identity, policy)
-    lacking = pick.random() < 0.02
+    lacking = pick.odd and pick.random() < 0.05
     return Fuzzed(described, ways, [(full or a.in_key) and not lacking for a in attributes])
 
 
@@ -363,7 +397,7 @@ class _Writer:
     ends: list[int] = field(default_factory=list)
 
     def relation(self, oid: int, xid: int | None, told: dict[int, Fuzzed]) -> Fuzzed:
-        if oid not in told or self.pick.random() < 0.01:
+        if oid not in told or self.pick.random() < 0.03:
             told[oid] = self.pick.choice(self.tables[oid - 1])
             self.messages.append(told[oid].relation(xid))
         return told[oid]
@@ -395,7 +429,7 @@ class _Writer:
             keys = sum(c.name in table.described.table.key for c in table.described.table.columns)
             old[:keys] = [new[n] if new[n] is not UNCHANGED else old[n] for n in range(keys)]
         full = table.described.table.identity is Identity.FULL
-        marker = b"O" if full or pick.random() < 0.01 else b"K"
+        marker = b"O" if (full and pick.random() < 0.95) or pick.random() < 0.02 else b"K"
         if marker == b"K":
             old = [c if sent else None for c, sent in zip(old, table.in_identity, strict=True)]
         head = _inside(xid) + struct.pack(">I", table.oid)
@@ -406,7 +440,7 @@ class _Writer:
         elif kind == "D":
             self.messages.append(b"D" + head + before)
         else:
-            self.messages.append(b"U" + head + (before if full or pick.random() < 0.4 else b"") + after)
+            self.messages.append(b"U" + head + (before if pick.random() < (0.9 if full else 0.4) else b"") + after)
 
     def transaction(self, xid: int, rows: int) -> None:
         self.messages.append(begin(xid, self.lsn))
@@ -433,25 +467,36 @@ class _Writer:
         self.told |= told
 
 
+def case_of_value(way: Way, policy: Policy, before: bytes, value: bytes, *, binary: bool) -> Case:
+    """Two rows of one column, the second with this value."""
+    column = attribute("v", way.oid, way.modifier, element=way.element)
+    described = describe_table(TableId("public", "t"), 1, [column], Identity.KEY, policy)
+    table = Fuzzed(described, [way], [False])
+    rows = [b"I" + struct.pack(">I", 1) + b"N" + row([v], binary=binary) for v in (before, value)]
+    messages = [xlog(m) for m in (begin(1, 8), table.relation(None), *rows, commit(64))]
+    return Case(messages, [table], 10, {"binary": binary, "spool_bytes_max": 1 << 30, "skip_until": 0}, joined=True)
+
+
 def case_of(seed: int) -> Case:
     """The case with this number."""
     pick = Pick(seed)
+    pick.odd = pick.random() < 0.3
     binary = pick.random() < 0.5
     tables = []
     for oid in range(1, pick.randrange(2, 5)):
         first = fuzzed_table(pick, oid, f"t{oid}", binary=binary)
         shapes = [first]
-        if pick.random() < 0.2:
-            shapes.append(fuzzed_table(pick, oid, f"t{oid}", binary=binary))
+        if pick.random() < 0.4:
+            shapes.append(fuzzed_table(pick, oid, f"t{oid}", binary=binary, like=first))
         tables.append(shapes)
     writer = _Writer(pick, binary, tables)
     for step in range(pick.randrange(1, 8)):
         if pick.random() < 0.2:
             writer.streamed(100 * step + 10)
         else:
-            writer.transaction(100 * step + 1, pick.choice((0, 1, 1, 2, 5, 20, 300 if pick.random() < 0.3 else 3)))
+            writer.transaction(100 * step + 1, pick.choice((0, 1, 1, 2, 5, 20, 50, 300)))
     messages = [xlog(m) for m in writer.messages]
-    garbled = pick.random() < 0.5
+    garbled = pick.random() < 0.35
     if garbled:
         messages = _garbled(pick, messages)
     return Case(
@@ -460,7 +505,7 @@ def case_of(seed: int) -> Case:
         sizes=pick.choice((1, 2, 3, 7, 20, 10_000, 10_000)),
         options={
             "binary": binary,
-            "spool_bytes_max": pick.choice((60, 3000, 1 << 30, 1 << 30)),
+            "spool_bytes_max": pick.choice((60, 3000, *(1 << 30 for _ in range(4)))),
             "skip_until": pick.choice((0, 0, *writer.ends)),
         },
         joined=pick.random() < 0.5,
@@ -545,6 +590,7 @@ def differs(case: Case) -> str | None:
 def copy_differs(seed: int) -> tuple[int, bool, str | None]:
     """Rows of a COPY: how many, whether they were garbled, and where the twins differ."""
     pick = Pick(seed)
+    pick.odd = pick.random() < 0.3
     table = fuzzed_table(pick, 1, "t1", binary=pick.random() < 0.5)
     rows = []
     for _ in range(pick.choice((0, 1, 2, 9, 40, 300))):
@@ -591,7 +637,7 @@ def _event(event: StreamEvent) -> object:
         return event
     run = event.run
     if isinstance(run, SpooledTransaction):
-        partial = {table: (k.keys.schema.to_string(), k.keys.to_pydict()) for table, k in run.partial.items()}
+        partial = {table: _rows(k.keys.combine_chunks().to_batches()[0]) for table, k in run.partial.items()}
         return (
             *(run.xid, run.position, run.commit_ts, run.rows, run.spool, run.aborted, run.shapes, run.truncated),
             *(partial, run.origin),

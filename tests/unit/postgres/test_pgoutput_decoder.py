@@ -379,6 +379,30 @@ def test_a_row_of_1600_columns_is_decoded_in_bounded_pieces(
     assert batch.rows.column("c1598").null_count == 25
 
 
+def test_a_shape_that_changes_between_two_rows_holds_from_its_place_on(compiled: Compiled | None) -> None:
+    """ALTER COLUMN TYPE between two rows of one transaction; the bytes alone do not tell their shape (P22)."""
+    texts = table("keyed", 1, [attribute("id", 23, key=True), attribute("v", 25), attribute("w", 25)])
+    shapes = iter([KEYED, texts])
+    decoder = PgoutputDecoder(
+        describe=lambda _: next(shapes),
+        open_spool=Spools(),
+        spool_bytes_max=1 << 30,
+        binary=False,
+        skip_until=0,
+        compiled=compiled,
+    )
+    row = insert(1, [b"1", b"v", b"7"])
+    (event,) = decoder.decode(
+        [xlog(m) for m in (begin(1, 8), relation(KEYED), row, relation(texts), row, row, commit(64))]
+    )
+    assert isinstance(event, Committed)
+    assert isinstance(event.run, Run)
+    assert [(b.table, b.index.tolist(), b.rows.column("w").to_pylist()) for b in event.run.batches] == [
+        (KEYED.table, [0], [7]),
+        (texts.table, [1, 2], ["7", "7"]),
+    ]
+
+
 def test_a_closed_decoder_leaves_no_spool_behind(compiled: Compiled | None) -> None:
     """A connection that breaks in the middle of a large transaction must not leave its rows on disk."""
     decoder, spools = decoder_of(compiled=compiled, spool_bytes_max=100)

@@ -15,6 +15,7 @@ from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
 from cdcflow.sources.postgres.connection import Connection, Connector, explained, quoted
 from cdcflow.sources.postgres.patterns import Selection
+from cdcflow.sources.postgres.twins import COMPILED, Compiled
 
 # The first minor of each major in which rows of a running transaction are not lost when its table is added to a
 # publication (P62; release notes of May 2025).
@@ -57,11 +58,11 @@ class _Role:
 
 def findings(connector: Connector, settings: Postgres, selection: Selection) -> list[Finding]:
     """Everything that can be looked at; an answer that cannot be had is a finding too."""
-    found: list[Finding] = []
+    found: list[Finding] = [decoders()]
     try:
         connection = connector.connect("doctor", statement_timeout="60s")
     except CdcflowError as error:
-        return [_of_error("connection", error)]
+        return [*found, _of_error("connection", error)]
     try:
         role = _Role(*_row(connection, _ROLE))
         found += _link(connection, connector)
@@ -80,6 +81,17 @@ def findings(connector: Connector, settings: Postgres, selection: Selection) -> 
     finally:
         connector.discard(connection)
     return found
+
+
+def decoders(compiled: Compiled | None = COMPILED) -> Finding:
+    """Which twin of the decoders runs; the plain one needs about six times as long for a change."""
+    if compiled is not None:
+        return _ok("decoders", "the compiled ones run")
+    return _warning(
+        "decoders",
+        "the plain ones run, which need about six times as long for a change: there was no C compiler at install",
+        "install a C compiler (Debian: apt install gcc python3-dev), then install cdcflow again",
+    )
 
 
 def _ok(subject: str, text: str) -> Finding:

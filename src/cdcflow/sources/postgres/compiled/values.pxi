@@ -587,9 +587,9 @@ cdef inline bint _int_text(Column *column, const uint8_t *data, int64_t a, int64
                 if digit > 9:
                     return False
                 number = number * 10 + digit
-            if number > most or (negative and not number):
+            if number > most + negative or (negative and not number):
                 return False
-            value = -<int64_t>number if negative else <int64_t>number
+            value = <int64_t>(0 - number) if negative else <int64_t>number
         if width == 8:
             (<int64_t *>column.values)[i] = value
         elif width == 4:

@@ -1,0 +1,13 @@
+"""Which twin runs is something an operator must be able to see."""
+
+from __future__ import annotations
+
+from cdcflow.sources.postgres.doctor import decoders
+from cdcflow.sources.postgres.twins import Compiled
+
+
+def test_doctor_says_which_decoders_run_and_how_to_get_the_fast_ones(compiled: Compiled | None) -> None:
+    """An install without a compiler works and is slow, which nobody would connect with a warning of months ago."""
+    found = decoders(compiled)
+    assert (found.level, found.remedy is None) == (("warning", False) if compiled is None else ("ok", True))
+    assert ("compiled" in found.text) == (compiled is not None)
