@@ -58,13 +58,14 @@ class _Role:
 
 def findings(connector: Connector, settings: Postgres, selection: Selection) -> list[Finding]:
     """Everything that can be looked at; an answer that cannot be had is a finding too."""
-    found: list[Finding] = [decoders()]
+    found: list[Finding] = []
     try:
         connection = connector.connect("doctor", statement_timeout="60s")
     except CdcflowError as error:
-        return [*found, _of_error("connection", error)]
+        return [_of_error("connection", error)]
     try:
         role = _Role(*_row(connection, _ROLE))
+        found.append(decoders())
         found += _link(connection, connector)
         found += _server(connection, settings)
         found += _role(role)
