@@ -17,7 +17,7 @@ cp -r "$here"/{pyproject.toml,setup.py,README.md,LICENSE,src} "$work/tree"
 find "$work/tree" -name '*.so' -delete
 PIP_CONSTRAINT=$here/constraints.txt PIP_BUILD_CONSTRAINT=$here/constraints.txt CDCFLOW_SANITIZE=address \
     "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$work/site" "$work/tree"
-nm -D "$work"/site/cdcflow/sources/postgres/compiled/decode.*.so | grep -q __asan || {
+grep -q __asan <(nm -D "$work"/site/cdcflow/sources/postgres/compiled/decode.*.so) || {
     echo "the decoders were not built with AddressSanitizer" >&2
     exit 2
 }

@@ -163,16 +163,8 @@ def _numeric(precision: int, scale: int) -> tuple[Value, Value]:
 
     def as_binary(pick: Pick) -> bytes:
         value = number(pick)
-        digits = str(abs(value)) + "0" * (-scale % 4)
-        digits = digits.rjust(-(-len(digits) // 4) * 4, "0")
-        groups = [int(digits[i : i + 4]) for i in range(0, len(digits), 4)]
-        weight = len(groups) - 1 - -(-scale // 4)
-        while groups and not groups[0]:
-            groups, weight = groups[1:], weight - 1
-        while groups and not groups[-1]:
-            groups = groups[:-1]
-        sign = 0x4000 if value < 0 else 0
-        return struct.pack(f">hhHh{len(groups)}h", len(groups), weight if groups else 0, sign, scale, *groups)
+        groups, weight = _groups(value, scale)
+        return struct.pack(f">hhHh{len(groups)}h", len(groups), weight, 0x4000 if value < 0 else 0, scale, *groups)
 
     odd_text = _one_of(b"NaN", b"Infinity", b"-Infinity", b"1e3", b"", b"-", b"1.2.3", b"00012", b"9" * 90, b"-0.00")
     odd_binary = _one_of(
@@ -187,6 +179,85 @@ def _numeric(precision: int, scale: int) -> tuple[Value, Value]:
         struct.pack(">hhHhhh", 2, 0, 0, 4, 1, 1234),
     )
     return _mostly(as_text, odd_text), _mostly(as_binary, odd_binary)
+
+
+def _any_numeric(pick: Pick) -> tuple[int, int]:
+    """Digits and a scale."""
+    scale = pick.choice((0, 0, 1, 2, 3, 4, 5, 17, 300))
+    return pick.choice((0, 1, -5, 10 ** pick.randrange(60), pick.randrange(-(10**30), 10**30))), scale
+
+
+def _any_numeric_text(pick: Pick) -> bytes:
+    value, scale = _any_numeric(pick)
+    digits = f"{abs(value):0{scale + 1}d}"
+    text = f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
+    return (("-" if value < 0 else "") + text).encode()
+
+
+def _any_numeric_binary(pick: Pick) -> bytes:
+    value, scale = _any_numeric(pick)
+    groups, weight = _groups(value, scale)
+    return struct.pack(f">hhHh{len(groups)}h", len(groups), weight, 0x4000 if value < 0 else 0, scale, *groups)
+
+
+def _groups(value: int, scale: int) -> tuple[list[int], int]:
+    """Groups of four digits around the point, without zero groups at either end, and the first one's weight."""
+    digits = str(abs(value)) + "0" * (-scale % 4)
+    digits = digits.rjust(-(-len(digits) // 4) * 4, "0")
+    groups = [int(digits[i : i + 4]) for i in range(0, len(digits), 4)]
+    weight = len(groups) - 1 - -(-scale // 4)
+    while groups and not groups[0]:
+        groups, weight = groups[1:], weight - 1
+    while groups and not groups[-1]:
+        groups = groups[:-1]
+    return groups, weight if groups else 0
+
+
+_ODD_NUMERICS = _one_of(
+    *(struct.pack(">hhHh", 0, 0, sign, 0) for sign in (0xC000, 0xD000, 0xF000, 0x4000, 0x8000)),
+    struct.pack(">hhHhh", 1, 0, 0, 0, 12345),
+    struct.pack(">hhHhh", 1, 0, 0, 0, -1),
+    struct.pack(">hhHhh", 1, 0, 0, 2, 0),
+    struct.pack(">hhHhhh", 2, 1, 0, 0, 0, 7),
+    struct.pack(">hhHhh", 1, -2, 0, 3, 0),
+    struct.pack(">hhHhh", 1, -1, 0, 0, 0),
+    struct.pack(">hhHhh", 1, -1, 0, 0, 1234),
+    struct.pack(">hhHhh", 1, -3, 0, 14, 1234),
+    struct.pack(">hhHhh", 1, 300, 0x4000, 16383, 1),
+    struct.pack(">hhHhh", 1, 0, 0, -1, 1),
+    struct.pack(">hhHhh", 1, 0, 0, 0x4000, 1),
+    struct.pack(">hhHh", 0, 5, 0, 2),
+    struct.pack(">hhHh", 0, 0, 0, 3),
+    struct.pack(">hhHh", 3, 0, 0, 0),
+    b"\0\0",
+    b"",
+)
+
+
+def _array_binary(pick: Pick) -> bytes:
+    count = pick.choice((0, 1, 2, 5, 40))
+    if not count:
+        return struct.pack(">iii", 0, 0, 23)
+    element, null = struct.Struct(">ii"), b"\xff\xff\xff\xff"
+    cells = (null if pick.random() < 0.2 else element.pack(4, pick.randrange(-9, 9)) for _ in range(count))
+    return struct.pack(">iiiii", 1, 1, 23, count, 1) + b"".join(cells)
+
+
+_ODD_ARRAYS = _one_of(
+    struct.pack(">iiiiiiiii", 2, 0, 23, 1, 1, 1, 1, 4, 5),
+    struct.pack(">iiiiiii", 1, 0, 23, 1, 0, 4, 5),
+    struct.pack(">iiiii", 1, 0, 23, 0, 1),
+    struct.pack(">iiiii", 1, 0, 23, 2**31 - 1, 1),
+    struct.pack(">iiiii", 1, 0, 23, -1, 1),
+    struct.pack(">iiiiiii", 1, 0, 23, 1, 1, 4, 5) + b"x",
+    struct.pack(">iiiiii", 1, 0, 23, 1, 1, 4),
+    struct.pack(">iiiiiii", 1, 0, 23, 1, 1, -2, 5),
+    struct.pack(">iiiiiii", 1, 0, 23, 1, 1, 2**31 - 1, 5),
+    struct.pack(">iiiii", 7, 0, 23, 1, 1),
+    struct.pack(">iiii", 0, 0, 23, 0),
+    struct.pack(">ii", 0, 0),
+    b"",
+)
 
 
 def _date_text(pick: Pick) -> bytes:
@@ -297,6 +368,7 @@ WAYS = (
     Way(1700, *_numeric(5, 5), modifier=numeric_modifier(5, 5)),
     Way(1700, *_numeric(38, 9), modifier=numeric_modifier(38, 9)),
     Way(1700, *_numeric(76, 38), modifier=numeric_modifier(76, 38)),
+    Way(1700, _any_numeric_text, _mostly(_any_numeric_binary, _ODD_NUMERICS)),
     Way(790, _one_of(b"$1,234.50", b"-$0.01", b"$0.00"), _packed(">q", _whole(64))),
     Way(25, _TEXT, _TEXT),
     Way(1043, _TEXT, _TEXT),
@@ -311,7 +383,7 @@ WAYS = (
     Way(2950, _TEXT, lambda p: p.randbytes(16)),
     Way(1562, _TEXT, _bits),
     Way(869, _TEXT, None),
-    Way(1007, _ARRAYS, None, element=23),
+    Way(1007, _ARRAYS, _mostly(_array_binary, _ODD_ARRAYS), element=23),
 )
 
 

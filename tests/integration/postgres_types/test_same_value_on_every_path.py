@@ -136,9 +136,16 @@ KINDS = {
         "numeric(3,5)", pa.decimal128(5, 5), ("0.00999", "-0.00001", "0"), oracle=Decimal, since=150000
     ),
     "numeric_huge": Kind(
-        "numeric(200,100)", pa.string(), ("9" * 100 + "." + "9" * 100, "-0." + "0" * 99 + "1", "'NaN'"), binary=False
+        "numeric(200,100)", pa.string(), ("9" * 100 + "." + "9" * 100, "-0." + "0" * 99 + "1", "'NaN'")
     ),
-    "numeric": Kind("numeric", pa.string(), ("1.50", "1.500", "-0.000000000001", "'NaN'", "1e100", "0"), binary=False),
+    "numeric": Kind(
+        "numeric",
+        pa.string(),
+        (
+            *("1.50", "1.500", "-0.000000000001", "'NaN'", "1e100", "0", "'Infinity'", "'-Infinity'", "0.000", "-7"),
+            *("10000", "99990000.0001", "-12345678901234567890.5", "1e-300", "0.00012340", "100000000", "9999"),
+        ),
+    ),
     "text": Kind(
         "text", pa.string(), ("''", "' '", "'NULL'", "E'a\\tb\\nc\\\\'", "'Zoë 🐘'", "U&'\\FFFD'", _WIDE_TEXT)
     ),
@@ -310,7 +317,6 @@ KINDS = {
         ("'{}'", "'{1,NULL,-3}'", "'{NULL}'"),
         word=UNNESTED,
         oracle=lambda w: [None if e is None else int(e) for e in _list(w)],
-        binary=False,
     ),
     "text_array": Kind(
         "text[]",
@@ -324,7 +330,6 @@ KINDS = {
         ),
         word=UNNESTED,
         oracle=_list,
-        binary=False,
     ),
     "bytea_array": Kind(
         "bytea[]",
@@ -332,7 +337,6 @@ KINDS = {
         ("ARRAY['\\x00ff'::bytea, ''::bytea, NULL]",),
         word=UNNESTED,
         oracle=lambda w: [None if e is None else bytes.fromhex(e[2:]) for e in _list(w)],
-        binary=False,
     ),
     "numeric_array": Kind(
         "numeric(6,2)[]",
@@ -340,7 +344,6 @@ KINDS = {
         ("'{1.5,-0.01,NULL}'",),
         word=UNNESTED,
         oracle=lambda w: [None if e is None else Decimal(e) for e in _list(w)],
-        binary=False,
     ),
     "date_array": Kind(
         "date[]",
@@ -348,7 +351,6 @@ KINDS = {
         ("'{2024-02-29,NULL,1970-01-02}'",),
         word=UNNESTED,
         oracle=lambda w: [None if e is None else dt.date.fromisoformat(e) for e in _list(w)],
-        binary=False,
     ),
     "box_array": Kind(
         "box[]",
@@ -364,7 +366,6 @@ KINDS = {
         ("ARRAY['red', 'a \"b\"']::colour[]",),
         word=UNNESTED,
         oracle=_list,
-        binary=False,
         setup="CREATE TYPE colour AS ENUM ('red', 'a \"b\"')",
     ),
     "domain_array": Kind(
@@ -373,7 +374,6 @@ KINDS = {
         ("'{ab,NULL}'",),
         word=UNNESTED,
         oracle=_list,
-        binary=False,
         setup="CREATE DOMAIN code AS varchar(3)",
     ),
     "composite_array": Kind(

@@ -36,10 +36,10 @@ CASES: tuple[tuple[str, str, object, bool, int], ...] = (
     ("numeric(40,0)", "NaN", "9" * 40, True, 0),
     ("interval", "infinity", END, True, 170000),
     ("interval", "-infinity", START, True, 170000),
-    ("int4[]", "{{1,2},{3,4}}", None, False, 0),
-    ("int4[]", "[0:1]={1,2}", None, False, 0),
-    ("text[]", '{{"a,{b","\\"]"}}', None, False, 0),
-    ("date[]", "{infinity,2024-01-01}", [BIG, 19723], False, 0),
+    ("int4[]", "{{1,2},{3,4}}", None, True, 0),
+    ("int4[]", "[0:1]={1,2}", None, True, 0),
+    ("text[]", '{{"a,{b","\\"]"}}', None, True, 0),
+    ("date[]", "{infinity,2024-01-01}", [BIG, 19723], True, 0),
 )
 
 

@@ -70,6 +70,12 @@ def _decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
 
 
 _EXACT = Context(prec=200)
+
+
+def _exactly(digits: int, scale: int) -> Decimal:
+    return Decimal(digits).scaleb(-scale, context=_EXACT)
+
+
 _DAY0 = dt.date(2000, 1, 1)
 _MOMENT0 = dt.datetime(2000, 1, 1)
 
@@ -124,6 +130,13 @@ def _element(value: str | None) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' if special else value
 
 
+def _array_binary(oid: int, values: list[bytes | None]) -> bytes:
+    if not values:
+        return struct.pack(">iii", 0, 0, oid)
+    out = struct.pack(">iiiii", 1, None in values, oid, len(values), 1)
+    return out + b"".join(struct.pack(">i", -1) if v is None else struct.pack(">i", len(v)) + v for v in values)
+
+
 def _array(values: list[str | None]) -> str:
     return "{" + ",".join(map(_element, values)) + "}"
 
@@ -154,6 +167,13 @@ WAYS = {
         "{:f}".format,
         _numeric_binary,
         modifier=numeric_modifier(3, -2),
+    ),
+    "numeric": Way(
+        1700,
+        st.tuples(st.integers(-(10**40), 10**40), st.integers(0, 30)).map(lambda v: _exactly(*v)),
+        "{:f}".format,
+        _numeric_binary,
+        "{:f}".format,
     ),
     "money": Way(
         790,
@@ -192,15 +212,29 @@ WAYS = {
         lambda v: struct.pack(">qii", v[2], v[1], v[0]),
         lambda v: {"months": v[0], "days": v[1], "microseconds": v[2]},
     ),
+    "numeric_array": Way(
+        1231,
+        st.lists(st.none() | _decimals(30, 4), max_size=60),
+        lambda v: _array([None if e is None else f"{e:f}" for e in v]),
+        lambda v: _array_binary(1700, [None if e is None else _numeric_binary(e) for e in v]),
+        lambda v: [None if e is None else f"{e:f}" for e in v],
+        element=1700,
+    ),
     "uuid": Way(2950, st.uuids(), str, lambda v: v.bytes, str),
     "varbit": Way(1562, st.text("01", max_size=20), str, _bits),
     "inet": Way(869, TEXT, str, None),
-    "text_array": Way(1009, st.lists(st.none() | ELEMENT, max_size=5), _array, None, element=25),
+    "text_array": Way(
+        1009,
+        st.lists(st.none() | ELEMENT, max_size=5),
+        _array,
+        lambda v: _array_binary(25, [None if e is None else e.encode() for e in v]),
+        element=25,
+    ),
     "int4_array": Way(
         1007,
         st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), max_size=5),
         lambda v: _array([None if e is None else str(e) for e in v]),
-        None,
+        lambda v: _array_binary(23, [None if e is None else struct.pack(">i", e) for e in v]),
         element=23,
     ),
 }

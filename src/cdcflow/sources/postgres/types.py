@@ -104,6 +104,7 @@ class _Plan:
 
 
 _TEXT = _Plan(pa.string(), text.text, None)
+_NUMERIC_TEXT = _Plan(pa.string(), text.text, binary.numeric)
 _TEXT_BOTH = _Plan(pa.string(), text.text, text.text)
 
 _PLANS: Mapping[int, _Plan] = {
@@ -229,7 +230,8 @@ def _list(attribute: AttributeInfo, special: str, numeric: str) -> _Plan:
     element = _scalar(attribute.element_oid, attribute.element_modifier, attribute.element_kind, special, numeric)
     arrow = pa.list_(pa.field("element", element.arrow))
     delimiter = ";" if attribute.element_oid == _BOX else ","
-    return _Plan(arrow, partial(text.array, element.text, arrow, delimiter), None, lossy=True)
+    in_binary = partial(binary.array, element.binary, arrow) if element.binary is not None else None
+    return _Plan(arrow, partial(text.array, element.text, arrow, delimiter), in_binary, lossy=True)
 
 
 def _scalar(oid: int, modifier: int, kind: str, special: str, numeric: str) -> _Plan:
@@ -245,13 +247,13 @@ def _numeric(modifier: int, unconstrained: str) -> _Plan:
     if modifier < 0:
         chosen = _DECIMAL.fullmatch(unconstrained)
         if chosen is None:
-            return _TEXT
+            return _NUMERIC_TEXT
         arrow = _decimal(int(chosen[1]), int(chosen[2]))
-        return _TEXT if arrow is None else _Plan(arrow, partial(text.decimal, arrow), None, lossy=True)
+        return _NUMERIC_TEXT if arrow is None else _Plan(arrow, partial(text.decimal, arrow), None, lossy=True)
     precision, scale = (modifier - 4) >> 16 & 0xFFFF, (((modifier - 4) & 0x7FF) ^ 1024) - 1024
     arrow = _decimal(precision - min(scale, 0) if scale <= precision else scale, max(scale, 0))
     if arrow is None:
-        return _TEXT
+        return _NUMERIC_TEXT
     return _Plan(arrow, partial(text.decimal, arrow), partial(binary.decimal, arrow), lossy=True)
 
 

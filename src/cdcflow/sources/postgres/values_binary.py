@@ -6,6 +6,8 @@ length than its type has is garbled; nothing is read beyond the value.
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -18,6 +20,7 @@ from cdcflow.sources.postgres.values import (
     MONEY,
     TIMESTAMP,
     TIMESTAMPTZ,
+    Decoder,
     Unholdable,
     Where,
     decimal_ends,
@@ -32,6 +35,7 @@ from cdcflow.sources.postgres.wire import (
     EPOCH_DAYS,
     EPOCH_US,
     Bools,
+    Buffer,
     Bytes,
     Cells,
     binary_array,
@@ -39,10 +43,15 @@ from cdcflow.sources.postgres.wire import (
     fixed_text,
     garbled,
     gathered,
+    new_bytes,
+    pieces,
 )
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _ZERO = ord("0")
+_LENGTH = struct.Struct(">i")
+_WALKED_ALONE = 32  # arrays; with fewer, a step of numpy for each element costs more than the elements one by one
+_SPECIAL_WORDS = {0xC000: b"NaN", 0xD000: b"Infinity", 0xF000: b"-Infinity"}
 _SIGNS = {0x4000: "negative", 0xC000: "NaN", 0xD000: "infinity", 0xF000: "-infinity"}
 
 
@@ -225,6 +234,124 @@ def decimal(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: W
         Unholdable(present & (sign == 0xF000), "-infinity", least),
     ]
     return held(plain, found, where)
+
+
+def numeric(cells: Cells, where: Where) -> pa.Array:
+    """A numeric without precision as the server prints it: every digit, and as many after the point as it says.
+
+    Where each byte of the text comes from is worked out for a piece of the values at a time.
+    """
+    buffer, present = cells.buffer, cells.present
+    groups, weight = buffer.int16(cells.start), buffer.int16(cells.start + 2)
+    sign, scale = buffer.int16(cells.start + 4) & 0xFFFF, buffer.int16(cells.start + 6)
+    if not ((groups >= 0) & (cells.size == 8 + 2 * groups) | ~present).all():
+        raise garbled(f"a value of {where} has a wrong length")
+    first = np.where(present & (groups > 0), buffer.int16(cells.start + 8), 1)
+    known = (sign == 0) | np.isin(sign, list(_SIGNS))
+    if not (known & (scale >= 0) & (first > 0) | ~present).all():
+        raise unreadable(where, "a numeric")
+    special = present & (sign >= 0xC000)
+    plain = present & ~special
+    zero = groups == 0
+    negative = plain & (sign == 0x4000)
+    # Digits before the point: four a group, less the zeros that begin the first one; at least one.
+    whole = 4 * (weight + 1) - (first < 1000) - (first < 100) - (first < 10)
+    whole = np.where(zero | (weight < 0), 1, whole)
+    size = np.where(plain, negative + whole + np.where(scale > 0, 1 + scale, 0), 0)
+    for code, word in _SPECIAL_WORDS.items():
+        size[special & (sign == code)] = len(word)
+    offsets = np.zeros(len(cells) + 1, np.int64)
+    np.cumsum(size, out=offsets[1:])
+    out = new_bytes(int(offsets[-1]))
+    for a, b in pieces(offsets):
+        row = np.repeat(np.arange(a, b), size[a:b])
+        place = np.arange(offsets[a], offsets[b]) - offsets[row] - negative[row]
+        power = whole[row] - 1 - place
+        power += power < 0  # the point stands where the power would be -1
+        at = weight[row] - (power >> 2)
+        there = (at >= 0) & (at < np.where(plain, groups, 0)[row])
+        group = np.where(there, buffer.int16(np.where(there, cells.start[row] + 8 + 2 * at, 0)), 0)
+        if ((group < 0) | (group > 9999)).any():
+            raise unreadable(where, "a numeric")
+        digits = (group // 10 ** (power & 3) % 10 + _ZERO).astype(np.uint8)
+        digits[place < 0] = ord("-")
+        digits[place == whole[row]] = ord(".")
+        out[offsets[a] : offsets[b]] = digits
+    for code, word in _SPECIAL_WORDS.items():
+        rows = np.flatnonzero(special & (sign == code))
+        out[offsets[rows][:, None] + np.arange(len(word))] = np.frombuffer(word, np.uint8)
+    return binary_array(out, offsets, cells.valid).cast(pa.string())
+
+
+def array(element: Decoder, arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
+    """One-dimensional arrays as lists: dimensions, whether there are NULLs, the type, then each dimension's length
+    and lower bound, then the elements, each with its length (-1: NULL).
+
+    An array of more dimensions, or one that does not begin at 1, is a value that a list cannot hold.
+    """
+    buffer, present = cells.buffer, cells.present
+    dimensions = np.where(present, buffer.int32(cells.start), 0)
+    if not ((dimensions >= 0) & (dimensions <= 6) & (cells.size >= 12 + 8 * dimensions) | ~present).all():
+        raise garbled(f"a value of {where} has a wrong length")
+    full = present & (dimensions > 0)
+    lower = np.where(full, buffer.int32(np.where(full, cells.start + 16, 0)), 1)
+    shaped = present & ((dimensions > 1) | (lower != 1))
+    held_here = full & ~shaped
+    count = np.where(held_here, buffer.int32(np.where(held_here, cells.start + 12, 0)), 0)
+    if ((count < 0) | (4 * count > np.maximum(cells.size - 20, 0))).any():
+        raise garbled(f"a value of {where} has a wrong length")
+    start, size = _elements(buffer, cells, count, where)
+    if not (cells.size == 12)[present & (dimensions == 0)].all():
+        raise garbled(f"a value of {where} has a wrong length")
+    null = size < 0
+    items = element(Cells(buffer, start, np.where(null, 0, size), ~null if null.any() else None), where)
+    offsets = np.zeros(len(cells) + 1, np.int64)
+    np.cumsum(count, out=offsets[1:])
+    valid = present & ~shaped
+    lists = pa.ListArray.from_arrays(
+        pa.array(offsets.astype(np.int32)), items, type=arrow, mask=None if valid.all() else pa.array(~valid)
+    )
+    found = [Unholdable(shaped, "an array of several dimensions or with a lower bound other than 1", None)]
+    return held(lists, found, where)
+
+
+def _elements(buffer: Buffer, cells: Cells, count: Int64s, where: Where) -> tuple[Int64s, Int64s]:
+    """Where the elements of all arrays lie, one array after another; a size of -1 is NULL.
+
+    The first elements of all arrays are found at once, then the second ones, and so on. Where only few arrays have
+    more, those are walked through one by one.
+    """
+    begin = np.cumsum(count) - count
+    start, size = np.zeros(int(count.sum()), np.int64), np.zeros(int(count.sum()), np.int64)
+    at, end = cells.start + 20, cells.start + cells.size
+    wrong = garbled(f"a value of {where} has a wrong length")
+    rows, number = np.flatnonzero(count > 0), 0
+    while len(rows) > _WALKED_ALONE:
+        length = buffer.int32(at[rows])
+        place = begin[rows] + number
+        start[place], size[place] = at[rows] + 4, length
+        at[rows] += 4 + np.maximum(length, 0)
+        if (length < -1).any() or (at[rows] > end[rows]).any():
+            raise wrong
+        number += 1
+        # What is left of each must hold at least the lengths of its other elements.
+        if (at[rows] + 4 * (count[rows] - number) > end[rows]).any():
+            raise wrong
+        rows = rows[count[rows] > number]
+    for row in rows.tolist():
+        next_at, stop, first = int(at[row]), int(end[row]), int(begin[row])
+        for nth in range(number, int(count[row])):
+            if next_at + 4 > stop:
+                raise wrong
+            (found,) = _LENGTH.unpack_from(buffer.raw, next_at)
+            if found < -1 or next_at + 4 + max(found, 0) > stop:
+                raise wrong
+            start[first + nth], size[first + nth] = next_at + 4, found
+            next_at += 4 + max(found, 0)
+        at[row] = next_at
+    if (at != end)[count > 0].any():
+        raise wrong
+    return start, size
 
 
 def _accumulated(

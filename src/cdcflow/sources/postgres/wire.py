@@ -8,7 +8,7 @@ with `SourceUnavailable`, never with a read beyond the buffer (hard case O10).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -217,24 +217,37 @@ class Cells:
 
 
 def gathered(source: Bytes, start: Int64s, size: Int64s) -> tuple[Bytes, Int64s]:
-    """The bytes of all values one after another, and their offsets (one more than values).
-
-    Where a byte comes from takes 16 times its size, so it is worked out for a piece of the values at a time.
-    """
+    """The bytes of all values one after another, and their offsets (one more than values)."""
     offsets = np.zeros(len(size) + 1, np.int64)
     np.cumsum(size, out=offsets[1:])
     out = np.empty(int(offsets[-1]), np.uint8)
-    first = 0
-    while first < len(size):
-        last = max(int(np.searchsorted(offsets, offsets[first] + _GATHERED_AT_ONCE, side="right")) - 1, first + 1)
+    for first, last in pieces(offsets):
         a, b = int(offsets[first]), int(offsets[last])
         if last == first + 1:
             out[a:b] = source[int(start[first]) : int(start[first]) + b - a]
         else:
             shift = start[first:last] - offsets[first:last]
             out[a:b] = source[np.repeat(shift, size[first:last]) + np.arange(a, b)]
-        first = last
     return out, offsets
+
+
+def pieces(offsets: Int64s) -> Iterator[tuple[int, int]]:
+    """Stretches of values that together have about a MiB; one that is larger alone stands alone.
+
+    Where each byte comes from takes many times its size, so it is worked out for a stretch of the values at a time.
+    """
+    first, count = 0, len(offsets) - 1
+    while first < count:
+        last = max(int(np.searchsorted(offsets, offsets[first] + _GATHERED_AT_ONCE, side="right")) - 1, first + 1)
+        yield first, last
+        first = last
+
+
+def new_bytes(size: int) -> Bytes:
+    """Room for the bytes of one column."""
+    if size > _OFFSETS_MAX:
+        raise _too_many_bytes()
+    return np.empty(size, np.uint8)
 
 
 def binary_array(data: Bytes, offsets: Int64s, valid: Bools | None) -> pa.Array:

@@ -50,6 +50,7 @@ cdef dict _KINDS = {
     "binary.timestamp": (TIMESTAMP, 8),
     "binary.interval_parts": (INTERVAL, 16),
     "binary.decimal": (DECIMAL, 0),
+    "binary.numeric": (NUMERIC, 0),
     "binary.uuid": (UUID, 0),
     "binary.time": (TIME, 0),
     "binary.bits": (BITS, 0),
@@ -720,7 +721,7 @@ cdef int _fill(
     cdef int i
     cdef int64_t a = 0, b
     for i in range(number):
-        if not prepared(columns + i, count, nulls[i][0] & (SEEN_NULL | SEEN_UNCHANGED), arena):
+        if not prepared(columns + i, data, count, nulls[i][0] & (SEEN_NULL | SEEN_UNCHANGED), arena):
             return -1
     while a < count:
         b = a + _BLOCK if a + _BLOCK < count else count

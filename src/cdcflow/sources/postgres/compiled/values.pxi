@@ -109,7 +109,7 @@ cdef enum:
 
 cdef enum Code:
     NONE = 0  # the plain decoder's
-    BOOL, INT2, INT4, INT8, OID, FLOAT4, FLOAT8, MONEY, DATE, TIMESTAMP, INTERVAL, DECIMAL, UUID, TIME, TIMETZ, BITS
+    BOOL, INT2, INT4, INT8, OID, FLOAT4, FLOAT8, MONEY, DATE, TIMESTAMP, INTERVAL, DECIMAL, UUID, TIME, TIMETZ, BITS, NUMERIC
     STRING, BYTES, JSONB
     BOOL_TEXT, INT_TEXT, FLOAT_TEXT, DECIMAL_TEXT, DATE_TEXT, TIMESTAMP_TEXT, BYTES_TEXT
 
@@ -138,7 +138,9 @@ cdef struct Column:
     bint declined
 
 
-cdef inline bint prepared(Column *column, int64_t count, bint nulls, Block **arena) noexcept nogil:
+cdef inline bint prepared(
+    Column *column, const uint8_t *data, int64_t count, bint nulls, Block **arena
+) noexcept nogil:
     """Room for `count` values; False: no memory. Bytes of more than 2 GiB are declined."""
     cdef int64_t i, total = 0
     cdef int code = column.kind.code
@@ -168,6 +170,9 @@ cdef inline bint prepared(Column *column, int64_t count, bint nulls, Block **are
         total = count * 15
     elif code == TIMETZ:
         total = count * 24
+    elif code == NUMERIC:
+        for i in range(count):
+            total += _numeric_size(data, column.cells[i])
     else:
         for i in range(count):
             if column.cells[i].size > 0:
@@ -228,6 +233,8 @@ cdef inline bint converted(Column *column, const uint8_t *data, int64_t a, int64
         return _bytes_text(column, data, a, b)
     if code == UUID or code == BITS:
         return _digits(column, data, a, b, code)
+    if code == NUMERIC:
+        return _numeric(column, data, a, b)
     if code == TIME or code == TIMETZ:
         return _time(column, data, a, b)
     if code == INTERVAL:
@@ -555,6 +562,87 @@ cdef inline bint _decimal(Column *column, const uint8_t *data, int64_t a, int64_
         if sign:
             negate(limbs)
         memcpy(column.values + i * width, limbs, width)
+    return True
+
+
+cdef inline int64_t _numeric_size(const uint8_t *data, Cell cell) noexcept nogil:
+    """At least as many bytes as the text of a numeric has."""
+    cdef int weight
+    if cell.size < 8:
+        return 0
+    weight = <int16_t>be16(data + cell.start + 2)
+    return 4 * (weight + 1 if weight >= 0 else 1) + (be16(data + cell.start + 6) & 0x3FFF) + 2
+
+
+cdef inline bint _numeric(Column *column, const uint8_t *data, int64_t a, int64_t b) noexcept nogil:
+    """A numeric as the server prints it: groups of four digits, and as many digits after the point as it says."""
+    cdef int64_t i
+    cdef int groups, weight, sign, scale, at, digits, left
+    cdef uint8_t *out = column.values + column.offsets[a]
+    cdef const uint8_t *place
+    cdef Cell cell
+    for i in range(a, b):
+        cell = column.cells[i]
+        if cell.size >= 0:
+            if cell.size < 8:
+                return False
+            place = data + cell.start
+            groups, weight, sign = <int16_t>be16(place), <int16_t>be16(place + 2), be16(place + 4)
+            scale = <int16_t>be16(place + 6)
+            if groups < 0 or cell.size != 8 + 2 * groups or scale < 0 or scale > 0x3FFF:
+                return False
+            if (sign != 0 and sign != 0x4000) or (groups == 0 and (sign or weight)):
+                return False
+            place += 8
+            for at in range(groups):
+                if be16(place + 2 * at) > 9999:
+                    return False
+            if sign:
+                out[0] = c'-'
+                out += 1
+            if weight < 0 or groups == 0:
+                out[0] = c'0'
+                out += 1
+            else:
+                digits = be16(place)
+                if not digits:
+                    return False
+                if digits >= 1000:
+                    out = _two(_two(out, digits // 100), digits % 100)
+                elif digits >= 100:
+                    out[0] = <uint8_t>(c'0' + digits // 100)
+                    out = _two(out + 1, digits % 100)
+                elif digits >= 10:
+                    out = _two(out, digits)
+                else:
+                    out[0] = <uint8_t>(c'0' + digits)
+                    out += 1
+                for at in range(1, weight + 1):
+                    digits = be16(place + 2 * at) if at < groups else 0
+                    out = _two(_two(out, digits // 100), digits % 100)
+            if scale:
+                if groups and weight < 0 and not be16(place):
+                    return False
+                out[0] = c'.'
+                out += 1
+                at = weight + 1
+                left = scale
+                while left > 0:
+                    digits = be16(place + 2 * at) if 0 <= at < groups else 0
+                    if left >= 4:
+                        out = _two(_two(out, digits // 100), digits % 100)
+                    else:
+                        out[0] = <uint8_t>(c'0' + digits // 1000)
+                        if left > 1:
+                            out[1] = <uint8_t>(c'0' + digits // 100 % 10)
+                        if left > 2:
+                            out[2] = <uint8_t>(c'0' + digits // 10 % 10)
+                        out += left
+                    at += 1
+                    left -= 4
+            elif groups and not be16(place):
+                return False
+        column.offsets[i + 1] = <int32_t>(out - column.values)
     return True
 
 
