@@ -301,14 +301,17 @@ def test_no_crash_loses_what_was_acknowledged(
     """The log is the only copy of what the source was told to forget (hard cases L01 to L05, L12, L17, O01)."""
     disk = told(Recording)
     recoveries = Recoveries(fresh)
-    for seed in range(STATES):
-        tree, promise = crashed(disk, seed)
+    built = 0
+    # The fewer writes a log makes, the more often a state comes up again; then more of them are built.
+    while built < STATES or (recoveries.distinct <= STATES // 3 and built < 4 * STATES):
+        tree, promise = crashed(disk, built)
         try:
-            recoveries.hold(tree, promise, goes_on=seed % 100 == 0)
+            recoveries.hold(tree, promise, goes_on=built % 100 == 0)
         except Lost as lost:
-            pytest.fail(f"state of seed {seed}: {lost}")
-    print(f"{STATES} states after {len(disk.operations)} operations, {recoveries.distinct} different ones")
-    assert recoveries.distinct > STATES // 5, "the states are hardly different from each other"
+            pytest.fail(f"state of seed {built}: {lost}")
+        built += 1
+    print(f"{built} states after {len(disk.operations)} operations, {recoveries.distinct} different ones")
+    assert recoveries.distinct > STATES // 3, "the states are hardly different from each other"
 
 
 def test_crash_during_recovery_loses_nothing_either(
