@@ -28,7 +28,6 @@ def extensions() -> list[Extension]:
             Extension(
                 ".".join(path.with_suffix("").parts[1:]),
                 [str(path)],
-                optional=True,
                 extra_compile_args=flags,
                 extra_link_args=flags[:1] if SANITIZE else [],
             )
@@ -37,6 +36,8 @@ def extensions() -> list[Extension]:
         build_dir="build/cython",
         language_level=3,
     )
+    for extension in found:
+        extension.optional = True  # said here, because cythonize does not pass it on
     return found
 
 
