@@ -18,6 +18,7 @@ from cdcflow.ports import StreamEvent
 from cdcflow.sources.postgres.connection import VALUE_SETTINGS
 from cdcflow.sources.postgres.copy import decode_copy
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
+from cdcflow.sources.postgres.twins import COMPILED, Compiled
 from cdcflow.sources.postgres.types import AttributeInfo, DescribedTable, Policy, describe_table
 from cdcflow.testing.postgres import Database
 
@@ -222,6 +223,7 @@ class Lab:
         skip_until: int = 0,
         spool_bytes_max: int = 1 << 30,
         describe: Callable[[Relation], DescribedTable] | None = None,
+        compiled: Compiled | None = COMPILED,
     ) -> tuple[PgoutputDecoder, Spools]:
         spools = Spools()
         made = PgoutputDecoder(
@@ -230,22 +232,50 @@ class Lab:
             spool_bytes_max=spool_bytes_max,
             binary=binary,
             skip_until=skip_until,
+            compiled=compiled,
         )
         return made, spools
 
     def streamed(self, *, binary: bool = False, publication: str = "everything") -> list[StreamEvent]:
+        """What the slot holds, decoded; by the plain decoders and by those that run here, which must agree."""
+        messages = self.peek(binary=binary, publication=publication)
+        plain, _ = self.decoder(binary=binary, compiled=None)
+        expected = _columns(plain.decode(messages))
         decoder, _ = self.decoder(binary=binary)
-        return decoder.decode(self.peek(binary=binary, publication=publication))
+        events = decoder.decode(messages)
+        assert _columns(events) == expected
+        return events
 
     def copied(self, table: str, order: str = "") -> pa.RecordBatch:
-        described = self.described(table)
-        return decode_copy(self.copy_messages(table, order), described)
+        """The table's rows by COPY; by the plain decoders and by those that run here, which must agree."""
+        described, messages = self.described(table), self.copy_messages(table, order)
+        plain, rows = decode_copy(messages, described, None), decode_copy(messages, described)
+        assert _printed(rows) == _printed(plain)
+        return rows
 
     def copy_messages(self, table: str, order: str = "") -> list[bytes]:
         expressions = ", ".join(self.described(table).copy_expressions)
         query = f"COPY (SELECT {expressions} FROM {table} {order}) TO STDOUT (FORMAT binary)"
         with self.connection.cursor() as cursor, cursor.copy(query.encode()) as copy:
             return [bytes(piece) for piece in copy]
+
+
+def _columns(events: Sequence[StreamEvent]) -> list[tuple[object, ...]]:
+    runs = [e.run for e in events if isinstance(e, Committed) and isinstance(e.run, Run)]
+    return [(b.table, b.index.tolist(), _printed(b.rows)) for run in runs for b in run.batches]
+
+
+def _printed(rows: pa.RecordBatch) -> list[str]:
+    """Columns in words, which are equal for equal values, whatever NaN is; a struct's children where it is valid."""
+    out: list[str] = []
+    columns = list(rows.columns)
+    while columns:
+        column = columns.pop()
+        if pa.types.is_struct(column.type):
+            columns += column.flatten()
+            column = column.is_valid()
+        out.append(column.to_string(window=10_000))
+    return out
 
 
 def lab_of(database: Database) -> Iterator[Lab]:
