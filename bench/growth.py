@@ -7,6 +7,7 @@ then the same restart.
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 import time
@@ -27,7 +28,8 @@ ROWS = 10_000
 """The most segments; a tenth as many tables."""
 
 STARTS = 5
-SEGMENTS_RATE = 2000.0
+LOAD = 100.0
+"""Transactions a second: so few that sealing keeps up with one segment each."""
 
 
 def run(budget: Budget, transport: str) -> list[Line]:
@@ -39,7 +41,8 @@ def run(budget: Budget, transport: str) -> list[Line]:
     return lines
 
 
-def _segments(sizes: list[int], transport: str) -> list[Line]:
+def _segments(wants: list[int], transport: str) -> list[Line]:
+    sizes: list[int] = []
     restarts, memory = {}, {}
     with tempfile.TemporaryDirectory() as folder, Server(transport) as server:
         server.execute(NARROW.create)
@@ -47,9 +50,10 @@ def _segments(sizes: list[int], transport: str) -> list[Line]:
         config = settings(server, log)
         config["log"] = {"path": str(log), "seal": {"bytes_max": 1, "age_max": "1h"}}
         with _load(server):
-            for size in sizes:
+            for wanted in wants:
+                size = _sealed(server, config, log, wanted)
                 tell(f"  growth: {size:,} segments, {transport}")
-                _sealed(Child.of("capture", {"config": config}), log, size)
+                sizes.append(size)
                 restarts[size], memory[size] = _restarts(server, log)
                 tell(f"    restart {restarts[size]:.0f} ms, {memory[size]:.0f} MB")
         report = check(log)
@@ -59,13 +63,16 @@ def _segments(sizes: list[int], transport: str) -> list[Line]:
     return _lines("segments", sizes, restarts, memory)
 
 
-def _sealed(child: Child, log: Path, size: int) -> None:
-    """Let the capture run until the log has as many segments."""
+def _sealed(server: Server, config: dict[str, object], log: Path, wanted: int) -> int:
+    """Let a capture run until the log has as many segments; how many it has then (it seals what is left at its end)."""
+    child = Child.of("capture", {"config": config})
+    server.until_read(child)
     folder = log / "segments"
-    while len(list(folder.iterdir()) if folder.exists() else []) < size and child.is_alive:
+    while len(list(folder.iterdir()) if folder.exists() else []) < wanted and child.is_alive:
         time.sleep(0.1)
     child.ask_to_end()
     child.outcome()
+    return len(list(folder.iterdir()))
 
 
 def _tables(sizes: list[int], transport: str) -> list[Line]:
@@ -89,13 +96,17 @@ def _tables(sizes: list[int], transport: str) -> list[Line]:
             tell(f"    first read {read[size]:.1f} s, restart {restarts[size]:.0f} ms, {memory[size]:.0f} MB")
     lines = _lines("tables", sizes, restarts, memory)
     lines += [alone("growth", f"{n:,} tables", "s to read a row of each", [read[n]]) for n in sizes]
+    few, many = sizes[-2:]
+    exponent = math.log(read[many] / read[few]) / math.log(many / few)
+    case = f"{few:,} to {many:,} tables, a row of each"
+    lines.append(compared("growth", case, "exponent of time", [exponent], [1.0], "linear", at_most(1.05)))
     return lines
 
 
 @contextmanager
 def _load(server: Server) -> Iterator[None]:
     """Single-row transactions all the while."""
-    asked = {"dsn": server.dsn, "statement": insert(NARROW), "connections": 1, "seconds": 0, "rate": SEGMENTS_RATE}
+    asked = {"dsn": server.dsn, "statement": insert(NARROW), "connections": 1, "seconds": 0, "rate": LOAD}
     first = int(server.value(f"SELECT coalesce(max(id), 0) + 1 FROM {NARROW.name}"))
     writer = Child.of("writer", {**asked, "first": first, "rows": 1 << 40})
     try:
