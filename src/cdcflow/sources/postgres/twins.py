@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from cdcflow.model.change import Int64s, Uint64s
 from cdcflow.sources.postgres import values, values_binary, values_text
-from cdcflow.sources.postgres.types import DescribedTable
+from cdcflow.sources.postgres.types import Codec, DescribedTable
 from cdcflow.sources.postgres.values import Decoder
 from cdcflow.sources.postgres.wire import Bytes
 
 Layout = Any  # a compiled class; only its own module looks inside
-Form = tuple[str, str, bool]
+Form = tuple[str | bool, ...]
 
 
 class Compiled(Protocol):
@@ -70,8 +70,16 @@ COMPILED: Compiled | None = _found()
 
 def layout_of(compiled: Compiled, described: DescribedTable, in_identity: Sequence[bool] = ()) -> Layout:
     """What the compiled decoders must know of a table shape. `in_identity`: which columns an old key carries."""
-    forms = [(_form(codec.text), _form(codec.binary), _zoned(codec.text, codec.binary)) for codec in described.codecs]
-    return compiled.layout(described, forms, in_identity)
+    return compiled.layout(described, [_forms(codec) for codec in described.codecs], in_identity)
+
+
+def _forms(codec: Codec) -> Form:
+    """A column's decoders by name, and whether they know a time zone; the same of the elements of a binary array."""
+    own = _form(codec.text), _form(codec.binary), _zoned(codec.text, codec.binary)
+    if isinstance(codec.binary, partial) and codec.binary.func is values_binary.array:
+        element = codec.binary.args[0]
+        return *own, _form(element), _zoned(element)
+    return own
 
 
 _MODULES = {values.__name__: "text", values_text.__name__: "text", values_binary.__name__: "binary"}

@@ -11,7 +11,7 @@ class Layout:
     described: DescribedTable
 
 def layout(
-    described: DescribedTable, forms: Sequence[tuple[str, str, bool]], in_identity: Sequence[bool]
+    described: DescribedTable, forms: Sequence[tuple[str | bool, ...]], in_identity: Sequence[bool]
 ) -> Layout: ...
 def scan(data: bytes, lengths: Int64s) -> tuple[Int64s, Int64s, Bytes, int] | None: ...
 def transactions(

@@ -71,6 +71,7 @@ cdef Kind _kind(object name, object arrow, bint zoned):
     cdef Kind kind
     kind.code, kind.width = _KINDS.get(name, (NONE, 0))
     kind.precision = kind.scale = 0
+    kind.element = NULL
     kind.zoned = zoned
     if kind.code == TIME and zoned:
         kind.code = TIMETZ
@@ -86,8 +87,8 @@ cdef Kind _kind(object name, object arrow, bint zoned):
 cdef class Layout:
     """What must be known of a table shape to decode its rows; made once a shape.
 
-    `forms` names each column's decoders as ("text.date", "binary.date", zoned). `in_identity` says which columns an
-    old key carries.
+    `forms` names each column's decoders as ("text.date", "binary.date", zoned); a binary array's elements as
+    ("text.array", "binary.array", False, "binary.date", zoned). `in_identity` says which columns an old key carries.
     """
 
     cdef readonly object described
@@ -122,9 +123,15 @@ cdef class Layout:
         self.key_is_sent = self.has_key and len(in_identity) == count
         self.names = [c.name.encode() for c in table.columns]
         for i, column in enumerate(table.columns):
-            text, binary, zoned = forms[i]
+            text, binary, zoned, *element = forms[i]
             self.text[i] = _kind(text, column.type.arrow, zoned)
             self.binary[i] = _kind(binary, column.type.arrow, zoned)
+            if element:
+                self.binary[i].element = <Kind *>malloc(sizeof(Kind))
+                if self.binary[i].element == NULL:
+                    raise MemoryError
+                self.binary[i].element[0] = _kind(element[0], column.type.arrow.value_type, element[1])
+                self.binary[i].code = LIST
             self.in_key[i] = column.name in table.key
             self.in_identity[i] = bool(in_identity[i]) if i < len(in_identity) else False
             if self.in_key[i] and not self.in_identity[i]:
@@ -137,6 +144,10 @@ cdef class Layout:
         self.no_before = pa.nulls(64, arrow)
 
     def __dealloc__(self):
+        cdef int i
+        if self.binary != NULL:
+            for i in range(self.columns):
+                free(self.binary[i].element)
         free(self.text)
         free(self.binary)
         free(self.in_key)
@@ -736,7 +747,15 @@ cdef ArrowArray *_array(Column *column, int64_t count, Block **arena) noexcept n
     cdef ArrowArray *array
     cdef int64_t i
     cdef size_t at = 0
-    if column.kind.code == INTERVAL:
+    if column.kind.code == LIST:
+        array = node(arena, count, 2, 1)
+        if array == NULL:
+            return NULL
+        array.children[0] = _array(column.elements, column.elements.count, arena)
+        if array.children[0] == NULL:
+            return NULL
+        array.buffers[1] = column.offsets
+    elif column.kind.code == INTERVAL:
         array = node(arena, count, 1, 3)
         if array == NULL:
             return NULL

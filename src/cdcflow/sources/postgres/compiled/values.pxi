@@ -110,7 +110,7 @@ cdef enum:
 cdef enum Code:
     NONE = 0  # the plain decoder's
     BOOL, INT2, INT4, INT8, OID, FLOAT4, FLOAT8, MONEY, DATE, TIMESTAMP, INTERVAL, DECIMAL, UUID, TIME, TIMETZ, BITS, NUMERIC
-    STRING, BYTES, JSONB
+    STRING, BYTES, JSONB, LIST
     BOOL_TEXT, INT_TEXT, FLOAT_TEXT, DECIMAL_TEXT, DATE_TEXT, TIMESTAMP_TEXT, BYTES_TEXT
 
 
@@ -126,6 +126,7 @@ cdef struct Kind:
     int precision
     int scale
     bint zoned
+    Kind *element  # of a LIST
 
 
 cdef struct Column:
@@ -135,6 +136,7 @@ cdef struct Column:
     uint8_t *valid
     uint8_t *values
     int32_t *offsets
+    Column *elements  # of a LIST
     bint declined
 
 
@@ -148,6 +150,7 @@ cdef inline bint prepared(
     column.valid = NULL
     column.offsets = NULL
     column.values = NULL
+    column.elements = NULL
     if code == NONE:
         column.declined = True
         return True
@@ -155,6 +158,8 @@ cdef inline bint prepared(
         column.valid = <uint8_t *>take(arena, (count + 7) // 8)
         if column.valid == NULL:
             return False
+    if code == LIST:
+        return _listed(column, data, arena)
     if column.kind.width < 0:
         column.values = <uint8_t *>take(arena, (count + 7) // 8)
         if column.values == NULL:
@@ -190,6 +195,79 @@ cdef inline bint prepared(
     return True
 
 
+cdef inline bint _listed(Column *column, const uint8_t *data, Block **arena) noexcept nogil:
+    """Arrays of one dimension that begin at 1: their elements are a column of its own, which is filled at once.
+
+    False: no memory. Others are declined.
+    """
+    cdef int64_t i, j, a, total = 0, found = 0
+    cdef int32_t size, length
+    cdef bint nulls = False
+    cdef Cell cell
+    cdef Cell *cells
+    cdef const uint8_t *place
+    cdef const uint8_t *end
+    column.offsets = <int32_t *>take(arena, (column.count + 1) * 4)
+    column.elements = <Column *>take(arena, sizeof(Column))
+    if column.offsets == NULL or column.elements == NULL:
+        return False
+    column.offsets[0] = 0
+    column.declined = True
+    for i in range(column.count):
+        cell = column.cells[i]
+        if cell.size >= 0:
+            if cell.size < 12:
+                return True
+            place = data + cell.start
+            size = <int32_t>be32(place)
+            if size != 0 or cell.size != 12:
+                if size != 1 or cell.size < 20 or be32(place + 16) != 1:
+                    return True
+                length = <int32_t>be32(place + 12)
+                if length < 0 or <int64_t>length * 4 > cell.size - 20:
+                    return True
+                total += length
+        if total > 2147483647:
+            return True
+        column.offsets[i + 1] = <int32_t>total
+    cells = <Cell *>take(arena, total * sizeof(Cell))
+    if cells == NULL:
+        return False
+    for i in range(column.count):
+        cell = column.cells[i]
+        if cell.size <= 12:
+            continue
+        place, end = data + cell.start + 20, data + cell.start + cell.size
+        for j in range(column.offsets[i + 1] - column.offsets[i]):
+            if end - place < 4:
+                return True
+            size = <int32_t>be32(place)
+            place += 4
+            if size < -1 or size > end - place:
+                return True
+            cells[found].start = <int32_t>(place - data)
+            cells[found].size = size
+            found += 1
+            if size < 0:
+                nulls = True
+            else:
+                place += size
+        if place != end:
+            return True
+    memset(column.elements, 0, sizeof(Column))
+    column.elements.kind = column.kind.element[0]
+    column.elements.cells = cells
+    if not prepared(column.elements, data, total, nulls, arena):
+        return False
+    if column.elements.declined:
+        return True
+    for a in range(0, total, 256):
+        if not converted(column.elements, data, a, a + 256 if a + 256 < total else total):
+            return True
+    column.declined = False
+    return True
+
+
 cdef inline void mark_valid(Column *column, int64_t a, int64_t b) noexcept nogil:
     """The validity of rows a to b; `a` is a multiple of 8."""
     cdef int64_t i
@@ -209,6 +287,8 @@ cdef inline bint converted(Column *column, const uint8_t *data, int64_t a, int64
     cdef int code = column.kind.code
     if column.valid != NULL:
         mark_valid(column, a, b)
+    if code == LIST:
+        return True
     if code == STRING or code == BYTES or code == JSONB:
         return _strings(column, data, a, b, code)
     if code == INT4:
