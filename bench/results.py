@@ -20,6 +20,8 @@ from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
 LATEST = RESULTS / "latest.json"
+BENCHES = ("drain", "catch-up", "backfill", "load", "latency", "transaction", "growth", "restart", "writer")
+"""The order in which results are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,9 @@ class Target:
         return ratio >= self.bound if self.kind == ">=" else ratio <= self.bound
 
     def __str__(self) -> str:
-        return f"{'≥' if self.kind == '>=' else '≤'} {self.bound:g}"
+        parts = round(1 / self.bound)
+        is_part = parts > 2 and abs(parts * self.bound - 1) < 1e-9
+        return f"{'≥' if self.kind == '>=' else '≤'} {f'1/{parts}' if is_part else f'{self.bound:g}'}"
 
 
 def at_least(bound: float) -> Target:
@@ -118,7 +122,9 @@ def keep(lines: Sequence[Line], path: Path = LATEST) -> None:
     renewed = {line.bench for line in lines}
     kept = [line for line in load(path) if line.bench not in renewed]
     path.parent.mkdir(exist_ok=True)
-    text = json.dumps([asdict(line) for line in (*kept, *lines)], indent=1, ensure_ascii=False)
+    order = {bench: place for place, bench in enumerate(BENCHES)}
+    together = sorted((*kept, *lines), key=lambda line: order.get(line.bench, len(order)))
+    text = json.dumps([asdict(line) for line in together], indent=1, ensure_ascii=False)
     beside = path.with_suffix(".tmp")
     beside.write_text(text + "\n")
     beside.replace(path)

@@ -27,6 +27,7 @@ def test_at_most_is_missed_above_its_bound(ratio: float, met: bool) -> None:
     """A target with the sign turned round would call the worst result a success."""
     assert at_most(1 / 6).met_by(ratio) is met
     assert at_least(1 / 6).met_by(ratio) is not met
+    assert (str(at_most(1 / 6)), str(at_least(0.9)), str(at_least(8))) == ("≤ 1/6", "≥ 0.9", "≥ 8")
 
 
 def test_the_spread_is_that_of_our_own_rounds() -> None:
@@ -40,7 +41,7 @@ def test_new_lines_replace_those_of_the_same_bench_only(tmp_path: Path) -> None:
     path = tmp_path / "latest.json"
     results.keep([alone("drain", "old", "u", [1]), alone("backfill", "kept", "u", [2])], path)
     results.keep([alone("drain", "new", "u", [3])], path)
-    assert [(line.bench, line.case) for line in results.load(path)] == [("backfill", "kept"), ("drain", "new")]
+    assert [(line.bench, line.case) for line in results.load(path)] == [("drain", "new"), ("backfill", "kept")]
 
 
 def test_results_of_an_earlier_form_count_as_none(tmp_path: Path) -> None:
