@@ -18,7 +18,7 @@ that the interleave machine asks (`cdcflow.interleave.messages.Transactions`).
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -79,8 +79,10 @@ class KeySet:
         return int(self.keys.num_rows)
 
     def union(self, *others: KeySet) -> KeySet:
-        # A key column may have been widened in between, so the types need not be the same.
-        return KeySet(pa.concat_tables([self.keys, *(o.keys for o in others)], promote_options="permissive"))
+        # A key column may have been widened in between, or made text, so the types need not be the same.
+        tables = [self.keys, *(o.keys for o in others)]
+        texts = {f.name for t in tables for f in t.schema if pa.types.is_string(f.type)}
+        return KeySet(pa.concat_tables([_as_text(t, texts) for t in tables], promote_options="permissive"))
 
     def distinct(self) -> KeySet:
         """Each key once. Arrow cannot compare nested values, so keys with an array column stay as they are."""
@@ -91,6 +93,12 @@ class KeySet:
     def take(self, count: int) -> tuple[KeySet, KeySet]:
         """The first `count` keys, and the rest."""
         return KeySet(self.keys.slice(0, count)), KeySet(self.keys.slice(count))
+
+
+def _as_text(keys: pa.Table, columns: Set[str]) -> pa.Table:
+    """The same keys with these columns as text."""
+    schema = pa.schema([pa.field(f.name, pa.string()) if f.name in columns else f for f in keys.schema])
+    return keys if schema == keys.schema else keys.cast(schema)
 
 
 @dataclass(frozen=True, slots=True)
