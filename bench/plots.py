@@ -14,7 +14,8 @@ from bench.results import Line, figure
 PLOTS = Path(__file__).parent.parent / "docs" / "plots"
 
 _OURS = "#0b6e4f"
-_SHADES = ("#8a8f98", "#b08d57", "#7a6ea5", "#c26a5a", "#5b8fb9", "#b9b9b9")
+_SHADES = ("#8a8f98", "#5b8fb9", "#7a6ea5", "#b08d57", "#b9b9b9")
+_KNOWN = {"Debezium": "#c26a5a", "Go pglogrepl": "#6fb1a0", "pg_recvlogical": "#8a8f98"}
 
 
 def draw(lines: Sequence[Line], directory: Path = PLOTS) -> list[Path]:
@@ -66,8 +67,7 @@ def _draw(
     height = sum(len(s) for s in shown) * 0.22 + len(cases) * 0.25 + 1.1
     canvas, axes = pyplot.subplots(figsize=(8.5, height), layout="constrained")
     at, ticks = 0.0, []
-    colors = {name: _OURS if name == "cdcflow" else _SHADES[n % len(_SHADES)] for n, name in enumerate(names[1:])}
-    colors["cdcflow"] = _OURS
+    colors = {name: _OURS if name == "cdcflow" else _shade(name, names) for name in names}
     for case, there in zip(cases, shown, strict=True):
         begun = at
         for name in there:
@@ -78,6 +78,8 @@ def _draw(
         ticks.append((begun + (len(there) - 1) / 2, case))
         at += 1
     _dress(axes, ticks, colors, names, title, log=log)
+    if log:
+        axes.set_xlim(left=min(value for value in figures.values() if value) / 3)
     canvas.savefig(path, bbox_inches="tight", metadata={"Date": None})
     pyplot.close(canvas)
 
@@ -101,6 +103,11 @@ def _dress(  # Any: matplotlib's axes
     axes.xaxis.set_major_formatter(lambda value, _: figure(value))
     handles = [_swatch(colors[name]) for name in names]
     axes.figure.legend(handles, names, frameon=False, fontsize=8, loc="outside lower left", ncols=min(len(names), 4))
+
+
+def _shade(name: str, names: Sequence[str]) -> str:
+    """The same colour for the same peer in every picture."""
+    return _KNOWN.get(name) or _SHADES[list(names).index(name) % len(_SHADES)]
 
 
 def _swatch(color: str) -> Any:
