@@ -25,15 +25,21 @@ class Shape:
 
 STAMP = "timestamptz '2024-01-01 00:00:00+00' + i * interval '1.5 seconds'"
 
+
+def scattered(modulus: int, factor: int) -> str:
+    """A number below a prime that depends on `i` and looks like chance, also to a codec that stores differences."""
+    return f"(i * i % {modulus} * {factor} % {modulus})"
+
+
 NARROW = Shape(
     "narrow",
     (
         ("id", "bigint", "i"),
-        ("customer", "integer", "i % 1000"),
-        ("status", "text", "CASE i % 3 WHEN 0 THEN 'open' WHEN 1 THEN 'paid' ELSE 'sent' END"),
-        ("note", "text", "'order number ' || i"),
-        ("amount", "numeric(10,2)", "(i % 100000) / 100.0"),
-        ("placed", "timestamptz", STAMP),
+        ("customer", "integer", scattered(100_003, 7919)),
+        ("status", "text", f"CASE {scattered(100_019, 31)} % 7 WHEN 0 THEN 'open' WHEN 1 THEN 'sent' ELSE 'paid' END"),
+        ("note", "text", "'order number ' || " + scattered(2_147_483_647, 48_271)),
+        ("amount", "numeric(10,2)", scattered(9_999_991, 265_443) + " / 100.0"),
+        ("placed", "timestamptz", f"{STAMP} + {scattered(1_000_003, 16_807)} * interval '1 microsecond'"),
     ),
 )
 

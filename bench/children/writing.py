@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from bench.children.usage import Clock, given, tell
 from cdcflow.changelog.reader import read_rows
 from cdcflow.config import Seal
-from cdcflow.model.change import ChangeBatch, Run, commit_clock
+from cdcflow.model.change import ChangeBatch, Int64s, Run, commit_clock
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
@@ -49,19 +49,26 @@ TABLE = Table(
 
 
 def runs(rows: int, rows_each: int) -> list[Run]:
-    """The narrow table's rows as runs of inserts."""
+    """The narrow table's rows (as in `bench.shapes`) as runs of inserts."""
     return [_run(first, rows_each) for first in range(0, rows, rows_each)]
+
+
+def _scattered(ids: Int64s, modulus: int, factor: int) -> Int64s:
+    """As `bench.shapes.scattered`."""
+    return ids * ids % modulus * factor % modulus
 
 
 def _run(first: int, count: int) -> Run:
     ids = np.arange(first, first + count, dtype=np.int64)
-    placed = _BEGAN + ids * 1_500_000
-    amounts = pa.array([f"{i % 100_000 // 100}.{i % 100:02d}" for i in ids.tolist()])
+    placed = _BEGAN + ids * 1_500_000 + _scattered(ids, 1_000_003, 16_807)
+    cents = _scattered(ids, 9_999_991, 265_443).tolist()
+    amounts = pa.array([f"{n // 100}.{n % 100:02d}" for n in cents])
+    statuses = np.array(["open", "sent", "paid", "paid", "paid", "paid", "paid"])
     columns = [
         pa.array(ids),
-        pa.array((ids % 1000).astype(np.int32)),
-        pa.array(np.array(["open", "paid", "sent"])[ids % 3].tolist()),
-        pa.array([f"order number {i}" for i in ids]),
+        pa.array(_scattered(ids, 100_003, 7919).astype(np.int32)),
+        pa.array(statuses[_scattered(ids, 100_019, 31) % 7].tolist()),
+        pa.array([f"order number {n}" for n in _scattered(ids, 2_147_483_647, 48_271).tolist()]),
         amounts.cast(pa.decimal128(10, 2)),
         pa.array(placed).cast(pa.timestamp("us", tz="UTC")),
         pa.array(["c"] * count),
