@@ -17,7 +17,7 @@ HISTORY_VERSION = 1
 
 
 class SchemaHistory:
-    """The numbers of all shapes so far. The log's writer owns one."""
+    """The numbers of all shapes so far. The log's writer owns one: one thread adds to it, others may look."""
 
     def __init__(self) -> None:
         self._numbers: dict[Table, int] = {}
@@ -40,7 +40,7 @@ class SchemaHistory:
         return len(self._numbers)
 
     def __iter__(self) -> Iterator[tuple[Table, int]]:
-        return iter(self._numbers.items())
+        return iter(list(self._numbers.items()))
 
     def newest(self, table: TableId) -> Table | None:
         """A table's shape with the highest number."""
@@ -52,7 +52,7 @@ class SchemaHistory:
         return {table: dict(sorted(shapes.items())) for table, shapes in sorted(self._shapes.items())}
 
     def to_json(self) -> str:
-        shapes = [{"number": number, "table": table.to_json()} for table, number in self._numbers.items()]
+        shapes = [{"number": number, "table": table.to_json()} for table, number in self]
         return json.dumps({"version": HISTORY_VERSION, "shapes": shapes}, indent=1)
 
     @classmethod

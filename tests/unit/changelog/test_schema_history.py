@@ -1,0 +1,40 @@
+"""The numbers of shapes, as they are kept while the log goes on."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+
+from cdcflow.changelog.schema_history import SchemaHistory
+from cdcflow.model.table import Column, Table, TableId
+from cdcflow.model.types import ColumnType
+
+
+def shape(number: int) -> Table:
+    columns = (Column("id", 1, ColumnType("bigint", pa.int64())),)
+    return Table(TableId("public", f"t{number}"), number, columns, ("id",))
+
+
+def test_history_can_be_written_while_new_shapes_come() -> None:
+    """The sealing thread writes it down beside the live loop, and a thousand tables come up at once."""
+    history = SchemaHistory()
+    for number in range(500):
+        history.number(shape(number))
+    failed: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            for _ in range(20):
+                assert len(SchemaHistory.from_json(history.to_json())) >= 500
+        except BaseException as error:  # noqa: BLE001 - shown below, in the test's own thread
+            failed.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    number = 500
+    while writer.is_alive() and number < 5000:
+        history.number(shape(number))
+        number += 1
+    writer.join()
+    assert not failed
