@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.interleave.messages import Adjust, Chunk, ChunkRead, Planned, PlanTable, Shape, Transactions
@@ -106,6 +107,7 @@ class Backlog:
         self.progress = Progress(dict(self._taken_up(stored, tables, next_offset)))
         self.changed = self.progress != stored
         self._json: dict[str, object] | None = None
+        self._newer: set[TableId] = set()  # tables whose entry in there is not the newest
         self._queue = self._queued()
         self._work = {table: Work(limits.keys_per_chunk) for table in self.progress.tables}
         for table, known in self.progress.tables.items():
@@ -134,15 +136,21 @@ class Backlog:
         return self.progress.tables.get(table)
 
     def json(self) -> dict[str, object]:
-        """The progress as it is stored with a cut; the same object until something changes."""
+        """The progress as it is stored with a cut; the same object until something changes, and then with the same
+        entries for the tables that did not."""
         if self._json is None:
             self._json = self.progress.to_json()
+        elif self._newer:
+            tables = cast(dict[str, object], self._json["tables"])
+            newer = {str(table): self.progress.tables[table].to_json(table) for table in self._newer}
+            self._json = {**self._json, "tables": {**tables, **newer}}
+        self._newer.clear()
         return self._json
 
     def _set(self, table: TableId, progress: TableProgress) -> None:
         before = self.progress.tables.get(table)
         self.progress = Progress({**self.progress.tables, table: progress})
-        self._json = None
+        self._newer.add(table)
         if before is None or (before.active, before.priority) != (progress.active, progress.priority):
             self._queue = self._queued()
         if before is None or (before.state, before.generation) != (progress.state, progress.generation):

@@ -62,6 +62,10 @@ class TableProgress:
         """Chunks of it are still to be read, now or after a resume."""
         return self.state in ("waiting", "reading", "paused")
 
+    def to_json(self, table: TableId) -> dict[str, object]:
+        """A table's entry in the JSON of all."""
+        return {"schema": table.schema, "name": table.name, **{name: getattr(self, name) for name in _FIELDS}}
+
 
 _FIELDS = tuple(f.name for f in fields(TableProgress))
 
@@ -78,14 +82,7 @@ class Progress:
     def to_json(self) -> dict[str, object]:
         return {
             "version": PROGRESS_VERSION,
-            "tables": {
-                str(table): {
-                    "schema": table.schema,
-                    "name": table.name,
-                    **{name: getattr(known, name) for name in _FIELDS},
-                }
-                for table, known in self.tables.items()
-            },
+            "tables": {str(table): known.to_json(table) for table, known in self.tables.items()},
         }
 
     @classmethod

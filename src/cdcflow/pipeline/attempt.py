@@ -123,6 +123,8 @@ class Attempt:
         self._unsynced: deque[tuple[int, int]] = deque()  # (cut number, bytes appended before it)
         self._bytes_since_cut = 0
         self._linger = False
+        self._looked_at: Progress | None = None
+        self._settled = False
         self._ordered: tuple[TableId, ...] = ()
         self._began_at_cut = checkpoint.cut + 1
         self._looked_at_tables = self._beat_at = time.monotonic()
@@ -329,10 +331,12 @@ class Attempt:
     def _served(self) -> bool:
         if not self._orders.once:
             return False
-        states = self._machine.progress.tables
         wanted = self._ordered or tuple(t.id for t in self.tables)
-        settled = all(states[t].state in ("done", "failed", "cancelled") for t in wanted)
-        return settled and self._checkpoint.cut == self._durability.durable.cut and self._reported(wanted)
+        if self._looked_at is not (progress := self._machine.progress):
+            self._looked_at = progress
+            states = progress.tables
+            self._settled = all(states[t].state in ("done", "failed", "cancelled") for t in wanted)
+        return self._settled and self._checkpoint.cut == self._durability.durable.cut and self._reported(wanted)
 
     def _reported(self, wanted: Sequence[TableId]) -> bool:
         """The log's last cut knows how the ordered tables ended."""

@@ -194,7 +194,9 @@ class PostgresChunks:
         rel = self._look_up(table)
 
         def ask(connection: Connection) -> Planned:
-            entry = load(connection, [rel])[rel.oid]
+            entry = load(connection, [rel]).get(rel.oid)
+            if entry is None:
+                raise SourceUnavailable(f"planning the backfill of {table}: it was dropped just now, or made anew")
             if problems := refusals(entry, connection.info.server_version):
                 raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}")
             described = describe_all(connection, [entry], self._policy)[0]

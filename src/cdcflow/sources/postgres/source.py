@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import string
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,7 @@ from cdcflow.sources.postgres.types import DescribedTable, Policy
 
 CREATION_WAIT_S = 60.0
 OLDER_WAIT_S = 60.0
+LOOK_UP_AGAIN_S = 2.0
 WINDOWS = Windows()
 
 
@@ -97,6 +99,7 @@ class PostgresSource:
         self._prepared: frozenset[TableId] | None = None
         self._left_out: tuple[TableId, ...] = ()
         self._checkpoint: Checkpoint | None = None
+        self._looked_up: tuple[float, Mapping[TableId, Relid]] = (0.0, {})
 
     # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
 
@@ -389,9 +392,14 @@ class PostgresSource:
         return described
 
     def _look_up(self, table: TableId) -> Relid:
-        for found in self._catalog.selected().tables:
-            if found.rel.id == table:
-                return found.rel
+        # Asked for each table of a thousand in turn, and the catalog answers for all of them. What changed since is
+        # noticed under the table's lock.
+        seen_at, known = self._looked_up
+        if table not in known or time.monotonic() - seen_at > LOOK_UP_AGAIN_S:
+            known = {found.rel.id: found.rel for found in self._catalog.selected().tables}
+            self._looked_up = time.monotonic(), known
+        if table in known:
+            return known[table]
         raise ConfigurationError(
             f"table {table} is not there any more, or not selected", remedy="check source.tables, or restore it"
         )
