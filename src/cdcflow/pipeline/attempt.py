@@ -50,11 +50,6 @@ IDLE_WAIT_S = 0.1
 UNSYNCED_BYTES_MAX = 256 << 20
 """Stop reading the source while this much is appended and not yet durable: the disk sets the pace then."""
 
-LINGER_S = 0.002
-LINGER_ROWS_MIN = 100
-"""A stream that just gave this many rows at once is left alone for a moment: waking for each of its messages costs the
-server more than they take. A change that comes alone is never kept waiting."""
-
 IDS_ABOVE_XMAX = 100_000
 
 
@@ -122,7 +117,6 @@ class Attempt:
         self._acknowledged = checkpoint
         self._unsynced: deque[tuple[int, int]] = deque()  # (cut number, bytes appended before it)
         self._bytes_since_cut = 0
-        self._linger = False
         self._looked_at: Progress | None = None
         self._settled = False
         self._ordered: tuple[TableId, ...] = ()
@@ -205,15 +199,11 @@ class Attempt:
         else:
             if not self._stream.ready:
                 self._bell.wait(self._stream.fileno(), IDLE_WAIT_S)
-                if self._linger:
-                    time.sleep(LINGER_S)
             events = self._stream.poll()
         self._durability.check()
         self._handle(Tick(time.monotonic_ns() // 1000))
-        captured = self.rows["captured"]
         for event in events:
             self._handle(event)
-        self._linger = self.rows["captured"] - captured >= LINGER_ROWS_MIN
         for answer in self._errands.answers():
             self._tell_read(answer)
             self._handle(answer)

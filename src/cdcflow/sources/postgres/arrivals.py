@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import select
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -34,6 +35,7 @@ Kind = Literal["rows", "stream", "peeked"]
 given as XLogData with an empty header."""
 
 _MORE, _ENDED, _FAILED, _GARBLED = 1, -1, -2, -4  # how the compiled way says that it ended
+_NAP_S = 0.0002  # short enough that a socket's buffer does not fill up meanwhile
 _W = ord("w")
 _SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 _HEADER = len(_SIGNATURE) + 8
@@ -72,16 +74,17 @@ class Arrivals:
     def is_compiled(self) -> bool:
         return self._drain is not None
 
-    def take(self, bytes_max: int, messages_max: int) -> Taken:
-        """What is there, up to about these bounds; never waits.
+    def take(self, bytes_max: int, messages_max: int, linger_s: float = 0.0) -> Taken:
+        """What is there, up to about these bounds, and what comes while it keeps coming, for `linger_s` at most. Never
+        waits for the first message.
 
         Raises:
             psycopg.Error: the connection is broken.
             SourceUnavailable: rows that are not of the kind that was asked for.
         """
         if self._drain is None:
-            return self._take(bytes_max, messages_max)
-        data, lengths, aside, state = self._drain.take(bytes_max, messages_max)
+            return self._take(bytes_max, messages_max, linger_s)
+        data, lengths, aside, state = self._drain.take(bytes_max, messages_max, linger_s)
         self._check(state)
         return Taken(Joined(data, lengths), aside, state == _MORE, state == _ENDED)
 
@@ -111,7 +114,7 @@ class Arrivals:
 
     # ── the plain twin ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _take(self, bytes_max: int, messages_max: int) -> Taken:
+    def _take(self, bytes_max: int, messages_max: int, linger_s: float = 0.0) -> Taken:
         messages: list[bytes] = []
         aside: list[tuple[int, bytes]] = []
         size = 0
@@ -140,6 +143,9 @@ class Arrivals:
                     break
             if not came:
                 break
+            if linger_s > 0 and not (more or ended):
+                time.sleep(_NAP_S)
+                linger_s -= _NAP_S
         return Taken(joined(messages), aside, more, ended)
 
     def _unwrapped(self, data: bytes) -> bytes:

@@ -20,6 +20,9 @@ cdef extern from "<poll.h>" nogil:
     int poll(pollfd *fds, unsigned long count, int timeout)
     int POLLIN
 
+cdef extern from "<unistd.h>" nogil:
+    int usleep(unsigned int microseconds)
+
 ctypedef int (*get_copy_data)(void *, char **, int) noexcept nogil
 ctypedef int (*consume_input)(void *) noexcept nogil
 ctypedef void (*free_memory)(void *) noexcept nogil
@@ -28,6 +31,7 @@ cdef enum:
     _PAD = 64
     _HEADER = 25
     _FIRST = 19  # the header of a binary COPY: signature, flags, length of the extension
+    _NAP_US = 200  # short enough that a socket's buffer does not fill up meanwhile
     _ROW = 6  # a row of one column: how many columns, and the value's length
 
 cdef char *_SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
@@ -67,15 +71,23 @@ cdef class Drain:
         free(self._data)
         free(self._lengths)
 
-    def take(self, Py_ssize_t bytes_max, Py_ssize_t messages_max):
-        """What has arrived: its bytes (`PAD` zero bytes behind), the messages' lengths, what stood aside as pairs of
+    def take(self, Py_ssize_t bytes_max, Py_ssize_t messages_max, double linger_s=0):
+        """What has arrived, and what arrives while it does not stop to, for `linger_s` at most: its bytes (`PAD` zero bytes behind), the messages' lengths, what stood aside as pairs of
         (messages before it, bytes), and how it ended: 1 more may be there, 0 nothing more came yet, -1 the end of the
         COPY, -2 the connection is broken, -4 a row that is not one message."""
         aside = []
         cdef int state
+        cdef Py_ssize_t before
+        cdef double left = linger_s
         while True:
             with nogil:
-                state = self._take(bytes_max, messages_max)
+                while True:
+                    before = self._count
+                    state = self._take(bytes_max, messages_max)
+                    if state != 0 or left <= 0 or self._count == before:
+                        break
+                    usleep(_NAP_US)
+                    left -= _NAP_US * 1e-6
             if state != 2:
                 break
             # The last message is none of the stream's own: it is taken out again.
