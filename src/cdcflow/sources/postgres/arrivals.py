@@ -35,7 +35,7 @@ Kind = Literal["rows", "stream", "peeked"]
 given as XLogData with an empty header."""
 
 _MORE, _ENDED, _FAILED, _GARBLED = 1, -1, -2, -4  # how the compiled way says that it ended
-_NAP_S = 0.0002  # short enough that a socket's buffer does not fill up meanwhile
+_NAP_S = 0.0004  # short enough that a socket's buffer does not fill up meanwhile
 _W = ord("w")
 _SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 _HEADER = len(_SIGNATURE) + 8

@@ -39,8 +39,8 @@ from cdcflow.sources.postgres.wire import PAD, Joined, joined
 
 MESSAGES_MAX = 20_000
 BYTES_MAX = 8 << 20
-LINGER_S = 0.002
-BUSY_MESSAGES_MIN = 200
+LINGER_S = 0.004
+BUSY_MESSAGES_MIN = 1000
 """When so many messages were there at once, the next ones are given a moment to gather: waking for each of them costs
 more than they do. A change that comes alone is never kept waiting."""
 STATUS_INTERVAL_S = 1.0

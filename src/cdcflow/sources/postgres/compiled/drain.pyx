@@ -31,7 +31,7 @@ cdef enum:
     _PAD = 64
     _HEADER = 25
     _FIRST = 19  # the header of a binary COPY: signature, flags, length of the extension
-    _NAP_US = 200  # short enough that a socket's buffer does not fill up meanwhile
+    _NAP_US = 400  # short enough that a socket's buffer does not fill up meanwhile
     _ROW = 6  # a row of one column: how many columns, and the value's length
 
 cdef char *_SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
