@@ -19,6 +19,7 @@ import time
 
 from bench.children.usage import Clock, Syncs, given, tell
 from cdcflow import wiring
+from cdcflow.cli.lean import lean
 from cdcflow.config import Config
 from cdcflow.model.position import Checkpoint
 from cdcflow.sinks.files import FileLog
@@ -57,6 +58,7 @@ class Durable:
 
 
 def main() -> None:
+    lean()  # as `cdcflow run` does
     asked = given()
     config = Config.model_validate(asked["config"])
     until, above = asked.get("until_rows"), asked.get("first_above")
