@@ -138,6 +138,7 @@ class PostgresSource:
         finally:
             self._connector.discard(connection)
         self._prepared = frozenset(t.rel.id for t in selected.tables)
+        self._looked_up = (0.0, {})
         self._checkpoint = prepared
         return prepared
 
@@ -392,10 +393,10 @@ class PostgresSource:
         return described
 
     def _look_up(self, table: TableId) -> Relid:
-        # Asked for each table of a thousand in turn, and the catalog answers for all of them. What changed since is
-        # noticed under the table's lock.
+        # Asked for each table of a thousand in turn, and the catalog answers for all of them at once.
         seen_at, known = self._looked_up
-        if table not in known or time.monotonic() - seen_at > LOOK_UP_AGAIN_S:
+        stale = table not in known or time.monotonic() - seen_at > LOOK_UP_AGAIN_S
+        if stale or not self._catalog.ask(f"looking for {table}", lambda c: _is_still(c, known[table])):
             known = {found.rel.id: found.rel for found in self._catalog.selected().tables}
             self._looked_up = time.monotonic(), known
         if table in known:
@@ -452,6 +453,15 @@ def _no_slot(name: str) -> HistoryLost:
 
 def _exists(connection: Connection, oid: int) -> bool:
     return connection.execute("SELECT FROM pg_catalog.pg_class WHERE oid = %s", (oid,)).fetchone() is not None
+
+
+def _is_still(connection: Connection, rel: Relid) -> bool:
+    """Whether this is still the table of its name, and its old rows are told apart as they were."""
+    found = connection.execute(
+        "SELECT oid::bigint, relreplident::text FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass(%s)",
+        (rel.sql,),
+    ).fetchone()
+    return found == (rel.oid, rel.identity)
 
 
 def _known(source: Mapping[str, str]) -> frozenset[TableId]:
