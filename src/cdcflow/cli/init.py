@@ -30,7 +30,7 @@ source:
 
 log:
   path: ./cdcflow-log                                      # the change log; also keeps the position and the progress
-  # seal: {bytes_max: 64MiB, age_max: 10s}                 # when a piece of it becomes Parquet that a merge can read
+  # seal: {bytes_max: 32MiB, age_max: 10s}                 # when a piece of it becomes Parquet that a merge can read
 
 merge:
   format: delta
