@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import plots, results
-from bench.results import LATEST, RESULTS, Line, figure
+from bench.results import LATEST, RESULTS, Line, cells
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- figures: written by make bench-docs -->", "<!-- end of figures -->"
@@ -42,18 +42,7 @@ def _table(lines: Sequence[Line]) -> str:
         "| case | cdcflow | beside | | ratio | target | | spread |",
         "| --- | ---: | ---: | --- | ---: | --- | --- | ---: |",
     ]
-    for line in lines:
-        cells = [
-            line.case,
-            f"{figure(line.value)} {line.unit}",
-            "" if line.limit is None else figure(line.limit),
-            line.peer or "",
-            "" if line.ratio is None else f"{line.ratio:.3g}",
-            line.target or "",
-            {None: "", True: "met", False: "**missed**"}[line.met],
-            f"{line.spread:.0%}",
-        ]
-        rows.append(f"| {' | '.join(cells)} |")
+    rows += [f"| {' | '.join(cells(line, met='met', missed='**missed**'))} |" for line in lines]
     return "\n".join(rows) + "\n"
 
 

@@ -148,18 +148,22 @@ def show(lines: Sequence[Line]) -> None:
         if before and line.bench != before:
             table.add_section()
         before = line.bench
-        table.add_row(
-            line.bench,
-            line.case,
-            f"{figure(line.value)} {line.unit}",
-            "" if line.limit is None else figure(line.limit),
-            line.peer or "",
-            "" if line.ratio is None else f"{line.ratio:.3g}",
-            line.target or "",
-            {None: "", True: "yes", False: "no"}[line.met],
-            f"{line.spread:.0%}",
-        )
+        table.add_row(line.bench, *cells(line, met="yes", missed="no"))
     Console(width=170).print(table)
+
+
+def cells(line: Line, *, met: str, missed: str) -> list[str]:
+    """A line's texts from its case to its spread, for a table."""
+    return [
+        line.case,
+        f"{figure(line.value)} {line.unit}",
+        "" if line.limit is None else figure(line.limit),
+        line.peer or "",
+        "" if line.ratio is None else f"{line.ratio:.3g}",
+        line.target or "",
+        {None: "", True: met, False: missed}[line.met],
+        f"{line.spread:.0%}",
+    ]
 
 
 def figure(value: float) -> str:

@@ -193,14 +193,15 @@ def _array(texts: pa.Array | str) -> pa.Array:
 
 def _texts(texts: pa.Array) -> bytes:
     """Lengths (-1: NULL), then the texts, one after another."""
-    _, ends, content = texts.buffers()
-    bounds = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    lengths = np.diff(bounds)
-    if texts.null_count:
-        lengths = np.where(texts.is_valid().to_numpy(zero_copy_only=False), lengths, -1)
-        return lengths.astype("<i4").tobytes() + "".join(filter(None, texts.to_pylist())).encode()
+    there = texts.drop_null()
+    _, ends, content = there.buffers()
+    bounds = (
+        np.frombuffer(ends, np.int32)[there.offset : there.offset + len(there) + 1] if len(there) else np.zeros(1, int)
+    )
+    lengths = np.full(len(texts), -1, "<i4")
+    lengths[texts.is_valid().to_numpy(zero_copy_only=False)] = np.diff(bounds)
     whole = b"" if content is None else bytes(memoryview(content)[int(bounds[0]) : int(bounds[-1])])
-    return lengths.astype("<i4", copy=False).tobytes() + whole
+    return lengths.tobytes() + whole
 
 
 def _read_texts(body: memoryview, count: int) -> tuple[pa.Array | str, memoryview]:

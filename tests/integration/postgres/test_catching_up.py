@@ -12,11 +12,13 @@ import psycopg
 import pytest
 from capturing import SLOT, Capture, MakeCapture, Row, rows_of
 
-from cdcflow.errors import HistoryLost
+from cdcflow.errors import HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import Committed, MarkSeen
 from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.position import Token
 from cdcflow.ports import Stream, StreamEvent
+from cdcflow.sources.postgres import arrivals
+from cdcflow.sources.postgres.arrivals import Arrivals, Kind
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows
 from cdcflow.sources.postgres.lsn import lsn_of
 from cdcflow.sources.postgres.stream import PostgresStream, place_of
@@ -114,6 +116,12 @@ def windows_of(stream: Stream) -> int:
     return stream.windows
 
 
+def pass_a_window(stream: Stream) -> None:
+    while windows_of(stream) < 1:
+        for event in stream.poll():
+            stream.acknowledge(place_of(event))
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_windows_give_what_the_stream_gives(database: Database, make_capture: MakeCapture, seed: int) -> None:
     """P40, L15: every transaction once, whole, in commit order, and the change-over to the stream is no seam."""
@@ -185,10 +193,7 @@ def test_slot_that_vanishes_between_windows_is_history_lost(database: Database, 
     capture = make_capture(database, tables=CAPTURED, windows=SMALL)
     capture.prepare()
     write_history(database, 7, 60)
-    stream = capture.stream
-    while windows_of(stream) < 1:
-        for event in stream.poll():
-            stream.acknowledge(place_of(event))
+    pass_a_window(capture.stream)
     database.execute(f"SELECT pg_drop_replication_slot('{SLOT}')")
     with pytest.raises(HistoryLost) as lost:
         followed(capture, Token("1/9/low"))
@@ -203,10 +208,7 @@ def test_slot_that_somebody_moved_between_windows_is_history_lost(
     capture = make_capture(database, tables=CAPTURED, windows=SMALL)
     capture.prepare()
     write_history(database, 8, 60)
-    stream = capture.stream
-    while windows_of(stream) < 1:
-        for event in stream.poll():
-            stream.acknowledge(place_of(event))
+    pass_a_window(capture.stream)
     database.execute(f"SELECT pg_replication_slot_advance('{SLOT}', pg_current_wal_flush_lsn())")
     with pytest.raises(HistoryLost):
         followed(capture, Token("1/9/low"))
@@ -262,3 +264,57 @@ def test_position_moves_while_only_other_tables_change(database: Database, make_
     assert not told(found)
     assert max(lsn_of(place_of(e)) for e in found) >= lsn_of(end)
     assert windows_of(stream) >= 1
+
+
+def test_without_compiled_code_windows_and_stream_give_the_same(
+    database: Database, make_capture: MakeCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O10: an install without a compiler reads through psycopg, in windows and from the stream."""
+    database.execute(SCHEMA)
+    captures = [
+        make_capture(database, tables=CAPTURED, slot=name, publication=name, windows=windows)
+        for name, windows in (("compiled", SMALL), ("plain", SMALL))
+    ]
+    for capture in captures:
+        capture.prepare()
+    write_history(database, 11, 60)
+    found = []
+    for number, capture in enumerate(captures):
+        if number:
+            monkeypatch.setattr(arrivals, "_functions", lambda: None)
+        token = Token("1/1/low")
+        capture.chunks.write_mark(token)
+        found.append(told(followed(capture, token)))
+        assert windows_of(capture.stream) > 2
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("kind", ["rows", "peeked"])
+def test_both_ways_of_taking_what_arrives_give_the_same(database: Database, kind: Kind) -> None:
+    """O10: the compiled way, and the one through psycopg that serves where nothing was built."""
+    database.execute(
+        "CREATE TABLE m AS SELECT decode(repeat(md5(i::text), i % 40), 'hex') AS b FROM generate_series(1, 5000) i"
+    )
+    found = {}
+    for plain in (True, False):
+        with database.connect(autocommit=True) as connection:
+            pg = connection.pgconn
+            pg.exec_(b"COPY (SELECT b FROM m) TO STDOUT (FORMAT binary)")
+            taker = Arrivals(pg, kind, plain=plain)
+            assert taker.is_compiled is not plain
+            found[plain] = taker.take_all()
+            while pg.get_result() is not None:
+                pass
+    assert found[True].data == found[False].data
+    assert found[True].lengths.tolist() == found[False].lengths.tolist()
+    assert len(found[True]) >= 5000
+
+
+def test_both_ways_refuse_a_row_that_is_no_message(database: Database) -> None:
+    """O10: two columns where one message should be."""
+    for plain in (True, False):
+        with database.connect(autocommit=True) as connection:
+            connection.pgconn.exec_(b"COPY (SELECT 1, 2) TO STDOUT (FORMAT binary)")
+            with pytest.raises(SourceUnavailable, match="a row that is not one message"):
+                Arrivals(connection.pgconn, "peeked", plain=plain).take_all()
+            connection.close()

@@ -1,7 +1,7 @@
 """A large backlog in windows, through SQL; then the stream, near the log's end.
 
 A walsender gives a change at a time to the network and to its consumer's wake-ups. The same decoding, asked for as a
-query, gives a window of changes through COPY, two to three times as fast:
+query, gives a window of changes through COPY, faster and at less cost to the server (docs/performance.md):
 
     slot ──peek a window──▶ decoder ──▶ events … durable ──▶ advance the slot ──▶ peek the next … ──▶ stream
 
@@ -40,6 +40,7 @@ from cdcflow.sources.postgres.stream import (
     CheckSlot,
     MakeDecoder,
     NeedsText,
+    error_of,
     named,
     place_of,
     plugin_options,
@@ -228,7 +229,7 @@ class CatchingUp:
                 return []
             result = self._pg.get_result()
             if result is None or result.status != pq.ExecStatus.COPY_OUT:
-                raise _error_of(result)
+                raise error_of(result)
             self._arrivals = Arrivals(self._pg, "peeked")
         taken = self._arrivals.take(BYTES_MAX, MESSAGES_MAX)
         self._more = taken.more
@@ -279,7 +280,3 @@ def _backlog_of(result: pq.abc.PGresult) -> Backlog:
         raise psycopg.errors.UndefinedObject("replication slot does not exist")
     restart, confirmed, end = (lsn_of((result.get_value(0, column) or b"0/0").decode()) for column in range(3))
     return Backlog(restart, confirmed, end)
-
-
-def _error_of(result: pq.abc.PGresult | None) -> psycopg.Error:
-    return psycopg.OperationalError("no rows") if result is None else psycopg.errors.error_from_result(result)

@@ -272,7 +272,7 @@ class PostgresStream:
             self._pg.consume_input()
         result = self._pg.get_result()
         if result is None or result.status != pq.ExecStatus.COPY_BOTH:
-            raise _error_of(result)
+            raise error_of(result)
 
     def _command(self) -> str:
         version = self._connection.info.server_version
@@ -297,7 +297,7 @@ class PostgresStream:
             return self._broken(error)
         if result is None or result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_IN):
             return SourceUnavailable(f"{attempted}: the server ended the stream, as it does when it shuts down")
-        return named(_error_of(result), attempted, self._publication)
+        return named(error_of(result), attempted, self._publication)
 
     def _broken(self, error: psycopg.Error) -> CdcflowError:
         if error.sqlstate:
@@ -349,7 +349,8 @@ def place_of(event: StreamEvent) -> Position:
             return position
 
 
-def _error_of(result: pq.abc.PGresult | None) -> psycopg.Error:
+def error_of(result: pq.abc.PGresult | None) -> psycopg.Error:
+    """What a result that was not hoped for says."""
     if result is None:
         return psycopg.OperationalError("the server said nothing")
     return psycopg.errors.error_from_result(result)
