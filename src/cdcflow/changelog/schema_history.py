@@ -8,6 +8,7 @@ that file are in the journal's schema frames.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 
 from cdcflow.errors import ConfigurationError
@@ -20,6 +21,8 @@ class SchemaHistory:
     """The numbers of all shapes so far. The log's writer owns one: one thread adds to it, others may look."""
 
     def __init__(self) -> None:
+        # Walk over a copy made under the lock: even `list(d.items())` can lose the interpreter half way.
+        self._lock = threading.Lock()
         self._numbers: dict[Table, int] = {}
         self._shapes: dict[TableId, dict[int, Table]] = {}
 
@@ -33,23 +36,27 @@ class SchemaHistory:
 
     def learn(self, table: Table, number: int) -> None:
         """Take over what a file says."""
-        self._numbers[table] = number
-        self._shapes.setdefault(table.id, {})[number] = table
+        with self._lock:
+            self._numbers[table] = number
+            self._shapes.setdefault(table.id, {})[number] = table
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def __iter__(self) -> Iterator[tuple[Table, int]]:
-        return iter(list(self._numbers.items()))
+        with self._lock:
+            return iter(list(self._numbers.items()))
 
     def newest(self, table: TableId) -> Table | None:
         """A table's shape with the highest number."""
-        shapes = self._shapes.get(table)
-        return shapes[max(shapes)] if shapes else None
+        with self._lock:
+            shapes = self._shapes.get(table)
+            return shapes[max(shapes)] if shapes else None
 
     def shapes(self) -> dict[TableId, dict[int, Table]]:
         """All shapes by table and number, oldest first."""
-        return {table: dict(sorted(shapes.items())) for table, shapes in sorted(self._shapes.items())}
+        with self._lock:
+            return {table: dict(sorted(shapes.items())) for table, shapes in sorted(self._shapes.items())}
 
     def to_json(self) -> str:
         shapes = [{"number": number, "table": table.to_json()} for table, number in self]
