@@ -8,7 +8,6 @@ that file are in the journal's schema frames.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 
 from cdcflow.errors import ConfigurationError
@@ -18,45 +17,48 @@ HISTORY_VERSION = 1
 
 
 class SchemaHistory:
-    """The numbers of all shapes so far. The log's writer owns one: one thread adds to it, others may look."""
+    """The numbers of all shapes so far. The log's writer owns one: one thread adds to it, others may look.
+
+    Whoever looks walks over lists, which only grow: a dictionary may not change while another thread copies it.
+    """
 
     def __init__(self) -> None:
-        # Walk over a copy made under the lock: even `list(d.items())` can lose the interpreter half way.
-        self._lock = threading.Lock()
         self._numbers: dict[Table, int] = {}
-        self._shapes: dict[TableId, dict[int, Table]] = {}
+        self._all: list[tuple[Table, int]] = []
+        self._of: dict[TableId, list[tuple[int, Table]]] = {}
 
     def number(self, table: Table) -> int:
         """The number of this shape; a new one if it was never seen."""
         known = self._numbers.get(table)
         if known is None:
-            known = max(self._shapes.get(table.id, {}), default=0) + 1
+            known = max((number for number, _ in self._of.get(table.id, ())), default=0) + 1
             self.learn(table, known)
         return known
 
     def learn(self, table: Table, number: int) -> None:
         """Take over what a file says."""
-        with self._lock:
-            self._numbers[table] = number
-            self._shapes.setdefault(table.id, {})[number] = table
+        if self._numbers.get(table) == number:
+            return
+        self._numbers[table] = number
+        self._of.setdefault(table.id, []).append((number, table))
+        self._all.append((table, number))
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def __iter__(self) -> Iterator[tuple[Table, int]]:
-        with self._lock:
-            return iter(list(self._numbers.items()))
+        return iter(self._all[:])
 
     def newest(self, table: TableId) -> Table | None:
         """A table's shape with the highest number."""
-        with self._lock:
-            shapes = self._shapes.get(table)
-            return shapes[max(shapes)] if shapes else None
+        return max(self._of.get(table, ()), key=lambda entry: entry[0], default=(0, None))[1]
 
     def shapes(self) -> dict[TableId, dict[int, Table]]:
         """All shapes by table and number, oldest first."""
-        with self._lock:
-            return {table: dict(sorted(shapes.items())) for table, shapes in sorted(self._shapes.items())}
+        found: dict[TableId, dict[int, Table]] = {}
+        for table, number in sorted(self, key=lambda entry: (entry[0].id, entry[1])):
+            found.setdefault(table.id, {})[number] = table
+        return found
 
     def to_json(self) -> str:
         shapes = [{"number": number, "table": table.to_json()} for table, number in self]
