@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from pgfuzz import WAYS, Pick, Way, case_of, case_of_value, copy_differs, differs, odd_values, outcome
 
 from cdcflow.config import Special
+from cdcflow.sources.buffers import Cells
 from cdcflow.sources.postgres.twins import COMPILED
 from cdcflow.sources.postgres.types import Codec, Policy
 from cdcflow.sources.postgres.types import decode as decode_plain
-from cdcflow.sources.postgres.wire import Cells
 
 PLAIN_AS_TEXT = {790, 1186, 1007}  # money, interval and arrays
 

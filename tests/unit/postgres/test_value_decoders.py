@@ -20,7 +20,7 @@ from pgwire import Spools
 
 from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run
-from cdcflow.sources.postgres import wire
+from cdcflow.sources import buffers
 from cdcflow.sources.postgres.copy import decode_copy
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
 from cdcflow.sources.postgres.twins import Compiled
@@ -327,7 +327,7 @@ def test_bytes_are_gathered_in_pieces_of_any_size(values: list[bytes], at_once: 
     start = ends[:-1][order].astype(np.int64)
     size = np.array([len(values[i]) for i in order], np.int64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wire, "_GATHERED_AT_ONCE", at_once)
-        data, offsets = wire.gathered(source, start, size)
+        patch.setattr(buffers, "_GATHERED_AT_ONCE", at_once)
+        data, offsets = buffers.gathered(source, start, size)
     assert data.tobytes() == b"".join(values[i] for i in order)
     assert np.diff(offsets).tolist() == size.tolist()

@@ -22,7 +22,8 @@ import psycopg
 from psycopg import pq
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.sources.postgres.wire import PAD, Joined, garbled, joined
+from cdcflow.sources.buffers import PAD, garbled
+from cdcflow.sources.postgres.wire import Joined, joined
 
 compiled: ModuleType | None
 try:

@@ -18,9 +18,10 @@ import pyarrow as pa
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import Int64s
+from cdcflow.sources.buffers import Buffer, Cells, garbled, padded
 from cdcflow.sources.postgres.twins import COMPILED, Compiled, layout_of
 from cdcflow.sources.postgres.types import DescribedTable, decode
-from cdcflow.sources.postgres.wire import Buffer, Cells, Joined, garbled, joined, padded
+from cdcflow.sources.postgres.wire import Joined, joined
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 _TRAILER = b"\xff\xff"

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from cdcflow.model.change import ChangeBatch, KeySet, Uint64s
 from cdcflow.model.table import OP, UNCHANGED, Table, TableId
 from cdcflow.ports import Spool
+from cdcflow.sources.buffers import Bools
 from cdcflow.sources.postgres.messages import Relation
 from cdcflow.sources.postgres.twins import Layout
 from cdcflow.sources.postgres.types import DescribedTable
-from cdcflow.sources.postgres.wire import Bools
 
 
 @dataclass(frozen=True, slots=True)

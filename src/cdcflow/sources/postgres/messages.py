@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from cdcflow.sources.postgres.wire import garbled
+from cdcflow.sources.buffers import garbled
 
 
 @dataclass(frozen=True, slots=True)

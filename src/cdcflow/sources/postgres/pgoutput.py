@@ -35,6 +35,7 @@ from cdcflow.model.change import ChangeBatch, Int64s, Run, SpooledTransaction, U
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Table
 from cdcflow.ports import OpenSpool, StreamEvent
+from cdcflow.sources.buffers import Buffer, garbled
 from cdcflow.sources.postgres.large import Large, Mark, Shape, Shapes, account, partial_of
 from cdcflow.sources.postgres.messages import (
     Relation,
@@ -48,7 +49,7 @@ from cdcflow.sources.postgres.messages import (
 from cdcflow.sources.postgres.tuples import Changes, changes_of, truncation
 from cdcflow.sources.postgres.twins import COMPILED, Compiled, Layout, layout_of
 from cdcflow.sources.postgres.types import DescribedTable
-from cdcflow.sources.postgres.wire import EPOCH_US, Buffer, Frames, Joined, frames_of, garbled, joined, positions
+from cdcflow.sources.postgres.wire import EPOCH_US, Frames, Joined, frames_of, joined, positions
 
 __all__ = ["Describe", "PgoutputDecoder", "Relation", "RelationColumn"]
 

@@ -31,11 +31,12 @@ from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
 from cdcflow.model.position import Position
 from cdcflow.ports import StreamEvent
+from cdcflow.sources.buffers import PAD
 from cdcflow.sources.postgres.arrivals import Arrivals
 from cdcflow.sources.postgres.connection import Connector, explained, history_lost, literal, quoted
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
-from cdcflow.sources.postgres.wire import PAD, Joined, joined
+from cdcflow.sources.postgres.wire import Joined, joined
 
 MESSAGES_MAX = 20_000
 BYTES_MAX = 8 << 20

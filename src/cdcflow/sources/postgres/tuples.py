@@ -24,8 +24,9 @@ import pyarrow.compute as pc
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import BEFORE, UNCHANGED, Identity
+from cdcflow.sources.buffers import Bools, Buffer, Bytes, Cells, garbled
 from cdcflow.sources.postgres.types import DescribedTable, decode
-from cdcflow.sources.postgres.wire import Bools, Buffer, Bytes, Cells, Frames, garbled
+from cdcflow.sources.postgres.wire import Frames
 
 _NULL, _UNCHANGED, _TEXT, _BINARY = (ord(c) for c in "nutb")
 _INSERT, _UPDATE, _DELETE = (ord(c) for c in "IUD")

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from cdcflow.model.change import Int64s, Uint64s
+from cdcflow.sources.buffers import Bytes
 from cdcflow.sources.postgres import values, values_binary, values_text
 from cdcflow.sources.postgres.types import Codec, DescribedTable
 from cdcflow.sources.postgres.values import Decoder
-from cdcflow.sources.postgres.wire import Bytes
 
 Layout = Any  # a compiled class; only its own module looks inside
 Form = tuple[str | bool, ...]

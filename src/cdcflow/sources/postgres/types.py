@@ -21,10 +21,10 @@ from cdcflow.config import Special
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.sources.buffers import Cells
 from cdcflow.sources.postgres import values_binary as binary
 from cdcflow.sources.postgres import values_text as text
 from cdcflow.sources.postgres.values import INTERVAL, MONEY, TIMESTAMP, TIMESTAMPTZ, Decoder, Where
-from cdcflow.sources.postgres.wire import Cells
 
 _BOX = 603
 _ENUM = "e"

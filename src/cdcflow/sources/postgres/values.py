@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from cdcflow.config import Special
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import Int64s
-from cdcflow.sources.postgres.wire import Bools, Cells
+from cdcflow.sources.buffers import Bools, Cells
 
 INTERVAL = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())])
 MONEY = pa.decimal128(19, 2)

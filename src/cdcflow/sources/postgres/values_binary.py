@@ -13,6 +13,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdcflow.model.change import Int64s
+from cdcflow.sources.buffers import (
+    Bools,
+    Buffer,
+    Bytes,
+    Cells,
+    binary_array,
+    bitmap,
+    fixed_text,
+    garbled,
+    gathered,
+    new_bytes,
+    pieces,
+)
 from cdcflow.sources.postgres.values import (
     INT32_MAX,
     INT64_MAX,
@@ -31,21 +44,7 @@ from cdcflow.sources.postgres.values import (
     unreadable,
     utf8,
 )
-from cdcflow.sources.postgres.wire import (
-    EPOCH_DAYS,
-    EPOCH_US,
-    Bools,
-    Buffer,
-    Bytes,
-    Cells,
-    binary_array,
-    bitmap,
-    fixed_text,
-    garbled,
-    gathered,
-    new_bytes,
-    pieces,
-)
+from cdcflow.sources.postgres.wire import EPOCH_DAYS, EPOCH_US
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _ZERO = ord("0")

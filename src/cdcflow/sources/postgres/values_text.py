@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.model.change import Int64s
+from cdcflow.sources.buffers import Bools, Bytes, Cells, binary_array, gathered, padded
 from cdcflow.sources.postgres.values import (
     INTERVAL_ENDS,
     MONEY,
@@ -32,7 +33,6 @@ from cdcflow.sources.postgres.values import (
     text,
     unreadable,
 )
-from cdcflow.sources.postgres.wire import Bools, Bytes, Cells, binary_array, gathered, padded
 
 __all__ = ["array", "boolean", "bytea", "date", "decimal", "interval_parts", "money", "number", "text", "timestamp"]
 

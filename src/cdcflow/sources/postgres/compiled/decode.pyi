@@ -4,8 +4,8 @@ from typing import Any
 import pyarrow as pa
 
 from cdcflow.model.change import Int64s, Uint64s
+from cdcflow.sources.buffers import Bytes
 from cdcflow.sources.postgres.types import DescribedTable
-from cdcflow.sources.postgres.wire import Bytes
 
 class Layout:
     described: DescribedTable

@@ -1,0 +1,206 @@
+"""Bytes as a server sent them, looked at with numpy: a buffer, the cells of a column in it, Arrow arrays over them.
+
+What arrives together is joined into one buffer; everything else is arrays of places in it. Every buffer is followed
+by `PAD` zero bytes, so that a read at any place inside it stays inside it, whatever a length on the wire says.
+Whoever follows a length checks the place it leads to before using it: a hostile or garbled length is answered with
+`SourceUnavailable`, never with a read beyond the buffer (hard case O10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.model.change import Int64s
+
+Bytes = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
+
+PAD = 64
+_OFFSETS_MAX = 2**31 - 1
+_GATHERED_AT_ONCE = 1 << 20
+
+
+def garbled(what: str) -> SourceUnavailable:
+    """The error for bytes that cannot be what the protocol says: nothing was lost, the connection is to be renewed."""
+    return SourceUnavailable(f"decoding the server's stream: {what}; the connection is made anew")
+
+
+def _too_many_bytes() -> ConfigurationError:
+    return ConfigurationError(
+        "decoding the server's stream: the values of one column in one batch come to more than 2 GiB",
+        remedy="lower source.spool_bytes_max and source.backfill.chunk_rows_max",
+    )
+
+
+class Buffer:
+    """One stretch of bytes with numpy views on it at every place."""
+
+    __slots__ = ("_views", "bytes", "raw", "size")
+
+    def __init__(self, raw: bytes) -> None:
+        """`raw` must end with `PAD` bytes of padding (`padded`)."""
+        self.raw = raw
+        self.size = len(raw) - PAD
+        self.bytes: Bytes = np.frombuffer(raw, np.uint8)
+        self._views: dict[str, Int64s] = {}
+
+    def _view(self, kind: str, width: int) -> Int64s:
+        found = self._views.get(kind)
+        if found is None:
+            found = self._views[kind] = np.ndarray((len(self.raw) - width + 1,), kind, self.raw, strides=(1,))
+        return found
+
+    def int16(self, at: Int64s) -> Int64s:
+        return self._view(">i2", 2)[at].astype(np.int64)
+
+    def int32(self, at: Int64s) -> Int64s:
+        return self._view(">i4", 4)[at].astype(np.int64)
+
+    def uint32(self, at: Int64s) -> Int64s:
+        return self._view(">u4", 4)[at].astype(np.int64)
+
+    def int64(self, at: Int64s) -> Int64s:
+        return self._view(">i8", 8)[at].astype(np.int64)
+
+
+def padded(pieces: Sequence[bytes | memoryview]) -> Buffer:
+    return Buffer(b"".join([*pieces, bytes(PAD)]))
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """One column's values as bytes: value i is `size[i]` bytes at `start[i]`; `valid` None means no NULL."""
+
+    buffer: Buffer
+    start: Int64s
+    size: Int64s
+    valid: Bools | None = None
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def mask(self) -> Bools | None:
+        """True where NULL, as pyarrow wants it."""
+        return None if self.valid is None else ~self.valid
+
+    def where(self, rows: Bools) -> Cells:
+        return Cells(self.buffer, self.start[rows], self.size[rows], None if self.valid is None else self.valid[rows])
+
+    def without(self, rows: Bools) -> Cells:
+        """The same with these rows NULL."""
+        return Cells(self.buffer, self.start, self.size, ~rows if self.valid is None else self.valid & ~rows)
+
+    def trimmed(self, count: int) -> Cells:
+        """The same without each value's first `count` bytes."""
+        return Cells(self.buffer, self.start + count, np.maximum(self.size - count, 0), self.valid)
+
+    def byte(self, at: int) -> Bytes:
+        """Each value's byte number `at`; 0 where there is none or the value is NULL."""
+        there = self.size > at if self.valid is None else self.valid & (self.size > at)
+        return np.where(there, self.buffer.bytes[self.start + at], np.uint8(0))
+
+    @property
+    def present(self) -> Bools:
+        return np.ones(len(self), np.bool_) if self.valid is None else self.valid
+
+    def matrix(self, width: int) -> Bytes:
+        """The first `width` bytes of each value (at most `PAD`); what lies after a value's end is not its own."""
+        places = self.start[:, None] + np.arange(width)
+        return np.take(self.buffer.bytes, places)
+
+    def binary(self) -> pa.Array:
+        """The values as an Arrow binary array.
+
+        Without a copy, an Arrow array can lie over the whole buffer when the values are its odd-numbered slots and
+        the gaps between them the others; taking every second slot is then one call.
+        """
+        count = len(self)
+        if not count:
+            return pa.array([], pa.binary())
+        stop = self.start + self.size
+        if count > 1 and not (self.start[1:] >= stop[:-1]).all():
+            return self._gathered()
+        wide = len(self.buffer.raw) > _OFFSETS_MAX
+        offsets = np.empty(2 * count, np.int64 if wide else np.int32)
+        offsets[0::2] = self.start
+        offsets[1::2] = stop
+        slots = pa.Array.from_buffers(
+            pa.large_binary() if wide else pa.binary(),
+            2 * count - 1,
+            [None, pa.py_buffer(offsets), pa.py_buffer(self.buffer.raw)],
+        )
+        taken = slots.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int64), mask=self.mask))
+        if wide and taken.nbytes > _OFFSETS_MAX:
+            raise _too_many_bytes()
+        return taken.cast(pa.binary()) if wide else taken
+
+    def _gathered(self) -> pa.Array:
+        """The values where they do not lie in ascending order: byte by byte."""
+        size = self.size if self.valid is None else np.where(self.valid, self.size, 0)
+        data, offsets = gathered(self.buffer.bytes, self.start, size)
+        return binary_array(data, offsets, self.valid)
+
+
+def gathered(source: Bytes, start: Int64s, size: Int64s) -> tuple[Bytes, Int64s]:
+    """The bytes of all values one after another, and their offsets (one more than values)."""
+    offsets = np.zeros(len(size) + 1, np.int64)
+    np.cumsum(size, out=offsets[1:])
+    out = np.empty(int(offsets[-1]), np.uint8)
+    for first, last in pieces(offsets):
+        a, b = int(offsets[first]), int(offsets[last])
+        if last == first + 1:
+            out[a:b] = source[int(start[first]) : int(start[first]) + b - a]
+        else:
+            shift = start[first:last] - offsets[first:last]
+            out[a:b] = source[np.repeat(shift, size[first:last]) + np.arange(a, b)]
+    return out, offsets
+
+
+def pieces(offsets: Int64s) -> Iterator[tuple[int, int]]:
+    """Stretches of values that together have about a MiB; one that is larger alone stands alone.
+
+    Where each byte comes from takes many times its size, so it is worked out for a stretch of the values at a time.
+    """
+    first, count = 0, len(offsets) - 1
+    while first < count:
+        last = max(int(np.searchsorted(offsets, offsets[first] + _GATHERED_AT_ONCE, side="right")) - 1, first + 1)
+        yield first, last
+        first = last
+
+
+def new_bytes(size: int) -> Bytes:
+    """Room for the bytes of one column."""
+    if size > _OFFSETS_MAX:
+        raise _too_many_bytes()
+    return np.empty(size, np.uint8)
+
+
+def binary_array(data: Bytes, offsets: Int64s, valid: Bools | None) -> pa.Array:
+    """An Arrow binary array over these bytes; `offsets` has one more entry than there are values."""
+    if int(offsets[-1]) > _OFFSETS_MAX:
+        raise _too_many_bytes()
+    return pa.Array.from_buffers(
+        pa.binary(),
+        len(offsets) - 1,
+        [bitmap(valid), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(data))],
+    )
+
+
+def bitmap(valid: Bools | None) -> pa.Buffer | None:
+    return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def fixed_text(text: Bytes, valid: Bools | None = None) -> pa.Array:
+    """An Arrow string array of equally long ASCII values, one a row of `text`."""
+    count, width = text.shape
+    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.string(), count, [bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(text))]
+    )
