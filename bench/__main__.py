@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from bench import results, server
 from bench.harness import Budget, Failed, tell
@@ -14,6 +16,7 @@ from bench.harness import Budget, Failed, tell
 NAMES = (
     "drain", "catchup", "backfill", "load", "latency", "transaction", "growth", "restart", "writer",
 )  # fmt: skip
+SOURCES = Path(__file__).parent.parent / "src"
 QUICK = ("drain", "catchup", "backfill", "latency")
 
 
@@ -28,6 +31,7 @@ def main() -> int:
     names = options.names or (QUICK if options.quick else NAMES)
     if unknown := [name for name in names if name not in NAMES]:
         parser.error(f"unknown bench {', '.join(unknown)}")
+    compileall.compile_dir(SOURCES, quiet=1)  # as they are where a package was installed
     lines: list[results.Line] = []
     machine = server.machine(options.transport)
     for name in names:

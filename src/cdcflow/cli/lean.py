@@ -9,18 +9,23 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-class _NoPandas(MetaPathFinder):
+class _Absent(MetaPathFinder):
+    """Makes packages look as if they were not installed."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname == "pandas":
+        if fullname in self._names:
             raise ModuleNotFoundError(fullname, name=fullname)
         return None
 
 
 def lean() -> None:
     """Make this process a lean one. To be called before anything of the capture is imported."""
-    _without_pandas()
+    _without_luxuries()
     _giving_memory_back()
     sys.setswitchinterval(0.001)  # a change that has arrived shall not wait 5 ms for the thread that seals
 
@@ -33,19 +38,19 @@ def _giving_memory_back() -> None:
     pa.set_memory_pool(pa.jemalloc_memory_pool() if has_jemalloc else pa.system_memory_pool())
 
 
-def _without_pandas() -> None:
-    """Let pyarrow do without pandas in this process, also where the Spark extra has brought it.
+def _without_luxuries() -> None:
+    """Let pyarrow do without pandas and structlog without rich in this process, also where they are installed.
 
-    pyarrow imports it with its first array, if it can: 40 MB of memory and some tenths of a second at every start, for
-    conversions that a daemon never asks for. What pyarrow finds out once, it keeps.
+    pyarrow imports pandas with its first array, if it can: 40 MB of memory and some tenths of a second at every start,
+    for conversions that a daemon never asks for. structlog imports rich for tracebacks in colour: a tenth of a second.
+    What either finds out once, it keeps.
     """
-    if "pandas" in sys.modules:
-        return
-    finder = _NoPandas()
-    sys.meta_path.insert(0, finder)
+    absent = _Absent(frozenset(name for name in ("pandas", "rich") if name not in sys.modules))
+    sys.meta_path.insert(0, absent)
     try:
         import pyarrow as pa
+        import structlog  # noqa: F401  only to have it look round now
 
         pa.array([0])
     finally:
-        sys.meta_path.remove(finder)
+        sys.meta_path.remove(absent)

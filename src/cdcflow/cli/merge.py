@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdcflow.cli import output
-from cdcflow.cli.events import send_structlog_to
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable
@@ -46,6 +45,7 @@ def merge(
 
 def _merging(settings: Config) -> Callable[[], MergeReport]:
     """A function that merges once; Spark is imported and started here."""
+    from cdcflow.cli.events import send_structlog_to
     from cdcflow.spark.session import session
 
     send_structlog_to(sys.stderr)  # stdout is for the report

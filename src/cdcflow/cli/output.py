@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
-from rich.console import Console
-from rich.table import Table
+
+if TYPE_CHECKING:  # rich takes a tenth of a second to import, and a daemon prints no table
+    from rich.console import Console
+    from rich.table import Table
 
 PIPE_WIDTH = 200
 """Where no terminal says how wide it is: wide enough that no line of a table is folded."""
@@ -25,6 +27,8 @@ def stderr() -> Console:
 
 
 def _console(file: TextIO) -> Console:
+    from rich.console import Console
+
     is_terminal = file.isatty()
     return Console(file=file, highlight=False, soft_wrap=not is_terminal, width=None if is_terminal else PIPE_WIDTH)
 
@@ -36,6 +40,8 @@ def print_json(value: object) -> None:
 
 def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: int = 0) -> Table:
     """A plain table; the last `numbers` columns are aligned to the right."""
+    from rich.table import Table
+
     made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
     for place, name in enumerate(columns):
         made.add_column(name, justify="right" if place >= len(columns) - numbers else "left", overflow="fold")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
-
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from typing import TYPE_CHECKING, Any, Self
 
 from cdcflow.cli import output
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 LINE_EVERY_S = 5.0
 
@@ -18,6 +19,8 @@ class BackfillProgress:
     """Shows the tables of one status after another. A context manager."""
 
     def __init__(self) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
         console = output.stderr()
         self._console = console
         self._bars = (

@@ -21,7 +21,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream
-from cdcflow.sources.postgres import doctor, publication, slot
+from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, look
 from cdcflow.sources.postgres.chunks import PostgresChunks, mark_prefix
@@ -219,6 +219,8 @@ class PostgresSource:
         )
 
     def doctor(self) -> Sequence[Finding]:
+        from cdcflow.sources.postgres import doctor  # a daemon never asks, and it takes its time to start
+
         return doctor.findings(self._connector, self._settings, self._selection)
 
     def status(self, acknowledged: Position | None) -> SourceStatus:
