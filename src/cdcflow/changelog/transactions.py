@@ -84,7 +84,7 @@ class Transactions:
             return self._one()
         steps = np.empty((_WORDS, len(self.ends)), np.int64)
         steps[0], steps[1], steps[2] = self.ends, self.xid.view(np.int64), self.commit_ts
-        steps[:3, 1:] = np.diff(steps[:3])
+        steps[:3, 1:] -= steps[:3, :-1].copy()
         steps[3] = self.commit_clock - self.commit_ts
         body = steps.astype("<i8", copy=False).tobytes() + _texts(_array(self.position))
         form = 0
@@ -193,13 +193,15 @@ def _array(texts: pa.Array | str) -> pa.Array:
 
 def _texts(texts: pa.Array) -> bytes:
     """Lengths (-1: NULL), then the texts, one after another."""
-    there = texts.drop_null()
+    there = texts.drop_null() if texts.null_count else texts
     _, ends, content = there.buffers()
     bounds = (
         np.frombuffer(ends, np.int32)[there.offset : there.offset + len(there) + 1] if len(there) else np.zeros(1, int)
     )
-    lengths = np.full(len(texts), -1, "<i4")
-    lengths[texts.is_valid().to_numpy(zero_copy_only=False)] = np.diff(bounds)
+    lengths = (bounds[1:] - bounds[:-1]).astype("<i4", copy=False)
+    if texts.null_count:
+        lengths, known = np.full(len(texts), -1, "<i4"), lengths
+        lengths[texts.is_valid().to_numpy(zero_copy_only=False)] = known
     whole = b"" if content is None else bytes(memoryview(content)[int(bounds[0]) : int(bounds[-1])])
     return lengths.tobytes() + whole
 

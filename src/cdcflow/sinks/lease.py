@@ -25,6 +25,7 @@ class Lease:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        self._epoch_path = os.fspath(layout.epoch)  # asked for at every sync
         self._fd: int | None = _locked(layout.lock)
         self.epoch = Epoch(0)
 
@@ -37,7 +38,7 @@ class Lease:
 
     def check(self) -> None:
         """InvariantViolated when another process has taken the log over since."""
-        found = read_epoch(self._layout.epoch)
+        found = read_epoch(self._epoch_path)
         if found != self.epoch:
             raise InvariantViolated(
                 f"writing the log {self._layout.root}: this process has epoch {self.epoch}, and epoch {found} has "
@@ -50,7 +51,7 @@ class Lease:
             os.close(fd)
 
 
-def read_epoch(path: Path) -> Epoch:
+def read_epoch(path: str | Path) -> Epoch:
     """The newest epoch that has begun; 0 when there was none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # read at every sync: no buffers for a dozen bytes
