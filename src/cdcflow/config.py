@@ -17,7 +17,16 @@ from typing import Annotated, Literal
 from urllib.parse import parse_qsl
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from cdcflow.errors import ConfigurationError
 
@@ -68,43 +77,14 @@ class Backfill(Settings):
     held_bytes_max: Bytes = 64 << 20
 
 
-class Postgres(Settings):
-    """A PostgreSQL source.
+class _Database(Settings):
+    """What the settings of every database have."""
 
-    `slot` and `publication` are named after the log when left out, so that nobody else's is ever taken.
-    `special_values` says what becomes of values that the Arrow type cannot hold (infinity in dates and timestamps, NaN
-    in a numeric with precision): stop the capture by name, NULL, keep the whole column as text, or clamp to the
-    type's ends. `unconstrained_numeric` is the type of `numeric` without precision: exact text, or `decimal(p,s)`.
-    `columns` overrides either for one column, by its full name (`public.orders.due`).
-    """
-
-    kind: Literal["postgres"]
-    url: str
     password: str | None = None
-    tables: tuple[str, ...] = ("public.*",)
-    slot: str | None = None
-    publication: str | None = None
-    failover: bool = False
-    special_values: Special = "stop"
-    unconstrained_numeric: str = "text"
     columns: dict[str, str] = Field(default_factory=dict)
-    streaming: bool = True
-    binary: bool = True
-    catch_up: Literal["auto", "never"] = "auto"
     heartbeat: Seconds = 10.0
     spool_bytes_max: Bytes = 32 << 20
     backfill: Backfill = Backfill()
-
-    @field_validator("url")
-    @classmethod
-    def _url_without_password(cls, url: str) -> str:
-        if not re.match(r"postgres(ql)?://", url):
-            raise ValueError("must look like postgresql://user@host:5432/database")
-        authority, _, query = url.partition("?")
-        secrets = {name for name, _ in parse_qsl(query) if name.lower() in ("password", "sslpassword")}
-        if secrets or re.match(r"[^:]+://[^@]*:[^@]*@", authority):
-            raise ValueError("holds a password; take it out and set source.password: ${env:NAME} or ${file:path}")
-        return url
 
     @field_validator("password")
     @classmethod
@@ -113,7 +93,7 @@ class Postgres(Settings):
             raise ValueError("must be a reference, not the password itself: ${env:NAME} or ${file:path}")
         return password
 
-    @field_validator("tables")
+    @field_validator("tables", check_fields=False)
     @classmethod
     def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in patterns:
@@ -125,13 +105,6 @@ class Postgres(Settings):
             raise ValueError("selects no table; name at least one pattern without !")
         return patterns
 
-    @field_validator("unconstrained_numeric")
-    @classmethod
-    def _numeric(cls, policy: str) -> str:
-        if policy != "text" and re.fullmatch(r"decimal\(\d{1,2},\d{1,2}\)", policy) is None:
-            raise ValueError("must be text or decimal(precision,scale)")
-        return policy
-
     @field_validator("columns")
     @classmethod
     def _full_column_names(cls, columns: dict[str, str]) -> dict[str, str]:
@@ -139,6 +112,110 @@ class Postgres(Settings):
             if _COLUMN.fullmatch(name) is None:
                 raise ValueError(f'"{name}" is no full column name; write schema.table.column')
         return columns
+
+
+def _without_password(url: str) -> str:
+    authority, _, query = url.partition("?")
+    secrets = {n for n, _ in parse_qsl(query) if n.lower() in ("password", "sslpassword", "passwd")}
+    if secrets or re.match(r"[^:]+://[^@]*:[^@]*@", authority):
+        raise ValueError("holds a password; take it out and set source.password: ${env:NAME} or ${file:path}")
+    return url
+
+
+class Postgres(_Database):
+    """A PostgreSQL source.
+
+    `slot` and `publication` are named after the log when left out, so that nobody else's is ever taken.
+    `special_values` says what becomes of values that the Arrow type cannot hold (infinity in dates and timestamps, NaN
+    in a numeric with precision): stop the capture by name, NULL, keep the whole column as text, or clamp to the
+    type's ends. `unconstrained_numeric` is the type of `numeric` without precision: exact text, or `decimal(p,s)`.
+    `columns` overrides either for one column, by its full name (`public.orders.due`).
+    """
+
+    kind: Literal["postgres"]
+    url: str
+    tables: tuple[str, ...] = ("public.*",)
+    slot: str | None = None
+    publication: str | None = None
+    failover: bool = False
+    special_values: Special = "stop"
+    unconstrained_numeric: str = "text"
+    streaming: bool = True
+    binary: bool = True
+    catch_up: Literal["auto", "never"] = "auto"
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, url: str) -> str:
+        if not re.match(r"postgres(ql)?://", url):
+            raise ValueError("must look like postgresql://user@host:5432/database")
+        return _without_password(url)
+
+    @field_validator("unconstrained_numeric")
+    @classmethod
+    def _numeric(cls, policy: str) -> str:
+        if policy != "text" and re.fullmatch(r"decimal\(\d{1,2},\d{1,2}\)", policy) is None:
+            raise ValueError("must be text or decimal(precision,scale)")
+        return policy
+
+
+def _off(value: object) -> object:
+    # YAML reads the plain word `off` as false.
+    return "off" if value is False else value
+
+
+class Tls(Settings):
+    """How the link to a MySQL or MariaDB server is secured.
+
+    `verify`: the certificate must be good for the host's name; `ca` names the authority that signed it, else those that
+    the system trusts count. `verify-ca`: signed by `ca`, whatever the name. `off`: no encryption.
+    """
+
+    mode: Annotated[Literal["verify", "verify-ca", "off"], BeforeValidator(_off)] = "verify"
+    ca: Path | None = None
+
+    @model_validator(mode="after")
+    def _authority(self) -> Tls:
+        if self.mode == "verify-ca" and self.ca is None:
+            raise ValueError("needs ca: the file with the authority's certificate")
+        return self
+
+
+class MySQL(_Database):
+    """A MySQL or MariaDB source.
+
+    `fence` says how a backfill finds its place in the log: `marks` writes rows to `marks_table`, `read-only` writes
+    nothing at all. `server_id` is the number under which we read the binary log, as a replica does (left out: one
+    made from the log's id). `server_public_key` is a file with the server's RSA key, for passwords over links without
+    TLS. `tables_without_key` refuses them, or reads each whole, in one piece. `zero_dates` and `bad_text` say what
+    becomes of values that the column's type cannot hold; `columns` overrides either for one column by its full name.
+    """
+
+    kind: Literal["mysql", "mariadb"]
+    url: str
+    tables: tuple[str, ...]
+    server_id: int | None = Field(None, ge=1, lt=1 << 32)
+    fence: Literal["marks", "read-only"] = "marks"
+    marks_table: str = "cdcflow.cdcflow_marks"
+    tls: Tls = Tls()
+    server_public_key: Path | None = None
+    tables_without_key: Literal["refuse", "whole"] = "refuse"
+    zero_dates: Literal["stop", "null", "text"] = "stop"
+    bad_text: Literal["stop", "replace"] = "stop"
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, url: str) -> str:
+        if not re.match(r"(mysql|mariadb)://", url):
+            raise ValueError("must look like mysql://user@host:3306/")
+        return _without_password(url)
+
+    @field_validator("marks_table")
+    @classmethod
+    def _table_name(cls, name: str) -> str:
+        if re.fullmatch(rf"{_NAME_PART}\.{_NAME_PART}", name) is None or "*" in name or "?" in name:
+            raise ValueError("must be the name of one table: schema.table")
+        return name
 
 
 class Seal(Settings):
@@ -174,7 +251,7 @@ class Service(Settings):
 class Config(Settings):
     """The whole of `cdcflow.yaml`."""
 
-    source: Postgres
+    source: Annotated[Postgres | MySQL, Field(discriminator="kind")]
     log: FileLog
     merge: Merge = Merge()
     service: Service = Service()
@@ -309,13 +386,18 @@ def _note_places(path: Path, node: yaml.Node, place: Place, places: Places) -> N
             pass
 
 
-def _line(path: Path, places: Places, place: Place, kind: str, message: str) -> str:
+def _line(path: Path, places: Places, tagged: Place, kind: str, message: str) -> str:
     """One mistake as one line, at the nearest place that stands in the file."""
+    place, source = _untagged(tagged)
+    if kind == "union_tag_invalid":
+        place, message = (*place, "kind"), f"must be {_one_of(list(_KINDS))}"
+    elif kind == "union_tag_not_found":
+        place, kind = (*place, "kind"), "missing"
     found = next((places[place[:n]] for n in range(len(place), 0, -1) if place[:n] in places), None)
     name = _dotted(place)
     match kind:
         case "extra_forbidden":
-            text = f"unknown setting {name}{_nearest(place)}"
+            text = f"unknown setting {name}{_nearest(place, source)}"
         case "missing":
             text = f"{name} is missing"
         case _:
@@ -323,30 +405,46 @@ def _line(path: Path, places: Places, place: Place, kind: str, message: str) -> 
     return f"{_at(path, found)}: {text}"
 
 
-def _nearest(place: Place) -> str:
+_KINDS: dict[str, type[Settings]] = {"postgres": Postgres, "mysql": MySQL, "mariadb": MySQL}
+
+
+def _untagged(place: Place) -> tuple[Place, type[Settings]]:
+    """A place without the kind of source that pydantic puts into it, and the settings of that kind."""
+    if len(place) > 1 and place[0] == "source" and place[1] in _KINDS:
+        return ("source", *place[2:]), _KINDS[str(place[1])]
+    return place, Postgres
+
+
+def _one_of(names: list[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names[:-1]) + f" or '{names[-1]}'"
+
+
+def _nearest(place: Place, source: type[Settings]) -> str:
     *parents, wrong = place
-    model = _model_at(tuple(parents))
+    model = _model_at(tuple(parents), source)
     names = [] if model is None else list(model.model_fields)
     close = difflib.get_close_matches(str(wrong), names, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {_dotted((*parents, close[0]))}?"
-    elsewhere = [p for p in _all_names(Config, ()) if p[-1] == wrong]
+    elsewhere = [p for p in _all_names(Config, (), source) if p[-1] == wrong]
     if elsewhere:
         return f"; it belongs at {_dotted(elsewhere[0])}"
     return f"; known here: {', '.join(names)}" if names else ""
 
 
-def _model_at(place: Place) -> type[Settings] | None:
+def _model_at(place: Place, source: type[Settings]) -> type[Settings] | None:
     model: type[Settings] = Config
     for name in place:
-        inner = _inner_model(model, str(name))
+        inner = _inner_model(model, str(name), source)
         if inner is None:
             return None
         model = inner
     return model
 
 
-def _inner_model(model: type[Settings], name: str) -> type[Settings] | None:
+def _inner_model(model: type[Settings], name: str, source: type[Settings]) -> type[Settings] | None:
+    if model is Config and name == "source":
+        return source
     field = model.model_fields.get(name)
     if field is None:
         return None
@@ -355,11 +453,11 @@ def _inner_model(model: type[Settings], name: str) -> type[Settings] | None:
     return next((c for c in choices if isinstance(c, type) and issubclass(c, Settings)), None)
 
 
-def _all_names(model: type[Settings], place: Place) -> list[Place]:
+def _all_names(model: type[Settings], place: Place, source: type[Settings]) -> list[Place]:
     names: list[Place] = []
     for name in model.model_fields:
-        inner = _inner_model(model, name)
-        names += [(*place, name)] if inner is None else _all_names(inner, (*place, name))
+        inner = _inner_model(model, name, source)
+        names += [(*place, name)] if inner is None else _all_names(inner, (*place, name), source)
     return names
 
 
@@ -372,13 +470,22 @@ def _at(path: Path, mark: yaml.Mark | None) -> str:
 
 
 def _rebased(config: Config, folder: Path) -> Config:
-    password = config.source.password
-    if password is not None and password.startswith("${file:"):
-        password = f"${{file:{folder / Path(password[7:-1]).expanduser()}}}"
+    source = config.source
+    if source.password is not None and source.password.startswith("${file:"):
+        password = f"${{file:{folder / Path(source.password[7:-1]).expanduser()}}}"
+        source = source.model_copy(update={"password": password})
+    if isinstance(source, MySQL):
+        tls = source.tls.model_copy(update={"ca": _below(folder, source.tls.ca)})
+        key = _below(folder, source.server_public_key)
+        source = source.model_copy(update={"tls": tls, "server_public_key": key})
     return config.model_copy(
         update={
-            "source": config.source.model_copy(update={"password": password}),
+            "source": source,
             "log": config.log.model_copy(update={"path": folder / config.log.path.expanduser()}),
             "merge": config.merge.model_copy(update={"warehouse": folder / config.merge.warehouse.expanduser()}),
         }
     )
+
+
+def _below(folder: Path, path: Path | None) -> Path | None:
+    return None if path is None else folder / path.expanduser()

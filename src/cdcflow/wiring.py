@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from cdcflow.config import Config, secret
+from cdcflow.config import Config, Postgres, secret
 from cdcflow.interleave.machine import Limits
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline import Capture
@@ -21,7 +21,17 @@ from cdcflow.sources.postgres.source import PostgresSource
 
 def open_source(config: Config) -> Source:
     """The configured source. Nothing is connected before it is asked something."""
-    return PostgresSource(config.source, lambda: secret(config.source.password))
+    settings = config.source
+
+    def password() -> str | None:
+        return secret(settings.password)
+
+    if isinstance(settings, Postgres):
+        return PostgresSource(settings, password)
+    # Here, so that who captures the one need not load the library of the other.
+    from cdcflow.sources.mysql.source import MySQLSource
+
+    return MySQLSource(settings, password)
 
 
 def capture(

@@ -341,7 +341,7 @@ class MySQLServer:
     def url(self, user: str = SUPERUSER) -> str:
         return f"mysql://{user}@127.0.0.1:{self.port}/"
 
-    def connect(self, database: str | None = None, **options: Any) -> pymysql.Connection[Any]:
+    def connect(self, database: str | None = None, **options: Any) -> pymysql.Connection:
         """A pymysql connection in autocommit mode; `options` are pymysql's (user, password, autocommit, …)."""
         merged = {"user": SUPERUSER, "password": "", "autocommit": True, "connect_timeout": 10, **options}
         return pymysql.connect(host="127.0.0.1", port=self.port, database=database, charset="utf8mb4", **merged)
@@ -431,14 +431,14 @@ class MySQLDatabase:
     def url(self) -> str:
         return self.server.url()
 
-    def connect(self, **options: Any) -> pymysql.Connection[Any]:
+    def connect(self, **options: Any) -> pymysql.Connection:
         return self.server.connect(self.name, **options)
 
     def execute(self, *statements: str) -> list[tuple[Any, ...]]:
         return self.server.execute(*statements, database=self.name)
 
     @contextlib.contextmanager
-    def session(self, **options: Any) -> Iterator[pymysql.Connection[Any]]:
+    def session(self, **options: Any) -> Iterator[pymysql.Connection]:
         """A session that is closed, not committed, at the end: what it left open is rolled back."""
         connection = self.connect(**options)
         try:

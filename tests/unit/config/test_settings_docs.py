@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import typer
 
@@ -15,13 +16,17 @@ from cdcflow.config import Config, Settings
 DOCS = Path(__file__).parents[3] / "docs"
 
 
+def _is_model(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Settings)
+
+
 def names(model: type[Settings], before: str = "") -> set[str]:
     found: set[str] = set()
     for name, field in model.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Settings):
+        kinds = [k for k in (field.annotation, *get_args(field.annotation)) if _is_model(k)]
+        for kind in kinds:
             found |= names(kind, f"{before}{name}.")
-        else:
+        if not kinds:
             found.add(before + name)
     return found
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcflow.config import Config, load, seconds, secret
+from cdcflow.config import Config, MySQL, load, seconds, secret
 from cdcflow.errors import ConfigurationError
 
 WHOLE = """\
@@ -63,7 +63,8 @@ def test_whole_file_is_read_with_units_and_relative_paths(tmp_path: Path) -> Non
         ("bytes_max: lots", "bytes_max: 1.5MiB", "9:10: log.seal.bytes_max must be a number with a unit"),
         ("age_max: -1s", "age_max: 250ms", "9:29: log.seal.age_max must be greater than 0"),
         ("audit_*, 'sales", '"!public.audit_*", \'sales', 'source.tables "audit_*" is no table pattern'),
-        ("kind: oracle", "kind: postgres", "2:3: source.kind must be 'postgres'"),
+        ("kind: oracle", "kind: postgres", "2:3: source.kind must be 'postgres', 'mysql' or 'mariadb'"),
+        ("k: postgres", "kind: postgres", "1:1: source.kind is missing"),
         ("url: mysql://", "url: postgresql://", "3:3: source.url must look like postgresql://"),
         ('listen: "8079"', 'listen: "[::1]:8079"', "13:11: service.listen must be host:port"),
         ("  every: 2m\n  every: 3m", "  every: 2m", "13:3: merge.every is set twice"),
@@ -80,6 +81,57 @@ def test_mistake_is_answered_with_its_place_and_what_was_meant(
     """One clear line instead of a validation dump: the place in the file, and the nearest right name."""
     assert right in WHOLE
     assert expected in complaint(tmp_path, WHOLE.replace(right, wrong, 1))
+
+
+MYSQL = """\
+source:
+  kind: mariadb
+  url: mysql://cdc@db.internal:3306/
+  password: ${file:secret}
+  tables: [shop.*]
+  tls: {mode: verify-ca, ca: ca.pem}
+  server_public_key: key.pem
+log: {path: shop-log}
+"""
+
+
+def test_files_of_a_mysql_source_are_found_beside_the_settings(tmp_path: Path) -> None:
+    """A relative path means the same wherever the command is started from."""
+    source = load(written(tmp_path, MYSQL)).source
+    assert isinstance(source, MySQL)
+    assert source.tls.ca == tmp_path / "ca.pem"
+    assert source.server_public_key == tmp_path / "key.pem"
+    assert source.password == f"${{file:{tmp_path}/secret}}"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "expected"),
+    [
+        ("tabels:", "tables:", "cdcflow.yaml:5:3: unknown setting source.tabels; did you mean source.tables?"),
+        ("slot: x", "server_public_key: key.pem", "7:3: unknown setting source.slot; known here: "),
+        ("mod: off", "mode: verify-ca", "6:9: unknown setting source.tls.mod; did you mean source.tls.mode?"),
+        ("{mode: verify-ca}", "{mode: verify-ca, ca: ca.pem}", "6:3: source.tls needs ca"),
+        ("url: postgresql://", "url: mysql://", "3:3: source.url must look like mysql://"),
+        (f"cdc:{CANARY}@db", "cdc@db", "3:3: source.url holds a password"),
+        ("server_id: 0", "server_public_key: key.pem", "7:3: source.server_id must be greater than"),
+        ("marks_table: marks", "server_public_key: key.pem", "7:3: source.marks_table must be the name of one table"),
+    ],
+)  # fmt: skip
+def test_mistake_in_a_mysql_source_is_answered_with_its_place(
+    tmp_path: Path, wrong: str, right: str, expected: str
+) -> None:
+    """The names of another kind of source are no help."""
+    assert right in MYSQL
+    said = complaint(tmp_path, MYSQL.replace(right, wrong, 1))
+    assert expected in said
+    assert CANARY not in said
+
+
+def test_plain_word_off_is_taken_for_the_mode(tmp_path: Path) -> None:
+    """YAML reads `off` as false, which nobody who writes it knows."""
+    source = load(written(tmp_path, MYSQL.replace("{mode: verify-ca, ca: ca.pem}", "{mode: off}"))).source
+    assert isinstance(source, MySQL)
+    assert source.tls.mode == "off"
 
 
 def test_every_mistake_gets_a_line_of_its_own(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ import psycopg
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import LOG_COLUMNS, Identity, Table, TableId
+from cdcflow.sources.patterns import Selection
 from cdcflow.sources.postgres.connection import Connection, Connector, explaining, quoted
-from cdcflow.sources.postgres.patterns import Selection
 from cdcflow.sources.postgres.types import AttributeInfo, DescribedTable, Policy, describe_table
 
 if TYPE_CHECKING:

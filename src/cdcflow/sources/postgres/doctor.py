@@ -11,10 +11,10 @@ import psycopg
 from cdcflow.config import Postgres
 from cdcflow.errors import CdcflowError
 from cdcflow.ports import Finding
+from cdcflow.sources.patterns import Selection
 from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
 from cdcflow.sources.postgres.connection import Connection, Connector, explained, quoted
-from cdcflow.sources.postgres.patterns import Selection
 from cdcflow.sources.postgres.twins import COMPILED, Compiled
 
 # The first minor of each major in which rows of a running transaction are not lost when its table is added to a

@@ -21,13 +21,13 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream
+from cdcflow.sources.patterns import Selection
 from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, look
 from cdcflow.sources.postgres.chunks import PostgresChunks, mark_prefix
 from cdcflow.sources.postgres.connection import Connection, Connector, Secret, explaining, history_lost
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
-from cdcflow.sources.postgres.patterns import Selection
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
 from cdcflow.sources.postgres.stream import NeedsText, PostgresStream
 from cdcflow.sources.postgres.types import DescribedTable, Policy

@@ -1,0 +1,291 @@
+"""Connections to MySQL and MariaDB: one way to reach the server, fixed session settings, errors by what happens next.
+
+The only room of pymysql. TLS is verified unless the settings say otherwise, and a password never goes where somebody
+could read it: without TLS only its hash does, or it is encrypted with a key that the settings pin. Files of this
+machine are never sent, whatever a server asks for (hard case S05).
+
+What a value's text and a query's result depend on is set in every session, whatever the user's defaults are. The
+password is a reference that is resolved anew for every connection (P65); it is in no address, error or log line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pymysql
+from pymysql.constants import CLIENT
+
+from cdcflow.config import MySQL
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.sources.mysql.refusals import explained, refused
+
+Secret = Callable[[], str | None]
+Connection: TypeAlias = pymysql.Connection
+Row = tuple[Any, ...]
+
+VERSION_MIN: Mapping[str, tuple[int, int]] = {"mysql": (8, 4), "mariadb": (10, 11)}
+NAMES: Mapping[str, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
+
+CONNECT_TIMEOUT_S = 10
+READ_TIMEOUT_S = 120.0
+
+# What our statements and the texts of values depend on. `sql_select_limit` would cut a chunk off without a word.
+SESSION_SETTINGS: Mapping[str, str] = {
+    "time_zone": "'+00:00'",
+    "sql_mode": "'NO_BACKSLASH_ESCAPES,NO_ENGINE_SUBSTITUTION'",
+    "sql_select_limit": "18446744073709551615",
+    "sql_big_selects": "1",
+    "sql_safe_updates": "0",
+    "lock_wait_timeout": "5",
+    "innodb_lock_wait_timeout": "5",
+    "net_write_timeout": "600",
+    "net_read_timeout": "120",
+    "wait_timeout": "28800",
+    "group_concat_max_len": "1073741824",
+}
+OF_FLAVOR: Mapping[str, Mapping[str, str]] = {
+    "mysql": {"max_execution_time": "0", "information_schema_stats_expiry": "0"},
+    "mariadb": {"max_statement_time": "0", "idle_transaction_timeout": "0"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server is, from the settings' url. Its text is fit for messages: it holds no secret."""
+
+    host: str
+    port: int
+    user: str
+    socket: str | None
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        try:
+            parts = urlsplit(url)
+            port = parts.port or 3306
+        except ValueError:
+            parts, port = urlsplit(""), 0
+        if parts.scheme not in ("mysql", "mariadb") or parts.path not in ("", "/"):
+            # Not what was read: that may hold a password.
+            raise ConfigurationError(
+                "source.url is not the address of a server",
+                remedy="write mysql://user@host:3306/ (tables are named by source.tables)",
+            )
+        if parts.password is not None:
+            raise ConfigurationError(
+                "source.url holds a password, which would end up in logs and process lists",
+                remedy="take it out and set source.password: ${env:NAME} or ${file:path}",
+            )
+        options = parse_qs(parts.query)
+        if unknown := sorted(options.keys() - {"socket"}):
+            raise ConfigurationError(
+                f"source.url has the parameter {', '.join(unknown)}, which is not known",
+                remedy="only ?socket=path is; the rest are settings of their own (see docs/mysql.md)",
+            )
+        where = options["socket"][0] if "socket" in options else None
+        return cls(parts.hostname or "localhost", port, unquote(parts.username or "root"), where)
+
+    @property
+    def is_local(self) -> bool:
+        """The way there leaves this machine nowhere: loopback or a socket file."""
+        return self.socket is not None or self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+    def __str__(self) -> str:
+        return self.socket or f"{self.host}:{self.port}"
+
+
+class Connector:
+    """Opens connections to one server. Thread-safe."""
+
+    def __init__(self, settings: MySQL, secret: Secret) -> None:
+        self.settings = settings
+        self.flavor = settings.kind
+        self.address = Address.parse(settings.url)
+        self.secret = secret
+        self._open: set[Connection] = set()
+        self._lock = threading.Lock()
+        self.closed = False
+
+    def connect(self, purpose: str, *, read_timeout_s: float = READ_TIMEOUT_S) -> Connection:
+        """A connection in autocommit mode, the session set up; `purpose` shows among the server's connections.
+
+        Raises:
+            SourceUnavailable: no answer, no room, or the password is refused (it may just be rotated).
+            ConfigurationError: no secure connection, another kind of server, or one that is too old.
+        """
+        if self.closed:
+            raise SourceUnavailable(f"connecting to {self.address}: this source is closed")
+        connection = self._connected(purpose, read_timeout_s)
+        try:
+            self._check_server(connection)
+            with explaining(f"preparing a session at {self.address}"):
+                settings = {**SESSION_SETTINGS, **OF_FLAVOR[self.flavor]}
+                query(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                query(connection, "SET SESSION " + ", ".join(f"{k} = {v}" for k, v in settings.items()))
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            closed = self.closed
+            if not closed:
+                self._open = {c for c in self._open if c.open} | {connection}
+        if closed:
+            connection.close()
+            raise SourceUnavailable(f"connecting to {self.address}: this source is closed")
+        return connection
+
+    def close(self) -> None:
+        """Open no more, and break off what is under way on other threads: their owners get `SourceUnavailable`."""
+        with self._lock:
+            self.closed = True
+            left, self._open = self._open, set()
+        for connection in left:
+            _end(connection)
+
+    def discard(self, connection: Connection) -> None:
+        with self._lock:
+            self._open.discard(connection)
+        with contextlib.suppress(pymysql.Error, OSError):
+            # Not `close`: it would wait for the server, which may be gone.
+            connection._force_close()
+
+    def _connected(self, purpose: str, read_timeout_s: float) -> Connection:
+        password = self.secret()
+        try:
+            connection: Connection = pymysql.connect(
+                host=self.address.host,
+                port=self.address.port,
+                unix_socket=self.address.socket,
+                user=self.address.user,
+                password=(password or "").encode(),
+                charset="utf8mb4",
+                autocommit=True,
+                local_infile=False,
+                connect_timeout=CONNECT_TIMEOUT_S,
+                read_timeout=read_timeout_s,
+                write_timeout=60,
+                program_name=f"cdcflow {purpose}",
+                **self._security(),
+            )
+        except (pymysql.Error, ValueError, RuntimeError) as error:
+            raise refused(error, self.address.user, str(self.address), self.settings.tls.mode) from None
+        _keep_alive(connection)
+        return connection
+
+    def _security(self) -> dict[str, Any]:  # Any: keyword arguments of pymysql differ in type
+        tls = self.settings.tls
+        if tls.mode != "off":
+            try:
+                context = ssl.create_default_context(cafile=None if tls.ca is None else str(tls.ca))
+            except (OSError, ssl.SSLError) as error:
+                raise ConfigurationError(f"source.tls.ca {tls.ca} cannot be read: {error.strerror}") from None
+            context.check_hostname = tls.mode == "verify"
+            return {"ssl": context}
+        # Without a key pymysql would ask the server for one, and encrypt the password for whoever answers. With one
+        # that is no key it raises instead; a password that the server has cached needs none.
+        key = self.settings.server_public_key
+        pinned = b"none is pinned" if key is None else _key(key)
+        plain = dict.fromkeys(("mysql_clear_password", "mysql_old_password", "dialog"), _NeverInTheClear)
+        return {"ssl_disabled": True, "server_public_key": pinned, "auth_plugin_map": plain}
+
+    def _check_server(self, connection: Connection) -> None:
+        text = connection.get_server_info()
+        flavor = "mariadb" if "MariaDB" in text else "mysql"
+        if flavor != self.flavor:
+            raise ConfigurationError(
+                f"the server at {self.address} is {NAMES[flavor]}, and source.kind is {self.flavor}",
+                remedy=f"set source.kind: {flavor} (a log that was begun with the other kind cannot be continued)",
+            )
+        version = version_of(text)
+        if version < VERSION_MIN[flavor]:
+            least = ".".join(map(str, VERSION_MIN[flavor]))
+            raise ConfigurationError(
+                f"the server at {self.address} is {NAMES[flavor]} {'.'.join(map(str, version))}; "
+                f"cdcflow needs {least} or newer",
+                remedy="upgrade the server",
+            )
+        if connection.client_flag & CLIENT.LOCAL_FILES:
+            raise ConfigurationError("pymysql would send files of this machine to the server; cdcflow never does")
+
+
+class _NeverInTheClear:
+    """In the place of ways to log in that send the password as it is."""
+
+    def __init__(self, connection: Connection) -> None:
+        raise pymysql.err.OperationalError(2061, "the server wants the password in the clear")
+
+
+def version_of(text: str) -> tuple[int, int]:
+    """Major and minor version from a server's own text (older MariaDB puts 5.5.5- in front)."""
+    found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _key(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"source.server_public_key {path} cannot be read: {error.strerror}") from None
+
+
+def _keep_alive(connection: Connection) -> None:
+    """A connection that a firewall forgot says nothing for ever; these find out (P70)."""
+    options = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+    with contextlib.suppress(OSError):
+        for name, value in options.items():
+            if hasattr(socket, name):
+                connection._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _end(connection: Connection) -> None:
+    # Another thread may wait in `recv`: shutting the socket down wakes it with an error, closing would not.
+    sock = connection._sock
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+# ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def query(connection: Connection, statement: str) -> list[Row]:
+    """Run one statement; its rows, for answers that are small. pymysql's errors come out as they are."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return list(cursor.fetchall())
+
+
+def one(connection: Connection, statement: str) -> Row:
+    """The only row of an answer."""
+    rows = query(connection, statement)
+    if len(rows) != 1:
+        raise SourceUnavailable(f"the server answered with {len(rows)} rows where one was asked for")
+    return rows[0]
+
+
+@contextlib.contextmanager
+def explaining(attempted: str) -> Iterator[None]:
+    """Turn pymysql's errors inside into ours; `attempted` says what was tried, on what."""
+    try:
+        yield
+    except pymysql.Error as error:
+        raise explained(error, attempted) from None
+
+
+def literal(text: str) -> str:
+    """A string as SQL text that no setting of a session reads otherwise."""
+    return f"_utf8mb4 X'{text.encode().hex()}'" if text else "''"
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Strings for an IN (…)."""
+    return ", ".join(literal(text) for text in texts)

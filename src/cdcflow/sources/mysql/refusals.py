@@ -1,0 +1,124 @@
+"""What a server's refusals mean: which of our errors each is, and what to do about it.
+
+Numbers are those of MySQL's and MariaDB's error references. Texts of errors about data quote the datum, so they are
+left out.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+
+import pymysql
+
+from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
+
+ACCESS_DENIED = 1045
+NO_SUCH_TABLE = 1146
+NO_SUCH_COLUMN = 1054
+TABLE_CHANGED = 1412
+PURGED = 1236
+
+_GRANTS: Mapping[int, str] = {
+    1044: "GRANT SELECT ON {where} TO {user}",
+    1142: "GRANT {privilege} ON {where} TO {user}",
+    1143: "GRANT {privilege} ON {where} TO {user}",
+    1227: "GRANT {privilege} ON *.* TO {user}",
+    1370: "GRANT EXECUTE ON {where} TO {user}",
+    1410: "GRANT {privilege} ON *.* TO {user}",
+}
+
+# Errors that quote a value of a row, or a statement of ours that holds a key.
+_QUOTES = frozenset((1062, 1064, 1264, 1265, 1292, 1366, 1367, 1406, 1411, 1525, 1690, 3140, 3141, 3854, 4025))
+
+# Nothing is wrong with what was asked; the same may work in a moment.
+_RETRIED = frozenset(
+    (
+        *(1021, 1028, 1037, 1038, 1040, 1041, 1053, 1077, 1079, 1080, 1129, 1135, 1152, 1153, 1154, 1155, 1156, 1157),
+        *(1158, 1159, 1160, 1161, 1184, 1189, 1190, 1203, 1205, 1213, 1226, 1317, 1412, 1927, 1969, 3024, 3168, 3169),
+        *(3170, 3572, 4031),
+        *range(2000, 2060),
+    )
+)
+_READ_ONLY = frozenset((1290, 1792, 1836))
+
+
+def explained(error: pymysql.Error, attempted: str) -> CdcflowError:
+    """A server's refusal as one of our kinds, without the values that some of its texts quote."""
+    number, said = parts(error)
+    message = f"{attempted}: {'error' if number in _QUOTES else said} ({number})"
+    if number in _GRANTS:
+        return ConfigurationError(message, remedy=f"run {_grant(number, said)}")
+    if number == ACCESS_DENIED:
+        return ConfigurationError(message, remedy="see `cdcflow doctor` for the grants that are missing")
+    if number in _READ_ONLY:
+        return ConfigurationError(
+            message, remedy="point source.url at a server that takes writes, or set source.fence: read-only"
+        )
+    if number == 0 or number in _RETRIED:
+        return SourceUnavailable(message)
+    return ConfigurationError(message)
+
+
+def refused(error: Exception, user: str, address: str, tls: str) -> CdcflowError:
+    """Why no connection came about."""
+    number, said = parts(error)
+    attempted = f"connecting to {address}"
+    if number == ACCESS_DENIED:
+        return SourceUnavailable(
+            f"{attempted}: the password of {user} is refused",
+            remedy="set what source.password refers to; it is read anew at every try",
+        )
+    if number in (1698, 1699, 1820, 1862, 3118, 3955):
+        return ConfigurationError(f"{attempted}: {user} may not log in: {said}", remedy="see what the server says")
+    if _is_about_tls(error, said):
+        return ConfigurationError(
+            f"{attempted}: no secure connection: {said}",
+            remedy="check source.tls (ca: the authority that signed the server's certificate); "
+            "mode: off is for links that nobody else can read",
+        )
+    if isinstance(error, ValueError | RuntimeError) or number == 2061:
+        return ConfigurationError(
+            f"{attempted}: the server wants the whole password, and the link is not encrypted",
+            remedy="set source.tls, or pin the server's key with source.server_public_key",
+        )
+    if number == 2059:
+        return ConfigurationError(f"{attempted}: {said}", remedy=f"give {user} another way to log in")
+    return SourceUnavailable(f"{attempted}: {said}")
+
+
+def _is_about_tls(error: Exception, said: str) -> bool:
+    cause = getattr(error, "original_exception", None)
+    return isinstance(cause, ssl.SSLError) or "SSL is required" in said or "SSL connection error" in said
+
+
+def parts(error: Exception) -> tuple[int, str]:
+    """An error's number (0: it has none) and text."""
+    arguments = error.args
+    number = arguments[0] if arguments and isinstance(arguments[0], int) else 0
+    said = arguments[1] if len(arguments) > 1 else (arguments[0] if arguments and not number else type(error).__name__)
+    return number, " ".join(str(said).split())
+
+
+def _grant(number: int, said: str) -> str:
+    """The GRANT that is missing, as far as the server's text tells on what and for whom."""
+    user = _found(r"(?:to|for) user (\S+)", said) or "the user of source.url"
+    table = _found(r"for table (\S+)", said)
+    database = _found(r"to database (\S+)", said)
+    where = f"{_quoted(database)}.*" if database else "…"
+    if table:
+        where = table if table.startswith("`") else f"`…`.{_quoted(table)}"
+    # Of several that would do, the server names the one that gives least last.
+    several = _found(r"need (?:\(at least one of\) )?the (.+?) privilege", said).split(",")
+    privilege = several[-1].strip() or _found(r"^(\w+) command denied", said) or "…"
+    return _GRANTS[number].format(user=user.rstrip(",;"), where=where, privilege=privilege)
+
+
+def _found(pattern: str, said: str) -> str:
+    found = re.search(pattern, said)
+    return found[1] if found else ""
+
+
+def _quoted(word: str) -> str:
+    return "`" + word.strip("'") + "`"
