@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 
 import numpy as np
-from tests.simulation.database import Database, Mark
+from tests.simulation.database import Database, Mark, Places
 from tests.simulation.log import ModelLog
 from tests.simulation.transactions import Plain, Row, Transaction, position_of
 
@@ -34,12 +34,12 @@ from cdcflow.interleave.messages import (
     TakeSnapshot,
     Tick,
     Told,
+    Visibility,
     WriteMark,
-    XidSnapshot,
 )
 from cdcflow.interleave.progress import Progress
 from cdcflow.model.change import Uint64s
-from cdcflow.model.position import Epoch
+from cdcflow.model.position import Epoch, Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ class Faults:
     acknowledges_cuts: bool = False
     skips_after_restart: int = 0
     runs_over_running: bool = False
+    takes_log_end_for_visible: bool = False
+    chunks_before_visible: bool = False
 
 
 @dataclass(slots=True)
@@ -63,7 +65,7 @@ class Reading:
     request: ReadChunk
     parts: list[tuple[int, int]]
     rows: list[Row]
-    snapshots: list[XidSnapshot]
+    snapshots: list[Visibility]
 
 
 class Capture:
@@ -82,6 +84,9 @@ class Capture:
         """A new process, or a new attempt after a lost connection: from the log's last cut."""
         checkpoint = self._log.recover(self._rng)
         self._epoch += 1
+        self._begins_at = int(checkpoint.position or 0)
+        if self._database.server.has_binlog:
+            self._database.send_also(self._begins_at)
         progress = Progress.from_json(checkpoint.progress)
         self.machine = self._faults.machine(
             epoch=Epoch(1 if self._faults.epoch_forgotten else self._epoch),
@@ -99,6 +104,8 @@ class Capture:
         self.answers: list[Input] = []
         self.requests: list[Effect] = []
         self.readings: list[Reading] = []
+        self._written: dict[Token, int] = {}
+        self._expected: list[tuple[int, Token]] = []
         # The source sends from the last acknowledged position on; what the checkpoint has is skipped here.
         self._sent = self._log.acknowledged
         self._skip_to = int(checkpoint.position or 0)
@@ -112,7 +119,12 @@ class Capture:
         Those that the log has and that are not visible yet. And while no chunk of a table is in the log since it is
         captured, all that are running now: they may have written to it before it was published, and what they wrote
         then is never sent.
+
+        A binary log tells ids by their place in it, so all that the log has lies before the place to begin at: there
+        chunks wait until all that is visible.
         """
+        if self._database.server.has_binlog:
+            return np.empty(0, np.uint64)
         known = progress.tables
         captured = (known.get(table) for table in self._database.published)
         anew = any(p is None or p.state == "forgotten" or (p.active and not p.chunks) for p in captured)
@@ -156,7 +168,14 @@ class Capture:
         """Take up to `count` records from the stream; a batch ends at a mark."""
         batch: list[Transaction] = []
         wal, flushed = self._database.wal, self._database.flushed
-        while self._sent < flushed and count:
+        while count:
+            if self._expected and self._expected[0][0] <= self._sent:
+                self._deliver(batch)
+                batch = []
+                self.feed(MarkSeen(self._expected.pop(0)[1], position_of(self._sent), 0))
+                continue
+            if self._sent >= flushed:
+                break
             record = wal[self._sent]
             self._sent += 1
             count -= 1
@@ -209,6 +228,7 @@ class Capture:
                 self.requests.remove(request)
 
     def _begin(self, request: Effect, *, failing: bool) -> bool:
+        """Whether the source has begun to work on it; else it comes again."""
         match request:
             case PlanTable(table, generation):
                 if not self._database.readable(table):
@@ -217,18 +237,44 @@ class Capture:
                 self.answers.append(ChunkFailed(table, "the plan was cut off", retry=True) if failing else plan)
             case WriteMark(token):
                 if not failing or self._rng.random() < 0.5:  # a mark may be there although the answer is lost
-                    self._database.write_mark(token)
+                    if token not in self._written:
+                        self._write_mark(token)
+                    if not failing and not self._answered(token):
+                        return False
                 self.answers.append(
                     ChunkFailed(None, "a mark was cut off", retry=True) if failing else MarkWritten(token)
                 )
             case TakeSnapshot():
-                self.answers.append(SnapshotTaken(self._database.snapshot()))
+                self.answers.append(SnapshotTaken(self._sees()))
             case ReadChunk(chunk):
+                if not self._may_read():
+                    return False
                 if failing:
                     self.answers.append(ChunkFailed(chunk.table, "a chunk was cut off", retry=True))
                 else:
                     self._begin_chunk(request)
         return True
+
+    def _write_mark(self, token: Token) -> None:
+        self._written[token] = self._database.write_mark(token)
+        if not self._database.server.writes_marks:
+            self._expected.append((self._written[token], token))
+
+    def _answered(self, token: Token) -> bool:
+        """A row's commit is answered once it is visible, and where commits are ordered, all before it then are too."""
+        server = self._database.server
+        if not (server.has_binlog and server.writes_marks and server.ordered):
+            return True
+        return self._database.shows(self._written[token])
+
+    def _may_read(self) -> bool:
+        server = self._database.server
+        return not server.has_binlog or self._faults.chunks_before_visible or self._database.shows(self._begins_at)
+
+    def _sees(self) -> Visibility:
+        if self._faults.takes_log_end_for_visible:
+            return Places(len(self._database.wal))
+        return self._database.sees()
 
     def _begin_chunk(self, request: ReadChunk) -> None:
         chunk = request.chunk
@@ -254,7 +300,7 @@ class Capture:
             self.answers.append(ChunkFailed(chunk.table, "the shape changed between two parts", retry=True))
             return
         first, last = reading.parts.pop(0)
-        reading.snapshots.append(database.snapshot())
+        reading.snapshots.append(self._sees())
         match chunk.kind:
             case "range":
                 reading.rows += database.rows_on(chunk, first, last)

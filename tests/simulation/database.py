@@ -4,6 +4,10 @@
     async    append ─▶ visible ─▶ flush            a server crash before the flush erases what was visible
     standby  append ─▶ flush ─▶ standby ─▶ visible   the log is read long before the row can be seen
 
+PostgreSQL has all three. MySQL and MariaDB commit in their storage engine after the binary log has the transaction, so
+they have the first and, with semi-synchronous replication, the third; and unless told otherwise they make commits
+visible in the order of the log (`ordered`).
+
 Rows lie on pages, and a new version may land on any page, so that rows move before and behind a reader of pages.
 Locks are kept until a commit is visible, as PostgreSQL does, so changes of one row become visible in log order.
 """
@@ -17,13 +21,16 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
+import numpy as np
 from tests.simulation.transactions import Keys, Row, Shape, Transaction
 
-from cdcflow.interleave.messages import Chunk, Planned, XidSnapshot
+from cdcflow.interleave.messages import Chunk, Planned, Visibility, XidSnapshot
+from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
 
 Mode = Literal["sync", "async", "standby"]
+Fence = Literal["xids", "gtids", "prefix", "order"]
 Values = dict[str, object]
 KINDS = ["c", "u", "u", "part", "part", "part", "move", "move", "d", "d"]
 MOVERS = ["c", "part", "part", "move", "move", "move", "d"]
@@ -68,12 +75,61 @@ class Mark:
     token: Token
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What kind of server it is: how it says what a chunk sees, and in which order commits become visible.
+
+    xids    PostgreSQL: a snapshot with the ids of running transactions
+    gtids   MySQL: the set of GTIDs that are visible
+    prefix  MariaDB: the place in the log up to which all is visible
+    order   MySQL without GTIDs: not at all. What was committed before a mark is visible once the mark's commit is
+            answered, if commits are ordered. Nothing says where in a window rows belong that must not be replayed
+            over, so only whole rows will do, and tables without a key are refused.
+
+    `writes_marks`: they are in the log. Else they are places in it, and nothing is written.
+    """
+
+    fence: Fence
+    writes_marks: bool
+    ordered: bool
+
+    @property
+    def has_binlog(self) -> bool:
+        return self.fence != "xids"
+
+    @property
+    def only_whole_rows(self) -> bool:
+        return self.fence == "order"
+
+
+SERVERS = {
+    "postgres": Server("xids", writes_marks=True, ordered=False),
+    "mysql": Server("gtids", writes_marks=True, ordered=True),
+    "mysql-read-only": Server("gtids", writes_marks=False, ordered=False),
+    "mysql-without-gtids": Server("order", writes_marks=True, ordered=True),
+    "mariadb": Server("prefix", writes_marks=True, ordered=True),
+    "mariadb-read-only": Server("prefix", writes_marks=False, ordered=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Delivered transactions, told by their place in the log, of which a snapshot sees these, or all up to `upto`."""
+
+    upto: int
+    besides: frozenset[int] = frozenset()
+
+    def hidden(self, xids: Uint64s) -> Uint64s:
+        return np.array([x for x in xids.tolist() if x > self.upto and x not in self.besides], np.uint64)
+
+
 class Database:
     """`wal[n - 1]` is the record with LSN n. What is in `seen` is visible; xid 0 made the first rows."""
 
-    def __init__(self, rng: Random, modes: list[Mode]) -> None:
+    def __init__(self, rng: Random, modes: list[Mode], server: Server = SERVERS["postgres"]) -> None:
         self._rng = rng
         self._modes = modes
+        self.server = server
         self.counts: Counter[str] = Counter()
         self.wal: list[Transaction | Mark] = []
         self.flushed = 0
@@ -88,7 +144,7 @@ class Database:
         self._kinds, self._keys = rng.choice([(KINDS, range(1, 11)), (KINDS, range(1, 6)), (MOVERS, range(1, 6))])
         keyed = rng.choice([1, 2, 3])
         self.tables = {t.id: t for t in [self._new_table(f"t{n}", keyed=True) for n in range(keyed)]}
-        if rng.random() < 0.5:
+        if rng.random() < 0.5 and not server.only_whole_rows:
             heap = self._new_table("heap", keyed=False)
             self.tables[heap.id] = heap
         self.published = set(self.tables)
@@ -164,8 +220,8 @@ class Database:
             elif kind == "part":
                 values = {**old.values, "a": self._fresh()}
                 self._replace(txn, table, old, values)
-                sent = {k: v for k, v in values.items() if k != "wide"}
-                self._log(txn, Row(table.id, table.shape, "u", sent, frozenset({"wide"}), None, values), key)
+                sent, unchanged = self._sent(values, whole=self.server.only_whole_rows)
+                self._log(txn, Row(table.id, table.shape, "u", sent, unchanged, None, values), key)
             elif free:
                 self._move_key(txn, table, old, rng.choice(free))
 
@@ -193,16 +249,21 @@ class Database:
 
     def _move_key(self, txn: Open, table: ModelTable, old: Version, new_key: object) -> None:
         old_key = old.values["id"]
-        whole = self._rng.random() < 0.3
+        whole = self._rng.random() < 0.3 or self.server.only_whole_rows
         values = {**old.values, "id": new_key, "a": self._fresh()}
         if whole:
             values["wide"] = self._fresh()
         self._replace(txn, table, old, values)
         rest = frozenset(table.shape.columns) - {"id"}
         self._log(txn, Row(table.id, table.shape, "d", {"id": old_key}, rest), old_key)
-        sent = values if whole else {k: v for k, v in values.items() if k != "wide"}
-        unchanged = frozenset() if whole else frozenset({"wide"})
+        sent, unchanged = self._sent(values, whole=whole)
         self._log(txn, Row(table.id, table.shape, "c", sent, unchanged, {"id": old_key}, values), new_key)
+
+    def _sent(self, values: Values, *, whole: bool) -> tuple[Values, frozenset[str]]:
+        """What the log has of a row, and the columns that it leaves out."""
+        if whole:
+            return values, frozenset()
+        return {k: v for k, v in values.items() if k != "wide"}, frozenset({"wide"})
 
     def _change_heap(self, txn: Open, table: ModelTable) -> None:
         """A table without a key: its rows are locked one by one too, so a session takes its own or free ones."""
@@ -243,8 +304,8 @@ class Database:
 
     def commit(self, txn: Open) -> None:
         """The commit record is in the log; nobody else sees it yet, unless nobody waits for the disk."""
-        self.wal.append(Transaction(txn.xid, len(self.wal) + 1, tuple(txn.rows)))
-        txn.lsn = len(self.wal)
+        txn.lsn = len(self.wal) + 1
+        self.wal.append(Transaction(txn.lsn if self.server.has_binlog else txn.xid, txn.lsn, tuple(txn.rows)))
         if txn.mode == "async":
             self.show(txn)
 
@@ -268,11 +329,11 @@ class Database:
 
     def showable(self) -> list[Open]:
         """Committed transactions that could become visible now."""
-        return [
-            t
-            for t in self.open.values()
-            if t.lsn is not None and t.lsn <= self.flushed and (t.mode != "standby" or t.lsn <= self.standby)
-        ]
+        committed = [(t.lsn, t.xid) for t in self.open.values() if t.lsn is not None]
+        if self.server.ordered:
+            committed = sorted(committed)[:1]
+        ready = [self.open[xid] for lsn, xid in committed if lsn <= self.flushed]
+        return [t for t in ready if t.mode != "standby" or (t.lsn or 0) <= self.standby]
 
     def show(self, txn: Open) -> None:
         self.seen.add(txn.xid)
@@ -337,10 +398,43 @@ class Database:
         """A transaction without rows: every id before it is below the next snapshot's xmax."""
         self._completed = max(self._completed, self._take_xid())
 
-    def write_mark(self, token: Token) -> None:
-        self.heartbeat()
-        self.wal.append(Mark(token))
-        self.flush()
+    def write_mark(self, token: Token) -> int:
+        """Where in the log the mark is. Where nothing is written, that is the log's end."""
+        if self.server.writes_marks:
+            self.heartbeat()
+            self.wal.append(Mark(token))
+            self.flush()
+        return len(self.wal)
+
+    def shows(self, lsn: int) -> bool:
+        """Everything up to this place in the log is visible."""
+        return all(t.lsn is None or t.lsn > lsn for t in self.open.values())
+
+    def sees(self) -> Visibility:
+        """What a query would see now, as far as this kind of server says it."""
+        hidden = frozenset(t.lsn for t in self.open.values() if t.lsn is not None)
+        match self.server.fence:
+            case "xids":
+                return self.snapshot()
+            case "order":
+                return Places(len(self.wal))
+            case "gtids":
+                return Places(0, frozenset(range(1, len(self.wal) + 1)) - hidden)
+            case "prefix":
+                return Places(min(hidden, default=len(self.wal) + 1) - 1)
+
+    def send_also(self, after: int) -> None:
+        """A binary log has the rows of all tables: from here on the reader takes those that are captured now."""
+
+        def flagged(rows: Sequence[Row]) -> list[Row]:
+            return [r._replace(published=r.table in self.published) for r in rows]
+
+        for at in range(after, len(self.wal)):
+            record = self.wal[at]
+            if isinstance(record, Transaction):
+                self.wal[at] = record._replace(rows=tuple(flagged(record.rows)))
+        for txn in self.open.values():
+            txn.rows = flagged(txn.rows)
 
     def snapshot(self) -> XidSnapshot:
         xmax = self._completed + 1

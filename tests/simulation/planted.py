@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.simulation.capture import Faults
+from tests.simulation.database import SERVERS, Server
 
 from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
@@ -143,6 +144,17 @@ MORE: dict[str, Faults] = {
     "table captured anew over running transactions": Faults(runs_over_running=True),
 }
 """More that the simulation finds."""
+
+IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
+    "log's end taken for what is visible": (SERVERS["mysql-read-only"], Faults(takes_log_end_for_visible=True)),
+    "log's end taken for a snapshot's place": (SERVERS["mariadb-read-only"], Faults(takes_log_end_for_visible=True)),
+    "marks without GTIDs where commits are not ordered": (Server("order", writes_marks=True, ordered=False), Faults()),
+    "chunks before all that the log has is visible": (SERVERS["mysql-read-only"], Faults(chunks_before_visible=True)),
+    "resume that skips one transaction": (SERVERS["mysql"], PLANTED["resume that skips one transaction"]),
+    "high not waited for": (SERVERS["mariadb-read-only"], PLANTED["high not waited for"]),
+    "no re-read of moved partial rows": (SERVERS["mysql-read-only"], PLANTED["no re-read of moved partial rows"]),
+}
+"""What a source with a binary log can get wrong (W03, W04)."""
 
 SUBTLE: dict[str, Faults] = {
     "key changes after the last range forgotten": Faults(patch=(Backlog, "remember_partial", remembers_ranges_only)),

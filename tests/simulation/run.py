@@ -11,12 +11,13 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.simulation.database import SERVERS
 from tests.simulation.world import Outcome, run
 
 
-def replay(seed: int) -> str:
+def replay(seed: int, server: str = "postgres") -> str:
     """The command that plays one schedule again."""
-    return f"python tests/simulation/run.py --seed {seed}"
+    return f"python tests/simulation/run.py --server {server} --seed {seed}"
 
 
 def main() -> int:
@@ -24,6 +25,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10_000, help="how many schedules")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="play only this one")
+    parser.add_argument("--server", choices=list(SERVERS), default="postgres", help="what kind of source (postgres)")
     parser.add_argument("--counts", action="store_true", help="say what the schedules exercised")
     args = parser.parse_args()
     seeds = range(args.first, args.first + args.seeds) if args.seed is None else [args.seed]
@@ -31,11 +33,11 @@ def main() -> int:
     counts: Counter[str] = Counter()
     outcomes: list[Outcome] = []
     for number, seed in enumerate(seeds, 1):
-        outcome = run(seed)
+        outcome = run(seed, server=SERVERS[args.server])
         outcomes.append(outcome)
         counts += outcome.counts
         if outcome.violation is not None:
-            print(f"seed {seed}: {outcome.violation}\n  again with: {replay(seed)}")
+            print(f"seed {seed}: {outcome.violation}\n  again with: {replay(seed, args.server)}")
         if number % 1000 == 0:
             print(f"{number} schedules, {time.monotonic() - began:.0f} s", flush=True)
     if args.counts:

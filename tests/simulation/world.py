@@ -10,7 +10,7 @@ from random import Random
 from unittest import mock
 
 from tests.simulation.capture import Capture, Faults
-from tests.simulation.database import Database, Mode
+from tests.simulation.database import SERVERS, Database, Mode, Server
 from tests.simulation.log import ModelLog, Violation
 from tests.simulation.transactions import Keys
 
@@ -36,9 +36,9 @@ class Outcome:
 NO_FAULTS = Faults()
 
 
-def run(seed: int, faults: Faults = NO_FAULTS) -> Outcome:
+def run(seed: int, faults: Faults = NO_FAULTS, server: Server = SERVERS["postgres"]) -> Outcome:
     """Play one schedule to its end, where everything must have come to rest and be equal."""
-    world = World(seed, faults)
+    world = World(seed, faults, server)
     violation = None
     try:
         with nullcontext() if faults.patch is None else mock.patch.object(*faults.patch):
@@ -51,11 +51,13 @@ def run(seed: int, faults: Faults = NO_FAULTS) -> Outcome:
 
 
 class World:
-    def __init__(self, seed: int, faults: Faults) -> None:
+    def __init__(self, seed: int, faults: Faults, server: Server) -> None:
         self.rng = rng = Random(seed)
         self.counts: Counter[str] = Counter()
         modes: list[list[Mode]] = [["sync"], ["async"], ["standby"], ["sync", "async", "standby"]]
-        self.database = Database(rng, rng.choice(modes))
+        if server.has_binlog:
+            modes = [["sync"], ["standby"], ["sync", "standby"]]
+        self.database = Database(rng, rng.choice(modes), server)
         self.log = ModelLog(self.database)
         limits = Limits(
             chunks_per_window=rng.choice([1, 2, 3]),
