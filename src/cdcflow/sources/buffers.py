@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +56,10 @@ class Buffer:
         if found is None:
             found = self._views[kind] = np.ndarray((len(self.raw) - width + 1,), kind, self.raw, strides=(1,))
         return found
+
+    def values(self, kind: str, at: Int64s) -> npt.NDArray[Any]:
+        """The values of this numpy type (`<u4`) at these places, which need not be aligned."""
+        return self._view(kind, int(kind[2:]))[at]
 
     def int16(self, at: Int64s) -> Int64s:
         return self._view(">i2", 2)[at].astype(np.int64)

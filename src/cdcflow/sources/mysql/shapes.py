@@ -6,7 +6,10 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cdcflow.model.table import Identity, Table, TableId
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.table import Column, Identity, Table, TableId
+from cdcflow.model.types import ColumnType
+from cdcflow.sources.mysql.codecs import Codec, codec_of
 from cdcflow.sources.mysql.types import Policy, ServerColumn
 
 __all__ = ["DescribedTable", "Policy", "ServerColumn", "describe"]
@@ -18,6 +21,7 @@ class DescribedTable:
 
     table: Table
     columns: tuple[ServerColumn, ...]
+    codecs: tuple[Codec, ...]
 
 
 def describe(
@@ -28,7 +32,18 @@ def describe(
     Raises:
         ConfigurationError: a column's type is not captured, or a policy is not one that its type knows.
     """
-    raise NotImplementedError
+    unnamed = [number for number, column in enumerate(columns, 1) if not column.name]
+    if unnamed:
+        raise ConfigurationError(
+            f"table {table}: the binary log does not name its columns",
+            remedy="run SET GLOBAL binlog_row_metadata = 'FULL' (in the server's settings, too), then start again",
+        )
+    codecs = tuple(codec_of(column, table, policy) for column in columns)
+    described = tuple(
+        Column(column.name, number, ColumnType(codec.where.type_text, codec.arrow), column.nullable)
+        for column, codec, number in zip(columns, codecs, numbers([c.name for c in columns]), strict=True)
+    )
+    return DescribedTable(Table(table, 1, described, tuple(key), identity), tuple(columns), codecs)
 
 
 def numbers(names: Sequence[str]) -> list[int]:

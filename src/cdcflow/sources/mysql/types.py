@@ -116,3 +116,56 @@ def decimal_metadata(precision: int, scale: int) -> int:
 
 def bit_metadata(bits: int) -> int:
     return bits % 8 | bits // 8 << 8
+
+
+_INTEGERS = {
+    TypeCode.TINY: "tinyint",
+    TypeCode.SHORT: "smallint",
+    TypeCode.INT24: "mediumint",
+    TypeCode.LONG: "int",
+    TypeCode.LONGLONG: "bigint",
+    TypeCode.FLOAT: "float",
+    TypeCode.DOUBLE: "double",
+}
+_MOMENTS = {TypeCode.DATETIME: "datetime", TypeCode.TIMESTAMP: "timestamp", TypeCode.TIME: "time"}
+_PLAIN = {
+    TypeCode.DATE: "date",
+    TypeCode.YEAR: "year",
+    TypeCode.JSON: "json",
+    TypeCode.GEOMETRY: "geometry",
+    TypeCode.VECTOR: "vector",
+}
+_SIZES = ("tiny", "", "medium", "long")
+
+
+def type_text(column: ServerColumn, bytes_a_character: int = 1) -> str:
+    """The type in SQL's words, as far as it matters to values. Made from the column alone, whoever described it."""
+    code, size = column.type_code, column.metadata
+    if column.extra:
+        return column.extra
+    if code in _INTEGERS:
+        return _INTEGERS[TypeCode(code)] + " unsigned" * column.unsigned
+    if code == TypeCode.DECIMAL:
+        return f"decimal({size & 0xFF},{size >> 8})" + " unsigned" * column.unsigned
+    if code in _MOMENTS:
+        return _MOMENTS[TypeCode(code)] + (f"({size})" if size else "")
+    if code == TypeCode.BIT:
+        return f"bit({(size >> 8) * 8 + (size & 0xFF)})"
+    if code in (TypeCode.ENUM, TypeCode.SET):
+        labels = ",".join("'" + label.replace("'", "''") + "'" for label in column.labels)
+        return f"{'enum' if code == TypeCode.ENUM else 'set'}({labels})"
+    if code in _PLAIN:
+        return _PLAIN[TypeCode(code)]
+    return _text_of_bytes(column, bytes_a_character)
+
+
+def _text_of_bytes(column: ServerColumn, bytes_a_character: int) -> str:
+    code, size = column.type_code, column.metadata
+    is_binary = column.collation in (None, BINARY_COLLATION)
+    if code in (TypeCode.BLOB, TypeCode.BLOB_COMPRESSED):
+        return f"{_SIZES[(size - 1) & 3]}{'blob' if is_binary else 'text'}"
+    if code == TypeCode.CHAR:
+        return f"binary({size})" if is_binary else f"char({size // bytes_a_character})"
+    if code == TypeCode.VARCHAR_COMPRESSED:
+        size -= 1
+    return f"varbinary({size})" if is_binary else f"varchar({size // bytes_a_character})"

@@ -1,0 +1,162 @@
+"""Row images: where each row begins and where its values lie.
+
+A row image has no length of its own. It begins with a bit for each column that is sent, set where that is NULL, and
+the values follow, one after another, so that only who knows the columns finds the next row:
+
+    nulls │ int 4 bytes │ length 1 byte, text │ datetime 5 bytes │ nulls │ …
+
+So the way from row to row is a loop over rows, made for the columns that are sent: a function of straight lines,
+written as source text once a shape. It notes where each row begins, and nothing else. Where the values lie then is
+arithmetic on these places, a column at a time, with numpy.
+
+A length that leads anywhere else than to the end of its event ends in `SourceUnavailable`. Nothing is read beyond the
+buffer: every step is forward, and the last one must end exactly where the event does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.change import Int64s
+from cdcflow.sources.buffers import Bools, Buffer, Cells, garbled
+
+Form = tuple[int, int]
+"""A column as the walk sees it: the bytes that a value takes, or (0 and) the bytes that its length takes."""
+
+Walk = Callable[[bytes, int, int, list[Callable[[int], None]]], int]
+_SHORT = ("data[at]", "(data[at] | data[at + 1] << 8)")
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """Where the rows of ROWS events lie: bytes `start` (inclusive) to `end` (exclusive) of a buffer, per event."""
+
+    start: Int64s
+    end: Int64s
+
+
+def present(bitmap: bytes, columns: int) -> tuple[bool, ...]:
+    """Which columns a bitmap of an event says are sent."""
+    bits = int.from_bytes(bitmap, "little")
+    if len(bitmap) * 8 < columns:
+        raise garbled("a row event whose bitmap has fewer bits than its table has columns")
+    return tuple(bool(bits >> number & 1) for number in range(columns))
+
+
+def walked(buffer: Buffer, extents: Extents, images: Sequence[Sequence[Form]]) -> tuple[list[Int64s], Int64s]:
+    """Where each image begins (one array for each image that a row has), and the rows of each extent.
+
+    `images` are the columns that are sent: one list, and for updates two (before and after).
+    """
+    walk = _walk(tuple(tuple(forms) for forms in images))
+    places: list[list[int]] = [[] for _ in images]
+    appends = [found.append for found in places]
+    counts = []
+    for start, end in zip(extents.start.tolist(), extents.end.tolist(), strict=True):
+        before = len(places[0])
+        if not 0 <= start <= end <= buffer.size:
+            raise InvariantViolated("an event's rows lie outside of the buffer")
+        try:
+            reached = walk(buffer.raw, start, end, appends)
+        except IndexError:
+            reached = -1
+        if reached != end:
+            raise garbled("a row event does not end where its last row does")
+        counts.append(len(places[0]) - before)
+    return [np.array(found, np.int64) for found in places], np.array(counts, np.int64)
+
+
+def cells(buffer: Buffer, at: Int64s, forms: Sequence[Form]) -> list[Cells]:
+    """The cells of each column of the images that begin at `at`."""
+    found = []
+    nulls = _nulls(buffer, at, len(forms))
+    at = at + (len(forms) + 7) // 8
+    for number, (width, prefix) in enumerate(forms):
+        valid = None if nulls is None or not nulls[number].any() else ~nulls[number]
+        size = np.full(len(at), width, np.int64) if width else _lengths(buffer, at, prefix)
+        start = at + prefix
+        at = start + size
+        if valid is not None:
+            size = np.where(valid, size, 0)
+            at = np.where(valid, at, start - prefix)
+        found.append(Cells(buffer, start, size, valid))
+    return found
+
+
+def _lengths(buffer: Buffer, at: Int64s, prefix: int) -> Int64s:
+    if prefix == 1:
+        return buffer.bytes[at].astype(np.int64)
+    if prefix == 2:
+        return buffer.values("<u2", at).astype(np.int64)
+    return np.asarray(buffer.values("<u4", at).astype(np.int64) & ((1 << 8 * prefix) - 1))
+
+
+def _nulls(buffer: Buffer, at: Int64s, columns: int) -> list[Bools] | None:
+    """For each column, in which images it is NULL; None where nothing is."""
+    found: list[Bools] = []
+    some = False
+    for number in range(columns):
+        if number % 8 == 0:
+            byte = buffer.bytes[at + number // 8] & np.uint8(0xFF >> max(0, 8 - columns + number))
+            empty = not byte.any()
+            some = some or not empty
+        found.append(
+            np.zeros(len(at), np.bool_) if empty else (byte >> np.uint8(number % 8) & np.uint8(1)).view(np.bool_)
+        )
+    return found if some else None
+
+
+@lru_cache(maxsize=1024)
+def _walk(images: tuple[tuple[Form, ...], ...]) -> Walk:
+    """The function that goes from row to row over such images."""
+    lines = ["def walk(data, at, end, appends):"]
+    lines += [f"    append{number} = appends[{number}]" for number in range(len(images))]
+    lines.append("    while at < end:")
+    for number, forms in enumerate(images):
+        lines += [f"        {line}" for line in _image(number, forms)]
+    lines.append("    return at")
+    room: dict[str, Any] = {"number": int.from_bytes}
+    exec("\n".join(lines), room)  # noqa: S102  made of numbers alone
+    walk: Walk = room["walk"]
+    return walk
+
+
+def _image(number: int, forms: tuple[Form, ...]) -> list[str]:
+    size = (len(forms) + 7) // 8
+    mask = (1 << len(forms)) - 1
+    nulls = _SHORT[size - 1] if 0 < size <= len(_SHORT) else f'number(data[at : at + {size}], "little")'
+    lines = [f"append{number}(at)", f"nulls = {nulls} & {mask}", f"at += {size}", "if not nulls:"]
+    lines += [f"    {line}" for line in _straight(forms)]
+    lines.append("else:")
+    lines += [f"    if not nulls & {1 << place}: {_step(form)}" for place, form in enumerate(forms)]
+    return lines if forms else [f"append{number}(at)"]
+
+
+def _straight(forms: tuple[Form, ...]) -> list[str]:
+    """One line for each stretch of columns of fixed width, one for each other column."""
+    lines: list[str] = []
+    fixed = 0
+    for width, prefix in forms:
+        if width:
+            fixed += width
+            continue
+        if fixed:
+            lines.append(f"at += {fixed}")
+        fixed = 0
+        lines.append(_step((width, prefix)))
+    return [*lines, f"at += {fixed}"]
+
+
+def _step(form: Form) -> str:
+    width, prefix = form
+    if width:
+        return f"at += {width}"
+    if prefix <= len(_SHORT):
+        return f"at += {prefix} + {_SHORT[prefix - 1]}"
+    return f'at += {prefix} + number(data[at : at + {prefix}], "little")'

@@ -1,0 +1,122 @@
+"""Values of the rarer types: UUID, INET4, INET6, VECTOR, geometry, and MariaDB's COMPRESSED columns."""
+
+from __future__ import annotations
+
+import ipaddress
+import uuid
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.sources.buffers import Cells, binary_array, bitmap, padded
+from cdcflow.sources.mysql.values import Decoder, Where, unreadable
+
+VECTOR = pa.list_(pa.field("element", pa.float32()))
+_SRID = 4
+_DEFLATED = 8
+
+
+def raw(cells: Cells, where: Where) -> pa.Array:
+    return cells.binary()
+
+
+def fixed(width: int, cells: Cells, where: Where) -> pa.Array:
+    """BINARY(n): the binary log leaves zero bytes at the end away, and here they come back (hard case N11)."""
+    if (cells.size[cells.present] > width).any():
+        raise unreadable(where, f"at most {width} bytes")
+    return binary_array(_filled(width, cells).reshape(-1), np.arange(len(cells) + 1) * width, cells.valid)
+
+
+def _filled(width: int, cells: Cells) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+    """Values of `width` bytes, one a row, zero where there are none."""
+    places = np.arange(width)
+    there = places < np.where(cells.present, cells.size, 0)[:, None]
+    at = np.minimum(cells.start[:, None] + places, len(cells.buffer.bytes) - 1)
+    return np.where(there, cells.buffer.bytes[at], np.uint8(0))
+
+
+def well_known(cells: Cells, where: Where) -> pa.Array:
+    """Geometry as WKB: without the four bytes of SRID that the servers put before it."""
+    if (cells.size[cells.present] <= _SRID).any():
+        raise unreadable(where, "a geometry")
+    return cells.trimmed(_SRID).binary()
+
+
+def vector(cells: Cells, where: Where) -> pa.Array:
+    """Numbers of four bytes, as many as fit."""
+    size = np.where(cells.present, cells.size, 0)
+    if (size % 4).any():
+        raise unreadable(where, "a vector")
+    values = cells.where(cells.present).binary() if cells.valid is not None else cells.binary()
+    data = values.buffers()[2]
+    first, last = (values.offset, values.offset + len(values)) if len(values) else (0, 0)
+    offsets = np.frombuffer(values.buffers()[1], np.int32)[first : last + 1] if len(values) else np.zeros(1, np.int32)
+    numbers = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]].view("<f4") if data else np.empty(0, "<f4")
+    ends = np.zeros(len(cells) + 1, np.int32)
+    np.cumsum(size // 4, out=ends[1:])
+    items = pa.array(numbers, pa.float32())
+    return pa.Array.from_buffers(VECTOR, len(cells), [bitmap(cells.valid), pa.py_buffer(ends)], children=[items])
+
+
+def uuid_text(cells: Cells, where: Where) -> pa.Array:
+    """MariaDB's UUID: 16 bytes, of which the server stores the time's groups the other way round, except in those
+    whose version says that they sort as they are (from 10.11.5 on; MDEV-29959)."""
+    return _each(16, _uuid, cells)
+
+
+def _uuid(value: bytes) -> str:
+    turned = value[6] & 0x80 and 0 < value[8] < 0x60
+    return str(uuid.UUID(bytes=value[12:16] + value[10:12] + value[8:10] + value[6:8] + value[:6] if turned else value))
+
+
+def inet4(cells: Cells, where: Where) -> pa.Array:
+    return _each(4, lambda value: ".".join(map(str, value)), cells)
+
+
+def inet6(cells: Cells, where: Where) -> pa.Array:
+    return _each(16, _inet6, cells)
+
+
+def _inet6(value: bytes) -> str:
+    """As MariaDB prints it: the last four bytes as an IPv4 address where the address stands for one."""
+    if value[:10] == bytes(10) and value[10:12] in (b"\0\0", b"\xff\xff") and value[12:14] != b"\0\0":
+        last = ".".join(map(str, value[12:]))
+        return f"::ffff:{last}" if value[10] else f"::{last}"
+    return ipaddress.IPv6Address(value).compressed
+
+
+def _each(width: int, text: Callable[[bytes], str], cells: Cells) -> pa.Array:
+    rows = _filled(width, cells)
+    there = cells.present.tolist()
+    values = [text(row.tobytes()) if given else None for row, given in zip(rows, there, strict=True)]
+    return pa.array(values, pa.string())
+
+
+def inflated(decode: Decoder, cells: Cells, where: Where) -> pa.Array:
+    """MariaDB's COMPRESSED columns: a byte that says how, the length, and the value."""
+    values = [b"" if value is None else _inflate(value, where) for value in cells.binary().to_pylist()]
+    size = np.fromiter(map(len, values), np.int64, len(values))
+    return decode(Cells(padded(values), np.cumsum(size) - size, size, cells.valid), where)
+
+
+def _inflate(value: bytes, where: Where) -> bytes:
+    """The first byte: 0 as it is; else 8 << 4 (zlib), 8 (without its header), and the bytes that the length takes."""
+    if not value:
+        return b""
+    first = value[0]
+    if first == 0:
+        return value[1:]
+    size = first & 7
+    length = int.from_bytes(value[1 : 1 + size], "big")
+    if first >> 4 != _DEFLATED or not 0 < size <= 4:
+        raise unreadable(where, "compressed in a way that is known")
+    try:
+        inflate = zlib.decompressobj(-15 if first & 8 else 15)
+        found = inflate.decompress(value[1 + size :], length)
+    except zlib.error:
+        raise unreadable(where, "compressed text") from None
+    if len(found) != length or (inflate.unconsumed_tail and inflate.decompress(inflate.unconsumed_tail, 1)):
+        raise unreadable(where, "compressed text of the length that it says")
+    return found

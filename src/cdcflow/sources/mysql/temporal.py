@@ -1,0 +1,294 @@
+"""DATE, DATETIME, TIMESTAMP and TIME: from row images and from the server's text.
+
+Row images have them in parts, packed into bits (MySQL's `my_time.cc`, since 5.6.4):
+
+    DATE       3 bytes, little-endian:  year 15 │ month 4 │ day 5
+    DATETIME   5 bytes, big-endian:     1 │ year * 13 + month 17 │ day 5 │ hour 5 │ minute 6 │ second 6
+    TIMESTAMP  4 bytes, big-endian:     seconds since 1970, UTC
+    TIME       3 bytes, big-endian:     from 800000 on: hour 10 │ minute 6 │ second 6; below: the same, negative
+
+and behind the last three a fraction of (digits + 1) // 2 bytes. A TIME with its fraction is one number, so that a
+negative one has both parts negative (hard case N04).
+
+A date with a zero year, month or day, or with a day that its month does not have, has no place in a calendar
+(N02): stop, NULL, or the whole column as the server's text, by `Where.zero_dates`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.model.change import Int64s
+from cdcflow.sources.buffers import Bools, Bytes, Cells, fixed_text
+from cdcflow.sources.mysql.values import Where, out_of_calendar, unreadable
+
+DATE = pa.date32()
+DATETIME = pa.timestamp("us")
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+TIME = pa.duration("us")
+
+_DAY_US = 86_400_000_000
+_MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 0, 0, 0], np.int64)
+_ZERO = ord("0")
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """A column's moments in parts. `us` is the fraction in microseconds, whatever its digits."""
+
+    year: Int64s
+    month: Int64s
+    day: Int64s
+    hour: Int64s
+    minute: Int64s
+    second: Int64s
+    us: Int64s
+
+    def in_calendar(self) -> Bools:
+        return (self.year > 0) & (self.month > 0) & (self.day > 0) & (self.day <= _days_in(self.year, self.month))
+
+    def days(self) -> Int64s:
+        """Days since 1970 in the Gregorian calendar, back to before it was made, too."""
+        year = self.year - (self.month <= 2)
+        era = year // 400
+        of_era = year - era * 400
+        of_year = (153 * (self.month + np.where(self.month > 2, -3, 9)) + 2) // 5 + self.day - 1
+        return np.asarray(era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468)
+
+    def time_us(self) -> Int64s:
+        return np.asarray(((self.hour * 60 + self.minute) * 60 + self.second) * 1_000_000 + self.us)
+
+
+def _days_in(year: Int64s, month: Int64s) -> Int64s:
+    leap = (month == 2) & (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
+    return np.asarray(_MONTH_DAYS[month & 15] + leap)
+
+
+def fraction_width(digits: int) -> int:
+    """How many bytes a fraction of so many digits takes."""
+    return (digits + 1) // 2
+
+
+def date(cells: Cells, where: Where) -> pa.Array:
+    return _dates(_date_image(cells), cells, where)
+
+
+def date_text(cells: Cells, where: Where) -> pa.Array:
+    return _dates(_date_digits(cells, where), cells, where)
+
+
+def datetime(digits: int, cells: Cells, where: Where) -> pa.Array:
+    return _moments(_datetime_image(digits, cells), DATETIME, cells, where)
+
+
+def datetime_text(digits: int, cells: Cells, where: Where) -> pa.Array:
+    return _moments(_moment_digits(digits, cells, where), DATETIME, cells, where)
+
+
+def timestamp(digits: int, cells: Cells, where: Where) -> pa.Array:
+    """Seconds since 1970. All zero means 0000-00-00 00:00:00, so that 1970 begins one tick later."""
+    us = _seconds_us(digits, cells)
+    return _held(us, us != 0, TIMESTAMP, cells, where)
+
+
+def timestamp_text(digits: int, cells: Cells, where: Where) -> pa.Array:
+    """The session's time zone must be +00:00."""
+    return _moments(_moment_digits(digits, cells, where), TIMESTAMP, cells, where)
+
+
+def date_as_text(cells: Cells, where: Where) -> pa.Array:
+    """A row image's date as the server prints it, in the calendar or not."""
+    return fixed_text(_date_letters(_date_image(cells)), cells.valid)
+
+
+def datetime_as_text(digits: int, cells: Cells, where: Where) -> pa.Array:
+    return fixed_text(_letters(_datetime_image(digits, cells), digits), cells.valid)
+
+
+def timestamp_as_text(digits: int, cells: Cells, where: Where) -> pa.Array:
+    us = _seconds_us(digits, cells)
+    days, rest = np.divmod(us, _DAY_US)
+    seconds, fraction = np.divmod(rest, 1_000_000)
+    year, month, day = _civil(days)
+    zero = us == 0
+    year, month, day = (np.where(zero, 0, part) for part in (year, month, day))
+    moments = Moments(year, month, day, seconds // 3600, seconds // 60 % 60, seconds % 60, fraction)
+    return fixed_text(_letters(moments, digits), cells.valid)
+
+
+def time(digits: int, cells: Cells, where: Where) -> pa.Array:
+    width = fraction_width(digits)
+    packed = _big_endian(3 + width, cells) - (0x800000 << 8 * width)
+    size = np.abs(packed)
+    seconds, us = size >> 8 * width, _fraction_us(size & ((1 << 8 * width) - 1), width)
+    hour, minute, second = seconds >> 12, seconds >> 6 & 63, seconds & 63
+    there = cells.present
+    if ((hour > 1023) | (minute > 59) | (second > 59) | (us > 999_999))[there].any():
+        raise unreadable(where, "a time")
+    value = ((hour * 60 + minute) * 60 + second) * 1_000_000 + us
+    return pa.array(np.where(packed < 0, -value, value), TIME, mask=cells.mask)
+
+
+def time_text(digits: int, cells: Cells, where: Where) -> pa.Array:
+    """[-][h]hh:mm:ss[.ffffff]: looked at from its end, where everything has its place."""
+    tail = digits + 1 if digits else 0
+    negative = cells.byte(0) == ord("-")
+    size = cells.size - negative - tail
+    there = cells.present
+    if ((size < 8) | (size > 9))[there].any():
+        raise unreadable(where, "a time")
+    ends = np.where(there, cells.start + cells.size, 9 + tail)
+    raw = cells.buffer.bytes[ends[:, None] + np.arange(-8 - tail, 0)]
+    parts = _numbers(raw, "dd:dd:dd" + ("." + "d" * digits if digits else ""), there, where)
+    before = np.where(there & (size == 9), cells.buffer.bytes[np.maximum(ends - 9 - tail, 0)], _ZERO).astype(np.int64)
+    if ((before < _ZERO) | (before > _ZERO + 9)).any():
+        raise unreadable(where, "a time")
+    hour = parts[0] + (before - _ZERO) * 100
+    us = parts[3] * 10 ** (6 - digits) if digits else 0
+    value = ((hour * 60 + parts[1]) * 60 + parts[2]) * 1_000_000 + us
+    return pa.array(np.where(negative, -value, value), TIME, mask=cells.mask)
+
+
+def _date_image(cells: Cells) -> Moments:
+    value = cells.buffer.values("<u4", cells.start).astype(np.int64) & 0xFFFFFF
+    none = np.zeros(len(cells), np.int64)
+    return Moments(value >> 9, value >> 5 & 15, value & 31, none, none, none, none)
+
+
+def _datetime_image(digits: int, cells: Cells) -> Moments:
+    packed = _big_endian(5, cells) - (1 << 39)
+    year_month = packed >> 22
+    return Moments(
+        year_month // 13, year_month % 13, packed >> 17 & 31, packed >> 12 & 31, packed >> 6 & 63, packed & 63,
+        _fraction(digits, 5, cells),
+    )  # fmt: skip
+
+
+def _seconds_us(digits: int, cells: Cells) -> Int64s:
+    return _big_endian(4, cells) * 1_000_000 + _fraction(digits, 4, cells)
+
+
+def _fraction(digits: int, at: int, cells: Cells) -> Int64s:
+    width = fraction_width(digits)
+    value = np.zeros(len(cells), np.int64)
+    for place in range(at, at + width):
+        value = value << 8 | cells.buffer.bytes[cells.start + place]
+    return _fraction_us(value, width)
+
+
+def _fraction_us(value: Int64s, width: int) -> Int64s:
+    return np.asarray(value * 10 ** (6 - 2 * width))
+
+
+def _big_endian(width: int, cells: Cells) -> Int64s:
+    value = np.zeros(len(cells), np.int64)
+    for place in range(width):
+        value = value << 8 | cells.buffer.bytes[cells.start + place]
+    return value
+
+
+def _dates(moments: Moments, cells: Cells, where: Where) -> pa.Array:
+    return _held(moments.days().astype(np.int32), moments.in_calendar(), DATE, cells, where)
+
+
+def _moments(moments: Moments, arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
+    wrong = (moments.hour > 23) | (moments.minute > 59) | (moments.second > 59) | (moments.us > 999_999)
+    if wrong[cells.present].any():
+        raise unreadable(where, "a moment")
+    return _held(moments.days() * _DAY_US + moments.time_us(), moments.in_calendar(), arrow, cells, where)
+
+
+def _held(values: Int64s, good: Bools, arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
+    there = cells.present
+    if where.zero_dates == "stop" and not good[there].all():
+        raise out_of_calendar(where)
+    good = good & there
+    plain = pa.int32() if values.dtype == np.int32 else pa.int64()
+    return pa.array(values, plain, mask=None if good.all() else ~good).view(arrow)
+
+
+def _date_digits(cells: Cells, where: Where) -> Moments:
+    year, month, day = _numbers(_sized(10, cells, where), "dddd-dd-dd", cells.present, where)
+    none = np.zeros(len(cells), np.int64)
+    return Moments(year, month, day, none, none, none, none)
+
+
+def _moment_digits(digits: int, cells: Cells, where: Where) -> Moments:
+    form = "dddd-dd-dd dd:dd:dd" + ("." + "d" * digits if digits else "")
+    parts = _numbers(_sized(len(form), cells, where), form, cells.present, where)
+    if digits:
+        parts[6] *= 10 ** (6 - digits)
+    else:
+        parts.append(np.zeros(len(cells), np.int64))
+    return Moments(*parts)
+
+
+def _sized(width: int, cells: Cells, where: Where) -> Bytes:
+    if (cells.size[cells.present] != width).any():
+        raise unreadable(where, f"{width} characters long")
+    return cells.matrix(width)
+
+
+def _numbers(raw: Bytes, form: str, there: Bools, where: Where) -> list[Int64s]:
+    """The numbers in text of this form, where `d` is a digit and anything else stands for itself."""
+    found: list[Int64s] = []
+    fresh = True
+    right = np.ones(len(raw), np.bool_)
+    for place, letter in enumerate(form):
+        column = raw[:, place]
+        if letter != "d":
+            right &= column == ord(letter)
+            fresh = True
+            continue
+        digit = column.astype(np.int64) - _ZERO
+        right &= (digit >= 0) & (digit <= 9)
+        if fresh:
+            found.append(digit)
+            fresh = False
+        else:
+            found[-1] = found[-1] * 10 + digit
+    if not right[there].all():
+        raise unreadable(where, f"written as {form.replace('d', '9')}")
+    return [np.where(there, number, 0) for number in found]
+
+
+def _civil(days: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Year, month and day of days since 1970."""
+    shifted = days + 719_468
+    era = shifted // 146_097
+    of_era = shifted - era * 146_097
+    of_year_era = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
+    day_of_year = of_era - (365 * of_year_era + of_year_era // 4 - of_year_era // 100)
+    part = (5 * day_of_year + 2) // 153
+    month = part + np.where(part < 10, 3, -9)
+    return of_year_era + era * 400 + (month <= 2), month, day_of_year - (153 * part + 2) // 5 + 1
+
+
+def _date_letters(moments: Moments) -> Bytes:
+    return _written([(moments.year, 4), "-", (moments.month, 2), "-", (moments.day, 2)])
+
+
+def _letters(moments: Moments, digits: int) -> Bytes:
+    parts: list[tuple[Int64s, int] | str] = [
+        (moments.year, 4), "-", (moments.month, 2), "-", (moments.day, 2), " ",
+        (moments.hour, 2), ":", (moments.minute, 2), ":", (moments.second, 2),
+    ]  # fmt: skip
+    if digits:
+        parts += [".", (moments.us // 10 ** (6 - digits), digits)]
+    return _written(parts)
+
+
+def _written(parts: list[tuple[Int64s, int] | str]) -> Bytes:
+    """Numbers with so many digits each, and letters between, one row a value."""
+    columns: list[Bytes] = []
+    count = next(len(part[0]) for part in parts if not isinstance(part, str))
+    for part in parts:
+        if isinstance(part, str):
+            columns.append(np.full(count, ord(part), np.uint8))
+        else:
+            number, width = part
+            columns += [(number // 10**place % 10 + _ZERO).astype(np.uint8) for place in range(width - 1, -1, -1)]
+    return np.stack(columns, axis=1)
