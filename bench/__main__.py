@@ -15,6 +15,7 @@ from bench.harness import Budget, Failed, tell
 
 NAMES = (
     "drain", "catchup", "backfill", "load", "latency", "transaction", "growth", "restart", "writer",
+    "mysql.drain", "mysql.backfill", "mysql.memory",
 )  # fmt: skip
 SOURCES = Path(__file__).parent.parent / "src"
 QUICK = ("drain", "catchup", "backfill", "latency")
@@ -41,7 +42,7 @@ def main() -> int:
         begun = time.monotonic()
         tell(f"{name} …")
         try:
-            found = [replace(line, machine=machine) for line in module.run(budget, options.transport)]
+            found = [replace(line, machine=line.machine or machine) for line in module.run(budget, options.transport)]
         except Failed as error:
             tell(f"{name} failed, and prints no number: {error}")
             return 1

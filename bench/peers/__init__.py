@@ -1,6 +1,7 @@
 """The peers that are not Python, built on first use into the cache; those that cannot be built here sit out.
 
-`debezium` wants a JDK and Maven, `go-pglogrepl` wants Go. Both fetch their libraries through their usual clients.
+`debezium` wants a JDK and Maven, `go-pglogrepl` and `go-mysql` want Go. All fetch their libraries through their usual
+clients.
 """
 
 from __future__ import annotations
@@ -48,19 +49,27 @@ def _is_newer(made: Path, *sources: Path) -> bool:
     return made.exists() and all(made.stat().st_mtime >= s.stat().st_mtime for s in sources)
 
 
-@cache
 def go_drain() -> Path | None:
-    """The Go peer's program."""
+    """The Go peer of the PostgreSQL benches."""
+    return _go("go-pglogrepl", "Go pglogrepl")
 
+
+def go_mysql() -> Path | None:
+    """The Go peer of the MySQL benches."""
+    return _go("go-mysql", "go-mysql")
+
+
+@cache
+def _go(folder: str, name: str) -> Path | None:
     def build() -> Path:
-        made, source = _CACHE / "go-drain", _SOURCES / "go-pglogrepl"
+        made, source = _CACHE / folder, _SOURCES / folder
         if not _is_newer(made, *source.iterdir()):
-            tell("  building the Go peer (once) …")
+            tell(f"  building {name} (once) …")
             _CACHE.mkdir(parents=True, exist_ok=True)
             _run([_program("go"), "build", "-o", str(made), "."], source)
         return made
 
-    return _tried("Go pglogrepl", build)
+    return _tried(name, build)
 
 
 @cache
@@ -91,6 +100,34 @@ def spelled(options: Mapping[str, str]) -> dict[str, str]:
     return {name.replace(".", "_"): value for name, value in options.items()}
 
 
+def debezium_mysql_command(port: int, changes: int, folder: Path, tables: str, **options: str) -> list[str] | None:
+    """The command that reads `changes` changes of a MySQL server; `folder` keeps where it came to."""
+    classes = debezium_classes()
+    if classes is None:
+        return None
+    settings = {
+        "name": "bench",
+        "connector.class": "io.debezium.connector.mysql.MySqlConnector",
+        "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
+        "offset.storage.file.filename": f"{folder}/offsets",
+        "offset.flush.interval.ms": "60000",
+        "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
+        "schema.history.internal.file.filename": f"{folder}/history",
+        "database.hostname": "127.0.0.1",
+        "database.port": str(port),
+        "database.user": "root",
+        "database.password": "",
+        "database.server.id": "5401",
+        "database.ssl.mode": "disabled",
+        "topic.prefix": "bench",
+        "table.include.list": tables,
+        "snapshot.mode": "no_data",
+        "tombstones.on.delete": "false",
+        **{name.replace("_", "."): value for name, value in options.items()},
+    }
+    return _java(classes, "connect", changes, settings)
+
+
 def debezium_command(port: int, changes: int, format_name: str = "connect", **options: str) -> list[str] | None:
     """The command that reads `changes` changes of the bench's slot; `options` are Debezium's with `_` for `.`."""
     folder = debezium_classes()
@@ -116,5 +153,9 @@ def debezium_command(port: int, changes: int, format_name: str = "connect", **op
         "tombstones.on.delete": "false",
         **{name.replace("_", "."): value for name, value in options.items()},
     }
+    return _java(folder, format_name, changes, settings)
+
+
+def _java(folder: Path, format_name: str, changes: int, settings: Mapping[str, str]) -> list[str]:
     java = ["java", "-Xmx2g", "-XX:+UseParallelGC", "-cp", f"{folder}/classes:{folder}/lib/*", "Drain"]
     return [*java, format_name, str(changes), *(f"{k}={v}" for k, v in settings.items())]

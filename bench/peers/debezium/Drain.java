@@ -20,7 +20,7 @@ import org.apache.kafka.connect.source.SourceRecord;
  * <p>Arguments: FORMAT CHANGES [option=value ...]. FORMAT is `connect` (records as objects, the quickest), `json`
  * (Debezium's default, each with its schema) or `json-plain` (without). Every option is the engine's, but
  * `bench.times=FILE` writes a line `id nanoseconds` for each change when it reached the consumer, on the machine's
- * monotonic clock.
+ * monotonic clock, and `bench.close=true` closes the engine in good order, so that its files say where it came to.
  *
  * <p>The clock begins with the batch after a third of the changes and ends with the last one, and only what came in
  * between counts: the JVM's start and the compiler's warm-up are Debezium's for free. Prints one line of JSON.
@@ -153,6 +153,7 @@ public final class Drain {
       options.setProperty(arguments[i].substring(0, equals), arguments[i].substring(equals + 1));
     }
     String timesFile = (String) options.remove("bench.times");
+    boolean close = "true".equals(options.remove("bench.close"));
     if (timesFile != null) {
       ids = new long[(int) expected];
       times = new long[(int) expected];
@@ -185,6 +186,9 @@ public final class Drain {
         bytes,
         (firstNs - startedNs) / 1e9);
     System.out.flush();
+    if (close) {
+      engine.close();
+    }
     Runtime.getRuntime().halt(0);
   }
 }
