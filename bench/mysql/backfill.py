@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
 from bench import contents
 from bench.drain import US
-from bench.harness import Budget, Child, Failed, Outcome, rounds, tell
+from bench.harness import Budget, Child, Failed, Outcome, Party, rounds, tell
 from bench.mysql.server import SCHEMA, TABLE, Server, machine, settings
 from bench.results import Line, alone, at_least, compared
 from bench.server import fresh_log
@@ -35,9 +36,9 @@ def run(budget: Budget, transport: str) -> list[Line]:
             server.make()
             server.insert(1, budget.rows)
             source = server.source_rows()
-            taking = {
-                CLIENT: lambda s=server: _streamed(s, budget.rows),
-                US: lambda s=server, t=source, f=folder: _captured(s, Path(f), t),
+            taking: dict[str, Party] = {
+                CLIENT: partial(_streamed, server, budget.rows),
+                US: partial(_captured, server, Path(folder), source),
             }
             measured = rounds(taking, budget.rounds, postmaster=server.pid)
             lines += [replace(line, machine=machine(server)) for line in _lines(case, measured)]
