@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Column, Identity, Table, TableId
@@ -17,11 +18,15 @@ __all__ = ["DescribedTable", "Policy", "ServerColumn", "describe"]
 
 @dataclass(frozen=True, slots=True)
 class DescribedTable:
-    """A table's shape with what decodes it. `columns` are all that rows of the binary log have, in that order."""
+    """A table's shape with what decodes it. `columns` are all that rows of the binary log have, in that order.
+
+    `layouts` belongs to the compiled twin: what it makes of a shape once.
+    """
 
     table: Table
     columns: tuple[ServerColumn, ...]
     codecs: tuple[Codec, ...]
+    layouts: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 def describe(
