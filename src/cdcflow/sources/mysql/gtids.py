@@ -147,6 +147,11 @@ class MysqlGtids:
         at = bisect_right(mine, number, key=_first) - 1
         return at >= 0 and number <= mine[at][1]
 
+    def is_beyond(self, source: str, number: int) -> bool:
+        """Whether neither this one nor any later one of the source is in the set."""
+        mine = self._intervals.get(source)
+        return not mine or mine[-1][1] < number
+
     def covers(self, other: GtidSet) -> bool:
         assert isinstance(other, MysqlGtids)  # noqa: S101  one server, one flavor
         return all(

@@ -62,13 +62,13 @@ class BinlogPosition:
 
 
 def coordinate(file: str, pos: int) -> int:
-    """A number that grows along one server's binary log, over its files: 24 bits for the file, 40 for the byte.
+    """A number that grows along one server's binary log, over its files: 23 bits for the file, 40 for the byte.
 
     Raises:
         ConfigurationError: the file has no number, or one too large.
     """
     found = _NUMBER.search(file)
-    if found is None or (number := int(found[1])) >= 1 << 24 or pos >= 1 << _POSITION_BITS:
+    if found is None or (number := int(found[1])) >= 1 << 23 or pos >= 1 << _POSITION_BITS:
         raise ConfigurationError(
             f"the server's binary log {file} at byte {pos} has no number that cdcflow can count on",
             remedy="begin the binary log's files anew (RESET BINARY LOGS AND GTIDS), then read all tables again",

@@ -1,0 +1,353 @@
+"""Events of the binary log to transactions, in columns.
+
+    ROTATE FORMAT …  G b t r r X   G b t r X   G ddl   H            G: GTID  b: BEGIN  t: table map  r: rows  X: XID
+                     ── run ──────────────────         Advanced     H: heartbeat
+
+Whole transactions that arrive together become one `Run`: row events of all of them are decoded together by shape
+(`row_events`), and the transactions are arrays beside them. What is rare (statements, savepoints, XA) is looked at one
+by one. A transaction that is not complete yet waits as bytes; past `spool_bytes_max` it goes into a spool, so memory
+does not depend on its size.
+
+Order is the order of the log, and a transaction's number (`xid`) is its commit's coordinate: a number made of file and
+byte. A position is only ever told between two transactions (hard case M11).
+
+What was delivered is skipped: up to a coordinate on the server that the position comes from, and by GTID (M12). While
+XA transactions are prepared, a restart reads from before the oldest of them again (`BinlogPosition.xa`), holds its
+rows anew and skips all the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.errors import InvariantViolated
+from cdcflow.interleave.messages import Committed, MarkSeen
+from cdcflow.model.change import Int64s, Run, Uint64s
+from cdcflow.model.position import Position, Token
+from cdcflow.ports import OpenSpool, StreamEvent
+from cdcflow.sources.buffers import Bools
+from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX, expanded
+from cdcflow.sources.mysql.ddl import Statements
+from cdcflow.sources.mysql.events import EventType, Openers, Xid, check_types, openers_of, prepared_xid
+from cdcflow.sources.mysql.groups import Groups, first_end, groups_of, may_end
+from cdcflow.sources.mysql.gtids import Flavor, Gtids, GtidSet, MysqlGtids, gtid_set
+from cdcflow.sources.mysql.large import Held, Large
+from cdcflow.sources.mysql.losses import history_lost
+from cdcflow.sources.mysql.marks import HEARTBEAT, Marks
+from cdcflow.sources.mysql.position import BinlogPosition
+from cdcflow.sources.mysql.reached import Reached
+from cdcflow.sources.mysql.row_events import Changes, RowEvents, Tables, numbered
+from cdcflow.sources.mysql.statements import Rollback, Savepoint, Statement, XaEnd
+from cdcflow.sources.mysql.wire import HEADER, Events, joined_events
+
+OnGtids = Callable[[Uint64s, Gtids], None]
+"""Told the coordinates and GTIDs of transactions with rows, just before they are delivered."""
+
+_IS_HEARTBEAT = (EventType.HEARTBEAT, EventType.HEARTBEAT_V2)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A transaction that goes into a spool until its end is known: a large one, or an XA transaction."""
+
+    openers: Openers
+    delivered: bool
+    again: BinlogPosition
+    large: Large
+
+
+class BinlogDecoder:
+    """Decodes one connection's events; a new connection needs a new decoder.
+
+    `position` is where the log of ours ends; events come from `position.start` on. `by_gtid`: the server was asked for
+    what the GTIDs leave out, so files and bytes of `position` are those of another server. `reached.expect` may be
+    called by any thread, everything else by one.
+    """
+
+    def __init__(
+        self,
+        *,
+        flavor: Flavor,
+        position: BinlogPosition,
+        tables: Tables,
+        marks: Marks,
+        open_spool: OpenSpool,
+        spool_bytes_max: int,
+        by_gtid: bool = False,
+        on_gtids: OnGtids | None = None,
+        expanded_bytes_max: int = EXPANDED_BYTES_MAX,
+    ) -> None:
+        self.reached = Reached(position, by_gtid=by_gtid)
+        self._flavor: Flavor = flavor
+        self._open_spool = open_spool
+        self._spool_bytes_max = spool_bytes_max
+        self._expanded_bytes_max = expanded_bytes_max
+        self._on_gtids = on_gtids
+        self._rows = RowEvents(tables, marks)
+        self._statements = Statements(tables, self._rows)
+        self._gtids: GtidSet = gtid_set(flavor, position.gtids)
+        self._before = gtid_set(flavor, position.gtids) if by_gtid and flavor == "mariadb" and position.xa else None
+        self._xa = position.xa
+        self._held: dict[Xid, Held] = {}
+        self._waiting: list[Events] = []
+        self._waiting_bytes = 0
+        self._open: _Open | None = None
+
+    @property
+    def idle(self) -> bool:
+        """No transaction is half here."""
+        return not self._waiting and self._open is None
+
+    def close(self) -> None:
+        """The connection is gone: what is half here is forgotten, spools included. The server sends it again."""
+        if self._open is not None:
+            self._open.large.discard()
+        for held in self._held.values():
+            held.large.discard()
+        self._open, self._held, self._waiting, self._waiting_bytes = None, {}, [], 0
+
+    # ── files and parts ─────────────────────────────────────────────────────────────────────────────────────
+
+    def rotated(self, file: str, pos: int) -> list[StreamEvent]:
+        """The events that follow stand in this file from this byte on. Table ids begin anew (hard case M13)."""
+        if not self.idle:
+            raise InvariantViolated(f"the binary log goes on to file {file} inside a transaction")
+        self._rows.forget_ids()
+        self.reached.at(file)
+        return self.reached.advanced(pos, self._gtids.text(), self._held_text(), known=False)
+
+    def decode(self, events: Events) -> list[StreamEvent]:
+        """What these events of one file complete. ROTATE and FORMAT_DESCRIPTION events do not belong here.
+
+        Raises:
+            SourceUnavailable: bytes that the format does not allow; nothing was lost, connect again.
+            ConfigurationError: an event, a statement or a value that must not be there; by name.
+            HistoryLost: rows of a captured table changed in a way that the log does not tell.
+            InvariantViolated: events out of order, or rows of an unknown table.
+        """
+        out: list[StreamEvent] = []
+        for part in expanded(check_types(events, self._flavor), self._expanded_bytes_max):
+            out += self._part(part)
+        return out
+
+    def _part(self, events: Events) -> list[StreamEvent]:
+        if not len(events):
+            return []
+        if self._open is not None:
+            return self._continued(events, self._open)
+        if self._waiting:
+            if not may_end(events):
+                return self._wait(events)
+            events = joined_events([*self._waiting, events])
+            self._waiting, self._waiting_bytes = [], 0
+        groups, stop = groups_of(events)
+        out: list[StreamEvent] = []
+        begin = first = 0
+        for number in _xa_groups(events, groups):
+            a, b = int(groups.opener[number]), int(groups.ender[number]) + 1
+            out += self._whole(events.part(begin, a), groups.part(first, number, begin))
+            out += self._opened(events.part(a, b))
+            begin, first = b, number + 1
+        out += self._whole(events.part(begin, stop), groups.part(first, len(groups), begin))
+        return out + (self._wait(events.part(stop, len(events))) if stop < len(events) else [])
+
+    def _wait(self, events: Events) -> list[StreamEvent]:
+        """Keep an open transaction's events; when they are too many, decode them into a spool."""
+        self._waiting.append(events.copy())
+        self._waiting_bytes += events.bytes
+        if self._waiting_bytes <= self._spool_bytes_max:
+            return []
+        events = joined_events(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        return self._opened(events)
+
+    def _delivered(self, openers: Openers, places: Int64s) -> Bools:
+        """Which of these transactions were delivered before, by coordinate and by GTID."""
+        out: Bools = places <= self.reached.skip_until
+        known = self._before
+        if isinstance(self._gtids, MysqlGtids):
+            run = openers.gtids.run
+            if run is not None and self._gtids.is_beyond(*run):
+                return out
+            known = self._gtids
+        if known is not None:
+            for at in np.flatnonzero(~out).tolist():
+                found = openers.gtids.at(at)
+                out[at] = found is not None and known.contains(*found)
+        return out
+
+    def _held_text(self) -> str:
+        """What positions say about the XA transactions that are held now: where the oldest begins."""
+        for held in self._held.values():
+            return f";xa={held.again.file}:{held.again.pos};{held.again.gtids}"
+        return ""
+
+    # ── transactions that are here as a whole ───────────────────────────────────────────────────────────────
+
+    def _whole(self, events: Events, groups: Groups) -> list[StreamEvent]:
+        if not len(groups):
+            return self._trailing(events, self._gtids.text()) if len(events) else []
+        places = self.reached.base | events.reach[groups.ender]
+        delivered = self._delivered(groups.openers, places)
+        use, truncates = self._statements.walk(events, groups, delivered)
+        found = self._rows.decode(events, use)
+        batches, place = numbered([*found.changes, *truncates], len(events))
+        row_ends = place[groups.ender + 1]
+        full = np.flatnonzero(np.diff(row_ends, prepend=0) > 0)
+        marks = self._marks(events, groups, places, found.tokens)
+        wanted = sorted({*full.tolist(), *(k for k, _ in marks if k >= 0), len(groups) - 1})
+        spelled = dict(zip(wanted, self._gtids.texts(groups.openers.gtids, np.array(wanted)), strict=True))
+        held, file, reach = self._held_text(), self.reached.file, events.reach[groups.ender].tolist()
+        text = {k: Position(f"{file}:{reach[k]};{spelled[k]}{held}") for k in wanted}
+        run = Run(
+            places[full].astype(np.uint64),
+            pa.array([text[k] for k in full.tolist()], pa.string()),
+            groups.openers.commit_ts[full],
+            row_ends[full],
+            tuple(batches),
+        )
+        if len(full) and self._on_gtids is not None:
+            gtids = groups.openers.gtids
+            self._on_gtids(run.xid, Gtids(gtids.sources, gtids.which[full], gtids.number[full]))
+        out: list[StreamEvent] = []
+        taken, covered = 0, -1
+        for number, token in marks:
+            upto = int(np.searchsorted(full, number, side="right"))
+            if upto > taken:
+                part, run = run.split_at(upto - taken)
+                out.append(Committed(part))
+                taken = upto
+            commit_ts = int(groups.openers.commit_ts[number]) if number >= 0 else self.reached.commit_ts
+            out.append(MarkSeen(Token(token), text.get(number, self.reached.last), commit_ts))
+            covered = number
+        if run.transactions:
+            out.append(Committed(run))
+            covered = int(full[-1])
+        if covered >= 0:
+            self.reached.delivered(text[covered], int(places[covered]), int(groups.openers.commit_ts[covered]))
+        return out + self._trailing(events, spelled[len(groups) - 1])
+
+    def _trailing(self, events: Events, gtids: str) -> list[StreamEvent]:
+        """How far events reach that end outside of a transaction."""
+        known = int(events.type[-1]) in _IS_HEARTBEAT or bool(np.isin(events.type, _ENDS).any())
+        return self.reached.advanced(int(events.reach[-1]), gtids, self._held_text(), known=known)
+
+    def _marks(
+        self, events: Events, groups: Groups, places: Int64s, tokens: list[tuple[int, str]]
+    ) -> list[tuple[int, str]]:
+        """Marks, each with the number of the last transaction before it (-1: none of these)."""
+        written = [(groups.of(at), token) for at, token in tokens if not token.startswith(HEARTBEAT)]
+        expected = [
+            (int(np.searchsorted(places, place, side="right")) - 1, str(token))
+            for token, place in self.reached.taken(self.reached.base | int(events.reach[-1]))
+        ]
+        return sorted([*written, *expected])
+
+    # ── transactions that go into a spool ───────────────────────────────────────────────────────────────────
+
+    def _opened(self, events: Events) -> list[StreamEvent]:
+        """A transaction whose first event is the first of these."""
+        openers = openers_of(events, np.zeros(1, np.int64))
+        delivered = bool(self._delivered(openers, self.reached.base | events.reach[:1])[0])
+        again = BinlogPosition(self.reached.file, self.reached.pos, self._gtids.text())
+        self._open = _Open(openers, delivered, self._xa if delivered and self._xa else again, Large())
+        return self._continued(events.part(1, len(events)), self._open)
+
+    def _continued(self, events: Events, now: _Open) -> list[StreamEvent]:
+        end, said = first_end(events)
+        stop = len(events) if end is None else end
+        self._piece(events.part(0, stop), [(at, s) for at, s in said if at < stop], now)
+        if end is None:
+            return []
+        self._open = None
+        out = self._ended(events.part(end, end + 1), said[-1][1] if said and said[-1][0] == end else None, now)
+        return out + self._part(events.part(end + 1, len(events)))
+
+    def _piece(self, events: Events, said: list[tuple[int, Statement]], now: _Open) -> None:
+        """Decode one piece of a transaction into its spool."""
+        self._rows.begin()
+        segment = np.zeros(len(events), np.uint64)
+        truncates: list[Changes] = []
+        begin = 0
+        for place, statement in said:
+            self._rows.learn(events, begin, place)
+            segment[begin:] = now.large.segment
+            begin = place
+            match statement:
+                case Savepoint(name, to=False):
+                    now.large.save(name)
+                case Savepoint(name):
+                    now.large.take_back(name)
+                case _:
+                    truncates += self._statements.take(statement, place, delivered=now.delivered)
+        self._rows.learn(events, begin, len(events))
+        segment[begin:] = now.large.segment
+        if now.delivered and self._xa is None:
+            return
+        found = self._rows.decode(events, np.ones(len(events), np.bool_))
+        batches, place_of = numbered([*found.changes, *truncates], len(events))
+        now.large.tokens += [] if now.delivered else [t for _, t in found.tokens if not t.startswith(HEARTBEAT)]
+        now.large.write(self._open_spool, batches, np.repeat(segment, np.diff(place_of)))
+
+    def _ended(self, events: Events, statement: Statement | None, now: _Open) -> list[StreamEvent]:
+        """The last event of a transaction: what becomes of its rows."""
+        for table in now.large.taken_back if not isinstance(statement, Rollback) else now.large.tables:
+            self._statements.check_transactional(table)
+        pos = int(events.reach[0])
+        [gtids] = self._gtids.texts(now.openers.gtids, np.zeros(1, np.int64))
+        place, commit_ts = self.reached.base | pos, int(now.openers.commit_ts[0])
+        committed: Held | Large | None = None if now.delivered else now.large
+        if events.type[0] == EventType.XA_PREPARE and not (prepared := prepared_xid(events.one(0)))[1]:
+            self._held[prepared[0]] = Held(now.large, now.again)
+            committed = None
+        elif isinstance(statement, XaEnd):
+            committed = self._decided(statement, delivered=now.delivered)
+        elif isinstance(statement, Rollback) or now.delivered:
+            now.large.discard()
+            committed = None
+        position = self.reached.text(pos, gtids, self._held_text())
+        found = committed.committed(place, position, commit_ts) if committed is not None else None
+        out: list[StreamEvent] = []
+        if found is not None:
+            if self._on_gtids is not None:
+                self._on_gtids(np.array([place], np.uint64), now.openers.gtids)
+            out.append(Committed(found))
+        tokens = now.large.tokens if committed is now.large else []
+        out += [MarkSeen(Token(token), position, commit_ts) for token in tokens]
+        if out:
+            self.reached.delivered(position, place, commit_ts)
+        return out + self.reached.advanced(pos, gtids, self._held_text(), known=True)
+
+    def _decided(self, end: XaEnd, *, delivered: bool) -> Held | None:
+        """The held transaction that XA COMMIT or XA ROLLBACK is about; None when nothing comes of it.
+
+        Raises:
+            HistoryLost: it was prepared before the place where cdcflow began to read.
+        """
+        held = self._held.pop(end.xid, None)
+        if held is not None and end.commit and not delivered:
+            return held
+        if held is not None:
+            held.large.discard()
+        elif end.commit and not delivered:
+            raise history_lost(
+                "an XA transaction was committed that had been prepared before the place where cdcflow began to read "
+                "the binary log, so its rows are not known (XA RECOVER shows what is prepared)"
+            )
+        return None
+
+
+_ENDS = (EventType.XID, EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.XA_PREPARE)
+
+
+def _xa_groups(events: Events, groups: Groups) -> list[int]:
+    """The numbers of the groups that are halves of XA transactions; ONE PHASE ones are whole."""
+    found = {groups.of(at) for at, statement in groups.statements if isinstance(statement, XaEnd)}
+    for number in np.flatnonzero(events.type[groups.ender] == EventType.XA_PREPARE).tolist():
+        if events.one(int(groups.ender[number]))[HEADER : HEADER + 1] != b"\1":
+            found.add(number)
+    return sorted(found)

@@ -1,0 +1,203 @@
+"""Events that hold other events, or themselves, in compressed form: opened before anything else looks at them.
+
+MySQL (`binlog_transaction_compression`) puts a whole transaction's events into one TRANSACTION_PAYLOAD event; MariaDB
+(`log_bin_compress`) compresses the text of QUERY events and the rows of row events one by one (hard cases M01, M02).
+
+What is small is opened in place, so a batch stays one batch. A large payload is opened piece by piece and never
+stands in memory as a whole. Nothing grows beyond `EXPANDED_BYTES_MAX`: a few hostile bytes can claim to be very many.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.sources.mysql.events import EventType, length_at, table_of
+from cdcflow.sources.mysql.wire import HEADER, Events, garbled, joined_events, padded
+
+EXPANDED_BYTES_MAX: Final = 1 << 30
+PIECE_BYTES: Final = 4 << 20
+
+_PLAIN_TYPE: Final = {
+    EventType.QUERY_COMPRESSED: EventType.QUERY,
+    EventType.WRITE_ROWS_COMPRESSED_V1: EventType.WRITE_ROWS_V1,
+    EventType.UPDATE_ROWS_COMPRESSED_V1: EventType.UPDATE_ROWS_V1,
+    EventType.DELETE_ROWS_COMPRESSED_V1: EventType.DELETE_ROWS_V1,
+    EventType.WRITE_ROWS_COMPRESSED: EventType.WRITE_ROWS,
+    EventType.UPDATE_ROWS_COMPRESSED: EventType.UPDATE_ROWS,
+    EventType.DELETE_ROWS_COMPRESSED: EventType.DELETE_ROWS,
+}
+_UPDATES: Final = frozenset((EventType.UPDATE_ROWS_V1, EventType.UPDATE_ROWS))
+_V1: Final = frozenset((EventType.WRITE_ROWS_V1, EventType.UPDATE_ROWS_V1, EventType.DELETE_ROWS_V1))
+_PAYLOAD: Final = EventType.TRANSACTION_PAYLOAD
+_IS_COMPRESSED = table_of(_PAYLOAD, *_PLAIN_TYPE)
+_ZSTD, _NONE = 0, 255
+
+
+def expanded(events: Events, bytes_max: int = EXPANDED_BYTES_MAX) -> Iterator[Events]:
+    """The same events with compressed ones opened, in one part or several. What was in a payload reaches as far in
+    the file as the payload does.
+
+    Raises:
+        SourceUnavailable: compressed bytes that cannot be opened.
+        ConfigurationError: they would become more than `bytes_max`.
+    """
+    found = np.flatnonzero(_IS_COMPRESSED[events.type])
+    if not len(found):
+        yield events
+        return
+    parts: list[Events] = []
+    size = begin = 0
+    for at in found.tolist():
+        if at > begin:
+            parts.append(events.part(begin, at))
+            size += parts[-1].bytes
+        begin = at + 1
+        for opened in _opened(events, at, bytes_max):
+            if size and size + opened.bytes > PIECE_BYTES:
+                yield joined_events(parts)
+                parts, size = [], 0
+            parts.append(opened)
+            size += opened.bytes
+    if begin < len(events):
+        parts.append(events.part(begin, len(events)))
+    yield joined_events(parts)
+
+
+def _opened(events: Events, at: int, bytes_max: int) -> Iterator[Events]:
+    event, reach = events.one(at), int(events.reach[at])
+    if event[4] == _PAYLOAD:
+        yield from _payload(event, reach, bytes_max)
+        return
+    plain = _decompressed(event, bytes_max)
+    yield _events(plain, [0], [len(plain)], reach)
+
+
+def _decompressed(event: bytes, bytes_max: int) -> bytes:
+    """A MariaDB event as it would have been without compression."""
+    kind = _PLAIN_TYPE[EventType(event[4])]
+    begin = _compressed_at(event, kind)
+    if begin >= len(event):
+        raise garbled("a compressed event without content")
+    mark = event[begin]
+    size = mark & 7
+    if (mark & 0xF8) != 0x80 or not 1 <= size <= 4 or begin + 1 + size > len(event):
+        raise garbled("an event compressed in a way that is not known")
+    length = int.from_bytes(event[begin + 1 : begin + 1 + size], "big")
+    _check_size(length, bytes_max)
+    content = _inflated(event[begin + 1 + size :], length)
+    whole = begin + length
+    head = event[:4] + bytes([kind]) + event[5:9] + struct.pack("<I", whole) + event[13:begin]
+    return head + content
+
+
+def _compressed_at(event: bytes, kind: EventType) -> int:
+    """Where the compressed part begins: a query's text, or what follows a row event's bitmaps."""
+    if len(event) < HEADER + 13:
+        raise garbled("a compressed event that ends early")
+    if kind is EventType.QUERY:
+        return HEADER + 13 + int.from_bytes(event[30:32], "little") + event[27] + 1
+    at = HEADER + 8 + (0 if kind in _V1 else int.from_bytes(event[27:29], "little"))
+    width, at = length_at(event, at)
+    return at + (width + 7) // 8 * (2 if kind in _UPDATES else 1)
+
+
+def _inflated(data: bytes, length: int) -> bytes:
+    opener = zlib.decompressobj()
+    try:
+        out = opener.decompress(data, length + 1)
+    except zlib.error:
+        out = b""
+    if len(out) != length:
+        raise garbled("an event whose compressed content is not as long as it says")
+    return out
+
+
+def _payload(event: bytes, reach: int, bytes_max: int) -> Iterator[Events]:
+    """The events in a TRANSACTION_PAYLOAD event, in pieces."""
+    fields, at = _fields(event)
+    declared = fields.get(3, len(event))
+    _check_size(declared, bytes_max)
+    data = event[at : at + fields.get(1, len(event) - at)]
+    if fields.get(2, _ZSTD) == _NONE:
+        yield from _framed([data], reach)
+    elif fields.get(2, _ZSTD) == _ZSTD:
+        yield from _framed(_unpacked(data, declared), reach)
+    else:
+        raise ConfigurationError(
+            f"the binary log has a transaction compressed in way {fields[2]}, which cdcflow does not know",
+            remedy="SET GLOBAL binlog_transaction_compression = OFF",
+        )
+
+
+def _fields(event: bytes) -> tuple[dict[int, int], int]:
+    """Numbers before the payload: 1 its size, 2 how it is compressed, 3 its size when opened; and where it begins."""
+    fields: dict[int, int] = {}
+    at = HEADER
+    while True:
+        field, at = length_at(event, at)
+        if not field:
+            return fields, at
+        size, at = length_at(event, at)
+        fields[field] = length_at(event, at)[0]
+        at += size
+
+
+def _unpacked(data: bytes, declared: int) -> Iterator[bytes]:
+    total = 0
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+            while piece := stream.read(PIECE_BYTES):
+                total += len(piece)
+                if total > declared:
+                    break
+                yield piece
+    except OSError:
+        raise garbled("a compressed transaction that cannot be opened") from None
+    if total != declared:
+        raise garbled("a compressed transaction that is not as long as it says")
+
+
+def _framed(pieces: Iterator[bytes] | list[bytes], reach: int) -> Iterator[Events]:
+    """Events one after another, without packets and checksums."""
+    data = b""
+    for piece in pieces:
+        data += piece
+        starts: list[int] = []
+        at = 0
+        while at + HEADER <= len(data):
+            size = int.from_bytes(data[at + 9 : at + 13], "little")
+            if size < HEADER:
+                raise garbled("a compressed transaction with an event that is too short")
+            if at + size > len(data):
+                break
+            starts.append(at)
+            at += size
+        if starts:
+            yield _events(data[:at], starts, [*starts[1:], at], reach)
+            data = data[at:]
+    if data:
+        raise garbled("a compressed transaction that ends inside an event")
+
+
+def _events(data: bytes, starts: list[int], ends: list[int], reach: int) -> Events:
+    buffer = padded(data)
+    start = np.array(starts, np.int64)
+    return Events(
+        buffer, start, np.array(ends, np.int64), buffer.bytes[start + 4], np.full(len(starts), reach, np.int64)
+    )
+
+
+def _check_size(size: int, bytes_max: int) -> None:
+    if size > bytes_max:
+        raise ConfigurationError(
+            f"the binary log has a compressed event of {size} bytes when opened; cdcflow opens at most {bytes_max}",
+            remedy="split the transaction, or SET GLOBAL binlog_transaction_compression = OFF (MariaDB: "
+            "log_bin_compress = OFF), and read the tables anew",
+        )

@@ -1,0 +1,446 @@
+"""Events of the binary log one by one: what each type is, which ones are known, and what is in them.
+
+The formats are those of MySQL 8.4 to 9.x (its `libs/mysql/binlog/event`) and of MariaDB 10.11 and later (its
+documentation's "Replication Protocol"). Everything that arrives is on a list here, or is flagged by the server as one
+that readers may ignore, or stops the stream by name: an event that nobody looked at could hold rows.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.model.change import Int64s
+from cdcflow.sources.mysql.gtids import Flavor, Gtids
+from cdcflow.sources.mysql.losses import history_lost
+from cdcflow.sources.mysql.wire import ARTIFICIAL, CHECKSUM, HEADER, IGNORABLE, Events, garbled, has_checksum
+
+
+class EventType(enum.IntEnum):
+    """Types of events; from 160 on they are MariaDB's."""
+
+    QUERY = 2
+    STOP = 3
+    ROTATE = 4
+    INTVAR = 5
+    APPEND_BLOCK = 9
+    DELETE_FILE = 11
+    RAND = 13
+    USER_VAR = 14
+    FORMAT_DESCRIPTION = 15
+    XID = 16
+    BEGIN_LOAD_QUERY = 17
+    EXECUTE_LOAD_QUERY = 18
+    TABLE_MAP = 19
+    WRITE_ROWS_V1 = 23
+    UPDATE_ROWS_V1 = 24
+    DELETE_ROWS_V1 = 25
+    INCIDENT = 26
+    HEARTBEAT = 27
+    IGNORABLE = 28
+    ROWS_QUERY = 29
+    WRITE_ROWS = 30
+    UPDATE_ROWS = 31
+    DELETE_ROWS = 32
+    GTID = 33
+    ANONYMOUS_GTID = 34
+    PREVIOUS_GTIDS = 35
+    TRANSACTION_CONTEXT = 36
+    VIEW_CHANGE = 37
+    XA_PREPARE = 38
+    PARTIAL_UPDATE_ROWS = 39
+    TRANSACTION_PAYLOAD = 40
+    HEARTBEAT_V2 = 41
+    GTID_TAGGED = 42
+    ANNOTATE_ROWS = 160
+    BINLOG_CHECKPOINT = 161
+    MARIADB_GTID = 162
+    GTID_LIST = 163
+    START_ENCRYPTION = 164
+    QUERY_COMPRESSED = 165
+    WRITE_ROWS_COMPRESSED_V1 = 166
+    UPDATE_ROWS_COMPRESSED_V1 = 167
+    DELETE_ROWS_COMPRESSED_V1 = 168
+    WRITE_ROWS_COMPRESSED = 169
+    UPDATE_ROWS_COMPRESSED = 170
+    DELETE_ROWS_COMPRESSED = 171
+    PARTIAL_ROW_DATA = 172
+
+
+_ROWS: Final = (
+    EventType.WRITE_ROWS_V1,
+    EventType.UPDATE_ROWS_V1,
+    EventType.DELETE_ROWS_V1,
+    EventType.WRITE_ROWS,
+    EventType.UPDATE_ROWS,
+    EventType.DELETE_ROWS,
+    EventType.PARTIAL_UPDATE_ROWS,
+)
+OPENERS: Final = (EventType.GTID, EventType.ANONYMOUS_GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID)
+"""Each group of events (a transaction, or a statement that stands alone) begins with one of these."""
+BESIDE: Final = (
+    EventType.STOP,
+    EventType.HEARTBEAT,
+    EventType.HEARTBEAT_V2,
+    EventType.PREVIOUS_GTIDS,
+    EventType.BINLOG_CHECKPOINT,
+    EventType.GTID_LIST,
+    EventType.START_ENCRYPTION,
+)
+"""What stands between groups and says nothing about rows."""
+
+
+def table_of(*types: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """A mask over all types of events."""
+    out = np.zeros(256, np.bool_)
+    out[list(types)] = True
+    return out
+
+
+IS_ROWS = table_of(*_ROWS)
+IS_OPENER = table_of(*OPENERS)
+IS_BESIDE = table_of(*BESIDE)
+_MYSQL_ONLY = (33, 34, 35, 36, 37, 39, 40, 41, 42)
+_KNOWN = {
+    "mysql": table_of(*(t for t in EventType if t < EventType.ANNOTATE_ROWS)),
+    "mariadb": table_of(*(t for t in EventType if t not in _MYSQL_ONLY)),
+}
+
+
+def check_types(events: Events, flavor: Flavor) -> Events:
+    """These events without those that the server says may be ignored.
+
+    Raises:
+        ConfigurationError: one is of a type that cdcflow does not know (on this kind of server), or cannot read.
+        HistoryLost: the server says itself that its log has a hole here.
+    """
+    known = _KNOWN[flavor][events.type]
+    if not known.all():
+        known |= events.flags() & IGNORABLE != 0
+        for at in np.flatnonzero(~known)[:1].tolist():
+            raise ConfigurationError(
+                f"the binary log has an event of type {int(events.type[at])} at byte {int(events.reach[at])}, which "
+                f"cdcflow does not know on {flavor}; it may hold rows, so nothing after it is read",
+                remedy="use a version of cdcflow that knows it, or turn off on the server what writes it",
+            )
+        events = events.where(_KNOWN[flavor][events.type])
+    if (events.type == EventType.INCIDENT).any():
+        raise history_lost(
+            "the server wrote an INCIDENT event into its binary log: it lost changes itself before it could log them"
+        )
+    if (events.type == EventType.PARTIAL_ROW_DATA).any():
+        raise ConfigurationError(
+            "the binary log has a PARTIAL_ROW_DATA event, a row event that the server cut into fragments",
+            remedy="SET GLOBAL binlog_row_event_fragment_threshold = 1073741824, and read the tables anew",
+        )
+    return events
+
+
+# ── where a file begins ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A FORMAT_DESCRIPTION event: who writes this file, and whether its events end with a checksum."""
+
+    server_version: str
+    checksum: bool
+
+
+_POST_HEADERS = {EventType.QUERY: (13,), EventType.TABLE_MAP: (8,), EventType.WRITE_ROWS_V1: (8, 10)}
+
+
+def format_of(event: bytes) -> Format:
+    """A FORMAT_DESCRIPTION event with all its bytes. ConfigurationError: a server too old to be read."""
+    if len(event) < HEADER + 57 + 20 + 1 + CHECKSUM:
+        raise garbled("a FORMAT_DESCRIPTION event that ends early")
+    version, header = struct.unpack_from("<H", event, HEADER)[0], event[HEADER + 56]
+    server = event[HEADER + 2 : HEADER + 52].split(b"\0")[0].decode("ascii", "replace")
+    sizes = event[HEADER + 57 : -1 - CHECKSUM]
+    fits = all(len(sizes) >= t and sizes[t - 1] in allowed for t, allowed in _POST_HEADERS.items())
+    if version != 4 or header != HEADER or not fits:
+        raise ConfigurationError(
+            f"the binary log was written by server {server} in a format that cdcflow does not read",
+            remedy="use MySQL 8.4 or later, or MariaDB 10.11 or later",
+        )
+    algorithm = event[-1 - CHECKSUM]
+    if algorithm > 1:
+        raise ConfigurationError(
+            f"the binary log of server {server} has checksums of unknown kind {algorithm}",
+            remedy="SET GLOBAL binlog_checksum = CRC32",
+        )
+    # Servers that know of checksums sign this event also in files without them; where they do not, the field is 0.
+    if algorithm and not has_checksum(event):
+        raise garbled("a FORMAT_DESCRIPTION event with a wrong checksum")
+    return Format(server, bool(algorithm))
+
+
+@dataclass(frozen=True, slots=True)
+class Rotate:
+    """The file and the byte at which the next event stands. `made_up`: it is no event of a file, the server only says
+    where it begins to read."""
+
+    file: str
+    pos: int
+    made_up: bool
+
+
+def rotate_of(event: bytes, checksum: bool) -> Rotate:
+    """A ROTATE event with all its bytes. The one that the server makes up before a file's first event may come with
+    or without a checksum; one that it read from a file comes as the others of the file."""
+    made_up = bool(struct.unpack_from("<H", event, 17)[0] & ARTIFICIAL) or event[13:17] == bytes(4)
+    signed = has_checksum(event)
+    if not signed and checksum and not made_up:
+        raise garbled("a ROTATE event with a wrong checksum")
+    body = event[HEADER : -CHECKSUM if signed else None]
+    if len(body) < 9:
+        raise garbled("a ROTATE event that ends early")
+    try:
+        return Rotate(body[8:].decode(), int.from_bytes(body[:8], "little"), made_up)
+    except UnicodeDecodeError:
+        raise garbled("a ROTATE event with a garbled name, or a wrong checksum") from None
+
+
+def heartbeat_of(event: bytes, reach: int) -> tuple[str, int]:
+    """The file and byte up to which the server has nothing more to send. `reach`: as counted from the header."""
+    body = event[HEADER:]
+    if event[4] == EventType.HEARTBEAT:
+        if event[17] & 1 and len(body) > 8:  # MariaDB: a place beyond 4 GiB stands before the name
+            return body[8:].decode(errors="replace"), int.from_bytes(body[:8], "little")
+        return body.decode(errors="replace"), reach
+    name, place, at = "", reach, 0
+    while at + 2 <= len(body) and body[at]:
+        value = body[at + 2 : at + 2 + body[at + 1]]
+        if body[at] == 1:
+            name = value.decode(errors="replace")
+        elif body[at] == 2:
+            place = length_at(value, 0)[0]
+        at += 2 + body[at + 1]
+    return name, place
+
+
+def length_at(data: bytes, at: int) -> tuple[int, int]:
+    """A length-encoded number, and the place after it."""
+    if at < len(data):
+        first = data[at]
+        size = {252: 2, 253: 3, 254: 8}.get(first, 0)
+        if first < 251:
+            return first, at + 1
+        if size and at + 1 + size <= len(data):
+            return int.from_bytes(data[at + 1 : at + 1 + size], "little"), at + 1 + size
+    raise garbled("a length that ends early")
+
+
+# ── where a group begins ──────────────────────────────────────────────────────────────────────────────────────
+
+STANDALONE, PREPARED_XA = 1, 64
+_TIMES = 68
+"""An untagged GTID event with commit times is at least this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Openers:
+    """What the events that open groups say: GTIDs, times of commit (microseconds since 1970), and MariaDB's flags."""
+
+    gtids: Gtids
+    commit_ts: Int64s
+    flags: Int64s
+
+
+def openers_of(events: Events, at: Int64s) -> Openers:
+    """The events number `at`, each of which opens a group.
+
+    The time is that of the commit on the server where the transaction was first committed, as MySQL has it; on
+    MariaDB the second in which its last statement began, for it has no other.
+    """
+    stamp = events.stamps(at) * 1_000_000
+    kinds = events.type[at]
+    if (kinds == EventType.MARIADB_GTID).all():
+        return _mariadb(events, at, stamp)
+    if (kinds == EventType.MARIADB_GTID).any():
+        raise garbled("GTID events of two kinds of servers")
+    tagged = np.flatnonzero(kinds == EventType.GTID_TAGGED)
+    plain = _mysql(events, at, stamp)
+    if not len(tagged):
+        return plain
+    sources, which, number = list(plain.gtids.sources), plain.gtids.which.copy(), plain.gtids.number.copy()
+    for place in tagged.tolist():
+        found = tagged_gtid(events.one(int(at[place])))
+        if found.source not in sources:
+            sources.append(found.source)
+        which[place], number[place] = sources.index(found.source), found.number
+        plain.commit_ts[place] = found.commit_ts or stamp[place]
+    return Openers(Gtids(tuple(sources), which, number), plain.commit_ts, plain.flags)
+
+
+def _mysql(events: Events, at: Int64s, stamp: Int64s) -> Openers:
+    start, size = events.start[at], events.end[at] - events.start[at]
+    kinds, buffer = events.type[at], events.buffer
+    untagged = kinds != EventType.GTID_TAGGED
+    if (untagged & (size < 44)).any():
+        raise garbled("a GTID event that ends early")
+    number = buffer.le64(start + 36)
+    high, low = buffer.le64(start + 20), buffer.le64(start + 28)
+    named = kinds == EventType.GTID
+    which = np.full(len(at), -1, np.int64)
+    sources: list[str] = []
+    for place in _firsts(high, low, named):
+        raw = events.one(int(at[place]))[20:36]
+        which[named & (high == high[place]) & (low == low[place])] = len(sources)
+        sources.append(str(uuid.UUID(bytes=raw)))
+    if (named & (number < 1)).any():
+        raise garbled("a GTID event with a number below 1")
+    micros = (1 << 55) - 1
+    immediate, original = buffer.le64(start + 61), buffer.le64(start + 68)
+    has_original = (immediate >> 55 & 1 != 0) & (size >= _TIMES + 7)
+    committed = np.where(has_original, original, immediate) & micros
+    commit_ts = np.where(untagged & (size >= _TIMES) & (committed > 0), committed, stamp)
+    return Openers(Gtids(tuple(sources), which, number), commit_ts, np.zeros(len(at), np.int64))
+
+
+def _firsts(high: Int64s, low: Int64s, named: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[int]:
+    """Where each server's id comes first."""
+    places = np.flatnonzero(named)
+    if not len(places):
+        return []
+    first = int(places[0])
+    if ((high[places] == high[first]) & (low[places] == low[first])).all():
+        return [first]
+    pairs = np.stack([high[places], low[places]], axis=1)
+    return sorted(int(places[i]) for i in np.unique(pairs, axis=0, return_index=True)[1])
+
+
+def _mariadb(events: Events, at: Int64s, stamp: Int64s) -> Openers:
+    start = events.start[at]
+    if (events.end[at] - start < HEADER + 13).any():
+        raise garbled("a GTID event that ends early")
+    buffer = events.buffer
+    pairs = buffer.le32(start + 27) << 32 | buffer.le32(start + 5)  # domain; the server is in the event's header
+    found, which = np.unique(pairs, return_inverse=True)
+    sources = tuple(f"{int(p) >> 32 & 0xFFFFFFFF}-{int(p) & 0xFFFFFFFF}" for p in found)
+    flags = buffer.bytes[start + 31].astype(np.int64)
+    return Openers(Gtids(sources, which.astype(np.int64), buffer.le64(start + 19)), stamp, flags)
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedGtid:
+    source: str
+    number: int
+    commit_ts: int
+
+
+def tagged_gtid(event: bytes) -> TaggedGtid:
+    """A GTID_TAGGED event: numbered fields, in numbers of varying length."""
+    body = event[HEADER:]
+    _, at = _varying(body, 0)
+    _, at = _varying(body, at)
+    _, at = _varying(body, at)
+    raw, tag, number, times = bytearray(), "", 0, {6: 0, 7: 0}
+    while at < len(body):
+        field, at = _varying(body, at)
+        if field == 1:
+            for _ in range(16):
+                value, at = _varying(body, at)
+                raw.append(value & 0xFF)
+        elif field == 3:
+            size, at = _varying(body, at)
+            tag, at = body[at : at + size].decode("ascii", "replace"), at + size
+        else:
+            value, at = _varying(body, at)
+            if field == 2:
+                number = value >> 1 if not value & 1 else -1 - (value >> 1)
+            elif field in times:
+                times[field] = value
+            elif field > 11:
+                break  # newer than this; what is needed comes before
+    if len(raw) != 16 or number < 1 or at > len(body):
+        raise garbled("a GTID_TAGGED event that names no transaction")
+    server = str(uuid.UUID(bytes=bytes(raw)))
+    return TaggedGtid(f"{server}:{tag}" if tag else server, number, times[7] or times[6])
+
+
+def _varying(data: bytes, at: int) -> tuple[int, int]:
+    """A number whose first byte's lowest ones say how many bytes follow it."""
+    if at >= len(data):
+        raise garbled("a GTID_TAGGED event that ends early")
+    first = data[at]
+    if first == 0xFF:
+        size, shift, begin = 9, 0, at + 1
+    else:
+        size = (~first & first + 1).bit_length()
+        shift, begin = size, at
+    if at + size > len(data):
+        raise garbled("a GTID_TAGGED event that ends early")
+    return int.from_bytes(data[begin : at + size], "little") >> shift, at + size
+
+
+# ── what is in a group ────────────────────────────────────────────────────────────────────────────────────────
+
+Xid = tuple[int, bytes, bytes]
+"""An XA transaction's name: format, global part, branch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A statement in the log, and the schema in which it was said."""
+
+    schema: str
+    text: str
+
+
+def query_texts(events: Events, at: Int64s) -> Int64s:
+    """Where the text of each of these QUERY events begins; it goes on to the event's end."""
+    start, end = events.start[at], events.end[at]
+    if (end - start < HEADER + 13).any():
+        raise garbled("a QUERY event that ends early")
+    schema = events.buffer.bytes[start + 27].astype(np.int64)
+    text = start + HEADER + 13 + events.buffer.le16(start + 30) + schema + 1
+    if (text > end).any():
+        raise garbled("a QUERY event that ends before its text")
+    return text
+
+
+def query_of(event: bytes) -> Query:
+    """A QUERY or EXECUTE_LOAD_QUERY event. Statements are in the client's character set, which is UTF-8 where it is
+    not told; what is not UTF-8 is read as latin1."""
+    fixed = HEADER + (13 if event[4] == EventType.QUERY else 26)
+    if len(event) < fixed:
+        raise garbled("a QUERY event that ends early")
+    schema = fixed + struct.unpack_from("<H", event, 30)[0]
+    text = schema + event[27] + 1
+    if text > len(event):
+        raise garbled("a QUERY event that ends before its text")
+    return Query(_said(event[schema : text - 1]), _said(event[text:]))
+
+
+def _said(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin1")
+
+
+def prepared_xid(event: bytes) -> tuple[Xid, bool]:
+    """An XA_PREPARE event: which transaction, and True when it is committed at once (ONE PHASE)."""
+    body = event[HEADER:]
+    if len(body) < 13:
+        raise garbled("an XA_PREPARE event that ends early")
+    one_phase, form, first, second = struct.unpack_from("<BIII", body)
+    if len(body) < 13 + first + second:
+        raise garbled("an XA_PREPARE event that ends early")
+    return (form, body[13 : 13 + first], body[13 + first : 13 + first + second]), bool(one_phase)
+
+
+def said_error(packet: bytes) -> CdcflowError | tuple[int, str]:
+    """The code and text of an error packet (without its header)."""
+    if len(packet) < 3:
+        return garbled("an error packet that ends early")
+    code = struct.unpack_from("<H", packet, 1)[0]
+    text = packet[9:] if packet[3:4] == b"#" else packet[3:]
+    return int(code), text.decode(errors="replace")

@@ -1,0 +1,343 @@
+"""Row events of one part of the log, put together by table shape: places of rows, never rows.
+
+    TABLE_MAP   id(6) flags(2) …                                          says what the id means from here on
+    ROWS        id(6) flags(2) [extra(2+)] width │ bitmap [bitmap] │ row images …
+
+Table ids mean something in one file and one connection only (hard case M13). A server repeats the TABLE_MAP before
+each statement; nearly always it is byte for byte what is known, which is compared for a whole batch at once. Row
+events of one shape, kind and pair of bitmaps are decoded together, whatever stands between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.model.change import TRUNCATE, ChangeBatch, Int64s
+from cdcflow.model.table import BEFORE, OP, UNCHANGED, Table, TableId
+from cdcflow.sources.buffers import Bools
+from cdcflow.sources.mysql.events import IS_ROWS, EventType, length_at
+from cdcflow.sources.mysql.marks import Marks, bitmaps, check_columns, tokens_of
+from cdcflow.sources.mysql.rows import Extents, RowKind, changes
+from cdcflow.sources.mysql.shapes import DescribedTable
+from cdcflow.sources.mysql.table_map import TableMap, table_map, table_name
+from cdcflow.sources.mysql.wire import HEADER, Events, garbled
+
+_ID = HEADER + 6
+_V1_BODY = HEADER + 8
+_EXTRA = HEADER + 8
+_NO_TABLE = 0xFFFFFF
+"""A row event of this table has no rows and only ends a statement."""
+
+_KINDS = {
+    EventType.WRITE_ROWS_V1: RowKind.INSERT,
+    EventType.UPDATE_ROWS_V1: RowKind.UPDATE,
+    EventType.DELETE_ROWS_V1: RowKind.DELETE,
+    EventType.WRITE_ROWS: RowKind.INSERT,
+    EventType.UPDATE_ROWS: RowKind.UPDATE,
+    EventType.DELETE_ROWS: RowKind.DELETE,
+    EventType.PARTIAL_UPDATE_ROWS: RowKind.UPDATE,
+}
+_V1 = frozenset((EventType.WRITE_ROWS_V1, EventType.UPDATE_ROWS_V1, EventType.DELETE_ROWS_V1))
+
+
+class Tables(Protocol):
+    """What the stream asks about tables. Called by the stream's thread, in the log's order."""
+
+    def is_captured(self, table: TableId) -> bool:
+        """Whether rows of it belong into the log, whether or not it is there now. Never true for the shadow tables of
+        gh-ost and pt-online-schema-change (`_t_gho`, `_t_new` …), for temporary tables and for the table of marks."""
+        ...
+
+    def describe(self, found: TableMap) -> DescribedTable | None:
+        """The shape of a captured table as a table map tells it; None: it is not captured after all. Asked again
+        whenever the map's bytes differ from the last ones, and after each `changed`."""
+        ...
+
+    def described(self, table: TableId) -> DescribedTable | None:
+        """The last shape of it that is known, from a table map or from the catalog; None: it was never seen."""
+        ...
+
+    def captured_in(self, schema: str) -> Sequence[TableId]:
+        """The captured tables of a schema as they were last known, also when it is gone."""
+        ...
+
+    def is_transactional(self, table: TableId) -> bool:
+        """Whether its engine takes changes back with ROLLBACK; True where it is not known."""
+        ...
+
+    def changed(self, table: TableId | None) -> None:
+        """Some statement may have changed this table's shape, or any (None), or made or dropped it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """What a table id means: `raw` is the TABLE_MAP event without its header. `found` only for the table of marks."""
+
+    raw: bytes
+    table: TableId
+    described: DescribedTable | None = None
+    found: TableMap | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Changes of one table shape; `event` (as long as `rows`, ascending) is the number of each one's event."""
+
+    described: DescribedTable
+    event: Int64s
+    rows: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What row events hold: changes by shape, and the tokens of our marks by event."""
+
+    changes: list[Changes] = field(default_factory=list)
+    tokens: list[tuple[int, str]] = field(default_factory=list)
+
+
+class RowEvents:
+    """The table maps of one connection, and what row events hold by them."""
+
+    def __init__(self, tables: Tables, marks: Marks) -> None:
+        self._tables = tables
+        self._marks = marks
+        self._maps: dict[int, Mapped] = {}
+        self._known: dict[bytes, Mapped] = {}
+        self._arrived: dict[int, list[tuple[int, Mapped]]] = {}
+
+    def forget_ids(self) -> None:
+        """Another file, or another connection: table ids begin anew."""
+        self._maps.clear()
+
+    def forget_shapes(self, table: TableId | None) -> None:
+        """Something about tables changed: ask anew what the next table maps mean."""
+        self._tables.changed(table)
+        for table_id, known in self._maps.items():
+            self._arrived.setdefault(table_id, [(-1, known)])
+        self._maps.clear()
+        self._known.clear()
+
+    # ── table maps ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self) -> None:
+        """A part of the log begins: places in it count anew."""
+        self._arrived = {}
+
+    def learn(self, events: Events, first: int, last: int) -> None:
+        """Take the table maps among the events `first` to `last` (exclusive), in order."""
+        at = first + np.flatnonzero(events.type[first:last] == EventType.TABLE_MAP)
+        if not len(at):
+            return
+        start, end = events.start[at], events.end[at]
+        if (end - start < HEADER + 8).any():
+            raise garbled("a TABLE_MAP event that ends early")
+        ids = events.buffer.le48(start + HEADER)
+        for table_id in _distinct(ids):
+            mine = at if len(ids) == 1 else at[ids == table_id]
+            self._learn(events, table_id, mine)
+
+    def _learn(self, events: Events, table_id: int, at: Int64s) -> None:
+        known = self._maps.get(table_id)
+        for place in at[_differing(events, at, known)].tolist():
+            raw = events.one(place)[HEADER:]
+            if known is None or known.raw != raw:
+                before = [(-1, known)] if known is not None else []
+                known = self._maps[table_id] = self._mapped(events.one(place))
+                self._arrived.setdefault(table_id, before).append((place, known))
+
+    def _mapped(self, event: bytes) -> Mapped:
+        raw = event[HEADER:]
+        shape = raw[6:]
+        known = self._known.get(shape)
+        if known is None:
+            table = table_name(event)
+            if table == self._marks.table:
+                found = table_map(event)
+                check_columns(found)
+                known = Mapped(raw, table, found=found)
+            elif self._tables.is_captured(table):
+                known = Mapped(raw, table, self._tables.describe(table_map(event)))
+            else:
+                known = Mapped(raw, table)
+            self._known[shape] = known
+        return Mapped(raw, known.table, known.described, known.found)
+
+    def _in_force(self, table_id: int) -> list[tuple[int, Mapped]]:
+        """What an id means, and from which event of this part on."""
+        found = self._arrived.get(table_id)
+        if found is None and (known := self._maps.get(table_id)) is not None:
+            found = [(-1, known)]
+        return found or []
+
+    # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def tables_of(self, events: Events, use: Bools) -> set[TableId]:
+        """The captured tables of which these events have rows."""
+        return {mapped.table for mapped, _ in self._by_map(events, use) if mapped.described is not None}
+
+    def decode(self, events: Events, use: Bools) -> Found:
+        """The rows of the events where `use`. All table maps before them must have been learned."""
+        out = Found()
+        for mapped, at in self._by_map(events, use):
+            if mapped.found is not None:
+                self._take_marks(events, at, mapped.found, out)
+            elif mapped.described is not None:
+                self._decode(events, at, mapped.described, out)
+        return out
+
+    def _by_map(self, events: Events, use: Bools) -> list[tuple[Mapped, Int64s]]:
+        at = np.flatnonzero(IS_ROWS[events.type] & use)
+        if not len(at):
+            return []
+        if (events.end[at] - events.start[at] < HEADER + 8).any():
+            raise garbled("a row event that ends early")
+        ids = events.buffer.le48(events.start[at] + HEADER)
+        out: list[tuple[Mapped, Int64s]] = []
+        for table_id in _distinct(ids):
+            mine = at[ids == table_id]
+            shapes = self._in_force(table_id)
+            bounds = np.searchsorted(mine, [place for place, _ in shapes]).tolist()
+            if table_id == _NO_TABLE and not shapes:
+                continue
+            if not shapes or bounds[0] > 0:
+                raise InvariantViolated(f"a row event of table id {table_id}, which no table map before it explains")
+            for (_, mapped), a, b in zip(shapes, bounds, [*bounds[1:], len(mine)], strict=True):
+                if b > a:
+                    out.append((mapped, mine[a:b]))
+        return out
+
+    def _decode(self, events: Events, at: Int64s, described: DescribedTable, out: Found) -> None:
+        for kind in np.unique(events.type[at]).tolist():
+            left = at[events.type[at] == kind]
+            body = events.start[left] + _V1_BODY
+            if kind not in _V1:
+                body = body + np.maximum(events.buffer.le16(events.start[left] + _EXTRA), 2)
+            if (body >= events.end[left]).any():
+                raise garbled("a row event that ends before its columns")
+            while len(left):
+                alike, size = _alike(events, left, body, kind, len(described.columns), described.table)
+                self._together(events, left[alike], body[alike], size, kind, described, out)
+                left, body = left[~alike], body[~alike]
+
+    def _together(
+        self,
+        events: Events,
+        at: Int64s,
+        body: Int64s,
+        size: int,
+        kind: int,
+        described: DescribedTable,
+        out: Found,
+    ) -> None:
+        """Row events whose columns and bitmaps are the same `size` bytes after `body`."""
+        row_kind = _KINDS[EventType(kind)]
+        images, _ = bitmaps(events.one(int(at[0])), int(body[0] - events.start[at[0]]), _images(kind))
+        before = images[0] if row_kind is not RowKind.INSERT else b""
+        after = images[-1] if row_kind is not RowKind.DELETE else b""
+        extents = Extents(body + size, events.end[at])
+        partial = kind == EventType.PARTIAL_UPDATE_ROWS
+        decoded = changes(described, events.buffer.raw, extents, row_kind, before, after, partial)
+        out.changes.append(Changes(described, np.repeat(at, decoded.counts), decoded.rows))
+
+    def _take_marks(self, events: Events, at: Int64s, found: TableMap, out: Found) -> None:
+        for place in at.tolist():
+            event = events.one(place)
+            if _KINDS[EventType(event[4])] is RowKind.DELETE:
+                continue
+            begin = _V1_BODY
+            if event[4] not in _V1:
+                begin += max(int.from_bytes(event[_EXTRA : _EXTRA + 2], "little"), 2)
+            images, rows = bitmaps(event, begin, _images(event[4]))
+            out.tokens.extend((place, token) for token in tokens_of(found, event[rows:], images, self._marks.slot))
+
+
+def truncation(described: DescribedTable, at: int) -> Changes:
+    """The row that says that a table was emptied, at event number `at`."""
+    schema = described.table.change_schema
+    columns = [pa.nulls(1, f.type) for f in schema if f.name not in (OP, UNCHANGED, BEFORE)]
+    columns += [pa.array([TRUNCATE]), pa.nulls(1, schema.field(UNCHANGED).type), pa.nulls(1, schema.field(BEFORE).type)]
+    return Changes(described, np.array([at], np.int64), pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def numbered(found: list[Changes], events: int) -> tuple[list[ChangeBatch], Int64s]:
+    """One batch a table shape with the indices of its rows, and how many rows come before each event (one more)."""
+    count = np.zeros(events, np.int64)
+    for one in found:
+        count += np.bincount(one.event, minlength=events)
+    place = np.zeros(events + 1, np.int64)
+    np.cumsum(count, out=place[1:])
+    by_shape: dict[Table, list[tuple[Int64s, pa.RecordBatch]]] = {}
+    nth: dict[int, int] = {}
+    for one in found:
+        # An event's rows are all of one table, except where a statement emptied several.
+        first = np.flatnonzero(np.diff(one.event, prepend=-1))
+        index = place[one.event] + np.arange(len(one.event)) - np.repeat(first, np.diff(first, append=len(one.event)))
+        if len(index) == 1:
+            at = int(one.event[0])
+            index = index + nth.get(at, 0)
+            nth[at] = nth.get(at, 0) + 1
+        by_shape.setdefault(one.described.table, []).append((index, one.rows))
+    return [_merged(table, parts) for table, parts in by_shape.items()], place
+
+
+def _merged(table: Table, parts: list[tuple[Int64s, pa.RecordBatch]]) -> ChangeBatch:
+    if len(parts) == 1:
+        return ChangeBatch(table, *parts[0])
+    index, rows = np.concatenate([i for i, _ in parts]), pa.concat_batches([r for _, r in parts])
+    if (np.diff(index) > 0).all():
+        return ChangeBatch(table, index, rows)
+    order = np.argsort(index)
+    return ChangeBatch(table, index[order], rows.take(pa.array(order)))
+
+
+def _images(kind: int) -> int:
+    """How many images, and so bitmaps, a row event's rows have."""
+    return 2 if _KINDS[EventType(kind)] is RowKind.UPDATE else 1
+
+
+def _distinct(ids: Int64s) -> list[int]:
+    return [int(ids[0])] if (ids == ids[0]).all() else [int(i) for i in np.unique(ids)]
+
+
+def _differing(events: Events, at: Int64s, known: Mapped | None) -> Bools:
+    """Which of these TABLE_MAP events are not byte for byte the known one."""
+    if known is None:
+        return np.ones(len(at), np.bool_)
+    start, size = events.start[at] + HEADER, len(known.raw)
+    other: Bools = events.end[at] - start != size
+    if not other.any():
+        raw = np.frombuffer(known.raw, np.uint8)
+        other = (events.buffer.bytes[start[:, None] + np.arange(size)] != raw).any(axis=1)
+    # From the first one that differs on, each is looked at: it may be the known one again.
+    return np.logical_or.accumulate(other)
+
+
+def _alike(events: Events, at: Int64s, body: Int64s, kind: int, columns: int, table: Table) -> tuple[Bools, int]:
+    """Which of these row events have the same columns and bitmaps as the first, and how many bytes those take.
+
+    Raises:
+        ConfigurationError: they do not have as many columns as the table was described with (hard case M09).
+    """
+    event, offset = events.one(int(at[0])), int(body[0] - events.start[at[0]])
+    width, _ = length_at(event, offset)
+    if width != columns:
+        raise ConfigurationError(
+            f"table {table.id} has {columns} columns, but a row event of it in the log has {width}: something about it "
+            "was changed without being logged",
+            remedy="SET GLOBAL binlog_row_metadata = FULL, and read the table anew",
+        )
+    _, rows = bitmaps(event, offset, _images(kind))
+    size = rows - offset
+    same: Bools = body + size <= events.end[at]
+    places = body[:, None] + np.arange(size)
+    np.minimum(places, events.buffer.size, out=places)
+    same &= (events.buffer.bytes[places] == np.frombuffer(event[offset:rows], np.uint8)).all(axis=1)
+    return same, size

@@ -1,0 +1,212 @@
+"""TABLE_MAP events: the shape of a table as the log itself tells it, just before rows of it.
+
+    id(6) flags(2) │ schema │ table │ types │ metadata │ nullable │ optional: number, length, value …
+
+With `binlog_row_metadata=FULL` the optional part has the columns' names, signedness, character sets, labels and the
+primary key, so the shape is the one in force when the rows were written, whatever the table looks like today (hard
+cases M33, N16). Without it names stay empty, and whoever describes the table decides what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.table import TableId
+from cdcflow.sources.mysql.charsets import charset_of, decoded
+from cdcflow.sources.mysql.events import length_at
+from cdcflow.sources.mysql.types import ServerColumn, TypeCode, resolved
+from cdcflow.sources.mysql.wire import HEADER, garbled
+
+_METADATA_BYTES: Final = {
+    **dict.fromkeys((4, 5, 17, 18, 19, 140, 242, 245, 249, 250, 251, 252, 255), 1),
+    **dict.fromkeys((15, 16, 141, 246, 247, 248, 253, 254), 2),
+    **dict.fromkeys((0, 1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14), 0),
+}
+# Which columns the fields of signedness and of character sets count. A year has a sign there, a geometry a character
+# set (bytes), on both servers.
+_SIGNED: Final = frozenset((1, 2, 3, 4, 5, 8, 9, 13, 246))
+_TEXT: Final = frozenset((15, 140, 141, 249, 250, 251, 252, 253, 254, 255))
+_LABELLED: Final = frozenset((TypeCode.ENUM, TypeCode.SET))
+
+# Numbers of the optional fields.
+_SIGNEDNESS, _DEFAULT_CHARSET, _CHARSETS, _NAMES, _SET_LABELS, _ENUM_LABELS = 1, 2, 3, 4, 5, 6
+_KEY, _PREFIX_KEY, _LABELS_DEFAULT_CHARSET, _LABELS_CHARSETS = 8, 9, 10, 11
+
+
+@dataclass(frozen=True, slots=True)
+class TableMap:
+    """A table as the log tells it. `key` are the numbers (from 0) of the primary key's columns, in its order; empty
+    when there is none or it is not told. `has_names`: the log was written with full metadata."""
+
+    id: TableId
+    columns: tuple[ServerColumn, ...]
+    key: tuple[int, ...]
+    has_names: bool
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        return tuple(self.columns[i].name for i in self.key)
+
+
+def table_name(event: bytes) -> TableId:
+    """Only which table it is: what follows is looked at for captured tables alone."""
+    schema, at = _name(event, HEADER + 8)
+    table, _ = _name(event, at)
+    return TableId(schema, table)
+
+
+def table_map(event: bytes) -> TableMap:
+    """A whole TABLE_MAP event.
+
+    Raises:
+        SourceUnavailable: lengths in it lead beyond its end.
+        ConfigurationError: a column of a type that cdcflow does not know.
+    """
+    table = table_name(event)
+    _, at = _name(event, HEADER + 8)
+    _, at = _name(event, at)
+    count, at = length_at(event, at)
+    codes, at = _bytes(event, at, count)
+    size, at = length_at(event, at)
+    metadata, at = _bytes(event, at, size)
+    nullable, at = _bytes(event, at, (count + 7) // 8)
+    types = _types(table, codes, metadata)
+    told = _optional(event, at)
+    columns = _columns(types, nullable, told)
+    key = _numbers(told[_KEY]) if _KEY in told else _numbers(told.get(_PREFIX_KEY, b""))[::2]
+    if any(k >= count for k in key):
+        raise garbled("a TABLE_MAP event whose key names a column that is not there")
+    return TableMap(table, columns, tuple(key), _NAMES in told)
+
+
+def _types(table: TableId, codes: bytes, metadata: bytes) -> list[tuple[int, int]]:
+    out: list[tuple[int, int]] = []
+    at = 0
+    for number, code in enumerate(codes):
+        size = _METADATA_BYTES.get(code)
+        if size is None:
+            raise ConfigurationError(
+                f"column number {number + 1} of table {table} has type {code}, which cdcflow does not know",
+                remedy=f'leave the table out: add "!{table}" to source.tables',
+            )
+        raw, at = _bytes(metadata, at, size)
+        out.append(resolved(code, raw))
+    return out
+
+
+def _optional(event: bytes, at: int) -> dict[int, bytes]:
+    told: dict[int, bytes] = {}
+    while at < len(event):
+        number = event[at]
+        size, at = length_at(event, at + 1)
+        told[number], at = _bytes(event, at, size)
+    return told
+
+
+def _columns(types: Sequence[tuple[int, int]], nullable: bytes, told: dict[int, bytes]) -> tuple[ServerColumn, ...]:
+    codes = [code for code, _ in types]
+    names = _strings(told[_NAMES], len(codes)) if _NAMES in told else [b""] * len(codes)
+    unsigned = _unsigned(codes, told.get(_SIGNEDNESS, b""))
+    collations = _collations([i for i, c in enumerate(codes) if c in _TEXT], told, _DEFAULT_CHARSET, _CHARSETS)
+    labelled = [i for i, c in enumerate(codes) if c in _LABELLED]
+    collations |= _collations(labelled, told, _LABELS_DEFAULT_CHARSET, _LABELS_CHARSETS)
+    labels = _labels([i for i, c in enumerate(codes) if c == TypeCode.ENUM], told.get(_ENUM_LABELS), collations)
+    labels |= _labels([i for i, c in enumerate(codes) if c == TypeCode.SET], told.get(_SET_LABELS), collations)
+    return tuple(
+        ServerColumn(
+            name=_text(names[i]),
+            type_code=code,
+            metadata=metadata,
+            nullable=bool(nullable[i >> 3] >> (i & 7) & 1),
+            unsigned=i in unsigned and code != TypeCode.YEAR,
+            collation=None if code == TypeCode.GEOMETRY else collations.get(i),
+            labels=labels.get(i, ()),
+        )
+        for i, (code, metadata) in enumerate(types)
+    )
+
+
+def _unsigned(codes: Sequence[int], bits: bytes) -> set[int]:
+    """The columns that are unsigned: one bit a number, the first one highest in its byte."""
+    numeric = [i for i, c in enumerate(codes) if c in _SIGNED]
+    return {column for nth, column in enumerate(numeric) if nth >> 3 < len(bits) and bits[nth >> 3] << (nth & 7) & 0x80}
+
+
+def _collations(columns: Sequence[int], told: dict[int, bytes], default: int, each: int) -> dict[int, int]:
+    """The collation of each of these columns: one for all with exceptions, or one a column."""
+    if each in told:
+        return dict(zip(columns, _numbers(told[each]), strict=False))
+    if default not in told:
+        return {}
+    common, *exceptions = _numbers(told[default]) or [0]
+    out = dict.fromkeys(columns, common)
+    for nth, collation in zip(exceptions[::2], exceptions[1::2], strict=False):
+        if nth >= len(columns):
+            raise garbled("a TABLE_MAP event with a character set for a column that is not there")
+        out[columns[nth]] = collation
+    return out
+
+
+def _labels(columns: Sequence[int], value: bytes | None, collations: dict[int, int]) -> dict[int, tuple[str, ...]]:
+    out: dict[int, tuple[str, ...]] = {}
+    if value is None:
+        return out
+    at = 0
+    for column in columns:
+        count, at = length_at(value, at)
+        if count > len(value):
+            raise garbled("a TABLE_MAP event with more labels than bytes")
+        found = []
+        for _ in range(count):
+            size, at = length_at(value, at)
+            raw, at = _bytes(value, at, size)
+            found.append(_label(raw, collations.get(column)))
+        out[column] = tuple(found)
+    return out
+
+
+def _label(raw: bytes, collation: int | None) -> str:
+    return _text(raw) if collation is None else decoded(charset_of(collation).name, raw)
+
+
+def _strings(value: bytes, count: int) -> list[bytes]:
+    out: list[bytes] = []
+    at = 0
+    for _ in range(count):
+        size, at = length_at(value, at)
+        raw, at = _bytes(value, at, size)
+        out.append(raw)
+    return out
+
+
+def _numbers(value: bytes) -> list[int]:
+    out: list[int] = []
+    at = 0
+    while at < len(value):
+        number, at = length_at(value, at)
+        out.append(number)
+    return out
+
+
+def _name(event: bytes, at: int) -> tuple[str, int]:
+    """A name with its length before it and a zero byte after it."""
+    if at >= len(event):
+        raise garbled("a TABLE_MAP event that ends early")
+    raw, after = _bytes(event, at + 1, event[at])
+    return _text(raw), after + 1
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise garbled("a name that is not UTF-8") from None
+
+
+def _bytes(data: bytes, at: int, size: int) -> tuple[bytes, int]:
+    if at + size > len(data):
+        raise garbled("a TABLE_MAP event that ends early")
+    return data[at : at + size], at + size
