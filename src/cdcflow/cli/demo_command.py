@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,14 +12,21 @@ import typer
 from cdcflow.cli import failure, output
 
 
+class Source(StrEnum):
+    POSTGRES = "postgres"
+    MYSQL = "mysql"
+    MARIADB = "mariadb"
+
+
 def demo(
     directory: Annotated[Path | None, typer.Option(help="Where it all goes; ./demo-<time> if none.")] = None,
+    source: Annotated[Source, typer.Option(help="Which database to capture.")] = Source.POSTGRES,
     rows: Annotated[int | None, typer.Option(min=20_000, help="Load only this many flights.")] = None,
     planted_fault: Annotated[
         bool, typer.Option("--planted-fault", hidden=True, help="Change one row after the fence: the proof must fail.")
     ] = False,
 ) -> None:
-    """Capture a busy PostgreSQL of its own into Delta tables, kill the daemon on the way, and prove the result.
+    """Capture a busy database of its own into Delta tables, kill the daemon on the way, and prove the result.
 
     Takes about two minutes. Exits with 1 when a single row differs.
     """
@@ -29,7 +37,7 @@ def demo(
     place = new_directory(directory)
     screen = Screen()
     with screen:
-        outcome = Story(place, screen, rows_max=rows, planted_fault=planted_fault).play()
+        outcome = Story(place, screen, source.value, rows_max=rows, planted_fault=planted_fault).play()
     for text in outcome.failures:
         screen.failed(text)
     lines = [
@@ -53,7 +61,7 @@ def demo(
     )
     screen.print()
     screen.print("Look into it (the source server is stopped):")
-    for command in _commands(place):
+    for command in _commands(place, outcome.verdicts[0].table.partition(".")[0] if outcome.verdicts else "public"):
         screen.print(f"  {command}")
     screen.print()
     if outcome.passed:
@@ -70,15 +78,15 @@ def demo(
     raise typer.Exit(failure.FINDINGS)
 
 
-def _commands(place: Path) -> list[str]:
+def _commands(place: Path, schema: str) -> list[str]:
     config = place / "cdcflow.yaml"
     read = (
         f"from cdcflow.spark import read_cut; from cdcflow.spark.session import session; "
-        f"read_cut(session(), '{place / 'warehouse'}')['public.flights'].show(5)"
+        f"read_cut(session(), '{place / 'warehouse'}')['{schema}.flights'].show(5)"
     )
     return [
         f"cdcflow log ls -c {config}",
-        f"cdcflow log show -c {config} --table public.airlines --limit 5",
+        f"cdcflow log show -c {config} --table {schema}.airlines --limit 5",
         f"cdcflow log check --deep -c {config}",
         f'python -c "{read}"',
         f"less {place / 'daemon.log'} {place / 'writer.log'} {place / 'demo.json'}",

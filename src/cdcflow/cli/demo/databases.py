@@ -1,0 +1,109 @@
+"""What the demo wants of a database, whichever it is. `postgres` and `mysql` beside this are the two rooms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, Self
+
+Kind = Literal["postgres", "mysql", "mariadb"]
+Columns = Sequence[tuple[str, str]]
+"""Name and kind of each column of a table; the kinds are those of `proof`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """One table's rows as numbers: equal digests mean equal rows."""
+
+    rows: int
+    hash: str
+
+
+class Undone(Exception):
+    """Raised inside `Session.transaction`: what was done in it is rolled back, and no error is left."""
+
+
+class Rows(Protocol):
+    """What a statement gave."""
+
+    @property
+    def rowcount(self) -> int: ...
+    def fetchone(self) -> Any: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Session(Protocol):
+    """A session that writes. `words` are the few pieces of SQL in which the databases differ; see `writer`."""
+
+    words: Mapping[str, str]
+
+    def execute(self, statement: str, values: Iterable[object] = ()) -> Rows: ...
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """A transaction, or a savepoint inside of one."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Source(Protocol):
+    """A server of the demo's own. A context manager: it runs inside."""
+
+    name: str
+    schema: str
+    planted_fault: str
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+    @property
+    def url(self) -> str:
+        """Where the flights are, for the settings and for the writer."""
+        ...
+
+    def load(self, rows_max: int | None) -> Mapping[str, int]:
+        """Create and fill the tables; `rows_max` bounds the flights. Returns the rows of each table."""
+        ...
+
+    def settings(self) -> Sequence[str]:
+        """The lines of `source:` in the settings file, without those of the backfill."""
+        ...
+
+    def end(self) -> str:
+        """The end of its log now."""
+        ...
+
+    def passed(self, position: object, end: str) -> bool:
+        """Whether a capture's position is at that end or behind it."""
+        ...
+
+    def execute(self, statement: str) -> None: ...
+
+    def columns(self, table: str) -> Columns: ...
+
+    def digest(self, table: str, columns: Columns) -> Digest:
+        """The table's digest as the server computes it."""
+        ...
+
+
+def opened(kind: Kind) -> Source:
+    """A server of this kind, not started yet."""
+    if kind == "postgres":
+        from cdcflow.cli.demo.postgres import Postgres
+
+        return Postgres()
+    from cdcflow.cli.demo.mysql import MySQL
+
+    return MySQL(kind)
+
+
+def session(url: str) -> Session:
+    """A session of the writer."""
+    if url.startswith("postgres"):
+        from cdcflow.cli.demo.postgres import PostgresSession
+
+        return PostgresSession(url)
+    from cdcflow.cli.demo.mysql import MySQLSession
+
+    return MySQLSession(url)
