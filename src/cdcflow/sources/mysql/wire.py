@@ -239,6 +239,10 @@ def reaches(buffer: Little, start: Int64s, before: int) -> Int64s:
     return np.maximum.accumulate(out)
 
 
+def places(*at: int) -> Int64s:
+    return np.array(at, np.int64)
+
+
 def joined_events(parts: list[Events]) -> Events:
     """The same events in one buffer."""
     if len(parts) == 1:

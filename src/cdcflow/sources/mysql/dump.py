@@ -1,0 +1,146 @@
+"""How a server is asked for its binary log: from a file and byte, or for what a set of GTIDs leaves out.
+
+The sessions' variables are the ones that the servers' own replicas set. A heartbeat is demanded, so that silence means
+that something is wrong (hard case M60). Checksums come as the files have them.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import dataclass
+
+import pymysql
+
+from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
+from cdcflow.sources.mysql.connection import Connection, explaining, literal, query
+from cdcflow.sources.mysql.events import said_error
+from cdcflow.sources.mysql.gtids import Flavor, MysqlGtids
+from cdcflow.sources.mysql.losses import history_lost
+from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition
+from cdcflow.sources.mysql.refusals import explained
+
+_COM_BINLOG_DUMP, _COM_BINLOG_DUMP_GTID = 0x12, 0x1E
+_THROUGH_GTID = 0x04
+_READING_FAILED = 1236
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """What is asked for: what follows `position`, by file and byte, or `by_gtid` (then file and byte count for
+    nothing). `server_id` and `replica` (a UUID) are how the server tells its readers apart; each must be ours alone."""
+
+    flavor: Flavor
+    position: BinlogPosition
+    by_gtid: bool
+    server_id: int
+    replica: str
+    heartbeat_s: float
+
+    @property
+    def start(self) -> tuple[str, int]:
+        """The file and byte at which the server begins to send. The command has 32 bits for the byte: beyond, the file
+        is read from its beginning, and what was delivered is skipped (hard case M26)."""
+        place = self.position.start
+        if self.by_gtid:
+            return "", FIRST_EVENT
+        return place.file, place.pos if place.pos < 1 << 32 else FIRST_EVENT
+
+
+def begin(connection: Connection, dump: Dump) -> None:
+    """Prepare the session and send the command; from here on the server only sends.
+
+    Raises:
+        SourceUnavailable, ConfigurationError: see `connection.explaining`.
+    """
+    with explaining("asking for the binary log"):
+        query(connection, "SET " + ", ".join(f"@{name} = {value}" for name, value in _variables(dump).items()))
+        command, text = _command(dump)
+        connection._execute_command(command, text)  # pymysql has no public way to it
+
+
+def _variables(dump: Dump) -> dict[str, str]:
+    period = str(int(dump.heartbeat_s * 1e9))
+    out = {"master_binlog_checksum": "@@GLOBAL.binlog_checksum", "master_heartbeat_period": period}
+    if dump.flavor == "mysql":
+        return out | {
+            "source_binlog_checksum": "@@GLOBAL.binlog_checksum",
+            "source_heartbeat_period": period,
+            "replica_uuid": literal(dump.replica),
+            "slave_uuid": literal(dump.replica),
+        }
+    out["mariadb_slave_capability"] = "4"
+    if dump.by_gtid:
+        out["slave_connect_state"] = literal(dump.position.start.gtids)
+        out["slave_gtid_strict_mode"] = out["slave_gtid_ignore_duplicates"] = "0"
+    return out
+
+
+def _command(dump: Dump) -> tuple[int, bytes]:
+    file, pos = dump.start
+    if not dump.by_gtid or dump.flavor == "mariadb":
+        return _COM_BINLOG_DUMP, struct.pack("<IHI", pos, 0, dump.server_id) + file.encode()
+    known = encoded(MysqlGtids.parse(dump.position.start.gtids))
+    head = struct.pack("<HII", _THROUGH_GTID, dump.server_id, 0)
+    return _COM_BINLOG_DUMP_GTID, head + struct.pack("<QI", FIRST_EVENT, len(known)) + known
+
+
+def encoded(gtids: MysqlGtids) -> bytes:
+    """A set as the command has it. Intervals end exclusively; tags are only there where the set has any."""
+    sources = list(gtids.intervals())
+    tagged = any(":" in source for source, _ in sources)
+    out = [struct.pack("<Q", 1 << 56 | len(sources) << 8 | 1 if tagged else len(sources))]
+    for source, intervals in sources:
+        server, _, tag = source.partition(":")
+        out.append(uuid.UUID(server).bytes)
+        if tagged:
+            out.append(bytes([len(tag) << 1]) + tag.encode())
+        out.append(struct.pack("<Q", len(intervals)))
+        out += [struct.pack("<QQ", first, last + 1) for first, last in intervals]
+    return b"".join(out)
+
+
+class Evictions:
+    """Counts how often the server ended our stream because another reader came with our server_id. Kept by the source
+    over the streams it opens, for only the repetition tells: the first one may be an earlier connection of ours."""
+
+    TIMES_MAX = 3
+
+    def __init__(self) -> None:
+        self._times = 0
+
+    def another(self, dump: Dump, said: str) -> CdcflowError:
+        """What to raise now: the two readers would throw each other out for ever (hard case M29)."""
+        self._times += 1
+        if self._times < self.TIMES_MAX:
+            return SourceUnavailable(f"reading the binary log: {said}")
+        return ConfigurationError(
+            f"reading the binary log: another reader with server_id {dump.server_id} comes again and again, and the "
+            "server throws one out for the other",
+            remedy="set source.server_id to a number that no replica and no other reader of this server has",
+        )
+
+    def settled(self) -> None:
+        """The stream has gone on for long enough."""
+        self._times = 0
+
+
+def refusal_of(packet: bytes, dump: Dump, evictions: Evictions) -> CdcflowError:
+    """What the packet that ended the stream means."""
+    if packet[:1] == b"\xfe":
+        return SourceUnavailable("reading the binary log: the server ended the stream, as it does when it shuts down")
+    found = said_error(packet)
+    if isinstance(found, CdcflowError):
+        return found
+    code, text = found
+    said = " ".join(text.split())
+    if code != _READING_FAILED:
+        return explained(pymysql.OperationalError(code, said), "reading the binary log")
+    if "same server_uuid" in said or "same server_id" in said or "same server-id" in said:
+        return evictions.another(dump, said)
+    if "max_allowed_packet" in said:
+        return ConfigurationError(
+            f"reading the binary log: {said}",
+            remedy="SET GLOBAL max_allowed_packet = 1073741824, then start again",
+        )
+    return history_lost(f"reading the binary log after {dump.position.text[:200]}: the server says: {said}")

@@ -1,0 +1,185 @@
+"""The server's binary log as it comes: bytes from the socket in bulk, cut and decoded in batches.
+
+    server ──packet─packet─packet─heartbeat──▶  poll ──▶ packets ──▶ decoder ──▶ events
+
+Nothing is said to the server after the command: it keeps its log by age or size, whoever reads it. So acknowledging
+only remembers; how much longer the server keeps what we still need is a question of `status`.
+
+After the command nobody but this module reads from the socket: everything that the connection's own reader had asked
+for was answered before, so it holds nothing back. Under TLS a wait for the socket is no wait for bytes that TLS has
+read already; `poll` therefore reads until there is nothing, or says that it is `ready`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from cdcflow.errors import CdcflowError, SourceUnavailable
+from cdcflow.model.position import Position, Token
+from cdcflow.ports import StreamEvent
+from cdcflow.sources.buffers import PAD
+from cdcflow.sources.mysql import wire
+from cdcflow.sources.mysql.binlog import BinlogDecoder
+from cdcflow.sources.mysql.connection import Connector
+from cdcflow.sources.mysql.dump import Dump, Evictions, begin, refusal_of
+from cdcflow.sources.mysql.packets import Packets
+from cdcflow.sources.mysql.wire import SplitFunction, bytes_needed
+
+BYTES_MAX: Final = 8 << 20
+LINGER_S: Final = 0.004
+NAP_S: Final = 0.0004
+BUSY_BYTES_MIN: Final = 128 << 10
+"""When so many bytes were there at once, the next ones are given a moment to gather. What comes alone never waits."""
+SILENT_PERIODS: Final = 3
+SETTLED_S: Final = 60.0
+
+_PADDING = bytes(PAD)
+
+
+class BinlogStream:
+    """Implements `cdcflow.ports.Stream`. `decoder` must be new, and made for the dump's position. `evictions` is the
+    source's, and outlives the stream."""
+
+    def __init__(
+        self,
+        connector: Connector,
+        dump: Dump,
+        decoder: BinlogDecoder,
+        *,
+        evictions: Evictions | None = None,
+        split: SplitFunction = wire.split,
+    ) -> None:
+        self.acknowledged: Position | None = None
+        self._connector = connector
+        self._dump = dump
+        self._decoder = decoder
+        self._evictions = evictions or Evictions()
+        self._packets = Packets(decoder, flavor=dump.flavor, pos=dump.start[1], split=split)
+        self._buffer = bytearray(BYTES_MAX)
+        self._size = 0
+        self._more = self._is_busy = self._closed = False
+        self._failure: CdcflowError | None = None
+        self._connection = connector.connect("stream")
+        try:
+            begin(self._connection, dump)
+            self._socket: socket.socket = self._connection._sock  # see above
+            self._socket.setblocking(False)
+        except BaseException:
+            connector.discard(self._connection)
+            raise
+        self._began_at = self._heard_at = time.monotonic()
+
+    # ── cdcflow.ports.Stream ────────────────────────────────────────────────────────────────────────────────
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def ready(self) -> bool:
+        return self._more or self._failure is not None or self._decoder.reached.due
+
+    def poll(self) -> Sequence[StreamEvent]:
+        if self._failure is not None:
+            raise self._failure
+        events = self._decoder.reached.seen()
+        self._receive()
+        try:
+            events += self._decode()
+        except CdcflowError as failure:
+            # The marks that were seen are answered first: nothing hangs on what is wrong behind them.
+            self._failure = failure
+        if self._failure is None:
+            self._check_heard()
+        if self._failure is not None and not events:
+            raise self._failure
+        return events
+
+    def acknowledge(self, position: Position) -> None:
+        self.acknowledged = position
+
+    def expect(self, token: Token, place: int) -> None:
+        """Answer with this mark once everything up to this coordinate was delivered; for marks that are not written.
+        May be called by any thread."""
+        self._decoder.reached.expect(token, place)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._decoder.close()
+            self._connector.discard(self._connection)
+
+    # ── receiving ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _receive(self) -> None:
+        """Take what has arrived, up to the bound, and what comes while it keeps coming."""
+        linger = LINGER_S if self._is_busy else 0.0
+        received = 0
+        self._more = False
+        room = memoryview(self._roomy())
+        try:
+            while self._failure is None:
+                if self._size == len(room):
+                    self._more = True
+                    break
+                try:
+                    got = self._socket.recv_into(room[self._size :])
+                except (BlockingIOError, ssl.SSLWantReadError):
+                    if linger <= 0:
+                        break
+                    time.sleep(NAP_S)
+                    linger -= NAP_S
+                    continue
+                except OSError as error:
+                    self._failure = self._gone(error.strerror or type(error).__name__)
+                    break
+                if not got:
+                    self._failure = self._gone("the server closed it")
+                    break
+                self._size += got
+                received += got
+        finally:
+            room.release()
+        self._is_busy = received >= BUSY_BYTES_MIN
+        if received:
+            self._heard_at = time.monotonic()
+
+    def _roomy(self) -> bytearray:
+        """The buffer, with room for the event that is arriving (hard case M28) and no more than that."""
+        needed = bytes_needed(self._buffer, self._size) if self._size else 0
+        size = max(BYTES_MAX, needed)
+        if len(self._buffer) < size or (len(self._buffer) > BYTES_MAX and size == BYTES_MAX >= self._size):
+            self._buffer = self._buffer[: self._size] + bytearray(size - self._size)
+        return self._buffer
+
+    def _decode(self) -> list[StreamEvent]:
+        if not self._size or self._size < bytes_needed(self._buffer, self._size):
+            return []
+        with memoryview(self._buffer) as view:
+            data = b"".join((view[: self._size], _PADDING))
+        events, taken = self._packets.take(data, self._size)
+        left = self._size - taken
+        self._buffer[:left] = data[taken : self._size]
+        self._size = left
+        if self._packets.refusal is not None:
+            self._failure = refusal_of(self._packets.refusal, self._dump, self._evictions)
+        return events
+
+    def _check_heard(self) -> None:
+        now = time.monotonic()
+        if now - self._heard_at > SILENT_PERIODS * self._dump.heartbeat_s and not self._more:
+            self._failure = SourceUnavailable(
+                f"reading the binary log of {self._connector.address}: silent for {now - self._heard_at:.0f} s, though "
+                f"a heartbeat was asked for every {self._dump.heartbeat_s:g} s; connecting anew"
+            )
+        if now - self._began_at > SETTLED_S:
+            self._evictions.settled()
+
+    def _gone(self, why: str) -> CdcflowError:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        return SourceUnavailable(f"reading the binary log of {self._connector.address}: the connection is gone: {why}")
