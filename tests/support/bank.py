@@ -1,4 +1,7 @@
-"""For tests of the whole daemon: a busy little bank, a daemon beside it, and the full comparison of both."""
+"""For tests of the whole daemon: a busy little bank, a daemon beside it, and the full comparison of both.
+
+`Branch` is what all databases have in common; `Bank` is one on PostgreSQL, `mysqlbank` has those on MySQL and MariaDB.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,27 +45,27 @@ INSERT INTO notices SELECT i % 40, i % 2 = 0, ARRAY['a', NULL, 'b'] FROM generat
 WAIT_S = 60.0
 
 
-class Bank:
-    """The source: a database with three tables, and a writer that keeps changing them until it is told to stop."""
+class Branch:
+    """A daemon's test on any database: the daemon, the writer's thread, and the comparison of log and source.
 
-    def __init__(self, database: Database, folder: Path, *, create: bool = True) -> None:
-        self.database = database
+    What a database is asked is the subclass's: `connect`, `transact`, `fence`, `source_rows`, `columns`.
+    """
+
+    schema: str
+    tables: tuple[str, ...]
+
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.log = folder / "log"
         self.config_path = folder / "cdcflow.yaml"
         self.transactions = 0
         self._stop = threading.Event()
         self._writer: threading.Thread | None = None
-        if create:
-            with database.connect(autocommit=True) as conn:
-                conn.execute(SCHEMA)
-        self.configure()
 
-    def configure(self, **source: Any) -> Config:
+    def configured(self, source: Mapping[str, Any]) -> Config:
+        """Write the settings file. `source` adds to what all tests have."""
         settings = {
             "source": {
-                "kind": "postgres",
-                "url": self.database.url,
                 "heartbeat": "1s",
                 "backfill": {"chunk_time_target_ms": 20, "chunk_rows_max": 600},
                 **source,
@@ -71,6 +74,30 @@ class Bank:
         }
         self.config_path.write_text(yaml.safe_dump(settings))
         return load(self.config_path)
+
+    # ── what the database is asked ──────────────────────────────────────────────────────────────────────────
+
+    def session(self) -> contextlib.AbstractContextManager[Any]:
+        """A session for `transact`."""
+        raise NotImplementedError
+
+    def transact(self, session: Any, dice: random.Random) -> None:
+        """One transaction over several tables; one that breaks a key is as good as any."""
+        raise NotImplementedError
+
+    def fence(self) -> str:
+        """A position of the source that everything committed so far lies before."""
+        raise NotImplementedError
+
+    def is_past(self, position: str, fence: str) -> bool:
+        """Whether a log at `position` has all that lies before `fence` ("": nothing)."""
+        raise NotImplementedError
+
+    def source_rows(self, table: str) -> list[tuple[object, ...]]:
+        raise NotImplementedError
+
+    def columns(self, table: str) -> list[str]:
+        raise NotImplementedError
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -88,47 +115,16 @@ class Bank:
     def write(self, seed: int, transactions: int) -> None:
         """Write so many transactions, and return."""
         dice = random.Random(seed)
-        with self.database.connect(autocommit=True) as conn:
+        with self.session() as session:
             for _ in range(transactions):
-                with contextlib.suppress(psycopg.errors.UniqueViolation):
-                    self.transact(conn, dice)
+                self.transact(session, dice)
 
     def _write(self, dice: random.Random) -> None:
-        with self.database.connect(autocommit=True) as conn:
+        with self.session() as session:
             while not self._stop.is_set():
-                with contextlib.suppress(psycopg.errors.UniqueViolation):
-                    self.transact(conn, dice)
+                self.transact(session, dice)
                 self.transactions += 1
                 time.sleep(dice.random() / 100)
-
-    def transact(self, conn: psycopg.Connection[Any], dice: random.Random) -> None:
-        """One transaction over several tables: inserts, partial updates, deletes, key changes, savepoints."""
-        with conn.transaction():
-            first, second = dice.randint(1, 7000), dice.randint(1, 7000)
-            conn.execute("UPDATE accounts SET balance = balance - 1 WHERE id = %s", (first,))
-            conn.execute("INSERT INTO entries (account, amount) VALUES (%s, -1), (%s, 1)", (first, second))
-            match dice.randint(0, 7):
-                case 0:
-                    conn.execute("DELETE FROM accounts WHERE id = %s", (second,))
-                case 1:
-                    conn.execute(
-                        "INSERT INTO accounts VALUES (%s, 'new', 0, repeat('x', 5000)) ON CONFLICT DO NOTHING",
-                        (second,),
-                    )
-                case 2:
-                    conn.execute("UPDATE accounts SET id = id + 10000 WHERE id = %s", (second,))
-                case 3:
-                    with conn.transaction() as inner:
-                        conn.execute("DELETE FROM entries WHERE account = %s", (first,))
-                        raise psycopg.Rollback(inner)
-                case 4:
-                    conn.execute("DELETE FROM entries WHERE id %% 997 = %s", (dice.randint(0, 996),))
-                case 5:
-                    conn.execute("UPDATE notices SET seen = NOT seen WHERE id = %s", (dice.randint(0, 39),))
-                case 6:
-                    conn.execute("INSERT INTO notices VALUES (%s, NULL, '{}')", (dice.randint(0, 39),))
-                case _:
-                    conn.execute("UPDATE accounts SET body = NULL, owner = 'nobody' WHERE id = %s", (second,))
 
     # ── capturing ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -180,18 +176,10 @@ class Bank:
             assert time.monotonic() < deadline, f"waited {WAIT_S:.0f} s in vain for {what}"
             time.sleep(0.05)
 
-    def fence(self) -> str:
-        """A position of the source that everything committed so far lies before."""
-        with self.database.connect(autocommit=True) as conn:
-            conn.execute("SELECT pg_logical_emit_message(true, 'test', 'fence')")
-            (lsn,) = conn.execute("SELECT pg_current_wal_insert_lsn()").fetchone() or ("",)
-        high, low = str(lsn).split("/")
-        return f"{int(high, 16):08X}/{int(low, 16):08X}"
-
     def has_reached(self, position: str) -> bool:
         """The log's newest cut is past `position` and every table's backfill is done."""
         checkpoint = reader.newest_checkpoint(self.log) if (self.log / "log.json").exists() else None
-        if checkpoint is None or checkpoint.position is None or checkpoint.position < position:
+        if checkpoint is None or checkpoint.position is None or not self.is_past(checkpoint.position, position):
             return False
         tables = Progress.from_json(checkpoint.progress).tables.values()
         return bool(tables) and all(t.state == "done" for t in tables)
@@ -204,18 +192,8 @@ class Bank:
 
     # ── comparing ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def source_rows(self, table: str) -> list[tuple[object, ...]]:
-        with self.database.connect() as conn:
-            conn.execute("SET timezone = 'UTC'")
-            rows = conn.execute(f"SELECT * FROM {table}").fetchall()
-        return sorted((tuple(_plain(v) for v in row) for row in rows), key=repr)
-
-    def columns(self, table: str) -> list[str]:
-        with self.database.connect() as conn:
-            return [column.name for column in conn.execute(f"SELECT * FROM {table} LIMIT 0").description or ()]
-
     def logged_rows(self, table: str) -> list[tuple[object, ...]]:
-        rows = folded_log(self.log).get(TableId("public", table), {})
+        rows = folded_log(self.log).get(TableId(self.schema, table), {})
         incomplete = [key for key, row in rows.items() if row.missing]
         assert not incomplete, f"{len(incomplete)} rows of {table} miss columns"
         columns = self.columns(table)
@@ -226,10 +204,80 @@ class Bank:
         """I1 to I5 over the whole log: it is sound, and folds to exactly the source's rows."""
         report = check(self.log, deep=True)
         assert report.is_whole, report.faults
-        for table in ("accounts", "entries", "notices"):
+        for table in self.tables:
             source, logged = self.source_rows(table), self.logged_rows(table)
             assert len(logged) == len(source), table
             assert logged == source, table
+
+
+class Bank(Branch):
+    """On PostgreSQL: three tables, one of them without a key, and wide values that the log does not repeat."""
+
+    schema = "public"
+    tables = ("accounts", "entries", "notices")
+
+    def __init__(self, database: Database, folder: Path, *, create: bool = True) -> None:
+        super().__init__(folder)
+        self.database = database
+        if create:
+            with database.connect(autocommit=True) as conn:
+                conn.execute(SCHEMA)
+        self.configure()
+
+    def configure(self, **source: Any) -> Config:
+        return self.configured({"kind": "postgres", "url": self.database.url, **source})
+
+    def session(self) -> contextlib.AbstractContextManager[Any]:
+        return self.database.connect(autocommit=True)
+
+    def transact(self, conn: psycopg.Connection[Any], dice: random.Random) -> None:
+        """Inserts, partial updates, deletes, key changes, savepoints."""
+        with contextlib.suppress(psycopg.errors.UniqueViolation), conn.transaction():
+            first, second = dice.randint(1, 7000), dice.randint(1, 7000)
+            conn.execute("UPDATE accounts SET balance = balance - 1 WHERE id = %s", (first,))
+            conn.execute("INSERT INTO entries (account, amount) VALUES (%s, -1), (%s, 1)", (first, second))
+            match dice.randint(0, 7):
+                case 0:
+                    conn.execute("DELETE FROM accounts WHERE id = %s", (second,))
+                case 1:
+                    conn.execute(
+                        "INSERT INTO accounts VALUES (%s, 'new', 0, repeat('x', 5000)) ON CONFLICT DO NOTHING",
+                        (second,),
+                    )
+                case 2:
+                    conn.execute("UPDATE accounts SET id = id + 10000 WHERE id = %s", (second,))
+                case 3:
+                    with conn.transaction() as inner:
+                        conn.execute("DELETE FROM entries WHERE account = %s", (first,))
+                        raise psycopg.Rollback(inner)
+                case 4:
+                    conn.execute("DELETE FROM entries WHERE id %% 997 = %s", (dice.randint(0, 996),))
+                case 5:
+                    conn.execute("UPDATE notices SET seen = NOT seen WHERE id = %s", (dice.randint(0, 39),))
+                case 6:
+                    conn.execute("INSERT INTO notices VALUES (%s, NULL, '{}')", (dice.randint(0, 39),))
+                case _:
+                    conn.execute("UPDATE accounts SET body = NULL, owner = 'nobody' WHERE id = %s", (second,))
+
+    def fence(self) -> str:
+        with self.database.connect(autocommit=True) as conn:
+            conn.execute("SELECT pg_logical_emit_message(true, 'test', 'fence')")
+            (lsn,) = conn.execute("SELECT pg_current_wal_insert_lsn()").fetchone() or ("",)
+        high, low = str(lsn).split("/")
+        return f"{int(high, 16):08X}/{int(low, 16):08X}"
+
+    def is_past(self, position: str, fence: str) -> bool:
+        return position >= fence
+
+    def source_rows(self, table: str) -> list[tuple[object, ...]]:
+        with self.database.connect() as conn:
+            conn.execute("SET timezone = 'UTC'")
+            rows = conn.execute(f"SELECT * FROM {table}").fetchall()
+        return sorted((tuple(_plain(v) for v in row) for row in rows), key=repr)
+
+    def columns(self, table: str) -> list[str]:
+        with self.database.connect() as conn:
+            return [column.name for column in conn.execute(f"SELECT * FROM {table} LIMIT 0").description or ()]
 
 
 def _plain(value: object) -> object:
