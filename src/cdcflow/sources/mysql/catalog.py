@@ -1,0 +1,370 @@
+"""Tables as `information_schema` has them now: columns, key, and why a table cannot be captured.
+
+A row's key is the primary key, else the first unique key without NULLs (fewest columns, then by name). The log tells
+the primary key with each table; that there is another key only the catalog knows, as it alone knows MariaDB's types
+`uuid`, `inet4` and `inet6`. So `Catalog.describe` puts the two together: the log's word on everything it tells, the
+catalog's on the rest. While the stream lags behind a change of the table the two are of different times; a key that
+the log's columns do not have any more stops the stream by name.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+import pymysql
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.table import LOG_COLUMNS, Identity, Table, TableId
+from cdcflow.sources.mysql.columns import ASKED, CatalogColumn, server_column
+from cdcflow.sources.mysql.connection import Connection, Connector, explaining, listed, query
+from cdcflow.sources.mysql.results import quoted
+from cdcflow.sources.mysql.shapes import DescribedTable, describe
+from cdcflow.sources.mysql.types import Policy, ServerColumn
+from cdcflow.sources.patterns import Selection
+
+if TYPE_CHECKING:
+    from cdcflow.sources.mysql.table_map import TableMap
+
+T = TypeVar("T")
+
+SYSTEM_SCHEMAS = frozenset(("mysql", "information_schema", "performance_schema", "sys"))
+ENGINES = frozenset(("InnoDB", "ROCKSDB"))
+"""Engines whose rows a consistent snapshot shows."""
+
+_TABLES = """
+SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE, TABLE_ROWS FROM information_schema.TABLES
+WHERE TABLE_TYPE NOT IN ('SYSTEM VIEW', 'SEQUENCE') AND TABLE_SCHEMA NOT IN ({system})
+"""
+
+_COLUMNS = (
+    "SELECT TABLE_SCHEMA, TABLE_NAME, {asked} FROM information_schema.COLUMNS WHERE {where} ORDER BY ORDINAL_POSITION"
+)
+
+_KEYS = """
+SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, NULLABLE, SUB_PART FROM information_schema.STATISTICS
+WHERE NON_UNIQUE = 0 AND {where} ORDER BY INDEX_NAME, SEQ_IN_INDEX
+"""
+
+_CASCADES = """
+SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS
+WHERE (DELETE_RULE IN ('CASCADE', 'SET NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL'))
+"""
+
+COLLATIONS: Mapping[str, str] = {
+    "mysql": "SELECT COLLATION_NAME, ID FROM information_schema.COLLATIONS",
+    "mariadb": (
+        "SELECT FULL_COLLATION_NAME, ID FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY "
+        "UNION SELECT COLLATION_NAME, ID FROM information_schema.COLLATIONS WHERE ID IS NOT NULL"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTable:
+    """A table as it is now. `key` are the columns that tell rows apart, in the key's order, empty without one; `index`
+    is that key's name. `rows` is the server's estimate."""
+
+    id: TableId
+    columns: tuple[ServerColumn, ...]
+    key: tuple[str, ...]
+    index: str
+    engine: str
+    is_versioned: bool = False
+    rows: int = 0
+
+    @property
+    def sql(self) -> str:
+        return f"{quoted(self.id.schema)}.{quoted(self.id.name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The tables that the settings mean, as they are now; `refused` are those that cannot be captured, and why."""
+
+    tables: tuple[CatalogTable, ...]
+    refused: Mapping[TableId, tuple[tuple[str, str], ...]]
+    ignored: tuple[str, ...]
+
+    @property
+    def good(self) -> tuple[CatalogTable, ...]:
+        return tuple(t for t in self.tables if t.id not in self.refused)
+
+    def only(self, tables: Iterable[TableId]) -> Selected:
+        """The same without refused tables other than these."""
+        wanted = frozenset(tables)
+        kept = {t: found for t, found in self.refused.items() if t in wanted}
+        return Selected(tuple(t for t in self.tables if t.id not in self.refused or t.id in kept), kept, self.ignored)
+
+    def check(self) -> None:
+        """Raises ConfigurationError with every refusal and its remedy, or when nothing is selected at all."""
+        problems = [p for found in self.refused.values() for p in found]
+        if problems:
+            raise ConfigurationError(
+                "cannot capture: " + "; ".join(text for text, _ in problems),
+                remedy="run "
+                + ";\n  ".join(remedy for _, remedy in problems)
+                + "\n  or take the table out of source.tables (write !schema.table)",
+            )
+        if not self.tables:
+            raise ConfigurationError(
+                "source.tables matches no table", remedy="check the names, and that the user of source.url sees them"
+            )
+
+
+# ── reading the catalog ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be captured: the selected tables but the one with our marks; `keyless`: those without a key, too."""
+
+    selection: Selection
+    marks: TableId
+    keyless: bool
+
+    def selects(self, table: TableId) -> bool:
+        return table != self.marks and table.schema not in SYSTEM_SCHEMAS and self.selection.selects(table)
+
+
+def select(connection: Connection, wanted: Wanted, collations: Mapping[str, int]) -> Selected:
+    """The tables that the settings mean.
+
+    Raises:
+        ConfigurationError: a name without wildcards is no table, or is a view.
+    """
+    seen: list[TableId] = []
+    ignored: list[str] = []
+    found: dict[TableId, tuple[str, bool, int]] = {}
+    for schema, name, kind, engine, rows in query(connection, _TABLES.format(system=listed(sorted(SYSTEM_SCHEMAS)))):
+        table = TableId(schema, name)
+        seen.append(table)
+        if not wanted.selects(table):
+            continue
+        if kind == "VIEW":
+            if wanted.selection.names(table):
+                raise ConfigurationError(
+                    f"source.tables: {table} is a view: it has no changes of its own",
+                    remedy="name the tables it reads",
+                )
+            ignored.append(f"{table} is a view")
+            continue
+        found[table] = engine or "", kind == "SYSTEM VERSIONED", int(rows or 0)
+    if unknown := wanted.selection.unknown(seen):
+        raise ConfigurationError(
+            f"source.tables: there is no table {', '.join(unknown)} on the server",
+            remedy="check the name (case counts), and GRANT SELECT on it",
+        )
+    tables, refused = _loaded(connection, found, collations)
+    for loaded in tables:
+        if problems := refusals(loaded, keyless=wanted.keyless):
+            refused[loaded.id] = (*refused.get(loaded.id, ()), *problems)
+    return Selected(tuple(tables), refused, tuple(ignored))
+
+
+Problems = dict[TableId, tuple[tuple[str, str], ...]]
+
+
+def _loaded(
+    connection: Connection, found: Mapping[TableId, tuple[str, bool, int]], collations: Mapping[str, int]
+) -> tuple[list[CatalogTable], Problems]:
+    """Columns and keys of these tables, sorted by name; and those that have a column of an unknown type."""
+    if not found:
+        return [], {}
+    where = f"TABLE_SCHEMA IN ({listed(sorted({t.schema for t in found}))})"
+    if len(found) < 64:
+        where += f" AND TABLE_NAME IN ({listed(sorted({t.name for t in found}))})"
+    columns: dict[TableId, list[ServerColumn]] = {t: [] for t in found}
+    problems: Problems = {}
+    for schema, name, *row in query(connection, _COLUMNS.format(asked=ASKED, where=where)):
+        table = TableId(schema, name)
+        if table not in columns:
+            continue
+        try:
+            columns[table].append(server_column(CatalogColumn.of(tuple(row)), collations))
+        except ConfigurationError as error:
+            problems[table] = ((f"{table}: {str(error).splitlines()[0]}", error.remedy or ""),)
+    keys = _keys(connection, where, columns)
+    return [
+        CatalogTable(table, tuple(columns[table]), *keys.get(table, ((), "")), engine, is_versioned, rows)
+        for table, (engine, is_versioned, rows) in sorted(found.items())
+    ], problems
+
+
+def _keys(
+    connection: Connection, where: str, tables: Mapping[TableId, object]
+) -> dict[TableId, tuple[tuple[str, ...], str]]:
+    """The columns and the name of each table's key."""
+    candidates: dict[TableId, dict[str, list[str]]] = {}
+    unfit: set[tuple[TableId, str]] = set()
+    for schema, name, index, column, nullable, part in query(connection, _KEYS.format(where=where)):
+        table = TableId(schema, name)
+        if table not in tables:
+            continue
+        candidates.setdefault(table, {}).setdefault(index, []).append(column)
+        # A key over an expression names no column; one over the beginning of a text tells whole texts apart, too.
+        if column is None or nullable == "YES" or (part is not None and index != "PRIMARY"):
+            unfit.add((table, index))
+    found: dict[TableId, tuple[tuple[str, ...], str]] = {}
+    for table, indexes in candidates.items():
+        fit = [(name != "PRIMARY", len(c), name, c) for name, c in indexes.items() if (table, name) not in unfit]
+        if fit:
+            *_, name, names = min(fit)
+            found[table] = tuple(names), name
+    return found
+
+
+def refusals(table: CatalogTable, *, keyless: bool) -> tuple[tuple[str, str], ...]:
+    """Why this table cannot be captured, and what mends it; nothing when it can."""
+    found: list[tuple[str, str]] = []
+    if table.is_versioned:
+        found.append(
+            (
+                f"{table.id} is system-versioned: its log mixes old and current rows (M61)",
+                f"ALTER TABLE {table.sql} DROP SYSTEM VERSIONING",
+            )
+        )
+    if table.engine not in ENGINES:
+        found.append(
+            (
+                f"{table.id} is stored by {table.engine or 'no engine'}, which has no transactions",
+                f"ALTER TABLE {table.sql} ENGINE = InnoDB",
+            )
+        )
+    if not table.key and not keyless:
+        found.append(
+            (
+                f"{table.id} has no primary key, and no unique key without NULLs",
+                f"ALTER TABLE {table.sql} ADD PRIMARY KEY (…), or set source.tables_without_key: whole",
+            )
+        )
+    found += [
+        (
+            f"{table.id} has a column {column.name}, a name that cdcflow gives to a column of its own",
+            f"ALTER TABLE {table.sql} RENAME COLUMN {quoted(column.name)} TO …",
+        )
+        for column in table.columns
+        if column.name in LOG_COLUMNS
+    ]
+    return tuple(found)
+
+
+def cascades(connection: Connection, tables: Iterable[TableId]) -> list[tuple[TableId, str]]:
+    """Foreign keys of these tables whose cascading changes the log may not have (M10)."""
+    wanted = frozenset(tables)
+    rows = query(connection, _CASCADES)
+    return [(t, constraint) for schema, name, constraint in rows if (t := TableId(schema, name)) in wanted]
+
+
+# ── for source and stream ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Catalog:
+    """The catalog through one connection of its own. Thread-safe."""
+
+    def __init__(self, connector: Connector, wanted: Wanted, policy: Policy) -> None:
+        self._connector = connector
+        self.wanted = wanted
+        self._policy = policy
+        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+        self._collations: Mapping[str, int] = {}
+        self._interned: dict[Table, DescribedTable] = {}
+        self._known: dict[TableId, CatalogTable] = {}
+
+    def ask(self, attempted: str, question: Callable[[Connection], T]) -> T:
+        """Ask the server something, through a connection that may have died meanwhile: then through a new one."""
+        with self._lock, explaining(attempted):
+            if self._connection is not None:
+                try:
+                    return question(self._connection)
+                except pymysql.Error:
+                    if self._connection.open:
+                        raise
+                    self._connector.discard(self._connection)
+            self._connection = self._connector.connect("catalog")
+            return question(self._connection)
+
+    def close(self) -> None:
+        """After `Connector.close`, which ends a question that another thread is asking."""
+        with self._lock:
+            if self._connection is not None:
+                self._connector.discard(self._connection)
+                self._connection = None
+
+    def selected(self) -> Selected:
+        def question(connection: Connection) -> Selected:
+            if not self._collations:
+                self._collations = {n: i for n, i in query(connection, COLLATIONS[self._connector.flavor]) if i}
+            return select(connection, self.wanted, self._collations)
+
+        found = self.ask(f"reading the catalog of {self._connector.address}", question)
+        self._known = {t.id: t for t in found.tables}
+        return found
+
+    def look_up(self, table: TableId) -> CatalogTable:
+        """A captured table as it is now.
+
+        Raises:
+            ConfigurationError: it is not there any more, or cannot be captured.
+        """
+        selected = self.selected().only((table,))
+        found = next((t for t in selected.tables if t.id == table), None)
+        if found is None:
+            raise ConfigurationError(
+                f"table {table} is not there any more, or not selected", remedy="check source.tables, or restore it"
+            )
+        if problems := selected.refused.get(table):
+            raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}")
+        return found
+
+    def described(self, table: CatalogTable) -> DescribedTable:
+        return self._kept(describe(table.id, table.columns, table.key, Identity.KEY, self._policy))
+
+    def describe(self, told: TableMap) -> DescribedTable:
+        """The table that the log speaks of, as it was then (see the top of this module).
+
+        Raises:
+            ConfigurationError: it had no key then, or a key that its columns in the log do not have.
+        """
+        now = self._known.get(told.id)
+        if now is None or not _names_all(now, told):
+            now = next((t for t in self.selected().tables if t.id == told.id), now)
+        columns = _completed(told.columns, now)
+        return self._kept(describe(told.id, columns, self._key(told, now), Identity.KEY, self._policy))
+
+    def forget(self) -> None:
+        """Something changed in the catalog: look again before the next answer."""
+        self._known = {}
+
+    def _key(self, told: TableMap, now: CatalogTable | None) -> tuple[str, ...]:
+        if told.key:
+            return told.key_names
+        key = now.key if now is not None else ()
+        if {c.name for c in told.columns if not c.nullable} >= set(key) and (key or self.wanted.keyless):
+            return key
+        name = f"{quoted(told.id.schema)}.{quoted(told.id.name)}"
+        raise ConfigurationError(
+            f"table {told.id} has a change in the log from when it had no key, or another one",
+            remedy=f"run ALTER TABLE {name} ADD PRIMARY KEY (…); then `cdcflow run --accept-history-loss`",
+        )
+
+    def _kept(self, described: DescribedTable) -> DescribedTable:
+        return self._interned.setdefault(described.table, described)
+
+
+def _names_all(now: CatalogTable, told: TableMap) -> bool:
+    return [c.name for c in now.columns] == [c.name for c in told.columns]
+
+
+def _completed(columns: Sequence[ServerColumn], now: CatalogTable | None) -> tuple[ServerColumn, ...]:
+    """The log's columns with what only the catalog tells of them, where it is the same column still."""
+    extras = {c.name: c for c in (now.columns if now else ()) if c.extra}
+    return tuple(
+        replace(c, extra=extras[c.name].extra)
+        if c.name in extras and replace(extras[c.name], extra="", nullable=c.nullable) == c
+        else c
+        for c in columns
+    )

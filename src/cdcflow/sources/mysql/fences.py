@@ -1,0 +1,120 @@
+"""What a chunk's snapshot can see, told from both sides: the engine's and the binary log's. Pure.
+
+A commit is written to the binary log first and becomes visible afterwards: for microseconds on a quiet server, for as
+long as a semi-synchronous replica makes it wait on another (hard case W03). So what the log's end says
+(`SHOW BINARY LOG STATUS`, `gtid_binlog_pos`) runs ahead of what a SELECT shows. The ids of transactions are
+coordinates (`position.coordinate`): they grow in the order of the log.
+
+MariaDB says it outright: a consistent snapshot has a place in the log, everything up to it is seen, nothing behind it.
+
+MySQL has no such place, but two bounds that hold whatever commits at the same time:
+
+    `@@gtid_executed` read just before the snapshot     what is in there is seen: it grows after the engine's commit
+    the log's end read just after the snapshot          what lies behind is not seen: it is logged before its commit
+
+Between the two nothing is known, so both go with the chunk, each as a fence of its own. The machine lets a chunk stand
+where that matters only if both give it the same place; else it is read again.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+from cdcflow.model.change import Int64s, Uint64s
+from cdcflow.sources.mysql.gtids import Gtids, MysqlGtids
+
+__all__ = ["CoordinateVisibility", "DeliveredGtids", "GtidVisibility"]
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinateVisibility:
+    """Sees everything up to a place in the binary log, and nothing behind it."""
+
+    upto: int
+
+    def hidden(self, xids: Uint64s) -> Uint64s:
+        return xids[xids > np.uint64(self.upto)]
+
+
+class GtidVisibility:
+    """Sees the transactions of a set of GTIDs, and those that have no GTID."""
+
+    def __init__(self, executed: MysqlGtids, delivered: DeliveredGtids) -> None:
+        self._executed = executed
+        self._delivered = delivered
+
+    @property
+    def executed(self) -> MysqlGtids:
+        return self._executed
+
+    def hidden(self, xids: Uint64s) -> Uint64s:
+        return self._delivered.outside(self._executed, xids)
+
+
+class DeliveredGtids:
+    """Which GTID each delivered transaction has, by its coordinate, while some fence may still ask. Thread-safe.
+
+    The stream writes, chunks read. What one set of executed transactions holds every later one holds too, so what all
+    fences that are still in use can see is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parts: list[tuple[Uint64s, Gtids]] = []
+        self._fences: list[weakref.ref[GtidVisibility]] = []
+
+    def __len__(self) -> int:
+        return sum(len(c) for c, _ in self._parts)
+
+    def add(self, coordinates: Uint64s, gtids: Gtids) -> None:
+        """Transactions were delivered, in the order of the log."""
+        with self._lock:
+            self._parts.append((coordinates, gtids))
+
+    def fence(self, executed: MysqlGtids) -> GtidVisibility:
+        """A fence for a snapshot that was taken after this set was read."""
+        made = GtidVisibility(executed, self)
+        with self._lock:
+            self._fences = [f for f in self._fences if f() is not None]
+            self._fences.append(weakref.ref(made))
+            oldest = self._fences[0]() or made
+            self._forget(oldest.executed)
+        return made
+
+    def outside(self, executed: MysqlGtids, xids: Uint64s) -> Uint64s:
+        """Those of these transactions that are not in the set. One that is not remembered is: it was forgotten
+        because every fence in use sees it, or it was delivered before this run and waited for."""
+        with self._lock:
+            parts = list(self._parts)
+        lacking = [coordinates[_lacking(executed, gtids)] for coordinates, gtids in parts]
+        if not lacking:
+            return xids[:0]
+        return xids[np.isin(xids, np.concatenate(lacking))]
+
+    def _forget(self, executed: MysqlGtids) -> None:
+        kept = []
+        for coordinates, gtids in self._parts:
+            lacking = _lacking(executed, gtids)
+            if lacking.any():
+                kept.append((coordinates[lacking], Gtids(gtids.sources, gtids.which[lacking], gtids.number[lacking])))
+        self._parts = kept
+
+
+def _lacking(executed: MysqlGtids, gtids: Gtids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which of these are not in the set; what has no GTID is never lacking."""
+    out = np.zeros(len(gtids), np.bool_)
+    known = dict(executed.intervals())
+    for which, source in enumerate(gtids.sources):
+        mine = gtids.which == which
+        if not mine.any():
+            continue
+        ends = np.array(known.get(source, ()), np.int64).reshape(-1, 2)
+        number: Int64s = gtids.number[mine]
+        at = np.searchsorted(ends[:, 0], number, side="right") - 1
+        inside = (at >= 0) & (number <= (ends[np.maximum(at, 0), 1] if len(ends) else -1))
+        out[mine] = ~inside
+    return out

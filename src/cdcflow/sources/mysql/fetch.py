@@ -1,0 +1,188 @@
+"""Large results in bulk: a query's row packets as bytes, taken from the socket as they come, never a tuple a row.
+
+    packet   length(3) number(1) │ payload         a row: one packet; FE and less than 9 bytes: the end; FF: an error
+
+A row of 16 MiB and more goes over several packets, of which all but the last are FFFFFF long; those rows are joined.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+import numpy as np
+import pymysql
+from pymysql.constants import COMMAND
+from pymysql.protocol import MysqlPacket
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.change import Int64s
+from cdcflow.sources.buffers import PAD, garbled
+from cdcflow.sources.mysql.connection import Connection
+
+READ_BYTES = 1 << 20
+LONG = 0xFFFFFF
+HEADER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Rows of a result: row i is `data[start[i]:end[i]]`. `buffers.PAD` bytes follow the last one."""
+
+    data: bytes
+    start: Int64s
+    end: Int64s
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def fetch(connection: Connection, statement: str) -> Fetched:
+    """Run a SELECT and take all of its rows. pymysql's errors come out as they are.
+
+    Raises:
+        SourceUnavailable: the bytes cannot be an answer; the connection is closed.
+    """
+    try:
+        connection._execute_command(COMMAND.COM_QUERY, statement)
+        _read_columns(connection)
+        return _Rows(connection).all()
+    except pymysql.Error:
+        raise
+    except BaseException:
+        # Half an answer is still on its way: nobody may use this connection again.
+        with contextlib.suppress(Exception):
+            connection._force_close()
+        raise
+
+
+def _read_columns(connection: Connection) -> None:
+    first: MysqlPacket = connection._read_packet()
+    if first.is_load_local_packet():
+        # A server that asks for a file of this machine is none that we want to talk to (S05).
+        raise ConfigurationError("the server asked for a file of this machine in answer to a SELECT")
+    if first.is_ok_packet():
+        raise garbled("an answer without rows to a SELECT")
+    for _ in range(first.read_length_encoded_integer()):
+        connection._read_packet()
+    if not connection._read_packet().is_eof_packet():
+        raise garbled("a result set without an end of its columns")
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """Row packets found in bytes: their payloads, the place of the first packet that was not taken, and why not."""
+
+    start: Int64s
+    end: Int64s
+    reached: int
+    state: int
+
+
+NEEDS_MORE, ENDED, OTHER = 0, 1, 2
+"""OTHER: a packet that is no whole row of its own: a part of a long one, or an error."""
+
+
+def row_packets(data: bytes) -> Framed:
+    """The row packets at the beginning of `data`."""
+    starts: list[int] = []
+    at, size, state = 0, len(data), NEEDS_MORE
+    ends: list[int] = []
+    while at + HEADER <= size:
+        length = data[at] | data[at + 1] << 8 | data[at + 2] << 16
+        stop = at + HEADER + length
+        if stop > size:
+            break
+        first = data[at + HEADER] if length else 0
+        if first >= 0xFE or length == LONG:
+            state = ENDED if first == 0xFE and length < 9 else OTHER
+            if state == ENDED or first == 0xFF or length == LONG:
+                break
+        starts.append(at + HEADER)
+        ends.append(stop)
+        at = stop
+    return Framed(np.array(starts, np.int64), np.array(ends, np.int64), at, state)
+
+
+class _Rows:
+    """The packets of one result set up to its end."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._pieces: list[bytes] = []
+        self._starts: list[Int64s] = []
+        self._ends: list[Int64s] = []
+        self._size = 0
+
+    def all(self) -> Fetched:
+        left = b""
+        while True:
+            # What is left is less than one packet: ask for all of it when it is a long one.
+            wanted = max(READ_BYTES, int.from_bytes(left[:3], "little") + HEADER - len(left))
+            left = self._take(left + self._read(wanted))
+            while left[:3] == b"\xff\xff\xff":
+                left = self._take_long(left)
+            if self._ended(left):
+                break
+        joined = b"".join([*self._pieces, bytes(PAD)])
+        return Fetched(joined, np.concatenate(self._starts), np.concatenate(self._ends))
+
+    def _take(self, data: bytes) -> bytes:
+        """Keep the rows in `data`; what is left of it."""
+        found = row_packets(data)
+        self._keep(data[: found.reached], found.start, found.end)
+        return data[found.reached :]
+
+    def _take_long(self, data: bytes) -> bytes:
+        """Keep the row whose packets begin `data`, reading the rest of it; what is left behind it."""
+        payloads: list[bytes] = []
+        at = 0
+        while not payloads or len(payloads[-1]) == LONG:
+            data = self._with(data, at + HEADER)
+            length = int.from_bytes(data[at : at + 3], "little")
+            data = self._with(data, at + HEADER + length)
+            payloads.append(data[at + HEADER : at + HEADER + length])
+            at += HEADER + length
+        row = b"".join(payloads)
+        self._keep(row, np.zeros(1, np.int64), np.full(1, len(row), np.int64))
+        return self._take(data[at:])
+
+    def _keep(self, piece: bytes, start: Int64s, end: Int64s) -> None:
+        self._pieces.append(piece)
+        self._starts.append(start + self._size)
+        self._ends.append(end + self._size)
+        self._size += len(piece)
+
+    def _ended(self, left: bytes) -> bool:
+        """Whether `left` is the packet that ends the result. Raises the error that ends it."""
+        length = int.from_bytes(left[:3], "little")
+        if len(left) <= HEADER or len(left) < HEADER + length or left[HEADER] < 0xFE:
+            return False
+        if len(left) > HEADER + length:
+            raise garbled("bytes behind the end of a result set")
+        self._connection._next_seq_id = (left[3] + 1) & 0xFF
+        if left[HEADER] == 0xFF:
+            MysqlPacket(left[HEADER:], "utf8").raise_for_error()
+        return True
+
+    def _with(self, data: bytes, size: int) -> bytes:
+        """`data`, read on until it has at least this many bytes."""
+        pieces, have = [data], len(data)
+        while have < size:
+            pieces.append(self._read(size - have))
+            have += len(pieces[-1])
+        return b"".join(pieces) if len(pieces) > 1 else data
+
+    def _read(self, size: int) -> bytes:
+        try:
+            arrived: bytes = self._connection._rfile.read1(size)
+        except OSError as error:
+            raise _lost(self._connection, str(error)) from None
+        if not arrived:
+            raise _lost(self._connection, "the server closed it")
+        return arrived
+
+
+def _lost(connection: Connection, why: str) -> pymysql.Error:
+    connection._force_close()
+    return pymysql.err.OperationalError(2013, f"Lost connection while rows were read ({why})")
