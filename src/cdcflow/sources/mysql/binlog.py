@@ -32,12 +32,13 @@ from cdcflow.ports import OpenSpool, StreamEvent
 from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX, expanded
 from cdcflow.sources.mysql.ddl import Statements
-from cdcflow.sources.mysql.events import EventType, Openers, Xid, check_types, openers_of, prepared_xid
+from cdcflow.sources.mysql.events import IS_ROWS, EventType, Xid, check_types, prepared_xid
 from cdcflow.sources.mysql.groups import Groups, first_end, groups_of, may_end
 from cdcflow.sources.mysql.gtids import Flavor, Gtids, GtidSet, MysqlGtids, gtid_set
 from cdcflow.sources.mysql.large import Held, Large
 from cdcflow.sources.mysql.losses import history_lost
 from cdcflow.sources.mysql.marks import HEARTBEAT, Marks
+from cdcflow.sources.mysql.openers import Openers, openers_of
 from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.sources.mysql.reached import Reached
 from cdcflow.sources.mysql.row_events import Changes, RowEvents, Tables, numbered
@@ -159,7 +160,8 @@ class BinlogDecoder:
         """Keep an open transaction's events; when they are too many, decode them into a spool."""
         self._waiting.append(events.copy())
         self._waiting_bytes += events.bytes
-        if self._waiting_bytes <= self._spool_bytes_max:
+        # One without rows yet may turn out to be a statement that stands alone.
+        if self._waiting_bytes <= self._spool_bytes_max or not any(IS_ROWS[w.type].any() for w in self._waiting):
             return []
         events = joined_events(self._waiting)
         self._waiting, self._waiting_bytes = [], 0

@@ -21,14 +21,12 @@ from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.events import (
     IS_BESIDE,
     IS_OPENER,
-    STANDALONE,
     EventType,
-    Openers,
-    openers_of,
     query_of,
     query_texts,
     table_of,
 )
+from cdcflow.sources.mysql.openers import STANDALONE, Openers, openers_of
 from cdcflow.sources.mysql.statements import Begin, Commit, Harmless, Rollback, Statement, XaEnd, statement_of
 from cdcflow.sources.mysql.wire import Events
 

@@ -1,0 +1,125 @@
+"""A decoder of the binary log with what it asks for, fed with packets: for tests without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from binlogbytes import MARKS, Log
+from pgwire import Spools
+
+from cdcflow.model.change import Uint64s
+from cdcflow.model.position import Token
+from cdcflow.model.table import Identity, TableId
+from cdcflow.ports import StreamEvent
+from cdcflow.sources.buffers import PAD
+from cdcflow.sources.mysql.binlog import BinlogDecoder
+from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX
+from cdcflow.sources.mysql.gtids import Flavor, Gtids
+from cdcflow.sources.mysql.marks import Marks
+from cdcflow.sources.mysql.packets import Packets
+from cdcflow.sources.mysql.position import BinlogPosition
+from cdcflow.sources.mysql.shapes import DescribedTable, Policy, describe
+from cdcflow.sources.mysql.table_map import TableMap
+
+
+@dataclass
+class TestTables:
+    """What the decoder asks: every table of schema `shop` is captured, except shadow tables."""
+
+    __test__ = False
+
+    captured: str = "shop"
+    myisam: frozenset[str] = frozenset()
+    shapes: dict[TableId, DescribedTable] = field(default_factory=dict)
+    asked: list[TableId] = field(default_factory=list)
+    told: list[TableId | None] = field(default_factory=list)
+
+    def is_captured(self, table: TableId) -> bool:
+        return table.schema == self.captured and not table.name.startswith("_")
+
+    def describe(self, found: TableMap) -> DescribedTable | None:
+        self.asked.append(found.id)
+        shape = describe(found.id, found.columns, found.key_names, Identity.KEY, Policy())
+        self.shapes[found.id] = shape
+        return shape
+
+    def described(self, table: TableId) -> DescribedTable | None:
+        return self.shapes.get(table)
+
+    def captured_in(self, schema: str) -> Sequence[TableId]:
+        return sorted(t for t in self.shapes if t.schema == schema)
+
+    def is_transactional(self, table: TableId) -> bool:
+        return table.name not in self.myisam
+
+    def changed(self, table: TableId | None) -> None:
+        self.told.append(table)
+
+
+@dataclass
+class Reader:
+    """A decoder with what it was given and what it said."""
+
+    decoder: BinlogDecoder
+    packets: Packets
+    spools: Spools
+    tables: TestTables
+    events: list[StreamEvent] = field(default_factory=list)
+    gtids: list[tuple[int, tuple[str, int] | None]] = field(default_factory=list)
+    left: bytes = b""
+
+    def feed(self, data: bytes, sizes: Iterable[int] = ()) -> list[StreamEvent]:
+        """Take packets, in pieces of these sizes and then the rest."""
+        begin = len(self.events)
+        at = 0
+        for size in [*sizes, len(data)]:
+            piece, at = data[at : at + size], at + size
+            self.left += piece
+            events, taken = self.packets.take(self.left + bytes(PAD), len(self.left))
+            self.events += events
+            self.left = self.left[taken:]
+        return self.events[begin:]
+
+    def expect(self, token: str, place: int) -> None:
+        self.decoder.reached.expect(Token(token), place)
+
+
+def reader(
+    log: Log | Flavor = "mysql",
+    position: str = "binlog.000001:4;",
+    *,
+    spool_bytes_max: int = 1 << 30,
+    by_gtid: bool = False,
+    tables: TestTables | None = None,
+    expanded_bytes_max: int = EXPANDED_BYTES_MAX,
+) -> Reader:
+    flavor: Flavor = log.flavor if isinstance(log, Log) else log
+    place = BinlogPosition.parse(position)
+    spools, told = Spools(), tables or TestTables()
+    seen: list[tuple[int, tuple[str, int] | None]] = []
+
+    def on_gtids(places: Uint64s, gtids: Gtids) -> None:
+        seen.extend((place, gtids.at(i)) for i, place in enumerate(places.tolist()))
+
+    decoder = BinlogDecoder(
+        flavor=flavor,
+        position=place,
+        tables=told,
+        marks=Marks("me", MARKS),
+        open_spool=spools,
+        spool_bytes_max=spool_bytes_max,
+        by_gtid=by_gtid,
+        on_gtids=on_gtids,
+        expanded_bytes_max=expanded_bytes_max,
+    )
+    start = 4 if by_gtid else place.start.pos
+    return Reader(decoder, Packets(decoder, flavor=flavor, pos=start), spools, told, gtids=seen)
+
+
+def decoded(log: Log, position: str = "binlog.000001:4;", **options: int) -> Reader:
+    """A reader that was fed everything from a position on."""
+    made = reader(log, position, spool_bytes_max=options.get("spool_bytes_max", 1 << 30))
+    start = BinlogPosition.parse(position).start
+    made.feed(log.dump(start.file, start.pos))
+    return made
