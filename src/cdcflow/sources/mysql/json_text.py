@@ -183,7 +183,9 @@ def _opaque(code: int, data: bytes) -> str:
     printer = _OPAQUES.get(code)
     if printer is not None:
         return printer(data)
-    return f'"base64:type{code}:{base64.b64encode(data).decode()}"'
+    # The server breaks base64 into lines of 76 letters.
+    lines = base64.encodebytes(data).decode().rstrip("\n").replace("\n", "\\n")
+    return f'"base64:type{code}:{lines}"'
 
 
 def _decimal(data: bytes) -> str:

@@ -125,11 +125,7 @@ def time(digits: int, cells: Cells, where: Where) -> pa.Array:
     size = np.abs(packed)
     seconds, us = size >> 8 * width, _fraction_us(size & ((1 << 8 * width) - 1), width)
     hour, minute, second = seconds >> 12, seconds >> 6 & 63, seconds & 63
-    there = cells.present
-    if ((hour > 1023) | (minute > 59) | (second > 59) | (us > 999_999))[there].any():
-        raise unreadable(where, "a time")
-    value = ((hour * 60 + minute) * 60 + second) * 1_000_000 + us
-    return pa.array(np.where(packed < 0, -value, value), TIME, mask=cells.mask)
+    return _duration(hour, minute, second, us, packed < 0, cells, where)
 
 
 def time_text(digits: int, cells: Cells, where: Where) -> pa.Array:
@@ -147,8 +143,16 @@ def time_text(digits: int, cells: Cells, where: Where) -> pa.Array:
     if ((before < _ZERO) | (before > _ZERO + 9)).any():
         raise unreadable(where, "a time")
     hour = parts[0] + (before - _ZERO) * 100
-    us = parts[3] * 10 ** (6 - digits) if digits else 0
-    value = ((hour * 60 + parts[1]) * 60 + parts[2]) * 1_000_000 + us
+    us = parts[3] * 10 ** (6 - digits) if digits else np.zeros(len(cells), np.int64)
+    return _duration(hour, parts[1], parts[2], us, negative, cells, where)
+
+
+def _duration(
+    hour: Int64s, minute: Int64s, second: Int64s, us: Int64s, negative: Bools, cells: Cells, where: Where
+) -> pa.Array:
+    if ((minute > 59) | (second > 59) | (us > 999_999))[cells.present].any():
+        raise unreadable(where, "a time")
+    value = ((hour * 60 + minute) * 60 + second) * 1_000_000 + us
     return pa.array(np.where(negative, -value, value), TIME, mask=cells.mask)
 
 

@@ -1,0 +1,247 @@
+"""Row images as changes: what is new, what is old, what was not sent. Every test runs with both twins."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from mysqlvalues import bitmap, column, image, joined, table
+
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.model.table import Identity, TableId
+from cdcflow.sources.mysql import rows, twins
+from cdcflow.sources.mysql.rows import DecodedRows, RowKind
+from cdcflow.sources.mysql.shapes import DescribedTable, describe
+from cdcflow.sources.mysql.types import Policy, TypeCode
+
+WAYS = {"plain": rows.changes} | ({"compiled": twins.changes} if twins.COMPILED else {})
+ORDERS = table(
+    column("id", TypeCode.LONG, nullable=False),
+    column("state", TypeCode.VARCHAR, 80, collation=45),
+    column("note", TypeCode.BLOB, 2, collation=45),
+)
+ALL = (True, True, True)
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Any:
+    return WAYS[request.param]
+
+
+def key(number: int) -> bytes:
+    return struct.pack("<i", number)
+
+
+def row(number: int, state: bytes | None, note: bytes | None) -> bytes:
+    return image(ORDERS, [key(number), state, note])
+
+
+def of(
+    way: Any,
+    kind: RowKind,
+    events: Sequence[bytes],
+    before: Sequence[bool] = ALL,
+    after: Sequence[bool] = ALL,
+    shape: DescribedTable = ORDERS,
+) -> DecodedRows:
+    data, extents = joined(events)
+    found: DecodedRows = way(shape, data, extents, kind, bitmap(before), bitmap(after))
+    assert found.rows.schema.equals(shape.table.change_schema)
+    found.rows.validate(full=True)
+    return found
+
+
+def listed(found: DecodedRows) -> list[tuple[Any, ...]]:
+    return [tuple(r.values()) for r in found.rows.to_pylist()]
+
+
+def test_inserted_rows_come_in_order_over_all_events(way: Any) -> None:
+    """The order within a transaction is the order of the log, whichever event a row came in."""
+    found = of(way, RowKind.INSERT, [row(1, b"new", None) + row(2, None, b"x"), row(3, b"", b"")])
+    assert listed(found) == [
+        (1, "new", None, "c", None, None),
+        (2, None, "x", "c", None, None),
+        (3, "", "", "c", None, None),
+    ]
+    assert found.counts.tolist() == [2, 1]
+
+
+def test_update_that_keeps_its_key_is_one_change(way: Any) -> None:
+    """The old row is not repeated in the log: the target has it."""
+    found = of(way, RowKind.UPDATE, [row(1, b"new", b"n") + row(1, b"paid", b"n")])
+    assert listed(found) == [(1, "paid", "n", "u", None, None)]
+    assert found.counts.tolist() == [1]
+
+
+def test_update_of_the_key_is_a_delete_and_an_insert(way: Any) -> None:
+    """M43: or the old key's row stays for ever."""
+    events = [
+        row(1, b"a", None) + row(1, b"b", None) + row(2, b"old", b"n") + row(7, b"new", b"n"),
+        row(3, b"c", None) + row(3, b"d", None),
+    ]
+    found = of(way, RowKind.UPDATE, events)
+    assert listed(found) == [
+        (1, "b", None, "u", None, None),
+        (2, "old", "n", "d", None, None),
+        (7, "new", "n", "c", None, {"id": 2}),
+        (3, "d", None, "u", None, None),
+    ]
+    assert found.counts.tolist() == [3, 1]
+
+
+def test_text_key_that_changes_only_its_case_is_another_key(way: Any) -> None:
+    """The server's collation may call them equal; the target's keys are bytes."""
+    shape = table(column("id", TypeCode.VARCHAR, 40, collation=45), column("n", TypeCode.TINY))
+    events = [image(shape, [b"a", b"\1"]) + image(shape, [b"A", b"\1"])]
+    found = of(way, RowKind.UPDATE, events, (True, True), (True, True), shape)
+    assert [r["_op"] for r in found.rows.to_pylist()] == ["d", "c"]
+
+
+def test_table_without_a_key_has_no_updates(way: Any) -> None:
+    """Nothing tells its rows apart but all their columns, so an update is the old row's end and a new one."""
+    shape = table(*ORDERS.columns, key=())
+    found = of(way, RowKind.UPDATE, [row(1, b"a", b"n") + row(1, b"b", b"n")], shape=shape)
+    assert listed(found) == [
+        (1, "a", "n", "d", None, None),
+        (1, "b", "n", "c", None, {"id": 1, "state": "a", "note": "n"}),
+    ]
+
+
+def test_full_identity_repeats_the_old_row(way: Any) -> None:
+    """Asked for, the old row comes with every update."""
+    shape = describe(TableId("shop", "orders"), ORDERS.columns, ["id"], Identity.FULL, Policy())
+    found = of(way, RowKind.UPDATE, [row(1, b"a", b"n") + row(1, b"b", None)], shape=shape)
+    assert listed(found) == [(1, "b", None, "u", None, {"id": 1, "state": "a", "note": "n"})]
+
+
+def test_delete_holds_the_old_row(way: Any) -> None:
+    """What the log repeats of it is passed on."""
+    found = of(way, RowKind.DELETE, [row(1, b"a", None)])
+    assert listed(found) == [(1, "a", None, "d", None, None)]
+
+
+def test_minimal_update_names_what_it_did_not_send(way: Any) -> None:
+    """M08: with binlog_row_image MINIMAL a column that was not sent is unchanged, which is not NULL."""
+    before, after = image(ORDERS, [key(1)], (True, False, False)), image(ORDERS, [None], (False, True, False))
+    found = of(way, RowKind.UPDATE, [before + after], (True, False, False), (False, True, False))
+    assert listed(found) == [(1, None, None, "u", ["note"], None)]
+
+
+def test_noblob_update_takes_from_the_old_row_what_it_did_not_send(way: Any) -> None:
+    """M08: what the before image has and the after image does not is unchanged, and therefore known."""
+    after = image(ORDERS, [key(1), b"b"], (True, True, False))
+    found = of(way, RowKind.UPDATE, [row(1, b"a", b"long") + after], ALL, (True, True, False))
+    assert listed(found) == [(1, "b", "long", "u", None, None)]
+
+
+def test_minimal_key_change_carries_its_unchanged_columns_over(way: Any) -> None:
+    """M43 and M08 at once: the insert names the columns that the old key's row has."""
+    sent = (True, False, False)
+    found = of(way, RowKind.UPDATE, [image(ORDERS, [key(1)], sent) + image(ORDERS, [key(2)], sent)], sent, sent)
+    assert listed(found) == [
+        (1, None, None, "d", ["state", "note"], None),
+        (2, None, None, "c", ["state", "note"], {"id": 1}),
+    ]
+
+
+def test_minimal_delete_names_what_it_did_not_send(way: Any) -> None:
+    """M08: the key is enough for a delete."""
+    found = of(way, RowKind.DELETE, [image(ORDERS, [key(1)], (True, False, False))], (True, False, False))
+    assert listed(found) == [(1, None, None, "d", ["state", "note"], None)]
+
+
+def test_insert_without_all_columns_is_refused(way: Any) -> None:
+    """M08: the log does not say which default a column got, and NULL would be a lie."""
+    with pytest.raises(ConfigurationError, match=r"shop\.orders.*without note.*\n.*binlog_row_image"):
+        of(way, RowKind.INSERT, [image(ORDERS, [key(1), b"a"], (True, True, False))], ALL, (True, True, False))
+
+
+@pytest.mark.parametrize("kind", [RowKind.UPDATE, RowKind.DELETE])
+def test_old_row_without_its_key_is_refused(way: Any, kind: RowKind) -> None:
+    """M08: a change of nobody's row cannot be applied."""
+    sent = (False, True, False)
+    one = image(ORDERS, [b"a"], sent)
+    with pytest.raises(ConfigurationError, match="without id"):
+        of(way, kind, [one + one], sent, sent)
+
+
+def test_parts_of_documents_are_refused(way: Any) -> None:
+    """Partial JSON says what changed in a document, not the document."""
+    data, extents = joined([b""])
+    with pytest.raises(ConfigurationError, match="binlog_row_value_options"):
+        way(ORDERS, data, extents, RowKind.UPDATE, b"\7", b"\7", True)
+
+
+def test_more_than_eight_columns_have_more_bytes_of_nulls(way: Any) -> None:
+    """The servers set the bits behind the last column, which mean nothing."""
+    for count in (8, 9, 16, 17, 25):
+        shape = table(column("id", TypeCode.LONG), *(column(f"c{n}", TypeCode.TINY) for n in range(count - 1)))
+        cells = [key(5), *(None if n % 3 else bytes([n]) for n in range(count - 1))]
+        sent = [True] * count
+        found = of(way, RowKind.INSERT, [image(shape, cells) * 3, b""], sent, sent, shape)
+        assert found.counts.tolist() == [3, 0]
+        assert [r[f"c{n}"] for n in range(count - 1) for r in found.rows.to_pylist()[2:]] == [
+            None if n % 3 else n for n in range(count - 1)
+        ]
+
+
+def test_lengths_take_as_many_bytes_as_the_column_says(way: Any) -> None:
+    """N17: up to 255 bytes one, up to 65,535 two, and one to four for the kinds of TEXT."""
+    kinds = [
+        column("c255", TypeCode.VARCHAR, 255, collation=8),
+        column("c256", TypeCode.VARCHAR, 256, collation=8),
+        column("h255", TypeCode.CHAR, 255, collation=8),
+        column("h256", TypeCode.CHAR, 1020, collation=45),
+        *(column(f"t{size}", TypeCode.BLOB, size, collation=45) for size in (1, 2, 3, 4)),
+    ]
+    shape = table(column("id", TypeCode.LONG), *kinds)
+    cells = [key(1), *(b"x" * (number + 3) for number in range(len(kinds)))]
+    sent = [True] * len(cells)
+    found = of(way, RowKind.INSERT, [image(shape, cells) * 2], sent, sent, shape).rows
+    assert [len(found.column(c.name)[1].as_py()) for c in kinds] == [number + 3 for number in range(len(kinds))]
+
+
+@pytest.mark.parametrize("cut", range(1, 14))
+def test_rows_that_end_too_early_are_refused(way: Any, cut: int) -> None:
+    """O10: what is left of a row is no row, and nothing behind it is read."""
+    whole = row(1, b"new", b"text")
+    with pytest.raises(SourceUnavailable, match="does not end where"):
+        of(way, RowKind.INSERT, [whole + whole[:-cut]])
+
+
+@pytest.mark.parametrize("size", [4, 200, 255])
+def test_length_beyond_the_event_is_refused(way: Any, size: int) -> None:
+    """O10: a garbled length leads into the next event, or beyond the buffer."""
+    broken = bytearray(row(1, b"new", b"text"))
+    broken[5] = size
+    with pytest.raises(SourceUnavailable):
+        of(way, RowKind.INSERT, [bytes(broken), row(2, b"new", b"text")])
+
+
+def test_bitmap_that_is_too_short_is_refused(way: Any) -> None:
+    """O10: an event of another table's shape."""
+    data, extents = joined([row(1, b"a", b"b")])
+    with pytest.raises(SourceUnavailable, match="bitmap"):
+        way(ORDERS, data, extents, RowKind.INSERT, b"", b"")
+
+
+def test_nothing_gives_no_rows(way: Any) -> None:
+    """An event of a captured table may hold no row."""
+    assert of(way, RowKind.INSERT, []).rows.num_rows == 0
+    assert of(way, RowKind.UPDATE, [b""]).counts.tolist() == [0]
+
+
+def test_buffer_without_padding_is_read_all_the_same(way: Any) -> None:
+    """The padding saves a copy; without it the copy is made."""
+    data, extents = joined([row(1, b"a", b"b")])
+    found = way(ORDERS, data[: int(extents.end[-1])], extents, RowKind.INSERT, b"\7", b"\7")
+    assert found.rows.num_rows == 1
+
+
+def test_truncation_says_nothing_but_itself() -> None:
+    """M40: all columns are NULL, and none is unchanged."""
+    found = rows.truncation(ORDERS)
+    assert found.schema.equals(ORDERS.table.change_schema)
+    assert [tuple(r.values()) for r in found.to_pylist()] == [(None, None, None, "t", None, None)]
