@@ -18,6 +18,7 @@ import pymysql
 
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.buffers import PAD
+from cdcflow.sources.mysql import results, rows, twins
 from cdcflow.sources.mysql.results import select_expression
 from cdcflow.sources.mysql.rows import Extents, RowKind, changes
 from cdcflow.sources.mysql.shapes import DescribedTable, describe
@@ -29,6 +30,10 @@ _KINDS = {
     **dict.fromkeys((24, 31, 39), RowKind.UPDATE),
     **dict.fromkeys((25, 32), RowKind.DELETE),
 }
+WAYS: dict[str, tuple[Any, Any]] = {"plain": (rows.changes, results.decode)}
+"""The twins that can run here: what takes row images, and what takes result rows."""
+if twins.COMPILED is not None:
+    WAYS["compiled"] = (twins.changes, twins.decode)
 _TABLE_MAP, _FORMAT, _ROWS_V1, _PARTIAL = 19, 15, (23, 24, 25), 39
 
 

@@ -8,17 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mysqlvalues import bitmap, column, image, joined, result_row, table
+from mysqlvalues import WAYS, bitmap, column, image, joined, result_row, table
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.sources.mysql import results, rows, twins
 from cdcflow.sources.mysql.decimals import groups
 from cdcflow.sources.mysql.rows import RowKind
 from cdcflow.sources.mysql.types import TypeCode, decimal_metadata
-
-WAYS = {"plain": (rows.changes, results.decode)}
-if twins.COMPILED:
-    WAYS["compiled"] = (twins.changes, twins.decode)
 
 
 @pytest.fixture(params=WAYS)

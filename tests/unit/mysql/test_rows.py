@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from mysqlvalues import bitmap, column, image, joined, table
+from mysqlvalues import WAYS, bitmap, column, image, joined, table
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import Identity, TableId
-from cdcflow.sources.mysql import rows, twins
+from cdcflow.sources.mysql import rows
 from cdcflow.sources.mysql.rows import DecodedRows, RowKind
 from cdcflow.sources.mysql.shapes import DescribedTable, describe
 from cdcflow.sources.mysql.types import Policy, TypeCode
 
-WAYS = {"plain": rows.changes} | ({"compiled": twins.changes} if twins.COMPILED else {})
 ORDERS = table(
     column("id", TypeCode.LONG, nullable=False),
     column("state", TypeCode.VARCHAR, 80, collation=45),
@@ -27,7 +26,7 @@ ALL = (True, True, True)
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> Any:
-    return WAYS[request.param]
+    return WAYS[request.param][0]
 
 
 def key(number: int) -> bytes:
