@@ -82,3 +82,15 @@ def _compiled(part: str) -> re.Pattern[str]:
         return re.compile(re.escape(_literal(part)))
     # Only * and ? are wildcards; a bracket in a name is a bracket.
     return re.compile(fnmatch.translate(part.replace("[", "[[]")))
+
+
+def table_id(text: str) -> TableId:
+    """The one table that a name without wildcards means.
+
+    Raises:
+        ConfigurationError: it is no such name.
+    """
+    exact = Pattern.parse(text).exact
+    if exact is None:
+        raise ConfigurationError(f"{text!r} is not the name of one table", remedy="write schema.table")
+    return exact

@@ -9,6 +9,7 @@ the log's columns do not have any more stops the stream by name.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ import pymysql
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import LOG_COLUMNS, Identity, Table, TableId
 from cdcflow.sources.mysql.columns import ASKED, CatalogColumn, server_column
-from cdcflow.sources.mysql.connection import Connection, Connector, explaining, listed, query
+from cdcflow.sources.mysql.connection import Connection, Connector, explaining, listed, literal, query
 from cdcflow.sources.mysql.results import quoted
 from cdcflow.sources.mysql.shapes import DescribedTable, describe
 from cdcflow.sources.mysql.types import Policy, ServerColumn
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SYSTEM_SCHEMAS = frozenset(("mysql", "information_schema", "performance_schema", "sys"))
+_SHADOW = re.compile(r"_.+_(gho|ghc|del|new|old)", re.DOTALL)
 ENGINES = frozenset(("InnoDB", "ROCKSDB"))
 """Engines whose rows a consistent snapshot shows."""
 
@@ -125,12 +127,18 @@ class Wanted:
     marks: TableId
     keyless: bool
 
+    def is_shadow(self, table: TableId) -> bool:
+        """It bears a name that gh-ost or pt-online-schema-change give (M37), and is not asked for by that name."""
+        return _SHADOW.fullmatch(table.name) is not None and not self.selection.names(table)
+
     def selects(self, table: TableId) -> bool:
         return table != self.marks and table.schema not in SYSTEM_SCHEMAS and self.selection.selects(table)
 
 
-def select(connection: Connection, wanted: Wanted, collations: Mapping[str, int]) -> Selected:
-    """The tables that the settings mean.
+def select(
+    connection: Connection, wanted: Wanted, collations: Mapping[str, int], only: TableId | None = None
+) -> Selected:
+    """The tables that the settings mean; with `only` just this one of them, if it is there.
 
     Raises:
         ConfigurationError: a name without wildcards is no table, or is a view.
@@ -138,10 +146,16 @@ def select(connection: Connection, wanted: Wanted, collations: Mapping[str, int]
     seen: list[TableId] = []
     ignored: list[str] = []
     found: dict[TableId, tuple[str, bool, int]] = {}
-    for schema, name, kind, engine, rows in query(connection, _TABLES.format(system=listed(sorted(SYSTEM_SCHEMAS)))):
+    asked = _TABLES.format(system=listed(sorted(SYSTEM_SCHEMAS)))
+    if only is not None:
+        asked += f" AND TABLE_SCHEMA = {literal(only.schema)} AND TABLE_NAME = {literal(only.name)}"
+    for schema, name, kind, engine, rows in query(connection, asked):
         table = TableId(schema, name)
         seen.append(table)
-        if not wanted.selects(table):
+        if not wanted.selects(table) or only not in (None, table):
+            continue
+        if wanted.is_shadow(table):
+            ignored.append(f"{table} looks like a shadow table of an online schema change (name it, if it is not)")
             continue
         if kind == "VIEW":
             if wanted.selection.names(table):
@@ -152,7 +166,7 @@ def select(connection: Connection, wanted: Wanted, collations: Mapping[str, int]
             ignored.append(f"{table} is a view")
             continue
         found[table] = engine or "", kind == "SYSTEM VERSIONED", int(rows or 0)
-    if unknown := wanted.selection.unknown(seen):
+    if only is None and (unknown := wanted.selection.unknown(seen)):
         raise ConfigurationError(
             f"source.tables: there is no table {', '.join(unknown)} on the server",
             remedy="check the name (case counts), and GRANT SELECT on it",
@@ -296,9 +310,7 @@ class Catalog:
 
     def selected(self) -> Selected:
         def question(connection: Connection) -> Selected:
-            if not self._collations:
-                self._collations = {n: i for n, i in query(connection, COLLATIONS[self._connector.flavor]) if i}
-            return select(connection, self.wanted, self._collations)
+            return select(connection, self.wanted, self._collated(connection))
 
         found = self.ask(f"reading the catalog of {self._connector.address}", question)
         self._known = {t.id: t for t in found.tables}
@@ -310,15 +322,18 @@ class Catalog:
         Raises:
             ConfigurationError: it is not there any more, or cannot be captured.
         """
-        selected = self.selected().only((table,))
-        found = next((t for t in selected.tables if t.id == table), None)
-        if found is None:
+
+        def question(connection: Connection) -> Selected:
+            return select(connection, self.wanted, self._collated(connection), only=table)
+
+        selected = self.ask(f"looking for table {table}", question)
+        if not selected.tables:
             raise ConfigurationError(
                 f"table {table} is not there any more, or not selected", remedy="check source.tables, or restore it"
             )
         if problems := selected.refused.get(table):
             raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}")
-        return found
+        return selected.tables[0]
 
     def described(self, table: CatalogTable) -> DescribedTable:
         return self._kept(describe(table.id, table.columns, table.key, Identity.KEY, self._policy))
@@ -338,6 +353,11 @@ class Catalog:
     def forget(self) -> None:
         """Something changed in the catalog: look again before the next answer."""
         self._known = {}
+
+    def _collated(self, connection: Connection) -> Mapping[str, int]:
+        if not self._collations:
+            self._collations = {n: i for n, i in query(connection, COLLATIONS[self._connector.flavor]) if i}
+        return self._collations
 
     def _key(self, told: TableMap, now: CatalogTable | None) -> tuple[str, ...]:
         if told.key:

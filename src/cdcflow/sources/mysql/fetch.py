@@ -27,18 +27,23 @@ HEADER = 4
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Rows of a result: row i is `data[start[i]:end[i]]`. `buffers.PAD` bytes follow the last one."""
+    """Rows of a result: row i is `data[start[i]:end[i]]`, and `buffers.PAD` bytes follow the last one.
+
+    `is_whole`: there are no more; else there may be, and the connection is closed.
+    """
 
     data: bytes
     start: Int64s
     end: Int64s
+    is_whole: bool = True
 
     def __len__(self) -> int:
         return len(self.start)
 
 
-def fetch(connection: Connection, statement: str) -> Fetched:
-    """Run a SELECT and take all of its rows. pymysql's errors come out as they are.
+def fetch(connection: Connection, statement: str, bytes_max: int | None = None) -> Fetched:
+    """Run a SELECT and take all of its rows, or as many as make `bytes_max` bytes, and at least one. pymysql's errors
+    come out as they are.
 
     Raises:
         SourceUnavailable: the bytes cannot be an answer; the connection is closed.
@@ -46,7 +51,7 @@ def fetch(connection: Connection, statement: str) -> Fetched:
     try:
         connection._execute_command(COMMAND.COM_QUERY, statement)
         _read_columns(connection)
-        return _Rows(connection).all()
+        return _Rows(connection).take(bytes_max)
     except pymysql.Error:
         raise
     except BaseException:
@@ -114,18 +119,22 @@ class _Rows:
         self._ends: list[Int64s] = []
         self._size = 0
 
-    def all(self) -> Fetched:
+    def take(self, bytes_max: int | None) -> Fetched:
         left = b""
-        while True:
+        while bytes_max is None or self._size < bytes_max:
             # What is left is less than one packet: ask for all of it when it is a long one.
             wanted = max(READ_BYTES, int.from_bytes(left[:3], "little") + HEADER - len(left))
             left = self._take(left + self._read(wanted))
             while left[:3] == b"\xff\xff\xff":
                 left = self._take_long(left)
             if self._ended(left):
-                break
+                return self._fetched(is_whole=True)
+        self._connection._force_close()
+        return self._fetched(is_whole=False)
+
+    def _fetched(self, *, is_whole: bool) -> Fetched:
         joined = b"".join([*self._pieces, bytes(PAD)])
-        return Fetched(joined, np.concatenate(self._starts), np.concatenate(self._ends))
+        return Fetched(joined, np.concatenate(self._starts), np.concatenate(self._ends), is_whole)
 
     def _take(self, data: bytes) -> bytes:
         """Keep the rows in `data`; what is left of it."""

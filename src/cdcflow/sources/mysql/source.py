@@ -1,43 +1,269 @@
-"""MySQL and MariaDB behind `cdcflow.ports.Source`."""
+"""MySQL and MariaDB behind `cdcflow.ports.Source`: places in the binary log made and checked, stream and chunks opened.
+
+What the checkpoint keeps in `source`: `server` (MySQL's uuid, MariaDB's server_id) that the position's file and byte
+are of, `gtids` ("yes": the position knows every transaction by its GTID, so another server may go on), `slot` (the
+name of our marks), `tables` (those that the last run captured) and, while the position is one that another server
+gave, `foreign` (that position's text). When the place is not ours any more, or log from there on is gone, it stops with
+`HistoryLost`; only `accept_history_loss` = "yes" in `source` makes a new place, and then `history` = "lost" comes back
+in it, so that the caller reads all tables anew.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from cdcflow.config import MySQL
+from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
-from cdcflow.model.table import Table
+from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream
-from cdcflow.sources.mysql.connection import Connector, Secret
+from cdcflow.sources.mysql import doctor, place, server
+from cdcflow.sources.mysql.binlog import BinlogDecoder
+from cdcflow.sources.mysql.captured import CapturedTables
+from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, Wanted
+from cdcflow.sources.mysql.chunks import MySQLChunks
+from cdcflow.sources.mysql.connection import Connection, Connector, Secret, explaining
+from cdcflow.sources.mysql.dump import Dump, Evictions
+from cdcflow.sources.mysql.fences import DeliveredGtids
+from cdcflow.sources.mysql.looks import Looking
+from cdcflow.sources.mysql.marking import Expectations, Marking, ReadOnlyMarks, WrittenMarks
+from cdcflow.sources.mysql.marks import Marks
+from cdcflow.sources.mysql.position import BinlogPosition
+from cdcflow.sources.mysql.preparing import WAIT_S, Before, Begun, Preparing
+from cdcflow.sources.mysql.stream import BinlogStream
+from cdcflow.sources.mysql.twins import split
+from cdcflow.sources.mysql.types import Policy
+from cdcflow.sources.patterns import Selection, table_id
+
+FIRST_SERVER_ID = 1 << 31
+"""Numbers that we make for ourselves begin here: people number their servers from 1 on."""
 
 
 class MySQLSource:
-    """Implements `cdcflow.ports.Source`. Nothing is connected before it is asked something."""
+    """Implements `cdcflow.ports.Source`. Nothing is connected before it is asked something.
 
-    def __init__(self, settings: MySQL, secret: Secret) -> None:
+    `secret` gives the password, anew for every connection; None: the server wants none. `wait_s` is how long `prepare`
+    waits for what is logged to become visible.
+    """
+
+    def __init__(self, settings: MySQL, secret: Secret, *, wait_s: float = WAIT_S) -> None:
         self._settings = settings
+        self._flavor = settings.kind
         self._connector = Connector(settings, secret)
+        marks_table = table_id(settings.marks_table)
+        wanted = Wanted(Selection.parse(settings.tables), marks_table, settings.tables_without_key == "whole")
+        policy = Policy(settings.zero_dates, settings.bad_text, dict(settings.columns))
+        self._catalog = Catalog(self._connector, wanted, policy)
+        self._marks_table = marks_table
+        self._wait_s = wait_s
+        self._evictions = Evictions()
+        self._log_id = ""
+        self._checkpoint: Checkpoint | None = None
+        self._captured: tuple[CatalogTable, ...] = ()
+        self._left_out: tuple[TableId, ...] = ()
+        self._delivered = DeliveredGtids()
+        self._expectations = Expectations()
+        self._has_gtids = True
+
+    # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
 
     def identity(self) -> SourceIdentity:
-        raise NotImplementedError
+        # A replica that took over has another uuid and goes on with the same transactions. Whether it does is looked
+        # at where both sets of transactions are at hand: in `prepare`.
+        self._catalog.ask(f"identifying {self._connector.address}", lambda c: place.end(c, self._flavor))
+        return SourceIdentity(self._flavor, "by transactions", "")
 
     def prepare(self, checkpoint: Checkpoint, log_id: str) -> Checkpoint:
-        raise NotImplementedError
+        self._log_id = log_id
+        slot = slot_of(log_id)
+        connection = self._connector.connect("prepare")
+        try:
+            with explaining(f"preparing {self._connector.address}"):
+                server.check(connection, self._settings)
+                self._expectations = Expectations()
+                marking = self._marking(slot)
+                marking.ensure(connection)
+                selected = self._selected(checkpoint)
+                address = str(self._connector.address)
+                places = Preparing(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
+                prepared = self._placed(places, checkpoint, slot, selected)
+        finally:
+            self._connector.discard(connection)
+        self._delivered = DeliveredGtids()
+        self._has_gtids = places.has_gtids
+        self._captured = selected.good
+        self._checkpoint = prepared
+        return prepared
 
     def tables(self) -> Sequence[Table]:
-        raise NotImplementedError
+        selected = self._catalog.selected()
+        if self._checkpoint is not None:
+            selected = selected.only(t.id for t in self._captured)
+        selected.check()
+        return [self._catalog.described(t).table for t in selected.good]
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
-        raise NotImplementedError
+        if checkpoint.position is None:
+            raise ValueError("a stream begins at a position; `prepare` gives the first one")
+        position = BinlogPosition.parse(checkpoint.position)
+        by_gtid = checkpoint.source.get("foreign") == checkpoint.position
+        is_mysql = self._flavor == "mysql"
+        decoder = BinlogDecoder(
+            flavor=self._flavor,
+            position=position,
+            tables=CapturedTables(self._catalog, self._captured),
+            marks=Marks(checkpoint.source["slot"], self._marks_table if self._settings.fence == "marks" else None),
+            open_spool=open_spool,
+            spool_bytes_max=self._settings.spool_bytes_max,
+            by_gtid=by_gtid,
+            on_gtids=self._delivered.add if is_mysql else None,
+        )
+        dump = Dump(
+            flavor=self._flavor,
+            position=position,
+            by_gtid=by_gtid,
+            server_id=self._settings.server_id or server_id_of(self._log_id),
+            replica=replica_of(self._log_id),
+            heartbeat_s=self._settings.heartbeat,
+        )
+        stream = BinlogStream(self._connector, dump, decoder, evictions=self._evictions, split=split)
+        self._expectations.attach(stream)
+        return stream
 
     def chunks(self) -> ChunkSource:
-        raise NotImplementedError
+        marking = self._marking(self._checkpoint.source["slot"] if self._checkpoint else "")
+        looking = Looking(self._flavor, has_gtids=self._has_gtids, delivered=self._delivered, marking=marking)
+        return MySQLChunks(
+            Connector(self._settings, self._connector.secret),
+            looking=looking,
+            marking=marking,
+            look_up=self._catalog.look_up,
+            describe=self._catalog.described,
+        )
 
     def doctor(self) -> Sequence[Finding]:
-        raise NotImplementedError
+        return doctor.findings(self._connector, self._settings, self._catalog)
 
     def status(self, acknowledged: Position | None) -> SourceStatus:
-        raise NotImplementedError
+        found = self._catalog.ask(
+            f"asking {self._connector.address} for its status", lambda c: status_of(c, self._flavor, acknowledged)
+        )
+        left_out = {"left_out": ", ".join(map(str, self._left_out))} if self._left_out else {}
+        return replace(found, details={**found.details, **left_out})
 
     def close(self) -> None:
         self._connector.close()
+        self._catalog.close()
+
+    # ── preparing ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _marking(self, slot: str) -> Marking:
+        if self._settings.fence == "read-only":
+            return ReadOnlyMarks(self._flavor, self._expectations)
+        return WrittenMarks(self._marks_table, slot)
+
+    def _selected(self, checkpoint: Checkpoint) -> Selected:
+        selected = self._catalog.selected()
+        if checkpoint.position is not None:
+            # A table that came up since and cannot be captured (its key is still to be added, perhaps) must not stop
+            # the others at their next try. Doctor and status show it.
+            known = {TableId(*name) for name in json.loads(checkpoint.source["tables"])}
+            everything = selected
+            kept = (t.id for t in selected.tables if t.id in known or self._catalog.wanted.selection.names(t.id))
+            selected = selected.only(kept)
+            self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
+        selected.check()
+        return selected
+
+    def _placed(self, places: Preparing, checkpoint: Checkpoint, slot: str, selected: Selected) -> Checkpoint:
+        if checkpoint.position is None:
+            return _checkpoint_at(checkpoint, places.first(), places, slot, selected, all_gtids=places.has_gtids)
+        source = checkpoint.source
+        if source["slot"] != slot:
+            raise ConfigurationError(
+                f"this log's marks bear the name {source['slot']}, and it is to be {slot} now",
+                remedy="use the log that this position belongs to",
+            )
+        before = Before(
+            position=BinlogPosition.parse(checkpoint.position),
+            server=source["server"],
+            has_all_gtids=source.get("gtids") == "yes",
+            by_gtid=source.get("foreign") == checkpoint.position,
+        )
+        try:
+            begun = places.again(before)
+        except HistoryLost:
+            if source.get("accept_history_loss") != "yes":
+                raise
+            made = _checkpoint_at(checkpoint, places.first(), places, slot, selected, all_gtids=places.has_gtids)
+            return replace(made, source={**made.source, "history": "lost"})
+        return _checkpoint_at(checkpoint, begun, places, slot, selected, all_gtids=before.has_all_gtids)
+
+
+def _checkpoint_at(
+    checkpoint: Checkpoint, begun: Begun, places: Preparing, slot: str, selected: Selected, *, all_gtids: bool
+) -> Checkpoint:
+    kept = {k: v for k, v in checkpoint.source.items() if k not in ("accept_history_loss", "foreign")}
+    ours = {
+        "server": places.server,
+        "gtids": "yes" if all_gtids else "no",
+        "slot": slot,
+        "tables": json.dumps([[t.id.schema, t.id.name] for t in selected.good], separators=(",", ":")),
+    }
+    foreign = {"foreign": begun.position.text} if begun.by_gtid else {}
+    return replace(checkpoint, position=begun.position.text, source={**kept, **ours, **foreign})
+
+
+# ── names that are ours alone ───────────────────────────────────────────────────────────────────────────────
+
+
+def _digest(log_id: str) -> bytes:
+    return hashlib.sha256(log_id.encode()).digest()
+
+
+def slot_of(log_id: str) -> str:
+    """The name of a log's marks: several logs may follow one server."""
+    return f"cdcflow_{_digest(log_id).hex()[:8]}"
+
+
+def server_id_of(log_id: str) -> int:
+    return FIRST_SERVER_ID | int.from_bytes(_digest(log_id)[:4], "big") >> 1
+
+
+def replica_of(log_id: str) -> str:
+    """The uuid that the server knows our reading by."""
+    return str(uuid.UUID(bytes=_digest(log_id)[:16]))
+
+
+# ── status ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def status_of(connection: Connection, flavor: str, acknowledged: Position | None) -> SourceStatus:
+    """How far the log's end is ahead, and how long the server keeps what we still need."""
+    files = place.files(connection)
+    found = server.variables(connection, "binlog_expire_logs_seconds", "expire_logs_days", "max_binlog_total_size")
+    details: dict[str, str] = {"oldest_file": files[0][0], "newest_file": files[-1][0]} if files else {}
+    details |= _retention(found)
+    lag: int | None = None
+    if acknowledged is not None:
+        position = BinlogPosition.parse(acknowledged)
+        lag = place.bytes_behind(files, position)
+        names = [name for name, _ in files]
+        if lag is None:
+            details["position_file"] = f"{position.file} is gone"
+        else:
+            details |= {"position_file": position.file, "files_until_lost": str(names.index(position.file))}
+    return SourceStatus(lag, sum(size for _, size in files), details)
+
+
+def _retention(found: Mapping[str, object]) -> dict[str, str]:
+    seconds = float(str(found.get("binlog_expire_logs_seconds") or 0))
+    if not seconds:
+        seconds = 86400 * float(str(found.get("expire_logs_days") or 0))
+    kept = {"kept_seconds": "unlimited" if not seconds else str(int(seconds))}
+    size = str(found.get("max_binlog_total_size") or "0")
+    return kept | ({"kept_bytes_max": size} if size != "0" else {})

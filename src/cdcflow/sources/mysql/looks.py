@@ -1,0 +1,92 @@
+"""A snapshot of rows together with what it can see: `fences` says why each flavor does it in its own way."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from cdcflow.interleave.messages import Visibility
+from cdcflow.sources.mysql import place
+from cdcflow.sources.mysql.connection import Connection, one, query
+from cdcflow.sources.mysql.fences import CoordinateVisibility, DeliveredGtids
+from cdcflow.sources.mysql.gtids import Flavor, MysqlGtids
+from cdcflow.sources.mysql.marking import Marking, WrittenMarks
+from cdcflow.sources.mysql.place import End
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a snapshot sees, the place in the log that it belongs to, and the server's clock (microseconds, UTC)."""
+
+    visibilities: tuple[Visibility, ...]
+    end: End
+    clock_us: int
+
+
+class Looking:
+    """Takes snapshots at one server. `has_gtids`: every transaction there has one."""
+
+    def __init__(self, flavor: Flavor, *, has_gtids: bool, delivered: DeliveredGtids, marking: Marking) -> None:
+        self._flavor: Flavor = flavor
+        self._has_gtids = has_gtids
+        self._delivered = delivered
+        self._marking = marking
+
+    @contextlib.contextmanager
+    def snapshot(self, connection: Connection) -> Iterator[Look]:
+        """A snapshot that lasts as long as the block."""
+        lower = None if self._flavor == "mariadb" else self._lower(connection)
+        with place.snapshot(connection):
+            if lower is None:
+                end = place.snapshot_place(connection)
+                yield Look((CoordinateVisibility(end.coordinate),), end, _clock_us(connection))
+            else:
+                # Behind the log's end of now lies only what is logged, and seen, later than this snapshot.
+                end = place.end(connection, self._flavor)
+                yield Look((lower, CoordinateVisibility(end.coordinate)), end, _clock_us(connection))
+
+    def visibility(self, connection: Connection) -> Visibility:
+        """What is surely visible now."""
+        if self._flavor == "mysql":
+            return self._lower(connection)
+        with place.snapshot(connection):
+            return CoordinateVisibility(place.snapshot_place(connection).coordinate)
+
+    @contextlib.contextmanager
+    def whole(self, connection: Connection, table: str, locking: Callable[[], Connection]) -> Iterator[Look]:
+        """A snapshot of one table (as SQL) with a single exact place in the log.
+
+        MariaDB's snapshots have one. On MySQL the table is locked against writing for the moment in which the snapshot
+        is taken, by the connection that `locking` gives: whatever was written to it before is then both logged and
+        visible.
+        """
+        if self._flavor == "mariadb":
+            with self.snapshot(connection) as look:
+                yield look
+            return
+        locker = locking()
+        query(locker, f"LOCK TABLES {table} READ")
+        try:
+            query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+            end = place.end(locker, self._flavor)
+        finally:
+            query(locker, "UNLOCK TABLES")
+        try:
+            yield Look((CoordinateVisibility(end.coordinate),), end, _clock_us(connection))
+        finally:
+            query(connection, "ROLLBACK")
+
+    def _lower(self, connection: Connection) -> Visibility:
+        if self._has_gtids:
+            return self._delivered.fence(MysqlGtids.parse(place.executed(connection)))
+        # Commits become visible in the order of the log (binlog_order_commits). So when a mark of ours is committed,
+        # everything that was logged before it is visible.
+        assert isinstance(self._marking, WrittenMarks)  # noqa: S101  `prepare` refuses the other without GTIDs
+        end = place.end(connection, self._flavor)
+        self._marking.beat(connection)
+        return CoordinateVisibility(end.coordinate)
+
+
+def _clock_us(connection: Connection) -> int:
+    return int(one(connection, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)")[0])

@@ -1,0 +1,123 @@
+"""Marks in the binary log: rows of a small table of ours, or, where nothing may be written, places in the log.
+
+A written mark comes back as a row event. In read-only mode the mark is the log's end at the moment it is asked for:
+everything that is visible by then lies before it, because a commit is logged before it can be seen. The stream answers
+with the mark when it has passed that place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from typing import Protocol
+
+import pymysql
+
+from cdcflow.model.position import Token
+from cdcflow.model.table import TableId
+from cdcflow.sources.mysql import place
+from cdcflow.sources.mysql.connection import Connection, literal, query
+from cdcflow.sources.mysql.gtids import Flavor
+from cdcflow.sources.mysql.marks import HEARTBEAT
+from cdcflow.sources.mysql.refusals import NO_SUCH_TABLE
+from cdcflow.sources.mysql.results import quoted
+
+_UNKNOWN_DATABASE = 1049
+
+
+class Expecting(Protocol):
+    """A stream that answers with marks at places (`stream.BinlogStream`)."""
+
+    def expect(self, token: Token, place: int) -> None: ...
+
+
+class Expectations:
+    """Marks on their way to the stream, which may not be there yet. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stream: Expecting | None = None
+        self._early: list[tuple[Token, int]] = []
+
+    def expect(self, token: Token, at: int) -> None:
+        with self._lock:
+            if self._stream is None:
+                self._early.append((token, at))
+            else:
+                self._stream.expect(token, at)
+
+    def attach(self, stream: Expecting) -> None:
+        """The stream that answers from now on. Marks of an earlier stream are nobody's any more."""
+        with self._lock:
+            self._stream = stream
+            early, self._early = self._early, []
+            for token, at in early:
+                stream.expect(token, at)
+
+
+class WrittenMarks:
+    """Marks as rows of `table`, in our `slot`."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, table: TableId, slot: str) -> None:
+        self.table = table
+        self._sql = f"{quoted(table.schema)}.{quoted(table.name)}"
+        self._slot = slot
+
+    def write(self, connection: Connection, token: Token) -> None:
+        """Commit a mark."""
+        text = literal(token)
+        query(
+            connection,
+            f"INSERT INTO {self._sql} (`slot`, `token`, `at`) VALUES ({literal(self._slot)}, {text}, NOW(6)) "  # noqa: S608
+            f"ON DUPLICATE KEY UPDATE `token` = {text}, `at` = NOW(6)",
+        )
+
+    def beat(self, connection: Connection) -> None:
+        """A mark that nobody waits for. Its text is always another, or nothing would be logged."""
+        self.write(connection, Token(f"{HEARTBEAT} {os.getpid()}.{next(self._numbers)}"))
+
+    def ensure(self, connection: Connection) -> None:
+        """Make the table if it is not there."""
+        try:
+            query(connection, f"SELECT `slot`, `token`, `at` FROM {self._sql} LIMIT 0")  # noqa: S608
+        except pymysql.Error as error:
+            if not error.args or error.args[0] not in (NO_SUCH_TABLE, _UNKNOWN_DATABASE):
+                raise
+        else:
+            return
+        if not query(connection, f"SHOW DATABASES LIKE {_pattern(self.table.schema)}"):
+            query(connection, f"CREATE DATABASE IF NOT EXISTS {quoted(self.table.schema)}")
+        query(
+            connection,
+            f"CREATE TABLE IF NOT EXISTS {self._sql} (`slot` VARCHAR(64) NOT NULL PRIMARY KEY, "
+            "`token` VARCHAR(255) NOT NULL, `at` TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)) "
+            "ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4",
+        )
+
+
+def _pattern(name: str) -> str:
+    return "'" + name.replace("'", "''").replace("_", "\\_").replace("%", "\\%") + "'"
+
+
+class ReadOnlyMarks:
+    """Marks as places in the log."""
+
+    def __init__(self, flavor: Flavor, expectations: Expectations) -> None:
+        self._flavor = flavor
+        self._expectations = expectations
+
+    def write(self, connection: Connection, token: Token) -> None:
+        """Have the stream answer with this mark where the log ends now."""
+        self._expectations.expect(token, place.end(connection, self._flavor).coordinate)
+
+    def beat(self, connection: Connection) -> None:
+        """Nothing: the server's own heartbeats tell how far its log is."""
+
+    def ensure(self, connection: Connection) -> None:
+        """Nothing is needed."""
+
+
+Marking = WrittenMarks | ReadOnlyMarks

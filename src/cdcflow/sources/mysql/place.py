@@ -1,0 +1,120 @@
+"""Where a server stands: its binary log, the transactions that it has, and who it is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pymysql
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.sources.mysql.connection import Connection, one, query
+from cdcflow.sources.mysql.gtids import Flavor
+from cdcflow.sources.mysql.position import BinlogPosition, coordinate
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of the binary log: what is written, visible or not. `filters`: databases that are left out of it."""
+
+    file: str
+    pos: int
+    filters: str
+
+    @property
+    def coordinate(self) -> int:
+        return coordinate(self.file, self.pos)
+
+
+def end(connection: Connection, flavor: Flavor) -> End:
+    """The end of the server's binary log now (M56).
+
+    Raises:
+        ConfigurationError: the server writes none.
+    """
+    rows = query(connection, "SHOW BINARY LOG STATUS" if flavor == "mysql" else "SHOW MASTER STATUS")
+    if not rows:
+        raise ConfigurationError(
+            "the server writes no binary log, so its changes are nowhere to be read",
+            remedy="set log_bin in the server's configuration, and restart it",
+        )
+    file, pos, do_db, ignore_db, *_ = rows[0]
+    filters = "; ".join(f"{n} {v}" for n, v in (("binlog_do_db", do_db), ("binlog_ignore_db", ignore_db)) if v)
+    return End(str(file), int(pos), filters)
+
+
+@contextlib.contextmanager
+def snapshot(connection: Connection) -> Iterator[None]:
+    """A transaction that sees the rows of one moment, from now on. It writes nothing, and ends with the block."""
+    query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(pymysql.Error):
+            query(connection, "ROLLBACK")
+
+
+def snapshot_place(connection: Connection) -> End:
+    """MariaDB: the place in the binary log that the snapshot of this transaction stands for: it sees everything up to
+    there and nothing behind."""
+    found = {str(k).lower(): v for k, v in query(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
+    if not found.get("binlog_snapshot_file"):
+        raise ConfigurationError(
+            "the server writes no binary log, so its changes are nowhere to be read",
+            remedy="set log_bin in the server's configuration, and restart it",
+        )
+    return End(str(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"]), "")
+
+
+def files(connection: Connection) -> list[tuple[str, int]]:
+    """The binary log's files and their sizes in bytes, oldest first."""
+    return [(str(row[0]), int(row[1])) for row in query(connection, "SHOW BINARY LOGS")]
+
+
+def executed(connection: Connection) -> str:
+    """MySQL: the transactions that every later snapshot sees, as a set of GTIDs."""
+    return "".join(str(one(connection, "SELECT @@GLOBAL.gtid_executed")[0]).split())
+
+
+def owned(connection: Connection) -> str:
+    """MySQL: the GTIDs of transactions that are being committed, each with its thread: `uuid:7#12:8#13,…`."""
+    return str(one(connection, "SELECT @@GLOBAL.gtid_owned")[0])
+
+
+def has_gtids(connection: Connection, flavor: Flavor) -> bool:
+    """Whether every transaction has a GTID. MariaDB's always have."""
+    return flavor == "mariadb" or str(one(connection, "SELECT @@GLOBAL.gtid_mode")[0]) == "ON"
+
+
+def gtids_at(connection: Connection, file: str, pos: int) -> str | None:
+    """MariaDB: the last GTIDs before a place in its binary log; None when it has no such place."""
+    text = one(connection, f"SELECT BINLOG_GTID_POS('{_plain(file)}', {pos})")[0]
+    return None if text is None else str(text)
+
+
+def state(connection: Connection) -> str:
+    """MariaDB: the last GTID of each domain and server that its binary log has ever had."""
+    return str(one(connection, "SELECT @@GLOBAL.gtid_binlog_state")[0])
+
+
+def server_of(connection: Connection, flavor: Flavor) -> str:
+    """Which server it is: MySQL's uuid. MariaDB has none; its `server_id` is unique among those that replicate."""
+    if flavor == "mysql":
+        return str(one(connection, "SELECT @@GLOBAL.server_uuid")[0])
+    return str(one(connection, "SELECT @@GLOBAL.server_id")[0])
+
+
+def bytes_behind(files: list[tuple[str, int]], position: BinlogPosition) -> int | None:
+    """How many bytes of these files lie behind a position; None when its file is not among them."""
+    names = [name for name, _ in files]
+    if position.file not in names:
+        return None
+    at = names.index(position.file)
+    return sum(size for _, size in files[at:]) - min(position.pos, files[at][1])
+
+
+def _plain(file: str) -> str:
+    if not file.replace(".", "").replace("-", "").replace("_", "").isalnum():
+        raise ConfigurationError(f"the binary log's file is called {file!r}, a name that cdcflow does not put into SQL")
+    return file

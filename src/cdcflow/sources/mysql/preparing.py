@@ -1,0 +1,257 @@
+"""A place in the binary log to begin at, and whether the place of an earlier run is still ours and whole.
+
+Whatever lies before a place that a stream begins at must be visible before a chunk is read: the stream never delivers
+it, so no fence would tell that a chunk did not see it. Hence the waiting here.
+
+A file and byte are compared only on the server that they come from. On another one, a replica that took over, the set
+of GTIDs counts: it must hold everything that our log has, and still have everything that it has not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pymysql
+
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.sources.mysql import place
+from cdcflow.sources.mysql.connection import Connection, one, query
+from cdcflow.sources.mysql.gtids import Flavor, MariadbGtids, MysqlGtids
+from cdcflow.sources.mysql.losses import history_lost
+from cdcflow.sources.mysql.marking import Marking
+from cdcflow.sources.mysql.position import BinlogPosition
+
+WAIT_S = 60.0
+_NAP_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Where a stream begins. `by_gtid`: file and byte are another server's, and only the GTIDs count here."""
+
+    position: BinlogPosition
+    by_gtid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What an earlier run left: its position, the server that it was read from, whether its GTIDs are all there were,
+    and whether its file and byte are of a server before that one."""
+
+    position: BinlogPosition
+    server: str
+    has_all_gtids: bool
+    by_gtid: bool
+
+
+class Preparing:
+    """Finds places at one server, through one connection."""
+
+    def __init__(
+        self, connection: Connection, flavor: Flavor, marking: Marking, *, address: str, wait_s: float = WAIT_S
+    ) -> None:
+        self._connection = connection
+        self._flavor: Flavor = flavor
+        self._marking = marking
+        self._address = address
+        self._wait_s = wait_s
+        self.has_gtids = place.has_gtids(connection, flavor)
+        self.server = place.server_of(connection, flavor)
+
+    # ── the first place ─────────────────────────────────────────────────────────────────────────────────────
+
+    def first(self) -> Begun:
+        """The end of the log now, with everything before it visible.
+
+        Raises:
+            SourceUnavailable: something keeps transactions from becoming visible (a replica that does not answer).
+            ConfigurationError: XA transactions are prepared, whose rows lie before any place that one could begin at.
+        """
+        self._check_prepared()
+        if self._flavor == "mariadb":
+            with place.snapshot(self._connection):
+                found = place.snapshot_place(self._connection)
+            gtids = place.gtids_at(self._connection, found.file, found.pos)
+            return Begun(BinlogPosition(found.file, found.pos, MariadbGtids.parse(gtids or "").text()))
+        end = place.end(self._connection, self._flavor)
+        if not self.has_gtids:
+            self._marking.beat(self._connection)
+            return Begun(BinlogPosition(end.file, end.pos))
+        # What is logged up to here and not yet executed is owned by somebody at this moment.
+        committing = _owned(place.owned(self._connection))
+        self._until(
+            "transactions that are in the binary log already become visible",
+            lambda: not committing & _owned(place.owned(self._connection)),
+        )
+        return Begun(BinlogPosition(end.file, end.pos, self._executed().text()))
+
+    def _check_prepared(self) -> None:
+        with contextlib.suppress(pymysql.Error):  # MySQL shows them only to whom it lets
+            found = query(self._connection, "XA RECOVER")
+            if found:
+                raise ConfigurationError(
+                    f"{len(found)} XA transactions are prepared at {self._address} and not decided: their rows lie "
+                    "before any place that a capture could begin at",
+                    remedy="run XA COMMIT or XA ROLLBACK for each of those that XA RECOVER lists, then start again",
+                )
+
+    # ── the place of an earlier run ─────────────────────────────────────────────────────────────────────────
+
+    def again(self, before: Before) -> Begun:
+        """The place of an earlier run, checked.
+
+        Raises:
+            HistoryLost: log from there on is gone, or the server lacks what our log has.
+            ConfigurationError: it is another server.
+            SourceUnavailable: what our log has is not visible yet.
+        """
+        if self._flavor == "mariadb":
+            return self._again_mariadb(before)
+        if before.position.gtids and self.has_gtids:
+            return self._again_mysql(before)
+        if before.server != self.server:
+            raise self._another(f"server_uuid {before.server}", f"{self.server}, and there are no GTIDs to go on by")
+        self._check_files(before.position)
+        if not self.has_gtids:
+            self._marking.beat(self._connection)
+        return Begun(before.position)
+
+    def _again_mysql(self, before: Before) -> Begun:
+        ours = MysqlGtids.parse(before.position.gtids)
+        is_same = before.server == self.server and not before.by_gtid
+        executed = MysqlGtids.parse(place.executed(self._connection))
+        if not executed.covers(ours):
+            self._refuse_lacking(ours, before)
+            self._until("what our log has becomes visible", lambda: self._executed().covers(ours))
+        if is_same:
+            self._check_files(before.position.start)
+            return Begun(before.position)
+        if not before.has_all_gtids:
+            raise self._another(
+                f"server_uuid {before.server}", f"{self.server}, and our log knows not all of its GTIDs"
+            )
+        purged = MysqlGtids.parse(str(one(self._connection, "SELECT @@GLOBAL.gtid_purged")[0]))
+        if not MysqlGtids.parse(before.position.start.gtids).covers(purged):
+            raise history_lost(
+                f"the server at {self._address} has thrown away binary log that we still need: it purged "
+                f"{purged.text()[:300]}, and our log has {ours.text()[:300]}"
+            )
+        return Begun(before.position, by_gtid=True)
+
+    def _executed(self) -> MysqlGtids:
+        return MysqlGtids.parse(place.executed(self._connection))
+
+    def _refuse_lacking(self, ours: MysqlGtids, before: Before) -> None:
+        """Raises unless everything in `ours` is executed, or being committed at this moment."""
+        committing = _owned(place.owned(self._connection))
+        executed = self._executed()
+        for gtid in committing:
+            source, _, number = gtid.partition("#")[0].rpartition(":")
+            executed.add(source, int(number))
+        if executed.covers(ours):
+            return
+        known = {source.partition(":")[0] for source, _ in executed.intervals()}
+        if before.server != self.server and not known & {source.partition(":")[0] for source, _ in ours.intervals()}:
+            raise self._another(f"server_uuid {before.server}", f"{self.server}, with none of its transactions")
+        why = (
+            "it was reset or restored from an older state" if before.server == self.server else "it took over too early"
+        )
+        raise history_lost(
+            f"the server at {self._address} lacks transactions that our log has ({why}): it has executed "
+            f"{executed.text()[:300] or 'nothing'}, and our log has {ours.text()[:300]}"
+        )
+
+    def _again_mariadb(self, before: Before) -> Begun:
+        position, ours = before.position, MariadbGtids.parse(before.position.gtids)
+        there = None
+        if not before.by_gtid and position.file in dict(place.files(self._connection)):
+            there = place.gtids_at(self._connection, position.file, position.pos)
+        is_same = before.server == self.server or bool(ours.domains())
+        if is_same and there is not None and MariadbGtids.parse(there).domains() == ours.domains():
+            self._check_files(position.start)
+            self._until("what our log has becomes visible", lambda: self._seen() >= position.coordinate)
+            return Begun(position)
+        known = _state(place.state(self._connection))
+        lacking = [
+            f"{domain}-{server}-{number}"
+            for domain, (server, number) in ours.domains().items()
+            if known.get((domain, server), -1) < number
+        ]
+        if not lacking and before.server == self.server and not before.by_gtid:
+            self._check_files(position.start)
+        if lacking or not ours.domains():
+            if before.server != self.server and not known.keys() & {(d, s) for d, (s, _) in ours.domains().items()}:
+                raise self._another(f"server_id {before.server}", f"{self.server}, with none of its transactions")
+            raise history_lost(
+                f"the server at {self._address} lacks transactions that our log has: it has "
+                f"{place.state(self._connection)[:300] or 'nothing'}, and our log has {ours.text()[:300]}; it was "
+                "reset, restored from an older state, or took over too early"
+            )
+        self._until("what our log has becomes visible", lambda: self._seen_gtids().covers(ours))
+        return Begun(position, by_gtid=True)
+
+    def _seen(self) -> int:
+        with place.snapshot(self._connection):
+            return place.snapshot_place(self._connection).coordinate
+
+    def _seen_gtids(self) -> MariadbGtids:
+        with place.snapshot(self._connection):
+            seen = place.snapshot_place(self._connection)
+        return MariadbGtids.parse(place.gtids_at(self._connection, seen.file, seen.pos) or "")
+
+    def _check_files(self, position: BinlogPosition) -> None:
+        """The log from this place on is still there, and as long as we know it to be."""
+        files = place.files(self._connection)
+        sizes = dict(files)
+        if position.file not in sizes:
+            oldest = files[0][0] if files else "nothing"
+            raise history_lost(
+                f"the server at {self._address} has thrown away binary log that we still need: our log ends in "
+                f"{position.file} at byte {position.pos}, and the oldest file is {oldest}"
+            )
+        if sizes[position.file] < position.pos:
+            raise history_lost(
+                f"the binary log at {self._address} was begun anew: {position.file} has {sizes[position.file]} bytes, "
+                f"and our log has what stood at byte {position.pos}"
+            )
+
+    def _another(self, before: str, now: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"this log belongs to the server with {before}, but {self._address} is {now}",
+            remedy="set source.url back, or use another log.path for this source",
+        )
+
+    def _until(self, what: str, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + self._wait_s
+        while not done():
+            if time.monotonic() > deadline:
+                raise SourceUnavailable(
+                    f"waited {self._wait_s:g} s at {self._address} until {what}; commits may be waiting for a "
+                    "semi-synchronous replica"
+                )
+            time.sleep(_NAP_S)
+
+
+def _owned(text: str) -> frozenset[str]:
+    """The GTIDs in `gtid_owned`: `uuid:7#12:8#13,uuid2:tag:1#5`, one text each."""
+    found: set[str] = set()
+    for part in "".join(text.split()).split(","):
+        server, _, rest = part.partition(":")
+        for piece in rest.split(":"):
+            if re.fullmatch(r"\d+#\d+", piece):
+                found.add(f"{server}:{piece}")
+    return frozenset(found)
+
+
+def _state(text: str) -> dict[tuple[int, int], int]:
+    """`gtid_binlog_state`: the last number of each domain and server."""
+    found: dict[tuple[int, int], int] = {}
+    for part in "".join(text.split()).split(","):
+        if part:
+            domain, server, number = (int(word) for word in part.split("-"))
+            found[domain, server] = number
+    return found
