@@ -83,6 +83,7 @@ simulate: $(INSTALLED) ## SEEDS=10000 seeded schedules of the simulation
 .PHONY: fuzz fuzz-asan
 fuzz: $(INSTALLED) ## compiled and plain decoders against each other, over MESSAGES=200000 random and garbled messages
 	@$(BIN)/python tests/fuzz/run.py --messages $(MESSAGES)
+	$(BIN)/python tests/fuzz/run_mysql.py --messages $(MESSAGES)
 
 fuzz-asan: $(INSTALLED) ## the same with decoders built so that a read beyond a buffer ends the run (AddressSanitizer)
 	@tests/fuzz/asan.sh $(BIN)/python --messages $(MESSAGES)

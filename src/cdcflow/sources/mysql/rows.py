@@ -160,7 +160,7 @@ def _updates(described: DescribedTable, before: Image, after: Image, counts: Int
     both = [_joined(b, a, value, rows) for b, a in zip(before, new, strict=True)]
     omitted = np.concatenate([_omitted(before, rows), _omitted(new, rows)], axis=1)[:, value]
     grown = np.bincount(np.repeat(np.arange(len(counts)), counts)[changed], minlength=len(counts))
-    return DecodedRows(_batch(described, both, op, omitted, _before(described, before, old)), counts + grown)
+    return DecodedRows(_batch(described, both, op, omitted, (before, old)), counts + grown)
 
 
 def _joined(before: Cells | None, after: Cells | None, value: Int64s, rows: int) -> Cells | None:
@@ -205,7 +205,7 @@ def _batch(
     image: Image,
     op: np.ndarray[tuple[int], np.dtype[np.uint8]],
     omitted: Bools,
-    before: pa.Array | None,
+    before: tuple[Image, Int64s] | None,
 ) -> pa.RecordBatch:
     schema = described.table.change_schema
     arrays = [
@@ -214,7 +214,7 @@ def _batch(
     ]
     unchanged = schema.field(UNCHANGED).type
     names = _names(described, omitted, unchanged) if omitted.any() else pa.nulls(len(op), unchanged)
-    olds = pa.nulls(len(op), schema.field(BEFORE).type) if before is None else before
+    olds = pa.nulls(len(op), schema.field(BEFORE).type) if before is None else _before(described, *before)
     return pa.RecordBatch.from_arrays([*arrays, _ops(op), names, olds], schema=schema)
 
 

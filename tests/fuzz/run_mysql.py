@@ -1,0 +1,49 @@
+"""Many random cases for both twins of the MySQL decoders: part of `make fuzz`.
+
+Goes on until there were enough rows and packets, and says how many there were. A case in which the twins differ is
+printed with the number that replays it, and ends the run with an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from mysqlfuzz import case_of, differs, result_case_of, results_differ, split_differs
+
+from cdcflow.sources.mysql.twins import COMPILED
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=200_000, help="how many rows and packets at least")
+    parser.add_argument("--seed", type=int, default=0, help="the first case's number")
+    parser.add_argument("--case", type=int, help="only this case")
+    arguments = parser.parse_args()
+    if COMPILED is None:
+        print("the compiled decoders were not built, so there is nothing to compare", file=sys.stderr)
+        return 2
+    number = arguments.seed if arguments.case is None else arguments.case
+    first, images, selected, packets = number, 0, 0, 0
+    while number == first or (arguments.case is None and images + selected + packets < arguments.messages):
+        events, difference = split_differs(number)
+        difference = differs(number) or results_differ(number) or difference
+        if difference:
+            print(f"case {number}:\n{difference}", file=sys.stderr)
+            return 1
+        images += case_of(number).rows
+        selected += result_case_of(number).rows
+        packets += events
+        number += 1
+    print(
+        f"{images:,} row images, {selected:,} result rows and {packets:,} packets in {number - first:,} cases: "
+        "0 differences"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
