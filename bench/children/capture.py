@@ -17,12 +17,15 @@ import signal
 import threading
 import time
 
-from bench.children.usage import Clock, Syncs, given, tell
-from cdcflow import wiring
 from cdcflow.cli.lean import lean
-from cdcflow.config import Config
-from cdcflow.model.position import Checkpoint
-from cdcflow.sinks.files import FileLog
+
+lean()  # as `cdcflow run` does, before anything of the capture is imported
+
+from bench.children.usage import Clock, Syncs, given, tell  # noqa: E402
+from cdcflow import wiring  # noqa: E402
+from cdcflow.config import Config  # noqa: E402
+from cdcflow.model.position import Checkpoint  # noqa: E402
+from cdcflow.sinks.files import FileLog  # noqa: E402
 
 
 class Durable:
@@ -58,7 +61,6 @@ class Durable:
 
 
 def main() -> None:
-    lean()  # as `cdcflow run` does
     asked = given()
     config = Config.model_validate(asked["config"])
     until, above = asked.get("until_rows"), asked.get("first_above")
