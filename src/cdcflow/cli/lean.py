@@ -9,7 +9,6 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-
 GIVEN_BACK_MS = 20
 """How long memory that is free is kept for whoever wants some next."""
 
