@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from binlogbytes import MARKS, Log
-from pgwire import Spools
+import pytest
+from binlogbytes import MARKS, Log, TestTable, Values, simple
+from pgwire import Row, Spools, transactions
 
+from cdcflow.errors import CdcflowError
+from cdcflow.interleave.messages import Committed, MarkSeen
 from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Token
 from cdcflow.model.table import Identity, TableId
@@ -123,3 +126,38 @@ def decoded(log: Log, position: str = "binlog.000001:4;", **options: int) -> Rea
     start = BinlogPosition.parse(position).start
     made.feed(log.dump(start.file, start.pos))
     return made
+
+
+FLAVORS: list[Flavor] = ["mysql", "mariadb"]
+T, U, WIDE = simple("t"), simple("u"), simple("wide", extra=["w"])
+
+
+def rows_of(found: Reader) -> list[Row]:
+    return [row for _, _, rows in transactions(found.events, found.spools) for row in rows]
+
+
+def ids_of(found: Reader) -> list[int]:
+    return [row[2]["id"] for row in rows_of(found)]
+
+
+def one(log: Log, *ids: int, table: TestTable = T) -> None:
+    log.begin()
+    rows: list[Values] = [(i, "x", "y")[: len(table.columns)] for i in ids]
+    log.insert(table, *rows)
+    log.commit()
+
+
+def refused(log: Log, kind: type[CdcflowError], said: str) -> Reader:
+    found = reader(log)
+    with pytest.raises(kind, match=said):
+        found.feed(log.dump())
+    return found
+
+
+def told(found: Reader) -> list[int | str]:
+    """How many rows came in one piece, and the marks between them."""
+    return [
+        e.run.rows if isinstance(e, Committed) else e.token
+        for e in found.events
+        if isinstance(e, (Committed, MarkSeen))
+    ]

@@ -152,7 +152,7 @@ class Format:
     checksum: bool
 
 
-_POST_HEADERS = {EventType.QUERY: (13,), EventType.TABLE_MAP: (8,), EventType.WRITE_ROWS_V1: (8, 10)}
+_POST_HEADERS = {EventType.QUERY: (13,), EventType.TABLE_MAP: (8,), EventType.WRITE_ROWS_V1: (0, 8)}
 
 
 def format_of(event: bytes) -> Format:
@@ -198,30 +198,12 @@ def rotate_of(event: bytes, checksum: bool) -> Rotate:
     if not signed and checksum and not made_up:
         raise garbled("a ROTATE event with a wrong checksum")
     body = event[HEADER : -CHECKSUM if signed else None]
-    if len(body) < 9:
-        raise garbled("a ROTATE event that ends early")
+    if len(body) < 9 or int.from_bytes(body[:8], "little") >= 1 << 40:
+        raise garbled("a ROTATE event that names no place")
     try:
         return Rotate(body[8:].decode(), int.from_bytes(body[:8], "little"), made_up)
     except UnicodeDecodeError:
         raise garbled("a ROTATE event with a garbled name, or a wrong checksum") from None
-
-
-def heartbeat_of(event: bytes, reach: int) -> tuple[str, int]:
-    """The file and byte up to which the server has nothing more to send. `reach`: as counted from the header."""
-    body = event[HEADER:]
-    if event[4] == EventType.HEARTBEAT:
-        if event[17] & 1 and len(body) > 8:  # MariaDB: a place beyond 4 GiB stands before the name
-            return body[8:].decode(errors="replace"), int.from_bytes(body[:8], "little")
-        return body.decode(errors="replace"), reach
-    name, place, at = "", reach, 0
-    while at + 2 <= len(body) and body[at]:
-        value = body[at + 2 : at + 2 + body[at + 1]]
-        if body[at] == 1:
-            name = value.decode(errors="replace")
-        elif body[at] == 2:
-            place = length_at(value, 0)[0]
-        at += 2 + body[at + 1]
-    return name, place
 
 
 def length_at(data: bytes, at: int) -> tuple[int, int]:

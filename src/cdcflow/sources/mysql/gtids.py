@@ -110,10 +110,11 @@ class MysqlGtids:
             if _TAG.fullmatch(lower):
                 source = f"{server}:{lower}"
                 continue
-            first, _, last = piece.partition("-")
-            if not first.isdecimal() or not (last or first).isdecimal():
+            first, dash, last = piece.partition("-")
+            last = last if dash else first
+            if not first.isdecimal() or not last.isdecimal():
                 raise _not_a_set(text)
-            self._add_interval(source, int(first), int(last or first), text)
+            self._add_interval(source, int(first), int(last), text)
 
     def _add_interval(self, source: str, first: int, last: int, text: str) -> None:
         if not 1 <= first <= last <= _NUMBER_MAX:

@@ -28,7 +28,7 @@ _METADATA_BYTES: Final = {
 # Which columns the fields of signedness and of character sets count. A year has a sign there, a geometry a character
 # set (bytes), on both servers.
 _SIGNED: Final = frozenset((1, 2, 3, 4, 5, 8, 9, 13, 246))
-_TEXT: Final = frozenset((15, 140, 141, 249, 250, 251, 252, 253, 254, 255))
+_TEXT: Final = frozenset((15, 140, 141, 242, 249, 250, 251, 252, 253, 254, 255))
 _LABELLED: Final = frozenset((TypeCode.ENUM, TypeCode.SET))
 
 # Numbers of the optional fields.
@@ -169,7 +169,10 @@ def _labels(columns: Sequence[int], value: bytes | None, collations: dict[int, i
 
 
 def _label(raw: bytes, collation: int | None) -> str:
-    return _text(raw) if collation is None else decoded(charset_of(collation).name, raw)
+    try:
+        return raw.decode() if collation is None else decoded(charset_of(collation).name, raw)
+    except UnicodeDecodeError:
+        raise garbled("a label that is not in its column's character set") from None
 
 
 def _strings(value: bytes, count: int) -> list[bytes]:
