@@ -20,7 +20,7 @@ from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.mysql import results, rows, twins
 from cdcflow.sources.mysql.results import select_expression
-from cdcflow.sources.mysql.rows import Extents, RowKind, changes
+from cdcflow.sources.mysql.rows import Extents, RowKind
 from cdcflow.sources.mysql.shapes import DescribedTable, describe
 from cdcflow.sources.mysql.table_map import TableMap, table_map
 from cdcflow.sources.mysql.types import Policy, ServerColumn, TypeCode
@@ -100,7 +100,7 @@ def joined(pieces: Sequence[bytes]) -> tuple[bytes, Extents]:
     return b"".join([*pieces, bytes(PAD)]), Extents(starts, ends)
 
 
-def decoded(events: Sequence[RowEvent], described: DescribedTable) -> list[pa.RecordBatch]:
+def decoded(events: Sequence[RowEvent], described: DescribedTable, changes: Any = rows.changes) -> list[pa.RecordBatch]:
     """What the rows of each event become."""
     found = []
     for event in events:

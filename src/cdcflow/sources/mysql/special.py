@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import uuid
 import zlib
 from collections.abc import Callable
@@ -80,11 +79,18 @@ def inet6(cells: Cells, where: Where) -> pa.Array:
 
 
 def _inet6(value: bytes) -> str:
-    """As MariaDB prints it: the last four bytes as an IPv4 address where the address stands for one."""
-    if value[:10] == bytes(10) and value[10:12] in (b"\0\0", b"\xff\xff") and value[12:14] != b"\0\0":
-        last = ".".join(map(str, value[12:]))
-        return f"::ffff:{last}" if value[10] else f"::{last}"
-    return ipaddress.IPv6Address(value).compressed
+    """As MariaDB prints it: an IPv4 address at the end where one stands for it, and the first of the longest runs of
+    zero groups left away, even if it is only one group long."""
+    mapped = value[:12] == bytes(10) + b"\xff\xff"
+    if mapped or (value[:12] == bytes(12) and value[12:14] != b"\0\0"):
+        return ("::ffff:" if mapped else "::") + ".".join(map(str, value[12:]))
+    groups = [f"{value[at] << 8 | value[at + 1]:x}" for at in range(0, 16, 2)]
+    runs = [0] * 9
+    for at in range(7, -1, -1):
+        runs[at] = runs[at + 1] + 1 if groups[at] == "0" else 0
+    size = max(runs)
+    first = runs.index(size)
+    return f"{':'.join(groups[:first])}::{':'.join(groups[first + size :])}" if size else ":".join(groups)
 
 
 def _each(width: int, text: Callable[[bytes], str], cells: Cells) -> pa.Array:
