@@ -23,9 +23,10 @@ from cdcflow.model.table import BEFORE, OP, UNCHANGED, Table, TableId
 from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, length_at
 from cdcflow.sources.mysql.marks import Marks, bitmaps, check_columns, tokens_of
-from cdcflow.sources.mysql.rows import Extents, RowKind, changes
+from cdcflow.sources.mysql.rows import Extents, RowKind
 from cdcflow.sources.mysql.shapes import DescribedTable
 from cdcflow.sources.mysql.table_map import TableMap, table_map, table_name
+from cdcflow.sources.mysql.twins import changes
 from cdcflow.sources.mysql.wire import HEADER, Events, garbled
 
 _ID = HEADER + 6

@@ -332,7 +332,7 @@ cdef bytes padded_to(bytes data, int64_t reached):
     return data if reached + PAD <= len(data) else data + bytes(PAD)
 
 
-cdef int64_t reach(int64_t[::1] start, int64_t[::1] end, int64_t size) except -1:
+cdef int64_t reach(const int64_t[::1] start, const int64_t[::1] end, int64_t size) except -1:
     """Where the last of these ends; they must lie in the buffer."""
     cdef int64_t i, reached = 0
     for i in range(start.shape[0]):
@@ -343,7 +343,9 @@ cdef int64_t reach(int64_t[::1] start, int64_t[::1] end, int64_t size) except -1
     return reached
 
 
-def changes(Layout shape, bytes data, int64_t[::1] start, int64_t[::1] end, int kind, bytes before, bytes after):
+def changes(
+    Layout shape, bytes data, const int64_t[::1] start, const int64_t[::1] end, int kind, bytes before, bytes after
+):
     """The rows of ROWS events, and how many come of each; None where the plain twin is to answer.
 
     `kind` 0: inserts, 1: updates, 2: deletes; what `rows.check` refuses must not come here.
@@ -525,7 +527,7 @@ cdef void olds(Places *old, int64_t rows, const uint8_t *move, int64_t *starts, 
         out += 1
 
 
-def results(Layout shape, bytes data, int64_t[::1] start, int64_t[::1] end):
+def results(Layout shape, bytes data, const int64_t[::1] start, const int64_t[::1] end):
     """Rows of a result set as a record batch."""
     cdef int64_t rows = start.shape[0]
     cdef int c, state = 0
