@@ -1,7 +1,7 @@
 """A capture daemon that kills itself with SIGKILL at a named point: `killable.py CONFIG [POINT COUNT]`.
 
-The points are method calls of the product, wrapped here and only here. `POINT` is `before:NAME` or `after:NAME`;
-the process dies at the COUNT-th call. Without a point it is the plain daemon, which SIGTERM stops.
+The points are method calls of the product, of whichever source, wrapped here and only here. `POINT` is `before:NAME` or
+`after:NAME`; the process dies at the COUNT-th call. Without a point it is the plain daemon, which SIGTERM stops.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from cdcflow.config import load
 from cdcflow.interleave.machine import Interleave
 from cdcflow.model.change import Kind
 from cdcflow.sinks.files import FileLog
+from cdcflow.sources.mysql.binlog import BinlogDecoder
+from cdcflow.sources.mysql.chunks import MySQLChunks
+from cdcflow.sources.mysql.stream import BinlogStream
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows
 from cdcflow.sources.postgres.chunks import PostgresChunks
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
@@ -38,20 +41,22 @@ def appends_rows_of(kind: Kind) -> Counts:
     return lambda _self, numbered: numbered.run.kind == kind
 
 
-POINTS: dict[str, tuple[Any, str, Counts]] = {
-    "decode": (PgoutputDecoder, "decode", always),
+Point = tuple[Any, str, Counts]
+
+POINTS: dict[str, Point | tuple[Point, Point]] = {
+    "decode": ((PgoutputDecoder, "decode", always), (BinlogDecoder, "decode", always)),
     "step": (Interleave, "step", always),
     "append": (FileLog, "append", appends_rows_of(Kind.SOURCE)),
     "release": (FileLog, "append", appends_rows_of(Kind.READ)),
     "cut": (FileLog, "cut", always),
     "sync": (FileLog, "sync", always),
-    "feedback": (PostgresStream, "acknowledge", always),
+    "feedback": ((PostgresStream, "acknowledge", always), (BinlogStream, "acknowledge", always)),
     "roll": (FileLog, "roll", always),
     "seal": (FileLog, "seal_pending", always),
-    "low mark": (PostgresChunks, "write_mark", is_mark("low")),
-    "high mark": (PostgresChunks, "write_mark", is_mark("high")),
-    "chunk read": (PostgresChunks, "read_chunk", always),
-    "plan": (PostgresChunks, "plan", always),
+    "low mark": ((PostgresChunks, "write_mark", is_mark("low")), (MySQLChunks, "write_mark", is_mark("low"))),
+    "high mark": ((PostgresChunks, "write_mark", is_mark("high")), (MySQLChunks, "write_mark", is_mark("high"))),
+    "chunk read": ((PostgresChunks, "read_chunk", always), (MySQLChunks, "read_chunk", always)),
+    "plan": ((PostgresChunks, "plan", always), (MySQLChunks, "plan", always)),
     "rename": (os, "rename", always),
     "fsync": (os, "fsync", always),
     "peek": (CatchingUp, "_peek", always),
@@ -66,9 +71,15 @@ SMALL_WINDOWS = Windows(backlog_min=1 << 14, messages_max=300)
 def arm(point: str, count: int) -> None:
     """Make the process die at the `count`-th matching call."""
     when, name = point.split(":")
-    owner, method, counts = POINTS[name]
-    original = getattr(owner, method)
     left = [count]
+    found = POINTS[name]
+    for one in found if isinstance(found[0], tuple) else (found,):
+        _arm(when, one, left)  # type: ignore[arg-type]  # mypy does not tell a pair from a triple
+
+
+def _arm(when: str, point: Point, left: list[int]) -> None:
+    owner, method, counts = point
+    original = getattr(owner, method)
 
     def die_if_last(*args: Any) -> None:
         if counts(*args):

@@ -1,0 +1,49 @@
+"""The daemon on MySQL and MariaDB, killed with SIGKILL where a step could be half done; nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from mysqlbank import MySQLBank
+
+pytestmark = pytest.mark.mysql
+
+# Where the source takes part; what belongs to the log alone is killed on PostgreSQL (`daemon/test_kill_points.py`).
+POINTS = [
+    ("after:decode", "9"),
+    ("after:append", "6"),
+    ("before:sync", "6"),
+    ("before:feedback", "5"),
+    ("after:plan", "1"),
+    ("after:low mark", "3"),
+    ("after:chunk read", "4"),
+    ("after:high mark", "3"),
+    ("after:release", "4"),
+]
+READING_ONLY = [("after:low mark", "3"), ("after:release", "4")]
+
+
+@pytest.mark.parametrize(("point", "count"), POINTS)
+def test_killed_daemon_loses_and_doubles_nothing(bank: MySQLBank, point: str, count: str) -> None:
+    """O01, M08, M11, M12, W23, W24, L15: a crash at any step is repaired by simply starting again."""
+    killed_and_started_again(bank, point, count)
+
+
+@pytest.mark.parametrize(("point", "count"), READING_ONLY)
+def test_killed_daemon_that_writes_nothing_loses_and_doubles_nothing(bank: MySQLBank, point: str, count: str) -> None:
+    """W03: marks that are only places in the log serve as well, over a crash too."""
+    bank.configure(fence="read-only")
+    killed_and_started_again(bank, point, count)
+
+
+def killed_and_started_again(bank: MySQLBank, point: str, count: str) -> None:
+    bank.start_writing(seed=sum(point.encode()))
+    killed = bank.daemon(point, count)
+    assert killed.wait(timeout=40) == -signal.SIGKILL, bank.output()
+    again = bank.daemon()
+    before = bank.transactions
+    bank.wait_until(lambda: bank.transactions > before + 30, "the writer to go on", again)
+    bank.stop_writing()
+    bank.catch_up_and_stop(again)
+    bank.assert_log_equals_source()
