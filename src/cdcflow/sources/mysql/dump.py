@@ -134,10 +134,10 @@ def refusal_of(packet: bytes, dump: Dump, evictions: Evictions) -> CdcflowError:
         return found
     code, text = found
     said = " ".join(text.split())
+    if "with the same server_uuid" in said or "with the same server_id" in said:
+        return evictions.another(dump, said)
     if code != _READING_FAILED:
         return explained(pymysql.OperationalError(code, said), "reading the binary log")
-    if "same server_uuid" in said or "same server_id" in said or "same server-id" in said:
-        return evictions.another(dump, said)
     if "max_allowed_packet" in said:
         return ConfigurationError(
             f"reading the binary log: {said}",
