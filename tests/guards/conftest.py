@@ -6,13 +6,14 @@ import shutil
 
 import pytest
 
-from cdcflow.sources.postgres.twins import COMPILED
+from cdcflow.sources.mysql.twins import COMPILED as MYSQL
+from cdcflow.sources.postgres.twins import COMPILED as POSTGRES
 
 _LACKING = [tool for tool in ("valgrind", "vgdb") if shutil.which(tool) is None]
-if COMPILED is None:
+if MYSQL is None or POSTGRES is None:
     _LACKING.append("compiled decoders (a C compiler when cdcflow was installed)")
 
-collect_ignore = ["test_decoder_instructions.py"] if _LACKING else []
+collect_ignore = ["test_decoder_instructions.py", "test_mysql_decoder_instructions.py"] if _LACKING else []
 
 
 def pytest_report_header() -> str | None:
