@@ -1,10 +1,10 @@
 """Tables as `information_schema` has them now: columns, key, and why a table cannot be captured.
 
-A row's key is the primary key, else the first unique key without NULLs (fewest columns, then by name). The log tells
-the primary key with each table; that there is another key only the catalog knows, as it alone knows MariaDB's types
-`uuid`, `inet4` and `inet6`. So `Catalog.describe` puts the two together: the log's word on everything it tells, the
-catalog's on the rest. While the stream lags behind a change of the table the two are of different times; a key that
-the log's columns do not have any more stops the stream by name.
+A row's key is the primary key, else the first unique key without NULLs in the server's own order, which is what the
+log tells of each table as well. That MariaDB's column is a `uuid`, an `inet4` or `inet6` only the catalog knows. So
+`Catalog.describe` puts the two together: the log's word on everything it tells, the catalog's on the rest. While the
+stream lags behind a change of the table the two are of different times; a key that the log's columns do not have any
+more stops the stream by name.
 """
 
 from __future__ import annotations
@@ -223,10 +223,13 @@ def _keys(
             unfit.add((table, index))
     found: dict[TableId, tuple[tuple[str, ...], str]] = {}
     for table, indexes in candidates.items():
-        fit = [(name != "PRIMARY", len(c), name, c) for name, c in indexes.items() if (table, name) not in unfit]
+        fit = {name: tuple(names) for name, names in indexes.items() if (table, name) not in unfit}
+        if len(fit) > 1 and "PRIMARY" not in fit:
+            ordered = query(connection, f"SHOW INDEX FROM {quoted(table.schema)}.{quoted(table.name)}")
+            fit = {row[2]: fit[row[2]] for row in ordered if row[2] in fit}
         if fit:
-            *_, name, names = min(fit)
-            found[table] = tuple(names), name
+            name = "PRIMARY" if "PRIMARY" in fit else next(iter(fit))
+            found[table] = fit[name], name
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -91,6 +92,31 @@ def gtids_at(connection: Connection, file: str, pos: int) -> str | None:
     """MariaDB: the last GTIDs before a place in its binary log; None when it has no such place."""
     text = one(connection, f"SELECT BINLOG_GTID_POS('{_plain(file)}', {pos})")[0]
     return None if text is None else str(text)
+
+
+_BETWEEN = frozenset(("Gtid", "Gtid_tagged", "Anonymous_Gtid", "Rotate", "Stop", "Previous_gtids", "Format_desc"))
+_GTID_NEXT = re.compile(r"GTID_NEXT\s*=\s*'([0-9a-fA-F-]{36}(?::[a-z_]\w*)?):(\d+)'")
+_WRONG_OFFSET = 1220
+
+
+def next_gtid(connection: Connection, position: BinlogPosition) -> tuple[str, int] | None:
+    """MySQL: the GTID of the transaction that begins at a place; None when there is none yet.
+
+    Raises:
+        ValueError: no transaction begins or ends there.
+    """
+    try:
+        rows = query(connection, f"SHOW BINLOG EVENTS IN '{_plain(position.file)}' FROM {position.pos} LIMIT 1")
+    except pymysql.Error as error:
+        if error.args and error.args[0] == _WRONG_OFFSET:
+            raise ValueError from None
+        raise
+    if not rows:
+        return None
+    if str(rows[0][2]) not in _BETWEEN:
+        raise ValueError
+    found = _GTID_NEXT.search(str(rows[0][5]))
+    return (found[1].lower(), int(found[2])) if found else None
 
 
 def state(connection: Connection) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import pymysql
 
-from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.sources.mysql import place
 from cdcflow.sources.mysql.connection import Connection, one, query
 from cdcflow.sources.mysql.gtids import Flavor, MariadbGtids, MysqlGtids
@@ -116,6 +116,7 @@ class Preparing:
         if before.server != self.server:
             raise self._another(f"server_uuid {before.server}", f"{self.server}, and there are no GTIDs to go on by")
         self._check_files(before.position)
+        self._check_next(before.position)
         if not self.has_gtids:
             self._marking.beat(self._connection)
         return Begun(before.position)
@@ -129,6 +130,7 @@ class Preparing:
             self._until("what our log has becomes visible", lambda: self._executed().covers(ours))
         if is_same:
             self._check_files(before.position.start)
+            self._check_next(before.position.start)
             return Begun(before.position)
         if not before.has_all_gtids:
             raise self._another(
@@ -183,6 +185,7 @@ class Preparing:
         ]
         if not lacking and before.server == self.server and not before.by_gtid:
             self._check_files(position.start)
+            raise self._begun_anew(position)
         if lacking or not ours.domains():
             if before.server != self.server and not known.keys() & {(d, s) for d, (s, _) in ours.domains().items()}:
                 raise self._another(f"server_id {before.server}", f"{self.server}, with none of its transactions")
@@ -218,6 +221,21 @@ class Preparing:
                 f"the binary log at {self._address} was begun anew: {position.file} has {sizes[position.file]} bytes, "
                 f"and our log has what stood at byte {position.pos}"
             )
+
+    def _check_next(self, position: BinlogPosition) -> None:
+        """What follows this place is what our log has not: after a reset the file's name and length mean nothing."""
+        try:
+            found = place.next_gtid(self._connection, position)
+        except ValueError:
+            raise self._begun_anew(position) from None
+        if found is not None and MysqlGtids.parse(position.gtids).contains(*found):
+            raise self._begun_anew(position)
+
+    def _begun_anew(self, position: BinlogPosition) -> HistoryLost:
+        return history_lost(
+            f"the binary log at {self._address} was begun anew: {position.file} at byte {position.pos} is not the "
+            "place where our log ends (RESET, or a restore from an older state)"
+        )
 
     def _another(self, before: str, now: str) -> ConfigurationError:
         return ConfigurationError(

@@ -1,0 +1,261 @@
+"""Existing rows by key: every row once, whatever the key is made of, compared by the server alone."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from capturing import rows_of
+from mysqlcapturing import MakeMySQLCapture, MySQLCapture
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.change import KeySet, Run
+from cdcflow.testing.mysql import MySQLDatabase
+
+pytestmark = pytest.mark.mysql
+
+KEYS: dict[str, tuple[str, list[Any]]] = {
+    "an unsigned number beyond 2^63": ("k bigint unsigned", [0, 1, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1]),
+    "a negative number": ("k int", [-(2**31), -5, 0, 7, 2**31 - 1]),
+    "text without case": ("k varchar(30) COLLATE utf8mb4_general_ci", ["a", "B", "c", "D", "ä2", "z", "Z1", "é", ""]),
+    "text in the order of its bytes": ("k varchar(30) COLLATE utf8mb4_bin", ["a", "A", "b", "B", "ä", "Ä", " ", "😀"]),
+    "text in another character set": (
+        "k varchar(20) CHARACTER SET latin1 COLLATE latin1_danish_ci",
+        ["ä", "z", "ö", "é", "a", "ÿ", "x'y"],
+    ),
+    "text of two bytes a letter": (
+        "k varchar(20) CHARACTER SET utf16 COLLATE utf16_bin",
+        ["ä", "z", "ö", "日本", "a", "ÿ"],
+    ),
+    "text with spaces at the end": ("k char(9)", ["a", "b", "ab", "a b"]),
+    "bytes": ("k varbinary(9)", [b"", b"\\", b"'", b"\0", b"\0\0", b"\xff", b"a\xff"]),
+    "bytes of one length": ("k binary(4)", [b"\0\0\0\0", b"\0\0\0\1", b"abcd", b"\xff\0\xff\0"]),
+    "an enumeration": ("k enum('z','b','ä','A''x','m') ", ["z", "b", "ä", "A'x", "m"]),
+    "a set": ("k set('z','b','a')", ["", "z", "b", "z,b", "a", "z,b,a"]),
+    "a decimal": (
+        "k decimal(40,10)",
+        ["-99999999999999999999.9999999999", "-0.1", "0", "0.1", "123456789012345678901"],
+    ),
+    "a double": ("k double", [-1.5e300, -0.1, 0.0, 0.1, 1.1, 1e-300, 2**53 + 2.0]),
+    "a float": ("k float", [-1.1, 0.1, 1.1, 1.2, 3.4e38, 1e-30]),
+    "a date": ("k date", ["1000-01-01", "1999-12-31", "2024-02-29", "9999-12-31"]),
+    "a moment": ("k datetime(6)", ["1000-01-01 00:00:00.000001", "2024-01-01 00:00:00", "2024-01-01 00:00:00.5"]),
+    "a timestamp": ("k timestamp(3)", ["1971-01-01 00:00:00.001", "2024-01-01 00:00:00", "2037-01-01 00:00:00.5"]),
+    "a time": ("k time(6)", ["-838:59:59", "-00:00:00.5", "00:00:00", "00:00:00.000001", "838:59:59"]),
+    "a year": ("k year", [1901, 2000, 2024, 2155, 0]),
+    "bits": ("k bit(33)", [0, 1, 2**33 - 1, 2**32, 65535]),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("size", [1, 2, 1000])
+def test_every_row_comes_once_whatever_its_key_is(
+    mysql_database: MySQLDatabase, capture: MySQLCapture, kind: str, size: int
+) -> None:
+    """W16, W17, W19, W21: a client that compares keys itself, or rounds them, skips rows or reads for ever."""
+    column, values = KEYS[kind]
+    mysql_database.execute(f"CREATE TABLE t ({column} NOT NULL PRIMARY KEY, n int NOT NULL)")
+    fill(mysql_database, values)
+    capture.prepare()
+    reads = capture.all_reads("t", size)
+    numbers = [
+        row["n"] for read in reads if isinstance(read.run, Run) for b in read.run.batches for row in b.rows.to_pylist()
+    ]
+    assert sorted(numbers) == list(range(len(values)))
+    in_order = [row[0] for row in mysql_database.execute("SELECT n FROM t ORDER BY k")]
+    assert numbers == in_order
+    assert reads[-1].units_done == len(values)
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_rows_are_found_again_by_the_keys_that_the_log_has(
+    mysql_database: MySQLDatabase, capture: MySQLCapture, kind: str
+) -> None:
+    """W11: a row that moved is read by its key, which went through the log's types on the way."""
+    column, values = KEYS[kind]
+    mysql_database.execute(f"CREATE TABLE t ({column} NOT NULL PRIMARY KEY, n int NOT NULL)")
+    fill(mysql_database, values)
+    capture.prepare()
+    planned = capture.plan("t")
+    keys = pa.table(
+        {"k": [row["k"] for row in capture.rows("t")]}, pa.schema([capture.shape("t").row_schema.field("k")])
+    )
+    read = capture.read(planned, kind="keys", keys=KeySet(keys))
+    assert isinstance(read.run, Run)
+    assert sorted(row["n"] for row in rows_of(read.run)) == list(range(len(values)))
+
+
+def fill(database: MySQLDatabase, values: list[Any]) -> None:
+    with database.session() as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_mode = ''")
+        for n, value in enumerate(values):
+            cursor.execute("INSERT INTO t (k, n) VALUES (%s, %s)", (value, n))
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_key_of_several_columns_is_followed_in_its_own_order(
+    mysql_database: MySQLDatabase, capture: MySQLCapture, size: int
+) -> None:
+    """W22: the order of the key's columns is the index's, not the table's, and each has its own comparison."""
+    mysql_database.execute(
+        "CREATE TABLE t (c int unsigned NOT NULL, a varchar(5) COLLATE utf8mb4_general_ci NOT NULL, b date NOT NULL, "
+        "PRIMARY KEY (a, b, c))",
+        "INSERT INTO t SELECT c.n, a.n, b.n FROM (SELECT 1 n UNION SELECT 4000000000) c, "
+        "(SELECT 'x' n UNION SELECT 'Y' UNION SELECT 'ä') a, "
+        "(SELECT '2024-01-01' n UNION SELECT '1999-12-31' UNION SELECT '2024-06-01') b",
+    )
+    capture.prepare()
+    rows = [(r["a"], str(r["b"]), r["c"]) for r in capture.rows("t", size)]
+    assert rows == [(a, str(b), c) for a, b, c in mysql_database.execute("SELECT a, b, c FROM t ORDER BY a, b, c")]
+    assert len(rows) == 18
+
+
+def test_rows_that_come_after_the_plan_are_left_to_the_log(
+    mysql_database: MySQLDatabase, capture: MySQLCapture
+) -> None:
+    """W28: a table that grows at its end would otherwise be read for ever."""
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2), (3)")
+    capture.prepare()
+    planned = capture.plan("t")
+    mysql_database.execute("INSERT INTO t VALUES (4), (5)")
+    read = capture.read(planned, None, 2)
+    last = capture.read(planned, read.reached, 2)
+    assert [read.exhausted, last.exhausted] == [False, True]
+    assert [r.run.rows for r in (read, last) if isinstance(r.run, Run)] == [2, 1]
+
+
+def test_empty_table_is_read_at_once(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
+    """Many tables are empty; each must end."""
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture.prepare()
+    assert capture.rows("t") == []
+
+
+def test_names_are_names_whatever_they_say(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
+    """S01: a table's name ends up in many statements."""
+    mysql_database.execute(
+        "CREATE TABLE `x``; DROP TABLE kept; --` (`k``ey'\"` int PRIMARY KEY, `%s` int, `ä ö` int)",
+        "INSERT INTO `x``; DROP TABLE kept; --` VALUES (1, 2, 3), (2, 3, 4)",
+        "CREATE TABLE kept (id int PRIMARY KEY)",
+    )
+    capture.prepare()
+    name = "x`; DROP TABLE kept; --"
+    assert [list(r.values())[:3] for r in capture.rows(name, 1)] == [[1, 2, 3], [2, 3, 4]]
+    mysql_database.execute("INSERT INTO `x``; DROP TABLE kept; --` VALUES (3, 4, 5)")
+    assert [list(r.values())[:3] for r in capture.changes(name)] == [[3, 4, 5]]
+    assert capture.rows("kept") == []
+
+
+def test_unique_key_without_nulls_serves_where_there_is_no_primary_key(
+    mysql_database: MySQLDatabase, capture: MySQLCapture
+) -> None:
+    """W22: the key is the same for chunks and for changes."""
+    mysql_database.execute(
+        "CREATE TABLE t (a int, b int NOT NULL, c varchar(9) NOT NULL, "
+        "UNIQUE wide (b, c), UNIQUE nulls (a), UNIQUE k (c))",
+        "INSERT INTO t VALUES (NULL, 1, 'x'), (NULL, 1, 'y')",
+    )
+    capture.prepare()
+    assert capture.shape("t").key == ("b", "c")
+    assert [r["c"] for r in capture.rows("t", 1)] == ["x", "y"]
+    mysql_database.execute("UPDATE t SET a = 2 WHERE c = 'x'")
+    batches = capture.batches()
+    assert [b.table for b in batches] == [capture.shape("t")]
+    assert batches[0].rows.to_pylist()[0]["a"] == 2
+
+
+def test_table_without_a_key_is_refused_by_name(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
+    """P08: rows that nothing tells apart cannot be merged by key, and nobody should find out later."""
+    mysql_database.execute("CREATE TABLE loose (a int, b int, UNIQUE (a))")
+    with pytest.raises(ConfigurationError, match=r"loose has no primary key(.|\n)*ADD PRIMARY KEY"):
+        capture.prepare()
+
+
+def test_table_without_a_key_is_read_whole_exactly_between_two_transactions(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture
+) -> None:
+    """P08, G18: the rows that a snapshot saw and the inserts that it did not see are together all rows, none twice."""
+    capture = make_capture(mysql_database, tables_without_key="whole")
+    mysql_database.execute("CREATE TABLE loose (a int)")
+    capture.prepare()
+    planned = capture.plan("loose")
+    stop = threading.Event()
+
+    def write() -> None:
+        with mysql_database.session() as connection, connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute("INSERT INTO loose VALUES (1)")
+
+    writers = [threading.Thread(target=write) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    reads = [capture.read(planned, kind="whole") for _ in range(15)]
+    stop.set()
+    for writer in writers:
+        writer.join()
+    total = mysql_database.execute("SELECT count(*) FROM loose")[0][0]
+    xids = [xid for event in capture.events() if isinstance(run := getattr(event, "run", None), Run) for xid in run.xid]
+    assert len(xids) == total
+    for read in reads:
+        assert isinstance(read.run, Run)
+        hidden = read.visibilities[0].hidden(pa.array(xids, pa.uint64()).to_numpy())
+        assert read.run.rows - 1 + len(hidden) == total
+
+
+def test_chunk_of_large_rows_ends_early(
+    mysql_database: MySQLDatabase, capture: MySQLCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O11, P69: twenty thousand rows of a megabyte each would not fit into memory."""
+    monkeypatch.setattr("cdcflow.sources.mysql.chunks.CHUNK_BYTES_MAX", 1 << 20)
+    mysql_database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v longblob, w longblob)",
+        "INSERT INTO t SELECT n, REPEAT('x', 300000), NULL FROM (SELECT 1 n UNION SELECT 2 UNION SELECT 3 "
+        "UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9) AS numbers",
+        "INSERT INTO t SELECT n, REPEAT('y', 9000000), REPEAT('z', 9000000) FROM (SELECT 20 n UNION SELECT 21) AS n",
+    )
+    capture.prepare()
+    reads = capture.all_reads("t", 1000)
+    rows = [r for read in reads if isinstance(read.run, Run) for r in rows_of(read.run)]
+    assert [r["id"] for r in rows] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 20, 21]
+    assert [len(r["v"] + r["w"]) for r in rows[-2:]] == [18_000_000] * 2
+    assert len(reads) >= 4
+
+
+def test_changed_shape_is_read_in_its_new_form(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
+    """W15, M34: a column that comes between two chunks is in the later one, and the cursor still holds."""
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
+    capture.prepare()
+    planned = capture.plan("t")
+    read = capture.read(planned, None, 1)
+    mysql_database.execute("ALTER TABLE t ADD COLUMN b int NOT NULL DEFAULT 7 FIRST")
+    later = capture.read(planned, read.reached, 10)
+    assert isinstance(later.run, Run)
+    assert [(r["b"], r["id"], r["a"]) for r in rows_of(later.run)] == [(7, 2, 2), (7, 3, 3)]
+    assert later.shape == capture.shape("t") != read.shape
+
+
+def test_changed_key_starts_the_table_anew(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
+    """W27: a cursor made for another key means nothing."""
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL)", "INSERT INTO t VALUES (1, 3), (2, 2)")
+    capture.prepare()
+    planned = capture.plan("t")
+    read = capture.read(planned, None, 1)
+    mysql_database.execute("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (a)")
+    assert capture.read(planned, read.reached, 1).rewritten
+    mysql_database.execute("RENAME TABLE t TO u")
+    assert capture.read(planned, read.reached, 1).rewritten
+
+
+def test_invisible_and_generated_columns_are_columns(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
+    """M49: SELECT * leaves them out, and the log has them."""
+    mysql_database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a int INVISIBLE, v int GENERATED ALWAYS AS (id + 1) VIRTUAL, "
+        "s int GENERATED ALWAYS AS (id * 2) STORED)",
+        "INSERT INTO t (id, a) VALUES (1, 5)",
+    )
+    capture.prepare()
+    mysql_database.execute("INSERT INTO t (id, a) VALUES (2, 6)")
+    seen = [*capture.rows("t"), *capture.changes("t")]
+    assert [(r["id"], r["a"], r["v"], r["s"]) for r in seen] == [(1, 5, 2, 2), (2, 6, 3, 4), (2, 6, 3, 4)]

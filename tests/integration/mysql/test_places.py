@@ -1,0 +1,234 @@
+"""A place in the binary log: made once, found again, carried over to a replica, or refused with what to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from mysqlcapturing import MakeMySQLCapture, MySQLCapture
+
+from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
+from cdcflow.model.position import Checkpoint, Epoch
+from cdcflow.testing.mysql import Flavor, MySQLDatabase, MySQLServer
+
+pytestmark = pytest.mark.mysql
+
+REPLICATED = {"log_slave_updates": "ON", "gtid_strict_mode": "ON"}
+
+
+def begun(
+    server: MySQLServer, make_capture: MakeMySQLCapture, name: str = "shop"
+) -> tuple[MySQLDatabase, MySQLCapture]:
+    """A database with a table, a capture of it that has seen one row, and its checkpoint behind that row."""
+    database = server.create_database(name)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    capture = make_capture(database)
+    capture.prepare()
+    database.execute("INSERT INTO t VALUES (1, 1)")
+    assert [row["id"] for row in seen(capture)] == [1]
+    return database, capture
+
+
+def seen(capture: MySQLCapture) -> list[dict[str, object]]:
+    """The changes up to now; the capture's checkpoint moves behind them."""
+    rows: list[dict[str, object]] = []
+    for event in capture.events():
+        match event:
+            case Committed(run):
+                position = run.last_position
+                rows += [row for batch in run.batches for row in batch.rows.to_pylist()]  # type: ignore[attr-defined]
+            case MarkSeen() | Advanced():
+                position = event.position
+        capture.checkpoint = replace(capture.checkpoint, position=position, epoch=Epoch(2))
+    return rows
+
+
+def test_restart_goes_on_where_the_log_ends(own_mysql: MySQLServer, make_capture: MakeMySQLCapture) -> None:
+    """M11, M13: also over a restart of the server, which begins a new file and gives tables other ids."""
+    database, capture = begun(own_mysql, make_capture)
+    capture.close()
+    database.execute("INSERT INTO t VALUES (2, 2)")
+    own_mysql.restart()
+    database.execute("INSERT INTO t VALUES (3, 3)")
+    again = make_capture(database)
+    again.prepare(capture.checkpoint)
+    assert [row["id"] for row in again.changes()] == [2, 3]
+
+
+def test_killed_server_loses_nothing(own_mysql: MySQLServer, make_capture: MakeMySQLCapture) -> None:
+    """O01: after a crash of the server the stream goes on behind what was delivered."""
+    database, capture = begun(own_mysql, make_capture)
+    capture.close()
+    database.execute("INSERT INTO t VALUES (2, 2)")
+    own_mysql.kill()
+    own_mysql.start()
+    again = make_capture(database)
+    again.prepare(capture.checkpoint)
+    assert [row["id"] for row in again.changes()] == [2]
+
+
+def test_purged_log_is_a_loss_with_the_gap_named(own_mysql: MySQLServer, make_capture: MakeMySQLCapture) -> None:
+    """M14: short retention is the usual way to lose changes; the message says what is gone and what to do."""
+    database, capture = begun(own_mysql, make_capture)
+    capture.close()
+    file = own_mysql.binlog()[0]
+    own_mysql.execute("FLUSH BINARY LOGS")
+    database.execute("INSERT INTO t VALUES (2, 2)")
+    own_mysql.execute(f"PURGE BINARY LOGS TO '{own_mysql.binlog()[0]}'")
+    again = make_capture(database)
+    with pytest.raises(HistoryLost, match=rf"{file}(.|\n)*accept-history-loss"):
+        again.prepare(capture.checkpoint)
+    lost = replace(capture.checkpoint, source={**capture.checkpoint.source, "accept_history_loss": "yes"})
+    made = again.prepare(lost)
+    assert made.source["history"] == "lost"
+    assert "accept_history_loss" not in made.source
+    database.execute("INSERT INTO t VALUES (3, 3)")
+    assert [row["id"] for row in again.changes()] == [3]
+
+
+def test_log_that_was_begun_anew_is_a_loss(
+    own_mysql: MySQLServer, make_capture: MakeMySQLCapture, flavor: Flavor
+) -> None:
+    """M14: after RESET the files have the same names and other contents."""
+    database, capture = begun(own_mysql, make_capture)
+    capture.close()
+    own_mysql.execute("RESET BINARY LOGS AND GTIDS" if flavor == "mysql" else "RESET MASTER")
+    database.execute(*(f"INSERT INTO t VALUES ({n}, {n})" for n in range(2, 40)))
+    with pytest.raises(HistoryLost, match="accept-history-loss"):
+        make_capture(database).prepare(capture.checkpoint)
+
+
+def test_another_server_is_refused(own_mysql: MySQLServer, make_capture: MakeMySQLCapture, flavor: Flavor) -> None:
+    """O04: a changed address must not mix two servers' rows in one log."""
+    _, capture = begun(own_mysql, make_capture)
+    with MySQLServer(flavor, {"server_id": "77"}) as other:
+        database = other.create_database("shop")
+        database.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1)")
+        with pytest.raises(ConfigurationError, match=r"this log belongs to the server(.|\n)*source.url"):
+            make_capture(database).prepare(capture.checkpoint)
+
+
+@pytest.fixture
+def replica(own_mysql: MySQLServer, flavor: Flavor) -> Iterator[MySQLServer]:
+    """A replica of `own_mysql`, from its beginning."""
+    settings = {"server_id": "2"} | (REPLICATED if flavor == "mariadb" else {})
+    with MySQLServer(flavor, settings) as server:
+        if flavor == "mysql":
+            own_mysql.execute(
+                "CREATE USER replica@'127.0.0.1' IDENTIFIED BY 'x'", "GRANT ALL ON *.* TO replica@'127.0.0.1'"
+            )
+            server.execute(
+                f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT={own_mysql.port}, "
+                "SOURCE_USER='replica', "
+                "SOURCE_PASSWORD='x', SOURCE_AUTO_POSITION=1, GET_SOURCE_PUBLIC_KEY=1",
+                "START REPLICA",
+            )
+        else:
+            own_mysql.execute("CREATE USER replica@'127.0.0.1'", "GRANT ALL ON *.* TO replica@'127.0.0.1'")
+            server.execute(
+                f"CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={own_mysql.port}, MASTER_USER='replica', "
+                "MASTER_USE_GTID=slave_pos",
+                "START SLAVE",
+            )
+        yield server
+
+
+def caught_up(replica: MySQLServer, database: MySQLDatabase, rows: int) -> MySQLDatabase:
+    """Wait until the replica has so many rows; the database there."""
+    there = MySQLDatabase(replica, database.name)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            if there.execute("SELECT count(*) FROM t")[0][0] == rows:
+                return there
+        except Exception as error:  # noqa: BLE001  not there yet
+            last = error
+        assert time.monotonic() < deadline, f"the replica does not follow: {last}"
+        time.sleep(0.1)
+
+
+def test_replica_that_took_over_goes_on_without_a_gap_or_a_double(
+    own_mysql: MySQLServer, replica: MySQLServer, make_capture: MakeMySQLCapture, flavor: Flavor
+) -> None:
+    """M65, M12: file and byte are the old server's; what counts is which transactions the new one has."""
+    database, capture = begun(own_mysql, make_capture)
+    database.execute("INSERT INTO t VALUES (2, 2)")
+    there = caught_up(replica, database, 2)
+    capture.close()
+    replica.execute("STOP REPLICA" if flavor == "mysql" else "STOP SLAVE")
+    there.execute("INSERT INTO t VALUES (3, 3)")
+    again = make_capture(there)
+    again.prepare(capture.checkpoint)
+    assert [row["id"] for row in seen(again)] == [2, 3]
+    # The checkpoint is the new server's now; a restart there goes by its file and byte again.
+    again.close()
+    there.execute("INSERT INTO t VALUES (4, 4)")
+    last = make_capture(there)
+    assert "foreign" not in last.prepare(again.checkpoint).source
+    assert [row["id"] for row in last.changes()] == [4]
+
+
+def test_failover_that_gets_no_further_than_its_start_is_tried_again(
+    own_mysql: MySQLServer, replica: MySQLServer, make_capture: MakeMySQLCapture, flavor: Flavor
+) -> None:
+    """O01: a crash right after the failover must not take the old server's file and byte for the new one's."""
+    database, capture = begun(own_mysql, make_capture)
+    there = caught_up(replica, database, 1)
+    capture.close()
+    replica.execute("STOP REPLICA" if flavor == "mysql" else "STOP SLAVE")
+    there.execute("INSERT INTO t VALUES (3, 3)")
+    first = make_capture(there)
+    checkpoint = first.prepare(capture.checkpoint)
+    first.close()
+    again = make_capture(there)
+    again.prepare(replace(checkpoint, epoch=Epoch(3)))
+    assert [row["id"] for row in again.changes()] == [3]
+
+
+def test_replica_that_took_over_too_early_is_a_loss(
+    own_mysql: MySQLServer, replica: MySQLServer, make_capture: MakeMySQLCapture, flavor: Flavor
+) -> None:
+    """P43: what our log has and the new server has not would stay in the warehouse for ever."""
+    database, capture = begun(own_mysql, make_capture)
+    there = caught_up(replica, database, 1)
+    replica.execute("STOP REPLICA" if flavor == "mysql" else "STOP SLAVE")
+    database.execute("INSERT INTO t VALUES (2, 2)")
+    assert [row["id"] for row in seen(capture)] == [2]
+    capture.close()
+    with pytest.raises(HistoryLost, match="lacks transactions that our log has"):
+        make_capture(there).prepare(capture.checkpoint)
+
+
+def test_status_tells_lag_and_how_long_the_log_is_kept(own_mysql: MySQLServer, make_capture: MakeMySQLCapture) -> None:
+    """M14: whoever watches must see the loss coming."""
+    database, capture = begun(own_mysql, make_capture)
+    now = capture.source.status(capture.checkpoint.position)
+    database.execute("INSERT INTO t VALUES (2, 2)")
+    own_mysql.execute("FLUSH BINARY LOGS")
+    later = capture.source.status(capture.checkpoint.position)
+    assert now.lag_bytes is not None
+    assert later.lag_bytes > now.lag_bytes
+    assert later.retained_bytes > now.retained_bytes
+    assert later.details["files_until_lost"] == now.details["files_until_lost"]
+    assert {"kept_seconds", "oldest_file", "newest_file", "position_file"} <= later.details.keys()
+
+
+def test_metadata_that_is_not_full_is_refused(own_mysql: MySQLServer, make_capture: MakeMySQLCapture) -> None:
+    """M72, M33: a log that does not name its columns can be read wrongly without anybody noticing."""
+    database = own_mysql.create_database("shop")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    own_mysql.execute("SET GLOBAL binlog_row_metadata = 'MINIMAL'")
+    with pytest.raises(ConfigurationError, match=r"binlog_row_metadata is MINIMAL(.|\n)*binlog_row_metadata = 'FULL'"):
+        make_capture(database).prepare()
+
+
+def test_first_checkpoint_is_the_end_of_the_log(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
+    """P35: what was committed before is for the backfill, and does not come again."""
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    made = capture.prepare(Checkpoint(epoch=Epoch(1)))
+    assert made.position is not None
+    assert made.position.startswith(mysql_database.server.binlog()[0])
+    assert capture.changes() == []

@@ -1,0 +1,181 @@
+"""Commits that are in the binary log and cannot be seen yet, because a semi-synchronous replica never comes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from capturing import rows_of
+from mysqlcapturing import MakeMySQLCapture, MySQLCapture
+
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.interleave.messages import Committed
+from cdcflow.model.change import Run, Uint64s
+from cdcflow.model.position import Epoch
+from cdcflow.testing.mysql import Flavor, MySQLDatabase, MySQLServer
+from cdcflow.testing.sources import collect
+
+pytestmark = pytest.mark.mysql
+
+FOREVER_MS = 3_600_000
+
+
+@pytest.fixture
+def database(own_mysql: MySQLServer) -> MySQLDatabase:
+    made = own_mysql.create_database("held")
+    made.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(9))", "INSERT INTO t VALUES (1, 'old')")
+    return made
+
+
+@contextlib.contextmanager
+def held_back(database: MySQLDatabase, statement: str) -> Iterator[Callable[[], None]]:
+    """Recipe E5: inside, `statement` is in the binary log and not committed in the engine. The value lets it go."""
+    server = database.server
+    if server.flavor == "mariadb":
+        begin = (
+            "SET GLOBAL rpl_semi_sync_master_wait_point = 'AFTER_SYNC', rpl_semi_sync_master_wait_no_slave = ON, "
+            f"rpl_semi_sync_master_timeout = {FOREVER_MS}, rpl_semi_sync_master_enabled = ON"
+        )
+        end = "SET GLOBAL rpl_semi_sync_master_enabled = OFF"
+    else:
+        server.execute("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
+        begin = (
+            "SET GLOBAL rpl_semi_sync_source_wait_point = 'AFTER_SYNC', rpl_semi_sync_source_wait_no_replica = ON, "
+            f"rpl_semi_sync_source_timeout = {FOREVER_MS}, rpl_semi_sync_source_enabled = ON"
+        )
+        end = "SET GLOBAL rpl_semi_sync_source_enabled = OFF"
+    before = server.binlog()
+    server.execute(begin)
+    writer = threading.Thread(target=database.execute, args=(statement,))
+    writer.start()
+    let_go = threading.Event()
+
+    def release() -> None:
+        if not let_go.is_set():
+            let_go.set()
+            server.execute(end)
+            writer.join(20)
+
+    try:
+        deadline = time.monotonic() + 20
+        while server.binlog() == before:
+            assert time.monotonic() < deadline, "the statement did not reach the binary log"
+            time.sleep(0.02)
+        yield release
+    finally:
+        release()
+    assert not writer.is_alive()
+
+
+def delivered(capture: MySQLCapture) -> Uint64s:
+    """Wait for one transaction of the stream; its ids."""
+    events = collect(capture.stream, lambda seen: any(isinstance(e, Committed) and e.run.rows for e in seen))
+    return np.concatenate([e.run.xids for e in events if isinstance(e, Committed)])
+
+
+def test_chunk_that_does_not_see_a_delivered_change_says_so(
+    database: MySQLDatabase, make_capture: MakeMySQLCapture
+) -> None:
+    """W03, E5: the chunk shows the old value after the stream delivered the new one. Without the fence, the old value
+    would go into the log behind the new one, and stay."""
+    capture = make_capture(database, fence="read-only")
+    capture.prepare()
+    with held_back(database, "UPDATE t SET v = 'new' WHERE id = 1") as release:
+        xids = delivered(capture)
+        read = capture.read(capture.plan("t"))
+        assert isinstance(read.run, Run)
+        assert [row["v"] for row in rows_of(read.run)] == ["old"], "the trap is not set: the change is visible already"
+        assert all(len(visibility.hidden(xids)) == 1 for visibility in read.visibilities[:1])
+        assert len(capture.chunks.snapshot().hidden(xids)) == 1
+        release()
+    read = capture.read(capture.plan("t"))
+    assert isinstance(read.run, Run)
+    assert [row["v"] for row in rows_of(read.run)] == ["new"]
+    assert not any(len(visibility.hidden(xids)) for visibility in read.visibilities)
+
+
+def test_first_place_leaves_nothing_invisible_behind_it(
+    database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor
+) -> None:
+    """W03: a change before the place that a capture begins at is never delivered, so no fence would miss it."""
+    capture = make_capture(database, fence="read-only", wait_s=1.0)
+    with held_back(database, "UPDATE t SET v = 'new' WHERE id = 1") as release:
+        if flavor == "mysql":
+            with pytest.raises(SourceUnavailable, match="semi-synchronous replica"):
+                capture.prepare()
+            release()
+            capture.prepare()
+            assert [row["v"] for row in capture.rows("t")] == ["new"]
+        else:
+            capture.prepare()
+            assert [row["v"] for row in capture.rows("t")] == ["old"]
+            assert len(delivered(capture)) == 1
+
+
+def test_restart_waits_until_what_the_log_has_is_visible(
+    database: MySQLDatabase, make_capture: MakeMySQLCapture
+) -> None:
+    """W03: an earlier run delivered a change that is still held back; the next one does not know of it any more."""
+    capture = make_capture(database, fence="read-only")
+    capture.prepare()
+    with held_back(database, "UPDATE t SET v = 'new' WHERE id = 1") as release:
+        events = collect(capture.stream, lambda seen: any(isinstance(e, Committed) and e.run.rows for e in seen))
+        position = [e.run.last_position for e in events if isinstance(e, Committed)][-1]
+        later = replace(capture.checkpoint, position=position, epoch=Epoch(2))
+        again = make_capture(database, fence="read-only", wait_s=1.0)
+        with pytest.raises(SourceUnavailable, match="semi-synchronous replica"):
+            again.prepare(later)
+        release()
+        again.prepare(later)
+        assert [row["v"] for row in again.rows("t")] == ["new"]
+        assert again.changes() == []
+
+
+def test_written_marks_need_commits_in_the_order_of_the_log(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor
+) -> None:
+    """W04: with binlog_order_commits off a mark's commit says nothing about those logged before it."""
+    if flavor == "mariadb":  # it has no such setting: commits are always ordered
+        assert not mysql_database.execute("SHOW GLOBAL VARIABLES LIKE 'binlog_order_commits'")
+        return
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    server = mysql_database.server
+    server.execute("SET GLOBAL binlog_order_commits = OFF")
+    try:
+        with pytest.raises(ConfigurationError, match=r"binlog_order_commits is OFF(.|\n)*fence: read-only"):
+            make_capture(mysql_database).prepare()
+        make_capture(mysql_database, fence="read-only").prepare()
+    finally:
+        server.execute("SET GLOBAL binlog_order_commits = ON")
+
+
+def test_between_both_bounds_nothing_is_claimed(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
+    """W26: what MySQL's two bounds say of a chunk holds while others write; MariaDB's single one is exact."""
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1000000)")
+    capture.prepare()
+    stop = threading.Event()
+
+    def write(number: int) -> None:
+        with mysql_database.session() as connection, connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute(f"INSERT INTO t VALUES ({number})")
+                number += 2
+
+    writers = [threading.Thread(target=write, args=(n,)) for n in range(2)]
+    for writer in writers:
+        writer.start()
+    planned = capture.plan("t")
+    reads = [capture.read(planned, size=1_000_000) for _ in range(15)]
+    stop.set()
+    for writer in writers:
+        writer.join()
+    xids = np.concatenate([e.run.xids for e in capture.events() if isinstance(e, Committed)])
+    for read in reads:
+        assert isinstance(read.run, Run)
+        seen = [1 + len(xids) - len(v.hidden(xids)) for v in read.visibilities]
+        assert seen[0] <= read.run.rows <= seen[-1]
