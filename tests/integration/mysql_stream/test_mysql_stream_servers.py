@@ -221,7 +221,8 @@ def test_server_restarts_and_the_stream_goes_on_behind_it(own_mysql: MySQLServer
     first = Follower(database, here(database))
     database.execute("INSERT INTO t (id) VALUES (1)")
     assert short(first.upto(own_mysql.binlog())) == [[("t", "c", 1)]]
-    own_mysql.restart()
+    own_mysql.kill()
+    own_mysql.start()
     first.fails(SourceUnavailable)
     first.stream.close()
     database.execute("INSERT INTO u (id) VALUES (2)", "INSERT INTO t (id) VALUES (2)")
