@@ -53,6 +53,12 @@ _SIMPLE: dict[pa.DataType, Stored] = {
         "format_string('%02d:%02d:%02d.%06d', {} div 3600000000, {} div 60000000 % 60,"
         " {} div 1000000 % 60, {} % 1000000)",
     ),
+    pa.duration("us"): Stored(
+        "bigint",
+        "string",
+        "CASE WHEN {} IS NOT NULL THEN concat(if({} < 0, '-', ''), format_string('%02d:%02d:%02d.%06d',"
+        " abs({}) div 3600000000, abs({}) div 60000000 % 60, abs({}) div 1000000 % 60, abs({}) % 1000000)) END",
+    ),
 }
 
 

@@ -6,7 +6,7 @@ import fcntl
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -235,6 +235,8 @@ def test_values_come_through_exactly(
         raw=pa.binary(),
         yes=pa.bool_(),
         price=pa.decimal128(10, 2),
+        clock=pa.duration("us"),
+        never=pa.duration("us"),
     )
     moment = datetime(2024, 2, 29, 23, 59, 59, 999999)
     exact = {
@@ -248,6 +250,8 @@ def test_values_come_through_exactly(
         "raw": b"\x00\xff",
         "yes": True,
         "price": Decimal("-0.01"),
+        "clock": -timedelta(hours=838, minutes=59, seconds=58, microseconds=1),
+        "never": None,
     }
     rows: list[tuple[Table, str, dict[str, Any]]] = [
         (floats, "c", {"f": math.nan, "v": 1}),
@@ -266,7 +270,7 @@ def test_values_come_through_exactly(
     assert [v for _, v in rows_of(found["public.floats"])] == [2, 2]
     assert rows_of(found["public.texts"]) == [("A", 2), ("a ", 3)]
     (row,) = found["public.values"].drop("at", "_offset", "_missing").collect()
-    wanted = {k: v for k, v in exact.items() if k != "at"} | {"big": str(wide)}
+    wanted = {k: v for k, v in exact.items() if k != "at"} | {"big": str(wide), "clock": "-838:59:58.000001"}
     assert row.asDict(recursive=True) == wanted
     ((at,),) = found["public.values"].selectExpr("CAST(at AS STRING)").collect()
     assert at == "2024-02-29 23:59:59.999999"

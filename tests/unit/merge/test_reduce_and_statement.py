@@ -98,6 +98,7 @@ def test_a_rename_also_renames_what_rows_miss() -> None:
     [
         (pa.uint64(), "decimal(20,0)"),
         (pa.uint32(), "bigint"),
+        (pa.duration("us"), "string"),
         (pa.decimal256(50, 3), "string"),
         (pa.decimal128(38, 10), "decimal(38,10)"),
         (pa.timestamp("us", "UTC"), "timestamp"),
