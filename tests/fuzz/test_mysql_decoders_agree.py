@@ -43,14 +43,15 @@ USUAL = (
     column("old", TypeCode.CHAR, 10, collation=8),
     column("raw", TypeCode.BLOB, 2, collation=63),
     column("fixed", TypeCode.CHAR, 4, collation=63),
+    column("paper", TypeCode.JSON, 4),
 )
 IMAGE = (
     bytes(8), bytes(3), bytes(4), b"\x80" + bytes(5), b"\0\1", b"\x21\xa0\x0f", b"\x99\xa0\x42\0\0\0\0", b"\1" * 7,
-    b"\x80\0\0", b"\1", "é".encode(), b"e", b"\xff", b"\1",
+    b"\x80\0\0", b"\1", "é".encode(), b"e", b"\xff", b"\1", bytes.fromhex("0200000400"),
 )  # fmt: skip
 TEXT = (
     b"-1", b"1", b"1.5", b"-1.50", b"\0\1", b"2000-01-01", b"2000-01-01 00:00:00.000", b"2000-01-01 00:00:00.000001",
-    b"-838:59:59", b"1901", "é".encode(), b"e", b"\xff", b"\1\0\0\0",
+    b"-838:59:59", b"1901", "é".encode(), b"e", b"\xff", b"\1\0\0\0", b"[]",
 )  # fmt: skip
 
 

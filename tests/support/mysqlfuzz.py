@@ -204,9 +204,55 @@ _DOCUMENTS = tuple(
 
 
 def _document(pick: Pick, name: str) -> Kind:
-    return Kind(
-        column(name, TypeCode.JSON, 4), lambda p: p.choice(_DOCUMENTS), lambda p: p.choice((b"[]", b'{"a": 1}', b'"x"'))
-    )
+    def stored(p: Pick) -> bytes:
+        if p.random() < 0.2:
+            return p.choice(_DOCUMENTS)
+        kind, value = _json(p, p.randrange(4))
+        raw = bytearray(bytes([kind]) + value)
+        if p.random() < 0.02:
+            raw[p.randrange(len(raw))] = p.choice((0, 1, 4, 12, 15, 255))
+        return bytes(raw)
+
+    return Kind(column(name, TypeCode.JSON, 4), stored, lambda p: p.choice((b"[]", b'{"a": 1}', b'"x"')))
+
+
+def _json(p: Pick, depth: int) -> tuple[int, bytes]:
+    """A value's type and its binary form."""
+    if depth == 0 or p.random() < 0.3:
+        return _json_scalar(p)
+    keyed, large = p.random() < 0.5, p.random() < 0.2
+    width = 4 if large else 2
+    parts = [_json(p, depth - 1) for _ in range(p.randrange(4))]
+    keys = [p.choice(("", "a", "key", 'é"')).encode() for _ in parts] if keyed else []
+    at = 2 * width + len(keys) * (width + 2) + len(parts) * (width + 1)
+    heads, tails = [], []
+    for key in keys:
+        heads.append(at.to_bytes(width, "little") + len(key).to_bytes(2, "little"))
+        tails.append(key)
+        at += len(key)
+    for kind, value in parts:
+        inline = kind in (4, 5, 6) or (large and kind in (7, 8))
+        heads.append(bytes([kind]) + (value.ljust(width, b"\0") if inline else at.to_bytes(width, "little")))
+        if not inline:
+            tails.append(value)
+            at += len(value)
+    head = len(parts).to_bytes(width, "little") + at.to_bytes(width, "little")
+    return (0 if keyed else 2) + large, head + b"".join(heads + tails)
+
+
+def _json_scalar(p: Pick) -> tuple[int, bytes]:
+    kind = p.choice((4, 5, 6, 7, 8, 9, 10, 11, 12, 15 if p.random() < 0.05 else 12))
+    if kind == 4:
+        return kind, bytes([p.randrange(3)])
+    if kind == 11:
+        odd = struct.unpack("<d", p.randbytes(8))[0]
+        return kind, struct.pack("<d", p.choice((0.0, -0.0, 1e15, 1e-15, 5e-324, round(p.uniform(-1e6, 1e6), 3), odd)))
+    if kind == 12:
+        raw = "".join(p.choice('abc "\\\n\x01é😀') for _ in range(p.choice((0, 3, 40)))).encode()
+        return kind, (bytes([len(raw)]) if len(raw) < 128 else bytes([len(raw) & 127 | 128, len(raw) >> 7])) + raw
+    if kind == 15:
+        return kind, b"\xf6\x04\x03\x02\x81\x32"
+    return kind, p.randbytes((2, 2, 4, 4, 8, 8)[kind - 5])
 
 
 def _special(pick: Pick, name: str) -> Kind:

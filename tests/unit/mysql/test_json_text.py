@@ -6,7 +6,7 @@ import struct
 
 import pyarrow as pa
 import pytest
-from mysqlvalues import column, image, joined, table
+from mysqlvalues import WAYS, column, image, joined, table
 
 from cdcflow.errors import SourceUnavailable
 from cdcflow.sources.mysql.json_text import NoJson, double, printed
@@ -112,10 +112,16 @@ def test_garbled_document_names_its_column() -> None:
         changes(shape, data, extents, RowKind.INSERT, b"\x03", b"\x03")
 
 
-def test_column_of_documents_keeps_null_apart_from_null() -> None:
-    """SQL's NULL and JSON's null are two values."""
+@pytest.mark.parametrize("way", WAYS)
+def test_column_of_documents_keeps_null_apart_from_null(way: str) -> None:
+    """SQL's NULL and JSON's null are two values; and a column of many documents is what each of them is."""
     shape = table(column("id", TypeCode.LONG), column("paper", TypeCode.JSON, 4))
-    rows = [image(shape, [bytes(4), b"\x04\x00"]), image(shape, [bytes(4), None])]
-    data, extents = joined([b"".join(rows)])
-    found = changes(shape, data, extents, RowKind.INSERT, b"\x03", b"\x03").rows
-    assert found.column("paper").equals(pa.array(["null", None]))
+    documents = [
+        b"\x04\x00",
+        None,
+        *(bytes.fromhex(d) for d, text in RECORDED if text),
+        b"\x0b" + struct.pack("<d", 5e-324),
+    ]
+    data, extents = joined([b"".join(image(shape, [bytes(4), d]) for d in documents)])
+    found = WAYS[way][0](shape, data, extents, RowKind.INSERT, b"\x03", b"\x03").rows
+    assert found.column("paper").equals(pa.array(["null", None, *(t for _, t in RECORDED if t), "5e-324"]))

@@ -10,6 +10,7 @@
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc, strtod
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.string cimport memcmp, memcpy, memset
 
 import numpy as np
@@ -26,6 +27,7 @@ cdef extern from *:
     ctypedef long long int128 "__int128"
 
 include "values.pxi"
+include "json.pxi"
 
 cdef object _EMPTY = np.empty
 cdef object _FROM_BUFFERS = pa.Array.from_buffers
@@ -35,6 +37,7 @@ cdef int64_t _OFFSETS_MAX = 2**31 - 1
 cdef dict _IMAGE_CODES = {
     "signed": COPY, "unsigned": COPY, "float": COPY, "medium": MEDIUM, "year": YEAR, "bits": BITS, "date": DATE,
     "datetime": DATETIME, "timestamp": TIMESTAMP, "time": TIME, "decimal": DECIMAL, "bytes": BYTES, "fixed": FIXED,
+    "json": JSON,
 }
 cdef dict _RESULT_CODES = {
     "signed": SIGNED_TEXT, "unsigned": UNSIGNED_TEXT, "medium": MEDIUM_TEXT, "year": YEAR_TEXT, "float": FLOAT_TEXT,
@@ -279,6 +282,9 @@ cdef object column_of(
             for row in range(rows):
                 valid[row >> 3] |= (start[row] >= 0) << (row & 7)
         validity = pa.py_buffer(bits_of)
+    if code == JSON:
+        array = printed_of(codec, raw, start, size, rows, validity)
+        return plain(column, codec, data, start, size, rows, result) if array is None else array
     if code in (UTF8, ASCII, BYTES, FIXED):
         with nogil:
             if code == FIXED:
@@ -309,6 +315,29 @@ cdef object column_of(
     if state < 0:
         return plain(column, codec, data, start, size, rows, result)
     return _FROM_BUFFERS(codec.arrow, rows, [validity, pa.py_buffer(values)])
+
+
+cdef object printed_of(codec, const uint8_t *raw, const int64_t *start, const int64_t *size, int64_t rows, validity):
+    """Documents as text; None where the plain decoder is to say what is wrong, or what is rare."""
+    cdef Out out
+    cdef int state
+    ends = _EMPTY(rows + 1, np.int32)
+    cdef int32_t[::1] offsets = ends
+    out.data, out.size, out.room = NULL, 0, 0
+    try:
+        with nogil:
+            state = documents(raw, start, size, rows, &out, &offsets[0])
+        if state < 0:
+            return None
+        values = pa.py_buffer(PyBytes_FromStringAndSize(<char *>out.data, out.size) if out.size else b"")
+    finally:
+        free(out.data)
+    array = _FROM_BUFFERS(codec.arrow, rows, [validity, pa.py_buffer(ends), values])
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return None
+    return array
 
 
 cdef object plain(
