@@ -43,6 +43,7 @@ from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.sources.mysql.reached import Reached
 from cdcflow.sources.mysql.row_events import Changes, RowEvents, Tables, numbered
 from cdcflow.sources.mysql.statements import Rollback, Savepoint, Statement, XaEnd
+from cdcflow.sources.mysql.twins import COMPILED, Compiled
 from cdcflow.sources.mysql.wire import HEADER, Events, joined_events
 
 OnGtids = Callable[[Uint64s, Gtids], None]
@@ -81,6 +82,7 @@ class BinlogDecoder:
         by_gtid: bool = False,
         on_gtids: OnGtids | None = None,
         expanded_bytes_max: int = EXPANDED_BYTES_MAX,
+        compiled: Compiled | None = COMPILED,
     ) -> None:
         self.reached = Reached(position, by_gtid=by_gtid)
         self._flavor: Flavor = flavor
@@ -88,7 +90,7 @@ class BinlogDecoder:
         self._spool_bytes_max = spool_bytes_max
         self._expanded_bytes_max = expanded_bytes_max
         self._on_gtids = on_gtids
-        self._rows = RowEvents(tables, marks)
+        self._rows = RowEvents(tables, marks, compiled)
         self._statements = Statements(tables, self._rows)
         self._gtids: GtidSet = gtid_set(flavor, position.gtids)
         self._before = gtid_set(flavor, position.gtids) if by_gtid and flavor == "mariadb" and position.xa else None

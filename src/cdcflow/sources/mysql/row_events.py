@@ -26,7 +26,7 @@ from cdcflow.sources.mysql.marks import Marks, bitmaps, check_columns, tokens_of
 from cdcflow.sources.mysql.rows import Extents, RowKind
 from cdcflow.sources.mysql.shapes import DescribedTable
 from cdcflow.sources.mysql.table_map import TableMap, table_map, table_name
-from cdcflow.sources.mysql.twins import changes
+from cdcflow.sources.mysql.twins import COMPILED, Compiled, changes
 from cdcflow.sources.mysql.wire import HEADER, Events, garbled
 
 _ID = HEADER + 6
@@ -105,9 +105,10 @@ class Found:
 
 
 class RowEvents:
-    """The table maps of one connection, and what row events hold by them."""
+    """The table maps of one connection, and what row events hold by them. `compiled` None: the plain decoders."""
 
-    def __init__(self, tables: Tables, marks: Marks) -> None:
+    def __init__(self, tables: Tables, marks: Marks, compiled: Compiled | None = COMPILED) -> None:
+        self._compiled = compiled
         self._tables = tables
         self._marks = marks
         self._maps: dict[int, Mapped] = {}
@@ -245,7 +246,8 @@ class RowEvents:
         after = images[-1] if row_kind is not RowKind.DELETE else b""
         extents = Extents(body + size, events.end[at])
         partial = kind == EventType.PARTIAL_UPDATE_ROWS
-        decoded = changes(described, events.buffer.raw, extents, row_kind, before, after, partial)
+        raw, compiled = events.buffer.raw, self._compiled
+        decoded = changes(described, raw, extents, row_kind, before, after, partial, compiled=compiled)
         out.changes.append(Changes(described, np.repeat(at, decoded.counts), decoded.rows))
 
     def _take_marks(self, events: Events, at: Int64s, found: TableMap, out: Found) -> None:
