@@ -16,6 +16,7 @@ from cdcflow.model.position import Token
 from cdcflow.model.table import Identity, TableId
 from cdcflow.ports import StreamEvent
 from cdcflow.sources.buffers import PAD
+from cdcflow.sources.mysql import twins, wire
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX
 from cdcflow.sources.mysql.gtids import Flavor, Gtids
@@ -96,6 +97,7 @@ def reader(
     by_gtid: bool = False,
     tables: TestTables | None = None,
     expanded_bytes_max: int = EXPANDED_BYTES_MAX,
+    compiled: bool = True,
 ) -> Reader:
     flavor: Flavor = log.flavor if isinstance(log, Log) else log
     place = BinlogPosition.parse(position)
@@ -115,9 +117,11 @@ def reader(
         by_gtid=by_gtid,
         on_gtids=on_gtids,
         expanded_bytes_max=expanded_bytes_max,
+        compiled=twins.COMPILED if compiled else None,
     )
     start = 4 if by_gtid else place.start.pos
-    return Reader(decoder, Packets(decoder, flavor=flavor, pos=start), spools, told, gtids=seen)
+    split = twins.split if compiled else wire.split
+    return Reader(decoder, Packets(decoder, flavor=flavor, pos=start, split=split), spools, told, gtids=seen)
 
 
 def decoded(log: Log, position: str = "binlog.000001:4;", **options: int) -> Reader:

@@ -33,7 +33,7 @@ from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX, expanded
 from cdcflow.sources.mysql.ddl import Statements
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, Xid, check_types, prepared_xid
-from cdcflow.sources.mysql.groups import Groups, first_end, groups_of, may_end
+from cdcflow.sources.mysql.groups import Groups, first_end, groups_of, may_end, xa_groups
 from cdcflow.sources.mysql.gtids import Flavor, Gtids, GtidSet, MysqlGtids, gtid_set
 from cdcflow.sources.mysql.large import Held, Large
 from cdcflow.sources.mysql.losses import history_lost
@@ -44,7 +44,7 @@ from cdcflow.sources.mysql.reached import Reached
 from cdcflow.sources.mysql.row_events import Changes, RowEvents, Tables, numbered
 from cdcflow.sources.mysql.statements import Rollback, Savepoint, Statement, XaEnd
 from cdcflow.sources.mysql.twins import COMPILED, Compiled
-from cdcflow.sources.mysql.wire import HEADER, Events, joined_events
+from cdcflow.sources.mysql.wire import Events, joined_events
 
 OnGtids = Callable[[Uint64s, Gtids], None]
 """Told the coordinates and GTIDs of transactions with rows, just before they are delivered."""
@@ -150,7 +150,7 @@ class BinlogDecoder:
         groups, stop = groups_of(events)
         out: list[StreamEvent] = []
         begin = first = 0
-        for number in _xa_groups(events, groups):
+        for number in xa_groups(events, groups):
             a, b = int(groups.opener[number]), int(groups.ender[number]) + 1
             out += self._whole(events.part(begin, a), groups.part(first, number, begin))
             out += self._opened(events.part(a, b))
@@ -346,12 +346,3 @@ class BinlogDecoder:
 
 
 _ENDS = (EventType.XID, EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.XA_PREPARE)
-
-
-def _xa_groups(events: Events, groups: Groups) -> list[int]:
-    """The numbers of the groups that are halves of XA transactions; ONE PHASE ones are whole."""
-    found = {groups.of(at) for at, statement in groups.statements if isinstance(statement, XaEnd)}
-    for number in np.flatnonzero(events.type[groups.ender] == EventType.XA_PREPARE).tolist():
-        if events.one(int(groups.ender[number]))[HEADER : HEADER + 1] != b"\1":
-            found.add(number)
-    return sorted(found)

@@ -22,6 +22,7 @@ from cdcflow.sources.mysql.events import (
     IS_BESIDE,
     IS_OPENER,
     EventType,
+    prepared_xid,
     query_of,
     query_texts,
     table_of,
@@ -130,6 +131,15 @@ def groups_of(events: Events) -> tuple[Groups, int]:
     part = Openers(openers.gtids.part(0, whole), openers.commit_ts[:whole], openers.flags[:whole])
     told = tuple((place, s) for place, s in said if place < stop and not isinstance(s, (Begin, Commit, Harmless)))
     return Groups(opener[:whole], ender[:whole], part, told), stop
+
+
+def xa_groups(events: Events, groups: Groups) -> list[int]:
+    """The numbers of the groups that are halves of XA transactions; those committed in one phase are whole."""
+    found = {groups.of(at) for at, statement in groups.statements if isinstance(statement, XaEnd)}
+    for number in np.flatnonzero(events.type[groups.ender] == EventType.XA_PREPARE).tolist():
+        if not prepared_xid(events.one(int(groups.ender[number])))[1]:
+            found.add(number)
+    return sorted(found)
 
 
 def _enders(
