@@ -187,9 +187,7 @@ def _loaded(
     """Columns and keys of these tables, sorted by name; and those that have a column of an unknown type."""
     if not found:
         return [], {}
-    where = f"TABLE_SCHEMA IN ({listed(sorted({t.schema for t in found}))})"
-    if len(found) < 64:
-        where += f" AND TABLE_NAME IN ({listed(sorted({t.name for t in found}))})"
+    where = _where(found)
     columns: dict[TableId, list[ServerColumn]] = {t: [] for t in found}
     problems: Problems = {}
     for schema, name, *row in query(connection, _COLUMNS.format(asked=ASKED, where=where)):
@@ -205,6 +203,20 @@ def _loaded(
         CatalogTable(table, tuple(columns[table]), *keys.get(table, ((), "")), engine, is_versioned, rows)
         for table, (engine, is_versioned, rows) in sorted(found.items())
     ], problems
+
+
+def _where(tables: Iterable[TableId]) -> str:
+    """A condition that holds for these tables, and for few others.
+
+    In a list of names MariaDB takes those for one that differ only in case, and answers for one of them.
+    """
+    wanted = list(tables)
+    if len(wanted) == 1:
+        return f"TABLE_SCHEMA = {literal(wanted[0].schema)} AND TABLE_NAME = {literal(wanted[0].name)}"
+    schemas = sorted({t.schema for t in wanted})
+    if len({s.casefold() for s in schemas}) < len(schemas):
+        return "TRUE"
+    return f"TABLE_SCHEMA IN ({listed(schemas)})"
 
 
 def _keys(

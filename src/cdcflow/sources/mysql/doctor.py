@@ -12,9 +12,10 @@ from cdcflow.ports import Finding
 from cdcflow.sources.mysql import server
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, cascades
 from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, one, query, version_of
+from cdcflow.sources.mysql.marking import WrittenMarks
 from cdcflow.sources.mysql.refusals import NO_SUCH_TABLE, explained
-from cdcflow.sources.mysql.results import quoted
 from cdcflow.sources.mysql.twins import COMPILED, Compiled
+from cdcflow.sources.patterns import table_id
 
 KEPT_SECONDS_MIN = 86_400
 CASCADES_LOGGED = (9, 6)
@@ -176,14 +177,14 @@ def _marks(connection: Connection, settings: MySQL) -> Iterator[Finding]:
     if settings.fence == "read-only":
         yield _ok("source.fence", "is read-only: nothing is written to the server")
         return
-    schema, table = (quoted(part.strip('"')) for part in settings.marks_table.split(".", 1))
+    marks = WrittenMarks(table_id(settings.marks_table), "")
     try:
-        query(connection, f"EXPLAIN INSERT INTO {schema}.{table} (`slot`, `token`, `at`) VALUES ('', '', NOW(6))")  # noqa: S608
+        marks.check(connection)
     except pymysql.Error as error:
         if error.args and error.args[0] in (NO_SUCH_TABLE, 1049):
             yield _ok("source.marks_table", f"{settings.marks_table} is made at the first start")
         else:
-            yield _of_error("source.marks_table", explained(error, f"writing marks to {settings.marks_table}"))
+            yield _of_error("source.marks_table", marks.explained(connection, error))
     else:
         yield _ok("source.marks_table", f"{settings.marks_table} can be written")
 

@@ -14,16 +14,18 @@ from typing import Protocol
 
 import pymysql
 
+from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql import place
 from cdcflow.sources.mysql.connection import Connection, literal, query
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.marks import HEARTBEAT
-from cdcflow.sources.mysql.refusals import NO_SUCH_TABLE
+from cdcflow.sources.mysql.refusals import NO_SUCH_TABLE, explained
 from cdcflow.sources.mysql.results import quoted
 
 _UNKNOWN_DATABASE = 1049
+_DENIED = (1044, 1142, 1143, 1227)
 
 
 class Expecting(Protocol):
@@ -71,7 +73,8 @@ class WrittenMarks:
         text = literal(token)
         query(
             connection,
-            f"INSERT INTO {self._sql} (`slot`, `token`, `at`) VALUES ({literal(self._slot)}, {text}, NOW(6)) "  # noqa: S608
+            f"INSERT INTO {self._sql} (`slot`, `token`, `at`) "  # noqa: S608  quoted
+            f"VALUES ({literal(self._slot)}, {text}, NOW(6)) "
             f"ON DUPLICATE KEY UPDATE `token` = {text}, `at` = NOW(6)",
         )
 
@@ -80,7 +83,37 @@ class WrittenMarks:
         self.write(connection, Token(f"{HEARTBEAT} {os.getpid()}.{next(self._numbers)}"))
 
     def ensure(self, connection: Connection) -> None:
-        """Make the table if it is not there."""
+        """Make the table if it is not there, and see whether it can be written.
+
+        Raises:
+            ConfigurationError: it may not be made or written by us; the message names the GRANT.
+        """
+        try:
+            self._make(connection)
+            self.check(connection)
+        except pymysql.Error as error:
+            raise self.explained(connection, error) from None
+
+    def check(self, connection: Connection) -> None:
+        """Whether the table is there and can be written, as pymysql's errors. Nothing is written."""
+        query(
+            connection,
+            f"EXPLAIN INSERT INTO {self._sql} (`slot`, `token`, `at`) VALUES ('', '', NOW(6)) "  # noqa: S608  quoted
+            "ON DUPLICATE KEY UPDATE `token` = ''",
+        )
+
+    def explained(self, connection: Connection, error: pymysql.Error) -> CdcflowError:
+        """Why the table cannot be made or written."""
+        if not error.args or error.args[0] not in _DENIED:
+            return explained(error, f"preparing the table of marks {self.table}")
+        name, _, host = str(query(connection, "SELECT CURRENT_USER()")[0][0]).rpartition("@")
+        rights, schema = "CREATE, SELECT, INSERT, UPDATE", quoted(self.table.schema)
+        return ConfigurationError(
+            f"marks cannot be written to {self.table} by '{name}'@'{host}'",
+            remedy=f"run GRANT {rights} ON {schema}.* TO '{name}'@'{host}', or set source.fence: read-only",
+        )
+
+    def _make(self, connection: Connection) -> None:
         try:
             query(connection, f"SELECT `slot`, `token`, `at` FROM {self._sql} LIMIT 0")  # noqa: S608
         except pymysql.Error as error:

@@ -25,15 +25,17 @@ _METADATA_BYTES: Final = {
     **dict.fromkeys((15, 16, 141, 246, 247, 248, 253, 254), 2),
     **dict.fromkeys((0, 1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14), 0),
 }
-# Which columns the fields of signedness and of character sets count. A year has a sign there, a geometry a character
-# set (bytes), on both servers.
+# Which columns the fields of signedness and of character sets count. A year has a sign there. Of what is no text, MySQL
+# counts a vector, MariaDB a geometry; both are bytes.
 _SIGNED: Final = frozenset((1, 2, 3, 4, 5, 8, 9, 13, 246))
-_TEXT: Final = frozenset((15, 140, 141, 242, 249, 250, 251, 252, 253, 254, 255))
+_TEXT: Final = frozenset((15, 140, 141, 242, 242, 249, 250, 251, 252, 253, 254))
 _LABELLED: Final = frozenset((TypeCode.ENUM, TypeCode.SET))
 
 # Numbers of the optional fields.
 _SIGNEDNESS, _DEFAULT_CHARSET, _CHARSETS, _NAMES, _SET_LABELS, _ENUM_LABELS = 1, 2, 3, 4, 5, 6
 _KEY, _PREFIX_KEY, _LABELS_DEFAULT_CHARSET, _LABELS_CHARSETS = 8, 9, 10, 11
+_VISIBILITY = 12
+"""Always there in a MySQL's full metadata, never in a MariaDB's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,8 @@ def _columns(types: Sequence[tuple[int, int]], nullable: bytes, told: dict[int, 
     codes = [code for code, _ in types]
     names = _strings(told[_NAMES], len(codes)) if _NAMES in told else [b""] * len(codes)
     unsigned = _unsigned(codes, told.get(_SIGNEDNESS, b""))
-    collations = _collations([i for i, c in enumerate(codes) if c in _TEXT], told, _DEFAULT_CHARSET, _CHARSETS)
+    counted = _TEXT if _VISIBILITY in told else _TEXT | {TypeCode.GEOMETRY}
+    collations = _collations([i for i, c in enumerate(codes) if c in counted], told, _DEFAULT_CHARSET, _CHARSETS)
     labelled = [i for i, c in enumerate(codes) if c in _LABELLED]
     collations |= _collations(labelled, told, _LABELS_DEFAULT_CHARSET, _LABELS_CHARSETS)
     labels = _labels([i for i, c in enumerate(codes) if c == TypeCode.ENUM], told.get(_ENUM_LABELS), collations)
@@ -122,7 +125,7 @@ def _columns(types: Sequence[tuple[int, int]], nullable: bytes, told: dict[int, 
             metadata=metadata,
             nullable=bool(nullable[i >> 3] >> (i & 7) & 1),
             unsigned=i in unsigned and code != TypeCode.YEAR,
-            collation=None if code == TypeCode.GEOMETRY else collations.get(i),
+            collation=None if code in (TypeCode.GEOMETRY, TypeCode.VECTOR) else collations.get(i),
             labels=labels.get(i, ()),
         )
         for i, (code, metadata) in enumerate(types)

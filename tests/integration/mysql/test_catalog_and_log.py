@@ -1,0 +1,125 @@
+"""The catalog and the log speak of the same tables in different words; both must come to the same shape."""
+
+from __future__ import annotations
+
+import pytest
+from mysqlcapturing import MakeMySQLCapture, MySQLCapture
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.testing.mysql import Flavor, MySQLDatabase
+
+pytestmark = pytest.mark.mysql
+
+LABELS = r"'a','b''c','d,e','f\\g','h" "i','','ö','new\nline'"
+MANY = ",".join(f"'m{n}'" for n in range(300))
+SOME = ",".join(f"'s{n}'" for n in range(40))
+COLUMNS = f"""
+id int unsigned NOT NULL, ti tinyint, tu tinyint unsigned, si smallint, mi mediumint unsigned zerofill, bi bigint,
+bu bigint unsigned NOT NULL, d1 decimal(65,30), d2 decimal(10,2) unsigned, f float, d double unsigned, f2 float(7,3),
+b1 bit(1), b9 bit(9), b64 bit(64), da date, dt datetime, dt6 datetime(6), ts timestamp(3) NULL, t time, t2 time(2),
+y year, c char(10), cl char(200) CHARACTER SET utf8mb4, cb char(5) CHARACTER SET latin1, bin binary(8),
+v varchar(300) CHARACTER SET utf8mb4, vl varchar(20) CHARACTER SET latin1 COLLATE latin1_bin, vb varbinary(7),
+u3 varchar(9) CHARACTER SET utf8mb3, sj varchar(9) CHARACTER SET sjis, u16 varchar(9) CHARACTER SET utf16,
+tt tinytext, tx text, mt mediumtext CHARACTER SET latin2, lt longtext, tb tinyblob, bl blob, mb mediumblob, lb longblob,
+e enum({LABELS}), s set('x','y z','w''q') CHARACTER SET latin1, j json, g geometry, p point,
+big enum({MANY}) CHARACTER SET latin1, wide set({SOME}), inv int INVISIBLE,
+gv int GENERATED ALWAYS AS (id + 1) VIRTUAL, gs int GENERATED ALWAYS AS (id + 2) STORED, last varchar(3)
+"""
+OF_FLAVOR = {
+    "mysql": ", vec vector(3)",
+    "mariadb": ", u uuid, i4 inet4, i6 inet6, cv varchar(100) COMPRESSED, "
+    "ct text COMPRESSED, cb2 varbinary(50) COMPRESSED",
+}
+
+
+@pytest.mark.parametrize("charset", ["utf8mb4", "latin1"])
+def test_shape_is_the_same_from_both(
+    mysql_database: MySQLDatabase, capture: MySQLCapture, flavor: Flavor, charset: str
+) -> None:
+    """M33, M34, M49: a difference in one column would make every chunk another shape than the stream's changes."""
+    more = OF_FLAVOR[flavor]
+    mysql_database.execute(f"CREATE TABLE t ({COLUMNS}{more}, PRIMARY KEY (id, bu)) DEFAULT CHARACTER SET {charset}")
+    capture.prepare()
+    mysql_database.execute("INSERT INTO t (id, bu) VALUES (1, 18446744073709551615)")
+    batches = capture.batches()
+    (read,) = capture.all_reads("t")
+    shape = capture.shape("t")
+    assert batches[0].table == shape
+    assert read.shape == shape
+    assert shape.key == ("id", "bu")
+
+
+def test_tables_whose_names_differ_in_case_are_two(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
+    """M53: on a server that tells case, so do we."""
+    if mysql_database.execute("SELECT @@lower_case_table_names")[0][0]:
+        pytest.fail("the servers of these tests tell case")
+    mysql_database.execute(
+        "CREATE TABLE Orders (id int PRIMARY KEY)", "CREATE TABLE orders (id int PRIMARY KEY, v int)"
+    )
+    capture.prepare()
+    mysql_database.execute("INSERT INTO Orders VALUES (1)", "INSERT INTO orders VALUES (2, 2)")
+    assert sorted((b.table.id.name, b.rows.num_rows) for b in capture.batches()) == [("Orders", 1), ("orders", 1)]
+
+
+def test_what_cannot_be_captured_is_refused_by_name(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor
+) -> None:
+    """M61: tables whose log or whose snapshot would not tell the whole truth."""
+    mysql_database.execute(
+        "CREATE TABLE plain (id int PRIMARY KEY) ENGINE = MyISAM",
+        "CREATE TABLE reserved (id int PRIMARY KEY, _op int)",
+        "CREATE VIEW seen AS SELECT 1 AS one",
+        "CREATE TABLE _orders_gho (id int PRIMARY KEY)",
+    )
+    expected = ["plain is stored by MyISAM", "reserved has a column _op"]
+    if flavor == "mariadb":
+        mysql_database.execute("CREATE TABLE versioned (id int PRIMARY KEY) WITH SYSTEM VERSIONING")
+        expected.append("versioned is system-versioned")
+    capture = make_capture(mysql_database)
+    with pytest.raises(ConfigurationError) as caught:
+        capture.prepare()
+    for text in expected:
+        assert text in str(caught.value)
+    told = [f"{f.subject} {f.text}" for f in capture.source.doctor()]
+    assert any("seen is a view" in text for text in told)
+    assert any("_orders_gho looks like a shadow table" in text for text in told)
+    with pytest.raises(ConfigurationError, match="is a view"):
+        make_capture(mysql_database, tables=[f"{mysql_database.name}.seen"]).prepare()
+    with pytest.raises(ConfigurationError, match="there is no table"):
+        make_capture(mysql_database, tables=[f"{mysql_database.name}.nowhere"]).prepare()
+
+
+def test_cascading_foreign_key_is_told(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor
+) -> None:
+    """M10: rows that a parent's delete takes with it are not in MariaDB's log, nor in older MySQL's."""
+    mysql_database.execute(
+        "CREATE TABLE parent (id int PRIMARY KEY)",
+        "CREATE TABLE child (id int PRIMARY KEY, p int, FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE)",
+        "INSERT INTO parent VALUES (1)",
+        "INSERT INTO child VALUES (1, 1)",
+    )
+    capture = make_capture(mysql_database)
+    warned = [f for f in capture.source.doctor() if f.level == "warning" and "cascades" in f.text]
+    capture.prepare()
+    mysql_database.execute("DELETE FROM parent")
+    deleted = [row["_op"] for row in capture.changes("child")]
+    assert (len(warned), deleted) == ((1, []) if flavor == "mariadb" else (0, ["d"]))
+
+
+def test_table_that_comes_later_does_not_disturb(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
+    """O05: its changes belong to the attempt that reads its rows as well."""
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    before = capture.prepare()
+    mysql_database.execute("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
+    mysql_database.execute(
+        "CREATE TABLE keyless (id int)", "INSERT INTO keyless VALUES (1)", "INSERT INTO t VALUES (2)"
+    )
+    assert [b.table.id.name for b in capture.batches()] == ["t"]
+    capture.close()
+    again = MySQLCapture(mysql_database)
+    again.prepare(before)
+    assert [t.id.name for t in again.source.tables()] == ["later", "t"]
+    assert "keyless" in again.source.status(None).details["left_out"]
+    assert sorted(b.table.id.name for b in again.batches()) == ["later", "t"]
+    again.close()
