@@ -305,10 +305,11 @@ class _Tally:
         if not key or not any(plain(batch.schema.field(key[0]).type) for plain in _PLAIN_ORDER):
             return
         found = pc.min_max(batch.column(key[0]))
+        if found["min"].is_valid and self.key_min is not None:
+            # Not `min_element_wise`: Arrow has none for times with a zone.
+            found = pc.min_max(pa.array([self.key_min, self.key_max, found["min"], found["max"]], found["min"].type))
         if found["min"].is_valid:
-            known = self.key_min is not None
-            self.key_min = pc.min_element_wise(self.key_min, found["min"]) if known else found["min"]
-            self.key_max = pc.max_element_wise(self.key_max, found["max"]) if known else found["max"]
+            self.key_min, self.key_max = found["min"], found["max"]
 
 
 def _count(batch: pa.RecordBatch, column: str, where: pa.Array) -> int:
