@@ -23,7 +23,8 @@ SCHEMA = (
     " amount decimal(14,2) NOT NULL, note varchar(100))",
     "CREATE TABLE holders (name varchar(40), region int unsigned, seen tinyint(1), words set('a','b','c'),"
     " PRIMARY KEY (name, region)) DEFAULT CHARACTER SET latin1 COLLATE latin1_swedish_ci",
-    "INSERT INTO accounts SELECT n, concat('owner ', n), n, IF(n % 3, NULL, repeat(sha2(n, 256), 45)), now(6) FROM numbers",
+    "INSERT INTO accounts SELECT n, concat('owner ', n), n, IF(n % 3, NULL, repeat(sha2(n, 256), 45)), now(6)"
+    " FROM numbers",
     "INSERT INTO entries (account, amount, note) SELECT n % 6000 + 1, n, 'first' FROM numbers",
     "INSERT INTO holders SELECT concat('Ünder ', n % 50), n, n % 2, n % 8 FROM numbers WHERE n <= 400",
 )
