@@ -61,8 +61,12 @@ demo: setup ## capture a busy database into Delta tables, kill the daemon on the
 
 # ── prove it ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+.PHONY: servers
+servers: $(INSTALLED) ## find or fetch the MySQL and MariaDB servers that the tests start
+	@$(BIN)/python -m cdcflow.testing.mysql
+
 .PHONY: test
-test: setup lint ## lint, types, floors and every test, with real servers (what CI runs)
+test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(PYTEST)
 
 .PHONY: lint

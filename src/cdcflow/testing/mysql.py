@@ -14,6 +14,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -450,4 +451,21 @@ class MySQLDatabase:
         self.server.execute(f"DROP DATABASE IF EXISTS `{self.name}`")
 
 
+def main() -> int:
+    """Say which servers there are; fetch what is not installed. 1: one is not to be had, and the message says why."""
+    missing = 0
+    for flavor in FLAVORS:
+        try:
+            found = installation(flavor)
+        except RuntimeError as error:
+            missing = 1
+            print(error, file=sys.stderr)  # noqa: T201  what the command is for
+        else:
+            print(f"{flavor} {found.version}: {found.base}")  # noqa: T201  what the command is for
+    return missing
+
+
 __all__ = ["FLAVORS", "Flavor", "MySQLDatabase", "MySQLServer", "OF_FLAVOR", "SETTINGS", "SUPERUSER", "installation"]
+
+if __name__ == "__main__":
+    sys.exit(main())

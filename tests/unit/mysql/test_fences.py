@@ -1,0 +1,91 @@
+"""Which delivered transactions a snapshot sees, from sets of GTIDs and from places in the log."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cdcflow.interleave.window import place_between
+from cdcflow.model.change import ChangeBatch, Run
+from cdcflow.model.table import OP, Column, Table, TableId
+from cdcflow.model.types import ColumnType
+from cdcflow.sources.mysql.fences import CoordinateVisibility, DeliveredGtids
+from cdcflow.sources.mysql.gtids import Gtids, MysqlGtids
+
+ONE, TWO = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
+
+
+def gtids(*pairs: tuple[str, int]) -> Gtids:
+    sources = tuple(dict.fromkeys(source for source, _ in pairs if source))
+    which = [sources.index(source) if source else -1 for source, _ in pairs]
+    return Gtids(sources, np.array(which, np.int64), np.array([n for _, n in pairs], np.int64))
+
+
+def ids(*values: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    return np.array(values, np.uint64)
+
+
+def test_snapshot_sees_exactly_what_is_executed() -> None:
+    """W03: commits of several servers interleave, and a set may have gaps."""
+    delivered = DeliveredGtids()
+    delivered.add(ids(10, 20, 30, 40), gtids((ONE, 1), (TWO, 5), (ONE, 2), (f"{ONE}:tag", 2)))
+    delivered.add(ids(50, 60), gtids((ONE, 7), ("", -1)))
+    fence = delivered.fence(MysqlGtids.parse(f"{ONE}:1:3-6:tag:1-9,{TWO}:5"))
+    assert fence.hidden(ids(10, 20, 30, 40, 50, 60)).tolist() == [30, 50]
+    assert fence.hidden(ids()).tolist() == []
+
+
+def test_what_a_later_set_holds_is_not_forgotten_for_an_earlier_fence() -> None:
+    """A chunk's snapshot that is taken but not answered yet is older than the look that came after it."""
+    delivered = DeliveredGtids()
+    delivered.add(ids(10, 20), gtids((ONE, 1), (ONE, 2)))
+    early = delivered.fence(MysqlGtids.parse(f"{ONE}:1"))
+    late = delivered.fence(MysqlGtids.parse(f"{ONE}:1-2"))
+    assert early.hidden(ids(10, 20)).tolist() == [20]
+    assert late.hidden(ids(10, 20)).tolist() == []
+
+
+def test_what_every_fence_sees_is_forgotten() -> None:
+    """Memory does not grow with the history."""
+    delivered = DeliveredGtids()
+    for n in range(100):
+        delivered.add(ids(n), gtids((ONE, n + 1)))
+        delivered.fence(MysqlGtids.parse(f"{ONE}:1-{n + 1}"))
+        gc.collect()
+    assert len(delivered) <= 1
+
+
+@pytest.mark.parametrize(("upto", "hidden"), [(0, [1, 5, 9]), (5, [9]), (9, []), (4, [5, 9])])
+def test_place_in_the_log_parts_seen_from_unseen(upto: int, hidden: list[int]) -> None:
+    """MariaDB's snapshots stand for a place: its own end is seen."""
+    assert CoordinateVisibility(upto).hidden(ids(1, 5, 9)).tolist() == hidden
+
+
+def test_two_bounds_that_disagree_give_a_chunk_no_place() -> None:
+    """MySQL: between what is surely seen and what is surely not, nothing is claimed."""
+    table, runs = _runs()
+    lower, upper = CoordinateVisibility(10), CoordinateVisibility(20)
+    assert place_between(table, runs, lower) != place_between(table, runs, upper)
+    assert place_between(table, runs, CoordinateVisibility(20)) == place_between(table, runs, CoordinateVisibility(25))
+
+
+def _runs() -> tuple[TableId, list[Run]]:
+    table = Table(TableId("shop", "t"), 1, (Column("id", 1, ColumnType("int", pa.int32())),), ("id",))
+    rows = pa.RecordBatch.from_arrays(
+        [
+            pa.array([1, 2, 3], f.type)
+            if f.name == "id"
+            else pa.array(["c"] * 3)
+            if f.name == OP
+            else pa.nulls(3, f.type)
+            for f in table.change_schema
+        ],
+        schema=table.change_schema,
+    )
+    batch = ChangeBatch(table, np.arange(3), rows)
+    return table.id, [
+        Run(ids(10, 20, 30), pa.array(["", "", ""]), np.zeros(3, np.int64), np.array([1, 2, 3]), (batch,))
+    ]
