@@ -43,7 +43,10 @@ class MySQLKit:
 
 
 @pytest.fixture(params=["marks", "read-only"])
-def source_kit(mysql_database: MySQLDatabase, request: pytest.FixtureRequest) -> SourceKit:
+def source_kit(
+    mysql_database: MySQLDatabase, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> SourceKit:
+    monkeypatch.setattr("cdcflow.sources.mysql.chunks.ROWS_MIN", 1)  # the suite's chunks are small
     return MySQLKit(mysql_database, request.param)
 
 

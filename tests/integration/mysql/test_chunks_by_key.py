@@ -16,6 +16,13 @@ from cdcflow.testing.mysql import MySQLDatabase
 
 pytestmark = pytest.mark.mysql
 
+
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks as small as these tests ask for."""
+    monkeypatch.setattr("cdcflow.sources.mysql.chunks.ROWS_MIN", 1)
+
+
 KEYS: dict[str, tuple[str, list[Any]]] = {
     "an unsigned number beyond 2^63": ("k bigint unsigned", [0, 1, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1]),
     "a negative number": ("k int", [-(2**31), -5, 0, 7, 2**31 - 1]),

@@ -46,6 +46,9 @@ from cdcflow.sources.mysql.twins import decode
 T = TypeVar("T")
 
 FIRST_ROWS = 20_000
+ROWS_MIN = 1000
+"""A chunk's fixed cost (snapshot, catalog) is many times what so few rows take: asking for less would make a backfill
+stand still on a busy table, and no wait shorter."""
 CHUNK_BYTES_MAX = 64 << 20
 """A chunk ends early at this size, however many rows it may have: rows may be large."""
 
@@ -136,7 +139,7 @@ class MySQLChunks:
     def read_chunk(self, chunk: Chunk) -> ChunkRead:
         began = time.monotonic()
         try:
-            return self._with(f"reading {chunk.table}", lambda c: self._read(c, chunk, began))
+            return self._with(f"reading {chunk.table}", lambda c: self._read(c, chunk))
         except _Rewritten:
             return ChunkRead(chunk, None, None, (), rewritten=True, seconds=time.monotonic() - began)
 
@@ -149,24 +152,25 @@ class MySQLChunks:
 
     # ── chunks ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _read(self, connection: Connection, chunk: Chunk, began: float) -> ChunkRead:
+    def _read(self, connection: Connection, chunk: Chunk) -> ChunkRead:
         if chunk.kind == "whole":
-            return self._whole(connection, chunk, began)
+            return self._whole(connection, chunk)
         with self._looking.snapshot(connection) as look:
             entry, described = self._touched(connection, chunk.table)
             key = key_of(entry, described)
             plan = Plan.from_json(chunk.plan)
             if plan.digest != key.digest:
                 raise _Rewritten
+            about = _Read(look, entry, described, key, time.monotonic())
             if chunk.kind == "keys":
-                return self._keys(connection, chunk, _Read(look, entry, described, key, began))
-            return self._range(connection, chunk, plan, _Read(look, entry, described, key, began))
+                return self._keys(connection, chunk, about)
+            return self._range(connection, chunk, plan, about)
 
     def _range(self, connection: Connection, chunk: Chunk, plan: Plan, about: _Read) -> ChunkRead:
         cursor = Cursor.from_json(chunk.after)
         if plan.bound is None:
             return about.answer(chunk, [], cursor, exhausted=True)
-        key, size = about.key, max(chunk.size, 1)
+        key, size = about.key, max(chunk.size, ROWS_MIN)
         conditions = [key.upto(plan.bound), *([key.after(cursor.row)] if cursor.row is not None else [])]
         fetched = fetch(
             connection,
@@ -199,7 +203,7 @@ class MySQLChunks:
         ]
         return about.answer(chunk, rows, Cursor.from_json(chunk.after), exhausted=True)
 
-    def _whole(self, connection: Connection, chunk: Chunk, began: float) -> ChunkRead:
+    def _whole(self, connection: Connection, chunk: Chunk) -> ChunkRead:
         """The whole table in one snapshot, after a truncate: rows without a key cannot be replayed over each other."""
         with contextlib.ExitStack() as stack:
             name = f"{quoted(chunk.table.schema)}.{quoted(chunk.table.name)}"
@@ -207,6 +211,7 @@ class MySQLChunks:
                 self._looking.whole(connection, name, lambda: stack.enter_context(self._another("locking")))
             )
             entry, described = self._touched(connection, chunk.table)
+            began = time.monotonic()
             rows = _decoded(fetch(connection, f"{_select(described)} FROM {entry.sql}"), described)
             about = _Read(look, entry, described, key_of(entry, described), began)
             return about.answer(chunk, [rows], Cursor(None, rows.num_rows), exhausted=True)
@@ -266,7 +271,8 @@ class MySQLChunks:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What a chunk is answered with besides its rows."""
+    """What a chunk is answered with besides its rows. `began`: when they were asked for; what comes before takes as
+    long for one row as for many, and must not make the next chunk smaller."""
 
     look: Look
     entry: CatalogTable
