@@ -60,12 +60,15 @@ class Faults:
 
 @dataclass(slots=True)
 class Reading:
-    """A chunk that is being read: parts still to be read, rows and snapshots so far."""
+    """A chunk that is being read: parts still to be read, rows and snapshots so far. `before`: what was visible before
+    the next part's snapshot, where that has to be asked, `beat` a place in the log that has to be visible for it."""
 
     request: ReadChunk
     parts: list[tuple[int, int]]
     rows: list[Row]
     snapshots: list[Visibility]
+    before: Visibility | None = None
+    beat: int | None = None
 
 
 class Capture:
@@ -271,10 +274,36 @@ class Capture:
         server = self._database.server
         return not server.has_binlog or self._faults.chunks_before_visible or self._database.shows(self._begins_at)
 
+    def _looked(self, reading: Reading) -> bool:
+        """Whether all is known of what the snapshot, which is taken now, sees."""
+        database = self._database
+        if not database.server.looks_twice:
+            reading.snapshots.append(self._sees())
+            return True
+        if reading.request.chunk.kind == "whole":
+            if not database.is_at_rest(reading.request.chunk.table):
+                return False
+            reading.snapshots.append(database.end())
+            return True
+        if reading.before is None:
+            reading.before = self._before(reading)
+            return False
+        reading.snapshots += [reading.before, database.end()]
+        reading.before = reading.beat = None
+        return True
+
+    def _before(self, reading: Reading) -> Visibility | None:
+        database = self._database
+        if database.server.fence == "gtids":
+            return self._sees()
+        if reading.beat is None:
+            reading.beat = len(database.wal)
+            database.write_mark(Token("heartbeat"))
+        shown = database.shows(reading.beat) or not database.server.ordered
+        return Places(reading.beat) if shown else None
+
     def _sees(self) -> Visibility:
-        if self._faults.takes_log_end_for_visible:
-            return Places(len(self._database.wal))
-        return self._database.sees()
+        return self._database.end() if self._faults.takes_log_end_for_visible else self._database.sees()
 
     def _begin_chunk(self, request: ReadChunk) -> None:
         chunk = request.chunk
@@ -299,8 +328,9 @@ class Capture:
             self.readings.remove(reading)
             self.answers.append(ChunkFailed(chunk.table, "the shape changed between two parts", retry=True))
             return
+        if not self._looked(reading):
+            return
         first, last = reading.parts.pop(0)
-        reading.snapshots.append(self._sees())
         match chunk.kind:
             case "range":
                 reading.rows += database.rows_on(chunk, first, last)

@@ -80,11 +80,10 @@ class Server:
     """What kind of server it is: how it says what a chunk sees, and in which order commits become visible.
 
     xids    PostgreSQL: a snapshot with the ids of running transactions
-    gtids   MySQL: the set of GTIDs that are visible
-    prefix  MariaDB: the place in the log up to which all is visible
-    order   MySQL without GTIDs: not at all. What was committed before a mark is visible once the mark's commit is
-            answered, if commits are ordered. Nothing says where in a window rows belong that must not be replayed
-            over, so only whole rows will do, and tables without a key are refused.
+    prefix  MariaDB: the place in the log up to which all is visible, of the very snapshot
+    gtids   MySQL: the set of GTIDs that were visible before the snapshot, and the log's end after it
+    order   MySQL without GTIDs, where commits are ordered: what was logged before a mark that is committed, and the
+            log's end after the snapshot. Tables without a key are refused.
 
     `writes_marks`: they are in the log. Else they are places in it, and nothing is written.
     """
@@ -98,8 +97,9 @@ class Server:
         return self.fence != "xids"
 
     @property
-    def only_whole_rows(self) -> bool:
-        return self.fence == "order"
+    def looks_twice(self) -> bool:
+        """Two bounds tell what a snapshot sees: one from before it, one from after it."""
+        return self.fence in ("gtids", "order")
 
 
 SERVERS = {
@@ -144,7 +144,7 @@ class Database:
         self._kinds, self._keys = rng.choice([(KINDS, range(1, 11)), (KINDS, range(1, 6)), (MOVERS, range(1, 6))])
         keyed = rng.choice([1, 2, 3])
         self.tables = {t.id: t for t in [self._new_table(f"t{n}", keyed=True) for n in range(keyed)]}
-        if rng.random() < 0.5 and not server.only_whole_rows:
+        if rng.random() < 0.5 and server.fence != "order":
             heap = self._new_table("heap", keyed=False)
             self.tables[heap.id] = heap
         self.published = set(self.tables)
@@ -220,7 +220,7 @@ class Database:
             elif kind == "part":
                 values = {**old.values, "a": self._fresh()}
                 self._replace(txn, table, old, values)
-                sent, unchanged = self._sent(values, whole=self.server.only_whole_rows)
+                sent, unchanged = self._sent(values, whole=False)
                 self._log(txn, Row(table.id, table.shape, "u", sent, unchanged, None, values), key)
             elif free:
                 self._move_key(txn, table, old, rng.choice(free))
@@ -249,7 +249,7 @@ class Database:
 
     def _move_key(self, txn: Open, table: ModelTable, old: Version, new_key: object) -> None:
         old_key = old.values["id"]
-        whole = self._rng.random() < 0.3 or self.server.only_whole_rows
+        whole = self._rng.random() < 0.3
         values = {**old.values, "id": new_key, "a": self._fresh()}
         if whole:
             values["wide"] = self._fresh()
@@ -411,17 +411,23 @@ class Database:
         return all(t.lsn is None or t.lsn > lsn for t in self.open.values())
 
     def sees(self) -> Visibility:
-        """What a query would see now, as far as this kind of server says it."""
+        """What is visible now, as far as this kind of server says it."""
         hidden = frozenset(t.lsn for t in self.open.values() if t.lsn is not None)
         match self.server.fence:
             case "xids":
                 return self.snapshot()
-            case "order":
-                return Places(len(self.wal))
             case "gtids":
                 return Places(0, frozenset(range(1, len(self.wal) + 1)) - hidden)
-            case "prefix":
+            case _:
                 return Places(min(hidden, default=len(self.wal) + 1) - 1)
+
+    def end(self) -> Places:
+        """All that is logged."""
+        return Places(len(self.wal))
+
+    def is_at_rest(self, table: TableId) -> bool:
+        """Nobody is changing the table, or waits to be seen after a change of it: a lock on it can be had."""
+        return not self._touched(self.tables[table])
 
     def send_also(self, after: int) -> None:
         """A binary log has the rows of all tables: from here on the reader takes those that are captured now."""

@@ -10,7 +10,7 @@ from tests.simulation.database import SERVERS, Server
 from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.machine import Interleave
-from cdcflow.interleave.messages import ChunkRead, Input, MarkSeen, Transactions
+from cdcflow.interleave.messages import ChunkRead, Input, MarkSeen, Transactions, Visibility
 from cdcflow.interleave.window import Window
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
@@ -145,12 +145,22 @@ MORE: dict[str, Faults] = {
 }
 """More that the simulation finds."""
 
+
+def each_bound_for_itself(delivered: Delivered, *visibilities: Visibility) -> None:
+    """A `Delivered.seen` for which what an upper bound does not rule out was seen."""
+    delivered._looks += [(visibility,) for visibility in visibilities]
+
+
 IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
     "log's end taken for what is visible": (SERVERS["mysql-read-only"], Faults(takes_log_end_for_visible=True)),
     "log's end taken for a snapshot's place": (SERVERS["mariadb-read-only"], Faults(takes_log_end_for_visible=True)),
     "marks without GTIDs where commits are not ordered": (Server("order", writes_marks=True, ordered=False), Faults()),
-    "chunks before all that the log has is visible": (SERVERS["mysql-read-only"], Faults(chunks_before_visible=True)),
+    "chunks before all that the log has is visible": (SERVERS["mariadb-read-only"], Faults(chunks_before_visible=True)),
     "resume that skips one transaction": (SERVERS["mysql"], PLANTED["resume that skips one transaction"]),
+    "upper bound taken for what is visible": (
+        SERVERS["mysql-read-only"],
+        Faults(patch=(Delivered, "seen", each_bound_for_itself)),
+    ),
     "high not waited for": (SERVERS["mariadb-read-only"], PLANTED["high not waited for"]),
     "no re-read of moved partial rows": (SERVERS["mysql-read-only"], PLANTED["no re-read of moved partial rows"]),
 }

@@ -24,7 +24,7 @@ class Delivered:
         self._count = len(ids)
         self._count_max = count_max
         self._look_at = count_max
-        self._looks: list[Visibility] = []
+        self._looks: list[tuple[Visibility, ...]] = []
 
     def __len__(self) -> int:
         return self._count
@@ -39,9 +39,11 @@ class Delivered:
             self._parts = [np.concatenate(self._parts)]
         return self._parts[0]
 
-    def seen(self, visibility: Visibility) -> None:
-        """A snapshot was taken; `forget` may make use of it."""
-        self._looks.append(visibility)
+    def seen(self, *visibilities: Visibility) -> None:
+        """A snapshot was taken; `forget` may make use of it. With several visibilities, what all of them see was seen:
+        one may only be a bound that the snapshot does not go beyond."""
+        if visibilities:
+            self._looks.append(visibilities)
 
     def forget(self) -> None:
         """Drop the ids that any look has seen. Only while no chunk is under way."""
@@ -49,7 +51,7 @@ class Delivered:
             return
         ids = self.ids()
         for look in self._looks:
-            ids = look.hidden(ids)
+            ids = _hidden(look, ids)
         self._parts, self._count, self._looks = [ids], len(ids), []
         self._look_at = max(self._count_max, 2 * self._count)
 
@@ -59,3 +61,10 @@ class Delivered:
             return False
         self._look_at = 2 * self._count
         return True
+
+
+def _hidden(look: tuple[Visibility, ...], ids: Uint64s) -> Uint64s:
+    """Those of these ids that some part of the look does not see."""
+    if len(look) == 1:
+        return look[0].hidden(ids)
+    return ids[np.isin(ids, np.concatenate([visibility.hidden(ids) for visibility in look]))]

@@ -352,8 +352,7 @@ class Interleave:
             raise InvariantViolated(f"chunk {chunk.number} of {table} ({chunk.kind}) came without rows or snapshot")
         self._backlog.adapt_size(read, holding=bool(window.held))
         window.reads[table] = read
-        for visibility in read.visibilities:
-            self._delivered.seen(visibility)
+        self._delivered.seen(*read.visibilities)
         if (reason := window.conflict(table, window.held)) is not None:
             self._give_up(table, reason)
         elif self._check_fence(window, table):
