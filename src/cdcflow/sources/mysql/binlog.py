@@ -143,10 +143,13 @@ class BinlogDecoder:
         if self._open is not None:
             return self._continued(events, self._open)
         if self._waiting:
-            if not may_end(events):
+            end = may_end(events)
+            if end is None:
                 return self._wait(events)
-            events = joined_events([*self._waiting, events])
+            # Only what may complete the open transaction is put together with it: the rest is not copied.
+            whole = joined_events([*self._waiting, events.part(0, end + 1)])
             self._waiting, self._waiting_bytes = [], 0
+            return self._part(whole) + self._part(events.part(end + 1, len(events)))
         groups, stop = groups_of(events)
         out: list[StreamEvent] = []
         begin = first = 0

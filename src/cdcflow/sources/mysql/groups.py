@@ -33,6 +33,7 @@ from cdcflow.sources.mysql.wire import Events
 
 _IS_QUERY = table_of(EventType.QUERY, EventType.EXECUTE_LOAD_QUERY)
 _IS_END = table_of(EventType.XID, EventType.XA_PREPARE)
+_MAY_END = _IS_END | _IS_QUERY | IS_OPENER
 _IS_NEUTRAL = IS_BESIDE | table_of(EventType.IGNORABLE)
 _BEGI, _COMM, _IT = (int.from_bytes(word, "little") for word in (b"BEGI", b"COMM", b"IT"))
 _OTHER, _BEGIN, _COMMIT = 0, 1, 2
@@ -93,9 +94,10 @@ def queries(events: Events) -> tuple[Int64s, Int64s, list[tuple[int, Statement]]
     return at, code, said
 
 
-def may_end(events: Events) -> bool:
-    """Whether a group that is open before these events could end among them."""
-    return bool((_IS_END | _IS_QUERY | IS_OPENER)[events.type].any())
+def may_end(events: Events) -> int | None:
+    """The first event at which a group that is open before these events could end; None: not among them."""
+    found = np.flatnonzero(_MAY_END[events.type])
+    return int(found[0]) if len(found) else None
 
 
 def first_end(events: Events) -> tuple[int | None, list[tuple[int, Statement]]]:
