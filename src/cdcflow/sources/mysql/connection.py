@@ -14,6 +14,7 @@ import contextlib
 import re
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from typing import Any, TypeAlias
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pymysql
-from pymysql.constants import CLIENT
+from pymysql.constants import CLIENT, COMMAND
 
 from cdcflow.config import MySQL
 from cdcflow.errors import ConfigurationError, SourceUnavailable
@@ -270,6 +271,28 @@ def one(connection: Connection, statement: str) -> Row:
     if len(rows) != 1:
         raise SourceUnavailable(f"the server answered with {len(rows)} rows where one was asked for")
     return rows[0]
+
+
+def at_once(connection: Connection, *statements: str) -> list[list[Row]]:
+    """Run statements one after another without a wait in between: all are sent before the first answer is read."""
+    texts = [statement.encode() for statement in statements]
+    # A packet: its length in three bytes, its number 0, the command, the text.
+    connection._write_bytes(b"".join(struct.pack("<IB", len(t) + 1, COMMAND.COM_QUERY) + t for t in texts))
+    answers: list[list[Row]] = []
+    failed: pymysql.Error | None = None
+    for _ in statements:
+        connection._next_seq_id = 1
+        try:
+            connection._read_query_result()
+        except pymysql.Error as error:
+            failed = failed or error
+            if not connection.open:
+                break
+        else:
+            answers.append(list(connection._result.rows or ()))
+    if failed is not None:
+        raise failed
+    return answers
 
 
 @contextlib.contextmanager

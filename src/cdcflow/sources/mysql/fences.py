@@ -12,8 +12,9 @@ MySQL has no such place, but two bounds that hold whatever commits at the same t
     `@@gtid_executed` read just before the snapshot     what is in there is seen: it grows after the engine's commit
     the log's end read just after the snapshot          what lies behind is not seen: it is logged before its commit
 
-Between the two nothing is known, so both go with the chunk, each as a fence of its own. The machine lets a chunk stand
-where that matters only if both give it the same place; else it is read again.
+Between the two nothing is known, unless nothing was being committed at that moment, which is tried for (`looks`). Else
+both go with the chunk, each as a fence of its own. The machine lets a chunk stand where that matters only if both give
+it the same place; else it is read again.
 """
 
 from __future__ import annotations

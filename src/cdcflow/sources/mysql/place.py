@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pymysql
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.sources.mysql.connection import Connection, one, query
+from cdcflow.sources.mysql.connection import Connection, at_once, one, query
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.position import BinlogPosition, coordinate
 
@@ -43,6 +43,29 @@ def end(connection: Connection, flavor: Flavor) -> End:
     file, pos, do_db, ignore_db, *_ = rows[0]
     filters = "; ".join(f"{n} {v}" for n, v in (("binlog_do_db", do_db), ("binlog_ignore_db", ignore_db)) if v)
     return End(str(file), int(pos), filters)
+
+
+@contextlib.contextmanager
+def bounded_snapshot(connection: Connection) -> Iterator[tuple[str, End, bool]]:
+    """MySQL: a snapshot with the transactions that it surely sees, as a set of GTIDs, and the log's end just after it.
+
+    True: it sees these and no others. Nothing was being committed, and the set is still the same: what had become
+    visible without being in it would either be owned by a session, or be in it by then.
+    """
+    before, _, owners, after = at_once(
+        connection,
+        "SELECT @@GLOBAL.gtid_executed",
+        "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
+        "SELECT @@GLOBAL.gtid_owned",
+        "SHOW BINARY LOG STATUS",
+    )
+    try:
+        file, pos, _, _, executed, *_ = after[0]
+        seen, now = ("".join(str(text).split()) for text in (before[0][0], executed))
+        yield seen, End(str(file), int(pos), ""), seen == now and not owners[0][0]
+    finally:
+        with contextlib.suppress(pymysql.Error):
+            query(connection, "ROLLBACK")
 
 
 @contextlib.contextmanager
