@@ -170,6 +170,8 @@ def test_between_both_bounds_nothing_is_claimed(mysql_database: MySQLDatabase, c
     for writer in writers:
         writer.start()
     planned = capture.plan("t")
+    while mysql_database.execute("SELECT count(*) FROM t")[0][0] < 50:
+        time.sleep(0.01)
     reads = [capture.read(planned, size=1_000_000) for _ in range(15)]
     stop.set()
     for writer in writers:
