@@ -79,6 +79,7 @@ class MySQL:
                 table: self._fill(cursor, table, rows_max if table == "flights" else None) for table in flights.TABLES
             }
             cursor.execute(_REMARKS)
+            cursor.execute(f"ANALYZE NO_WRITE_TO_BINLOG TABLE {', '.join(flights.TABLES)}")
         return counts
 
     def _fill(self, cursor: pymysql.cursors.Cursor, table: str, rows_max: int | None) -> int:
