@@ -15,7 +15,7 @@ from mysqlfuzz import differs, results_differ, split_differs
 from mysqlvalues import bitmap, column, image, joined, result_row, table
 
 from cdcflow.sources.buffers import Cells
-from cdcflow.sources.mysql import twins
+from cdcflow.sources.mysql import framing, twins
 from cdcflow.sources.mysql.rows import RowKind
 from cdcflow.sources.mysql.twins import COMPILED
 from cdcflow.sources.mysql.types import TypeCode, bit_metadata, decimal_metadata
@@ -92,3 +92,19 @@ def test_usual_values_are_not_left_to_the_plain_decoders() -> None:
     assert twins.changes(shape, data, extents, RowKind.UPDATE, sent, sent).rows.num_rows == 2
     data, extents = joined([result_row(TEXT)])
     assert twins.decode(shape, data, extents).num_rows == 1
+
+
+@given(
+    st.lists(st.binary(max_size=12) | st.binary(min_size=250, max_size=300), max_size=40),
+    st.sampled_from([b"", b"\xfe\0\0\2\0", b"\xff\x10\x04#HY000", b"\xfe" + bytes(12)]),
+    st.integers(0, 30),
+)
+def test_row_packets_are_found_alike(rows: list[bytes], last: bytes, cut_off: int) -> None:
+    """What comes from a server may end anywhere, in the middle of a packet's length too."""
+    payloads = [row for row in rows if row[:1] < b"\xfe"] + ([last] if last else [])
+    data = b"".join(len(p).to_bytes(3, "little") + bytes([n & 0xFF]) + p for n, p in enumerate(payloads))
+    data = data[: max(0, len(data) - cut_off)]
+    plain, compiled = framing.row_packets(data), twins.row_packets(data)
+    assert (plain.start.tolist(), plain.end.tolist()) == (compiled.start.tolist(), compiled.end.tolist())
+    assert (plain.reached, plain.state) == (compiled.reached, compiled.state)
+    assert [data[a:b] for a, b in zip(plain.start, plain.end, strict=True)] == payloads[: len(plain.start)]

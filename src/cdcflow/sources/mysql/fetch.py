@@ -19,10 +19,10 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import PAD, garbled
 from cdcflow.sources.mysql.connection import Connection
+from cdcflow.sources.mysql.framing import HEADER, LONG
+from cdcflow.sources.mysql.twins import row_packets
 
 READ_BYTES = 1 << 20
-LONG = 0xFFFFFF
-HEADER = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,41 +72,6 @@ def _read_columns(connection: Connection) -> None:
         connection._read_packet()
     if not connection._read_packet().is_eof_packet():
         raise garbled("a result set without an end of its columns")
-
-
-@dataclass(frozen=True, slots=True)
-class Framed:
-    """Row packets found in bytes: their payloads, the place of the first packet that was not taken, and why not."""
-
-    start: Int64s
-    end: Int64s
-    reached: int
-    state: int
-
-
-NEEDS_MORE, ENDED, OTHER = 0, 1, 2
-"""OTHER: a packet that is no whole row of its own: a part of a long one, or an error."""
-
-
-def row_packets(data: bytes) -> Framed:
-    """The row packets at the beginning of `data`."""
-    starts: list[int] = []
-    at, size, state = 0, len(data), NEEDS_MORE
-    ends: list[int] = []
-    while at + HEADER <= size:
-        length = data[at] | data[at + 1] << 8 | data[at + 2] << 16
-        stop = at + HEADER + length
-        if stop > size:
-            break
-        first = data[at + HEADER] if length else 0
-        if first >= 0xFE or length == LONG:
-            state = ENDED if first == 0xFE and length < 9 else OTHER
-            if state == ENDED or first == 0xFF or length == LONG:
-                break
-        starts.append(at + HEADER)
-        ends.append(stop)
-        at = stop
-    return Framed(np.array(starts, np.int64), np.array(ends, np.int64), at, state)
 
 
 class _Rows:

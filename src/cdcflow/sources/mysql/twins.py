@@ -6,12 +6,14 @@ them. It is handed around as a value: None means plain.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from cdcflow.model.change import Int64s
-from cdcflow.sources.mysql import results, rows, wire
+from cdcflow.sources.mysql import framing, results, rows, wire
+from cdcflow.sources.mysql.framing import Framed
 from cdcflow.sources.mysql.images import Extents
 from cdcflow.sources.mysql.rows import DecodedRows, RowKind, check
 from cdcflow.sources.mysql.shapes import DescribedTable
@@ -55,6 +57,18 @@ def _split() -> SplitFunction:
 
 split: SplitFunction = _split()
 """What `wire.split` does, by the faster twin."""
+
+
+def _row_packets() -> Callable[[bytes], Framed]:
+    try:
+        from cdcflow.sources.mysql.compiled import frames
+    except ImportError:
+        return framing.row_packets
+    return lambda data: Framed(*frames.row_packets(data))
+
+
+row_packets: Callable[[bytes], Framed] = _row_packets()
+"""What `framing.row_packets` does, by the faster twin."""
 
 
 def changes(

@@ -1,5 +1,5 @@
 # Packets of a binary log dump, cut into events: the twin of `wire.split`. The checksums are most of the work; eight
-# bytes go through eight tables at a time.
+# bytes go through eight tables at a time. And packets of a result set: the twin of `framing.row_packets`.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -125,6 +125,58 @@ def split(const uint8_t[::1] data not None, int64_t begin, int64_t size, bint ch
             with nogil:
                 found = cut(&data[0], at, size, checksum, most, &start[0], &end[0], &kind[0], &at, &state)
         parts.append((room[0, :found], room[1, :found], types[:found]))
+    if len(parts) == 1:
+        return *parts[0], at, state
+    return *(np.concatenate(part) for part in zip(*parts)), at, state
+
+
+cdef int64_t rows(
+    const uint8_t *data, int64_t begin, int64_t size, int64_t most, int64_t *start, int64_t *end, int64_t *reached,
+    int *state
+) noexcept nogil:
+    """How many row packets were found, at most `most`; where that is too few, `state` is -1 and `reached` the next."""
+    cdef int64_t at = begin, length, stop, found = 0
+    cdef uint8_t first
+    state[0] = 0
+    while at + 4 <= size:
+        if found == most:
+            state[0] = -1
+            break
+        length = uint32_at(data + at) & 0xFFFFFF
+        stop = at + 4 + length
+        if stop > size:
+            break
+        first = data[at + 4] if length else 0
+        if first >= 0xFE or length == LONG:
+            if first == 0xFE and length < 9:
+                state[0] = 1
+                break
+            state[0] = 2
+            if first == 0xFF or length == LONG:
+                break
+        start[found], end[found] = at + 4, stop
+        found += 1
+        at = stop
+    reached[0] = at
+    return found
+
+
+def row_packets(const uint8_t[::1] data not None):
+    """Starts and ends of the rows at the beginning of `data`, where the next packet begins, and why it ended."""
+    cdef int64_t size = data.shape[0], most = min(size // 5 + 1, 1 << 15), found, at = 0
+    cdef int state = -1
+    cdef int64_t[::1] start
+    cdef int64_t[::1] end
+    parts = []
+    while state == -1:
+        room = _EMPTY((2, most), np.int64)
+        start, end = room[0], room[1]
+        if size - at < 4:
+            found, state = 0, 0
+        else:
+            with nogil:
+                found = rows(&data[0], at, size, most, &start[0], &end[0], &at, &state)
+        parts.append((room[0, :found], room[1, :found]))
     if len(parts) == 1:
         return *parts[0], at, state
     return *(np.concatenate(part) for part in zip(*parts)), at, state

@@ -1,0 +1,69 @@
+"""What can go wrong around a daemon on MySQL or MariaDB: restarts of the server, a full disk, a shape that changes."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from mysqlbank import MySQLBank
+
+from cdcflow.sinks.layer import OsLayer
+from cdcflow.testing.mysql import MySQLServer
+
+pytestmark = pytest.mark.mysql
+
+MORE = "INSERT INTO entries (account, amount, note) SELECT id, 1, 'more' FROM accounts WHERE id <= 3000"
+
+
+def test_server_restart_in_mid_stream_loses_nothing(own_mysql: MySQLServer, tmp_path: Path) -> None:
+    """O07, M13: stopped in order and killed, the server comes back with another file, and table ids begin anew."""
+    bank = MySQLBank(own_mysql.create_database("restarted"), tmp_path)
+    daemon = bank.daemon()
+    bank.wait_until(lambda: bank.has_reached(""), "the first backfill", daemon)
+    for end in (own_mysql.stop, own_mysql.kill):
+        bank.database.execute(MORE)
+        end()
+        own_mysql.start()
+        bank.database.execute("UPDATE accounts SET balance = balance + 1 WHERE id % 7 = 0")
+    bank.catch_up_and_stop(daemon)
+    bank.assert_log_equals_source()
+
+
+def test_full_disk_stops_clean_and_goes_on_when_there_is_room(bank: MySQLBank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L08: what does not fit is not counted; when there is room again it arrives, once."""
+    full = [False]
+    original = OsLayer.write
+
+    def write(self: OsLayer, fd: int, parts: Sequence[bytes | memoryview]) -> int:
+        if full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(self, fd, parts)
+
+    monkeypatch.setattr(OsLayer, "write", write)
+    seen: list[str] = []
+    with bank.capturing(on_event=lambda event, fields: seen.append(f"{event} {dict(fields).get('kind', '')}")):
+        bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
+        full[0] = True
+        bank.database.execute(MORE)
+        bank.wait_until(lambda: "capture interrupted SinkUnavailable" in seen, "the full disk to be noticed")
+        full[0] = False
+        fence = bank.fence()
+        bank.wait_until(lambda: bank.has_reached(fence), "the log to go on")
+    bank.assert_log_equals_source()
+
+
+def test_column_that_comes_in_the_middle_of_a_backfill(bank: MySQLBank) -> None:
+    """W15, M34: chunks before and after it have other shapes, and so have the rows of the log; all fold to one."""
+    bank.configure(backfill={"chunk_time_target_ms": 5, "rows_per_second_max": 6000})
+    seen: list[str] = []
+    with bank.capturing(on_event=lambda event, _fields: seen.append(event)):
+        bank.wait_until(lambda: seen.count("range chunk read") > 2, "the first chunks")
+        bank.database.execute("UPDATE entries SET note = 'before' WHERE id % 4 = 0")
+        bank.database.execute("ALTER TABLE entries ADD COLUMN extra int NULL AFTER account")
+        bank.database.execute("UPDATE entries SET extra = id % 10 WHERE id % 3 = 0")
+        bank.database.execute("INSERT INTO entries VALUES (100000, 1, 2, 3, 'new'), (100001, 1, NULL, 3, NULL)")
+        fence = bank.fence()
+        bank.wait_until(lambda: bank.has_reached(fence), "the backfill to end")
+    bank.assert_log_equals_source()
