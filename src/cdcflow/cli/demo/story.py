@@ -192,7 +192,12 @@ class Story:
     def _read_share(self, status: Mapping[str, Any]) -> float:
         """How much of the flights is read, from 0 to 1."""
         fields = _tables(status).get(self._named("flights"), {})
-        return (fields.get("units_done") or 0) / fields["units"] if fields.get("units") else 0.0
+        if not fields.get("units"):
+            return 0.0
+        # How many rows a table of MySQL has is the server's estimate, so more than all of them may have been read.
+        return float(
+            min((fields.get("units_done") or 0) / fields["units"], 1.0 if fields.get("state") == "done" else 0.99)
+        )
 
     # ── watching ────────────────────────────────────────────────────────────────────────────────────────────
 
