@@ -70,6 +70,16 @@ def test_killed_server_loses_nothing(own_mysql: MySQLServer, make_capture: MakeM
     assert [row["id"] for row in again.changes()] == [2]
 
 
+def purge(server: MySQLServer, file: str) -> None:
+    """Purge all that is older than the present file. MariaDB keeps, without a word, what it may still need itself."""
+    for _ in range(200):
+        server.execute(f"PURGE BINARY LOGS TO '{server.binlog()[0]}'")
+        if file not in [row[0] for row in server.execute("SHOW BINARY LOGS")]:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{server.flavor} does not purge {file}")
+
+
 def test_purged_log_is_a_loss_with_the_gap_named(own_mysql: MySQLServer, make_capture: MakeMySQLCapture) -> None:
     """M14: short retention is the usual way to lose changes; the message says what is gone and what to do."""
     database, capture = begun(own_mysql, make_capture)
@@ -77,7 +87,7 @@ def test_purged_log_is_a_loss_with_the_gap_named(own_mysql: MySQLServer, make_ca
     file = own_mysql.binlog()[0]
     own_mysql.execute("FLUSH BINARY LOGS")
     database.execute("INSERT INTO t VALUES (2, 2)")
-    own_mysql.execute(f"PURGE BINARY LOGS TO '{own_mysql.binlog()[0]}'")
+    purge(own_mysql, file)
     again = make_capture(database)
     with pytest.raises(HistoryLost, match=rf"{file}(.|\n)*accept-history-loss"):
         again.prepare(capture.checkpoint)
