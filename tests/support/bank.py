@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,10 @@ INSERT INTO notices SELECT i % 40, i % 2 = 0, ARRAY['a', NULL, 'b'] FROM generat
 WAIT_S = 60.0
 
 
-class Branch:
+class Branch(ABC):
     """A daemon's test on any database: the daemon, the writer's thread, and the comparison of log and source.
 
-    What a database is asked is the subclass's: `connect`, `transact`, `fence`, `source_rows`, `columns`.
+    What a database is asked is the subclass's: `session`, `transact`, `fence`, `source_rows`, `columns`.
     """
 
     schema: str
@@ -77,27 +78,29 @@ class Branch:
 
     # ── what the database is asked ──────────────────────────────────────────────────────────────────────────
 
+    @abstractmethod
     def session(self) -> contextlib.AbstractContextManager[Any]:
         """A session for `transact`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def transact(self, session: Any, dice: random.Random) -> None:
         """One transaction over several tables; one that breaks a key is as good as any."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fence(self) -> str:
         """A position of the source that everything committed so far lies before."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_past(self, position: str, fence: str) -> bool:
         """Whether a log at `position` has all that lies before `fence` ("": nothing)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def source_rows(self, table: str) -> list[tuple[object, ...]]:
-        raise NotImplementedError
+        """The table's rows, sorted."""
 
+    @abstractmethod
     def columns(self, table: str) -> list[str]:
-        raise NotImplementedError
+        """Their names, in the table's order."""
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────
 

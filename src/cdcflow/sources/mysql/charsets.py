@@ -190,9 +190,12 @@ def _by_table(charset: Charset, data: Bytes, offsets: Int64s, cells: Cells, wher
 
 
 def _one_by_one(charset: Charset, raw: pa.Array, where: Where) -> pa.Array:
+    """By Python's codecs, which know only single values: East Asia's multi-byte sets. Each different value once."""
     decode = _decoder(charset.name, where.bad_text)
+    encoded = raw.dictionary_encode()
     try:
-        return pa.array([None if value is None else decode(value) for value in raw.to_pylist()], pa.string())
+        texts = pa.array([decode(value) for value in encoded.dictionary.to_pylist()], pa.string())
+        return texts.take(encoded.indices)
     except UnicodeDecodeError:
         raise bad_text(where, charset.name) from None
 

@@ -102,6 +102,7 @@ def _each(width: int, text: Callable[[bytes], str], cells: Cells) -> pa.Array:
 
 def inflated(decode: Decoder, cells: Cells, where: Where) -> pa.Array:
     """MariaDB's COMPRESSED columns: a byte that says how, the length, and the value."""
+    # zlib knows no columns: each value was deflated by itself.
     values = [b"" if value is None else _inflate(value, where) for value in cells.binary().to_pylist()]
     size = np.fromiter(map(len, values), np.int64, len(values))
     return decode(Cells(padded(values), np.cumsum(size) - size, size, cells.valid), where)

@@ -28,7 +28,7 @@ _METADATA_BYTES: Final = {
 # Which columns the fields of signedness and of character sets count. A year has a sign there. Of what is no text, MySQL
 # counts a vector, MariaDB a geometry; both are bytes.
 _SIGNED: Final = frozenset((1, 2, 3, 4, 5, 8, 9, 13, 246))
-_TEXT: Final = frozenset((15, 140, 141, 242, 242, 249, 250, 251, 252, 253, 254))
+_TEXT: Final = frozenset((15, 140, 141, 242, 249, 250, 251, 252, 253, 254))
 _LABELLED: Final = frozenset((TypeCode.ENUM, TypeCode.SET))
 
 # Numbers of the optional fields.
