@@ -67,7 +67,7 @@ servers: $(INSTALLED) ## find or fetch the MySQL and MariaDB servers that the te
 
 .PHONY: test
 test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(PYTEST)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder $(PYTEST)
 
 .PHONY: lint
 lint: $(INSTALLED) ## format, lint, types, import floors

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from cdcflow.testing.mysql import FLAVORS, Flavor, MySQLDatabase, MySQLServer
 from cdcflow.testing.postgres import Database, PostgresServer, binaries
@@ -15,25 +18,43 @@ _numbers = itertools.count(1)
 _INSTALLED = binaries()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+class TogetherByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """Two processes share the tests: a file's stay together, and all of Spark's, which then start it once.
 
     The daemon's tests stand alone: each is long, and needs nothing of the one before it.
     """
-    here = Path(__file__).parent
-    for item in items:
-        place = item.path.relative_to(here)
-        if "spark" in place.parts:
-            item.add_marker(pytest.mark.xdist_group("spark"))
-        elif "daemon" not in place.parts:
-            item.add_marker(pytest.mark.xdist_group(str(place)))
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        if "/spark/" in file:
+            return "spark"
+        return nodeid if "daemon/" in file else file
 
 
-@pytest.fixture(scope="session", params=sorted(_INSTALLED), ids=str)
-def postgres_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> TogetherByFile:
+    return TogetherByFile(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first, so that both processes end at about the same time."""
+    long = ("/spark/", "/cli/", "/simulation/", "daemon/")
+    items.sort(key=lambda item: next((place for place, part in enumerate(long) if part in item.nodeid), len(long)))
+
+
+@pytest.fixture(scope="session")
+def postgres_servers() -> Iterator[Callable[[str], PostgresServer]]:
+    """The running server of an installation, started when it is first asked for."""
+    with contextlib.ExitStack() as started:
+        yield functools.cache(lambda version: started.enter_context(PostgresServer(_INSTALLED[version])))
+
+
+@pytest.fixture(params=sorted(_INSTALLED), ids=str)
+def postgres_server(
+    request: pytest.FixtureRequest, postgres_servers: Callable[[str], PostgresServer]
+) -> PostgresServer:
     """A running server; every test that uses it runs once with each PostgreSQL that is installed here."""
-    with PostgresServer(_INSTALLED[request.param]) as server:
-        yield server
+    return postgres_servers(request.param)
 
 
 @pytest.fixture
@@ -53,7 +74,7 @@ def own_postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(scope="session", params=FLAVORS, ids=str)
+@pytest.fixture(params=FLAVORS, ids=str)
 def flavor(request: pytest.FixtureRequest) -> Flavor:
     """Every test that asks for it runs once with MariaDB and once with MySQL."""
     found: Flavor = request.param
@@ -61,10 +82,16 @@ def flavor(request: pytest.FixtureRequest) -> Flavor:
 
 
 @pytest.fixture(scope="session")
-def mysql_server(flavor: Flavor) -> Iterator[MySQLServer]:
+def mysql_servers() -> Iterator[Callable[[Flavor], MySQLServer]]:
+    """The running server of a flavor, started when it is first asked for."""
+    with contextlib.ExitStack() as started:
+        yield functools.cache(lambda flavor: started.enter_context(MySQLServer(flavor)))
+
+
+@pytest.fixture
+def mysql_server(flavor: Flavor, mysql_servers: Callable[[Flavor], MySQLServer]) -> MySQLServer:
     """A running MySQL or MariaDB server."""
-    with MySQLServer(flavor) as server:
-        yield server
+    return mysql_servers(flavor)
 
 
 @pytest.fixture

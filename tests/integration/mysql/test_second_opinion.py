@@ -7,10 +7,12 @@ for ours: when a release of it mends one of these, the test says so.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import random
 from decimal import Decimal
 from typing import Any
 
+import pymysql
 import pytest
 from mysqlcapturing import MakeMySQLCapture
 from pymysqlreplication import BinLogStreamReader
@@ -41,9 +43,16 @@ KNOWN_FAULTS: tuple[tuple[str, str, object], ...] = (
 def theirs(database: MySQLDatabase, place: tuple[str, int], count: int) -> list[tuple[str, dict[str, Any]]]:
     """The first so many changes of table t from a place on, as the library tells them: op and row.
 
-    When its connection is lost it begins again at that place, and rows come twice.
+    Its MariaDB mode is not used: that one sends a byte too many, and the server drops the connection now and then; the
+    library then begins again at that place without end. So a connection more than it opens at first is an error here.
     """
     server = database.server
+    connections = itertools.count()
+
+    def connect(**options: Any) -> pymysql.Connection:
+        assert next(connections) < 2, "the library lost its connection"
+        return pymysql.connect(**options)
+
     stream = BinLogStreamReader(
         connection_settings={"host": "127.0.0.1", "port": server.port, "user": "root", "password": ""},
         server_id=77,
@@ -53,7 +62,7 @@ def theirs(database: MySQLDatabase, place: tuple[str, int], count: int) -> list[
         only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
         only_schemas=[database.name],
         only_tables=["t"],
-        is_mariadb=server.flavor == "mariadb",
+        pymysql_wrapper=connect,
     )
     found: list[tuple[str, dict[str, Any]]] = []
     for event in stream:
@@ -95,11 +104,9 @@ def test_both_tell_the_same_history(mysql_database: MySQLDatabase, make_capture:
         (row[OP], {k: v for k, v in row.items() if k not in (OP, UNCHANGED, BEFORE)}) for row in capture.changes("t")
     ]
     told = theirs(mysql_database, place, len(ours))
-    again = [number for number, (op, row) in enumerate(told) if (op, row["id"]) == ("c", 1)][1:]
-    told = told[: again[0]] if again else told
     assert len(told) > 80
-    assert [op for op, _ in told] == [op for op, _ in ours[: len(told)]]
-    for (_, mine), (_, other) in zip(ours, told, strict=False):
+    assert [op for op, _ in told] == [op for op, _ in ours]
+    for (_, mine), (_, other) in zip(ours, told, strict=True):
         other = {name: plain(name, value) for name, value in other.items()}
         assert {name: value for name, value in mine.items() if value != other[name]} == {}, other
 
