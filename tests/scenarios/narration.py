@@ -55,6 +55,7 @@ from cdcflow.interleave.messages import (
     PlanTable,
     ReadChunk,
     Resume,
+    RowsFilled,
     SnapshotTaken,
     TakeSnapshot,
     Tick,
@@ -183,6 +184,8 @@ class Narration:
                 yield ChunkFailed(table_or_none, reason.removesuffix(" for good"), not rest.endswith(" for good"))
             case "looked":
                 yield SnapshotTaken(Hides(frozenset(_numbers(options.get("hides")))))
+            case "filled":
+                yield RowsFilled(_table(rest), position_of(self._lsn))
             case "tick":
                 self._now_us += int(rest.removesuffix("ms")) * 1000
                 yield Tick(self._now_us)

@@ -35,6 +35,7 @@ class TestTables:
 
     captured: str = "shop"
     myisam: frozenset[str] = frozenset()
+    grown: frozenset[TableId] = frozenset()
     shapes: dict[TableId, DescribedTable] = field(default_factory=dict)
     asked: list[TableId] = field(default_factory=list)
     told: list[TableId | None] = field(default_factory=list)
@@ -53,6 +54,9 @@ class TestTables:
 
     def captured_in(self, schema: str) -> Sequence[TableId]:
         return sorted(t for t in self.shapes if t.schema == schema)
+
+    def gained(self, table: TableId) -> bool:
+        return table in self.grown
 
     def is_transactional(self, table: TableId) -> bool:
         return table.name not in self.myisam

@@ -67,6 +67,7 @@ from cdcflow.interleave.messages import (
     Planned,
     ReadChunk,
     Resume,
+    RowsFilled,
     Shape,
     SnapshotTaken,
     TakeSnapshot,
@@ -173,6 +174,8 @@ class Interleave:
             case Advanced(position):
                 if not self._holding and position != self._tail.position:
                     self._tail.reach(position)
+            case RowsFilled(table, _):
+                self._rows_filled(table)
             case Tick(now_us):
                 if now_us < self._now_us:
                     raise InvariantViolated(f"the clock went back from {self._now_us} to {now_us} microseconds")
@@ -239,6 +242,16 @@ class Interleave:
             self._low_seen(window, seen)
         else:
             self._high_seen(window, seen)
+
+    def _rows_filled(self, table: TableId) -> None:
+        known = self._backlog.get(table)
+        if known is None or known.state in ("cancelled", "failed", "forgotten"):
+            self._tell("rows changed unseen", table=str(table), state=known.state if known else "unknown")
+            return
+        self._tell("table to be read again", table=str(table), reason="a statement filled columns of its old rows")
+        self._order(Backfill((table,)), table)
+        if known.state == "paused":
+            self._backlog.pause(table)
 
     def _pass(self, position: Position) -> None:
         """A mark that means nothing (any more): worth no cut of its own, but the next one may stand behind it."""

@@ -1,6 +1,7 @@
 """What goes into the interleave machine, and what comes out of it: two closed unions.
 
-stream ──Committed, MarkSeen, Advanced──▶ ┌─────────┐ ──Append, Cut──────────────────────▶ change log
+stream ──Committed, MarkSeen, Advanced,─▶ ┌─────────┐ ──Append, Cut──────────────────────▶ change log
+         RowsFilled                        │         │
 chunks ──Planned, MarkWritten, ChunkRead,  │ machine │ ──PlanTable, WriteMark, ReadChunk──▶ source
          ChunkFailed, SnapshotTaken──────▶ │ (pure)  │   TakeSnapshot
 people ──Backfill, Pause, Resume, … ─────▶ └─────────┘ ──Told──▶ logs, metrics, status
@@ -126,6 +127,15 @@ class Advanced:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsFilled:
+    """A statement gave rows that were there before values that the source's log does not tell (ADD COLUMN … DEFAULT
+    in MySQL). They must be read again, if they ever were to be read. `position` is one before the statement."""
+
+    table: TableId
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
 class MarkWritten:
     """The mark is committed at the source."""
 
@@ -241,6 +251,7 @@ Input = (
     Committed
     | MarkSeen
     | Advanced
+    | RowsFilled
     | MarkWritten
     | Planned
     | ChunkRead

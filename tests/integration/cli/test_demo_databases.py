@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from cdcflow.cli.demo import flights
@@ -26,9 +28,10 @@ def test_every_database_of_the_demo_is_loaded_written_to_and_counted(kind: Kind)
         loaded = source.load(2_000)
         assert loaded == {"airlines": 16, "airports": 1458, "planes": 3322, "weather": 26115, "flights": 2000}
         begin = source.end()
-        writer = Writer(session(source.url), seed=7)
-        for _ in range(60):
-            writer.transaction()
+        with contextlib.closing(session(source.url)) as writing:
+            writer = Writer(writing, seed=7)
+            for _ in range(60):
+                writer.transaction()
         assert sum(writer.done.values()) == 60
         digests = {table: source.digest(table, source.columns(table)) for table in flights.TABLES}
         assert (digests["airports"].rows, digests["airports"].hash) == (1458, AIRPORTS)

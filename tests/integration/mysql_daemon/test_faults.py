@@ -67,3 +67,24 @@ def test_column_that_comes_in_the_middle_of_a_backfill(bank: MySQLBank) -> None:
         fence = bank.fence()
         bank.wait_until(lambda: bank.has_reached(fence), "the backfill to end")
     bank.assert_log_equals_source()
+
+
+def test_values_that_a_statement_gives_old_rows_are_read(bank: MySQLBank) -> None:
+    """P18, M34, M37: the log tells none of them: a default, a column under another name, a tool's copy."""
+    seen: list[str] = []
+    with bank.capturing(on_event=lambda event, _fields: seen.append(event)):
+        bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
+        bank.database.execute(
+            "ALTER TABLE entries ADD COLUMN kind int NOT NULL DEFAULT 7 AFTER account",
+            "ALTER TABLE accounts CHANGE owner holder varchar(100) NOT NULL, ADD COLUMN code int DEFAULT NULL",
+            "CREATE TABLE _holders_gho LIKE holders",
+            "ALTER TABLE _holders_gho ADD COLUMN extra int DEFAULT 5",
+            "INSERT INTO _holders_gho (name, region, seen, words) SELECT * FROM holders",
+            "RENAME TABLE holders TO _holders_del, _holders_gho TO holders",
+            "DROP TABLE _holders_del",
+            "UPDATE entries SET note = 'after' WHERE id = 1",
+        )
+        fence = bank.fence()
+        bank.wait_until(lambda: bank.has_reached(fence), "the tables to be read again")
+    assert seen.count("table to be read again") == 3
+    bank.assert_log_equals_source()

@@ -306,9 +306,11 @@ BUGS = (_whole_newest_row, _no_barriers, _deletes_ignored, _moves_not_followed, 
 
 @pytest.fixture(scope="module")
 def small_world(make_table: Callable[..., Table], hand_log_at: Callable[..., Any]) -> tuple[World, Any]:
-    world = make_world(make_table, SEED, 100)
+    # Always the same changes: not every seed has, for every bug, one that it spoils.
+    world = make_world(make_table, 7, 100)
     log = hand_log_at("planted")
-    log.segment(segment_of(world, "keyed", 50, 1) + segment_of(world, "keyed", 600, 0))
+    truncate: Step = (world.tables["keyed"], "t", {})
+    log.segment([*world.steps("keyed", 50), truncate, *world.steps("keyed", 600)])
     world.apply("keyed", log.written)
     return world, log
 

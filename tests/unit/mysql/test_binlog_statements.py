@@ -11,8 +11,11 @@ from binlogbytes import (
 from binlogreading import FLAVORS, T, TestTables, U, decoded, ids_of, one, reader, refused, rows_of
 
 from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.interleave.messages import RowsFilled
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.gtids import Flavor
+
+SHOP_T = TableId("shop", "t")
 
 
 @pytest.mark.parametrize("flavor", FLAVORS)
@@ -158,10 +161,51 @@ def test_other_ddl_is_told_and_asks_for_the_shape_anew() -> None:
     assert ids_of(found) == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("said", "filled"),
+    [
+        ("ALTER TABLE t ADD COLUMN w int DEFAULT 7", True),
+        ("ALTER TABLE t ADD w int NOT NULL", True),
+        ("alter table shop.t add (w datetime default now())", True),
+        ("ALTER TABLE t ADD w int AS (id + 1) STORED", True),
+        ("ALTER TABLE t ADD w int AUTO_INCREMENT UNIQUE", True),
+        ("ALTER TABLE t RENAME COLUMN v TO w", True),
+        ("ALTER TABLE t CHANGE COLUMN IF EXISTS v w text", True),
+        ("ALTER TABLE t CHANGE v `V` text", False),
+        ("ALTER TABLE t CHANGE COLUMN v v text", False),
+        ("ALTER TABLE t ADD COLUMN w int DEFAULT NULL, ADD INDEX (w)", False),
+        ("ALTER TABLE t ADD w int COMMENT 'DEFAULT 7'", False),
+        ("ALTER TABLE t MODIFY v varchar(300) NOT NULL DEFAULT 'x'", False),
+        ("ALTER TABLE elsewhere.t ADD COLUMN w int DEFAULT 7", False),
+    ],
+)
+def test_statement_that_gives_old_rows_values_is_told_before_anything_behind_it(said: str, filled: bool) -> None:
+    """P18: what the log does not tell has to be read; the order comes first, so a crash cannot lose it."""
+    log = Log()
+    one(log, 1)
+    log.standalone(said)
+    one(log, 2)
+    found = decoded(log)
+    assert [(e.table, n) for n, e in enumerate(found.events) if isinstance(e, RowsFilled)] == [(SHOP_T, 0)] * filled
+    assert ids_of(found) == [1, 2]
+
+
+@pytest.mark.parametrize("grown", [False, True])
+def test_swap_that_brings_columns_is_told(grown: bool) -> None:
+    """M37: a schema change tool gave the rows their new values in a table that is not ours."""
+    log = Log()
+    one(log, 1)
+    log.standalone("RENAME TABLE t TO _t_del, _t_gho TO t")
+    known = TestTables(grown=frozenset([SHOP_T] if grown else []))
+    found = reader(log, tables=known)
+    found.feed(log.dump("binlog.000001", 4))
+    assert [e.table for e in found.events if isinstance(e, RowsFilled)] == [SHOP_T] * grown
+
+
 def test_shape_of_a_table_that_was_never_seen_comes_from_the_catalog() -> None:
     """A table may be truncated before the stream has seen a row of it."""
     log = Log()
     log.standalone("TRUNCATE TABLE t")
-    found = reader(log, tables=TestTables(shapes={T.id: shape_of(T)}))
+    found = reader(log, tables=TestTables(shapes={SHOP_T: shape_of(T)}))
     found.feed(log.dump())
     assert rows_of(found) == [("t", "t", {})]

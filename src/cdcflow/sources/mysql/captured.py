@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.catalog import ENGINES, Catalog, CatalogTable
 from cdcflow.sources.mysql.shapes import DescribedTable
@@ -41,6 +42,14 @@ class CapturedTables:
 
     def captured_in(self, schema: str) -> Sequence[TableId]:
         return [table for table in self._entries if table.schema == schema]
+
+    def gained(self, table: TableId) -> bool:
+        known = self.described(table)
+        try:
+            now = self._catalog.look_up(table)
+        except ConfigurationError:  # it is gone again, or not to be captured any more: what comes says which
+            return False
+        return known is not None and not {c.name for c in now.columns} <= {c.name for c in known.columns}
 
     def is_transactional(self, table: TableId) -> bool:
         entry = self._entries.get(table)

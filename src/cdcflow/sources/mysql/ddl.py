@@ -32,6 +32,7 @@ class Statements:
     def __init__(self, tables: Tables, rows: RowEvents) -> None:
         self._tables = tables
         self._rows = rows
+        self._filled: dict[TableId, None] = {}
 
     def take(self, statement: Statement, at: int, *, delivered: bool) -> list[Changes]:
         """The truncates that a statement at event number `at` stands for. `delivered`: it was taken before this
@@ -57,9 +58,16 @@ class Statements:
                             f"ALTER TABLE {table} … {what} changed rows of a captured table without logging them"
                         )
                     self._rows.forget_shapes(table)
-            case OtherDdl(table):
+            case OtherDdl(table, fills):
+                if fills and not delivered and table is not None and self._tables.is_captured(table):
+                    self._filled[table] = None
                 self._rows.forget_shapes(table)
         return []
+
+    def filled(self) -> list[TableId]:
+        """The captured tables whose old rows have got values that the log does not tell, since the last call."""
+        found, self._filled = list(self._filled), {}
+        return found
 
     def walk(self, events: Events, groups: Groups, delivered: Bools) -> tuple[Bools, list[Changes]]:
         """Table maps and statements in their order: which row events count, and the tables that were emptied."""
@@ -139,6 +147,8 @@ class Statements:
                     f"RENAME TABLE gave table {old} the name of captured table {new}, and its rows are not in the log "
                     "under that name"
                 )
+            if self._tables.is_captured(new) and _is_shadow(old, new) and self._tables.gained(new):
+                self._filled[new] = None
             if old not in now and not _is_left_over(became[old], old):
                 out += self._emptied((old,), at, delivered)
         for table in dict.fromkeys(t for pair in pairs for t in pair):

@@ -68,6 +68,10 @@ class Tables(Protocol):
         """The captured tables of a schema as they were last known, also when it is gone."""
         ...
 
+    def gained(self, table: TableId) -> bool:
+        """Whether a captured table now has columns that its last known shape had not."""
+        ...
+
     def is_transactional(self, table: TableId) -> bool:
         """Whether its engine takes changes back with ROLLBACK; True where it is not known."""
         ...

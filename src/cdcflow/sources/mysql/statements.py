@@ -86,9 +86,11 @@ class PartsChanged:
 
 @dataclass(frozen=True, slots=True)
 class OtherDdl:
-    """Something about tables may have changed. `table` None: it cannot be told which."""
+    """Something about tables may have changed. `table` None: it cannot be told which. `fills`: rows that were there
+    before may have got values in columns that they did not have under that name."""
 
     table: TableId | None
+    fills: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,30 @@ def _altered(rest: list[_Token], schema: str) -> Statement:
         if at < len(words) and words[at] not in ("COLUMN", "INDEX", "KEY", "CONSTRAINT"):
             new = _one(rest[at + 1 :] if words[at] in ("TO", "AS") else rest[at:], schema)
             return Renamed(((table, new),)) if new else OtherDdl(table)
-    return OtherDdl(table)
+    return OtherDdl(table, fills=_fills(rest))
+
+
+def _fills(tokens: list[_Token]) -> bool:
+    """Whether ALTER TABLE may give old rows values in new columns, or other names to old columns.
+
+    Told from words, not by parsing: a column that is only added as NULL never counts, some that need not count do.
+    """
+    words = [t.word for t in tokens]
+    pairs = list(itertools.pairwise(words))
+    if ("RENAME", "COLUMN") in pairs:
+        return True
+    for at in (i for i, word in enumerate(words) if word == "CHANGE"):
+        old = at + 1 + (words[at + 1 : at + 2] == ["COLUMN"])
+        old += 2 * (words[old : old + 2] == ["IF", "EXISTS"])
+        if [t.name.lower() for t in tokens[old : old + 1]] != [t.name.lower() for t in tokens[old + 1 : old + 2]]:
+            return True
+    if "ADD" not in words:
+        return False
+    return (
+        ("NOT", "NULL") in pairs
+        or bool({"AUTO_INCREMENT", "SERIAL", "AS", "PRIMARY"} & set(words))
+        or any(first == "DEFAULT" and second != "NULL" for first, second in itertools.pairwise([*words, ""]))
+    )
 
 
 def _changed(tokens: list[_Token], schema: str) -> tuple[TableId, ...]:
