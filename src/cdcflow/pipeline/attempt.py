@@ -49,6 +49,8 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 IDLE_WAIT_S = 0.1
 UNSYNCED_BYTES_MAX = 256 << 20
 """Stop reading the source while this much is appended and not yet durable: the disk sets the pace then."""
+SMALL_BYTES_MAX = 64 << 10
+"""Above this a cut is handed to the syncing thread at once, so that the rest of the turn overlaps with its writing."""
 
 IDS_ABOVE_XMAX = 100_000
 
@@ -117,6 +119,7 @@ class Attempt:
         self._acknowledged = checkpoint
         self._unsynced: deque[tuple[int, int]] = deque()  # (cut number, bytes appended before it)
         self._bytes_since_cut = 0
+        self._is_due = False
         self._looked_at: Progress | None = None
         self._settled = False
         self._ordered: tuple[TableId, ...] = ()
@@ -209,6 +212,7 @@ class Attempt:
             self._handle(answer)
         for request in self._requested():
             self._handle(request)
+        self._make_durable()
         self._acknowledge()
         self._look_after()
 
@@ -264,9 +268,21 @@ class Attempt:
         self._log.cut(self._checkpoint)
         self._unsynced.append((cut.number, self._bytes_since_cut))
         self._bytes_since_cut = 0
-        self._durability.ask_sync()
+        self._is_due = True
+        if self._unsynced_bytes() > SMALL_BYTES_MAX:
+            self._ask_sync()
         if self._log.seal_due(time.monotonic()):
             self._roll()
+
+    def _make_durable(self) -> None:
+        """What this turn has cut: here, where nothing waits to be read and the disk is quick; else beside the loop."""
+        if self._is_due and (self._stream.ready or not self._durability.sync_now()):
+            self._ask_sync()
+        self._is_due = False
+
+    def _ask_sync(self) -> None:
+        self._is_due = False
+        self._durability.ask_sync()
 
     def _roll(self) -> None:
         self._log.roll()

@@ -1,16 +1,23 @@
-"""The threads that make the log durable: one syncs, one seals.
+"""What makes the log durable: the loop itself, or a thread beside it; and a thread that seals.
 
 Group commit needs no timer: the loop writes while the last fsync runs, and asks for the next one; whatever was cut
 before it begins is in it. The loop acknowledges a position to the source only after reading it from `durable`.
+
+While changes come one by one, handing each sync to another thread and its answer back costs more than a quick disk
+takes, and makes three threads wait for the interpreter instead of one. Then the loop syncs itself, in between.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from cdcflow.model.position import Checkpoint
 from cdcflow.ports import Log
+
+QUICK_S = 0.002
+"""A sync that takes longer than this is worth another thread, so that the loop can go on reading."""
 
 
 class Worker:
@@ -30,6 +37,11 @@ class Worker:
         with self._turn:
             self._asked += 1
             self._turn.notify_all()
+
+    @property
+    def idle(self) -> bool:
+        """Everything asked for is done."""
+        return self._done == self._asked
 
     def check(self) -> None:
         """Raise what the thread ended with, in the caller's thread."""
@@ -77,11 +89,22 @@ class Durability:
         self._ring = ring
         self.durable: Checkpoint = log.checkpoint
         self.syncs = 0
+        self._took_s = QUICK_S
         self._syncer = Worker("cdcflow-sync", self._sync)
         self._sealer = Worker("cdcflow-seal", self._seal)
 
     def ask_sync(self) -> None:
         self._syncer.ask()
+
+    def sync_now(self) -> bool:
+        """Make the last cut durable here and now, where the disk is quick and nobody syncs; else False.
+
+        Raises what the log's `sync` raises.
+        """
+        if self._took_s >= QUICK_S or not self._syncer.idle:
+            return False
+        self._synced()
+        return True
 
     def ask_seal(self) -> None:
         self._sealer.ask()
@@ -100,10 +123,15 @@ class Durability:
 
     def _sync(self) -> None:
         try:
-            self.durable = self._log.sync()
-            self.syncs += 1
+            self._synced()
         finally:
             self._ring()
+
+    def _synced(self) -> None:
+        began = time.monotonic()
+        self.durable = self._log.sync()
+        self._took_s = time.monotonic() - began
+        self.syncs += 1
 
     def _seal(self) -> None:
         try:

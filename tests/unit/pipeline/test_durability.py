@@ -1,0 +1,85 @@
+"""Who syncs: the loop itself where the disk is quick, a thread beside it where it is not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cdcflow.errors import SinkUnavailable
+from cdcflow.model.position import Checkpoint
+from cdcflow.pipeline import durability
+from cdcflow.pipeline.durability import QUICK_S, Durability
+
+
+class Disk:
+    """A log whose syncs take as long as one says, on a clock that only they move."""
+
+    def __init__(self) -> None:
+        self.checkpoint = Checkpoint()
+        self.now = 0.0
+        self.takes = QUICK_S / 2
+        self.by: list[threading.Thread] = []
+        self.error: Exception | None = None
+
+    def sync(self) -> Checkpoint:
+        if self.error is not None:
+            raise self.error
+        self.by.append(threading.current_thread())
+        self.now += self.takes
+        return Checkpoint(cut=len(self.by))
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    made = Disk()
+    monkeypatch.setattr(durability, "time", made)
+    return made
+
+
+@pytest.fixture
+def durable(disk: Disk) -> Iterator[Durability]:
+    log: Any = disk
+    made = Durability(log, lambda: None)
+    yield made
+    made.stop()
+
+
+def synced_beside(durable: Durability) -> None:
+    durable.ask_sync()
+    assert durable.settle(30)
+
+
+def test_quick_disk_is_synced_by_the_loop(disk: Disk, durable: Durability) -> None:
+    assert not durable.sync_now(), "nobody knows yet how quick it is"
+    synced_beside(durable)
+    assert durable.sync_now()
+    assert disk.by[1] is threading.current_thread()
+    assert durable.durable.cut == 2
+    assert durable.syncs == 2
+
+
+def test_slow_disk_is_synced_beside_the_loop_until_it_is_quick_again(disk: Disk, durable: Durability) -> None:
+    disk.takes = QUICK_S * 2
+    synced_beside(durable)
+    assert not durable.sync_now()
+    disk.takes = QUICK_S / 2
+    synced_beside(durable)
+    assert durable.sync_now()
+    disk.takes = QUICK_S * 2
+    assert durable.sync_now()
+    assert not durable.sync_now()
+
+
+def test_what_a_sync_raises_is_heard_at_once_and_nothing_counts(disk: Disk, durable: Durability) -> None:
+    """L08: the loop must not go on behind a sync that failed."""
+    synced_beside(durable)
+    disk.error = SinkUnavailable("no room")
+    with pytest.raises(SinkUnavailable):
+        durable.sync_now()
+    assert durable.durable.cut == 1
