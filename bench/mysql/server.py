@@ -18,7 +18,7 @@ import pyarrow as pa
 from bench import peers
 from bench.harness import Child, Failed
 from bench.shapes import scattered
-from cdcflow.testing.debian import command
+from cdcflow.testing.debian import command, unpacked
 from cdcflow.testing.mysql import Flavor, MySQLServer
 
 SCHEMA, TABLE = "bench", "narrow"
@@ -63,10 +63,15 @@ class Server(MySQLServer):
 
     def program(self, name: str) -> list[str]:
         """How to start one of the server's own client programs."""
-        for place in (self.installation.base / "bin" / name, Path("/usr/bin") / name):
-            if place.exists():
-                loaded = len(self.installation.command) > 1
-                return list(command(self.installation.base.parent, f"usr/bin/{name}")) if loaded else [str(place)]
+        inside = f"usr/bin/{name}"
+        if (self.installation.base / "bin" / name).exists():
+            loaded = len(self.installation.command) > 1
+            root = self.installation.base.parent
+            return list(command(root, inside)) if loaded else [str(root / inside)]
+        if self.flavor == "mysql" and name == "mysql":  # under that name Debian installs MariaDB's
+            return list(command(unpacked("mysql-client-core", "sid"), inside))
+        if Path("/", inside).exists():
+            return [f"/{inside}"]
         raise Failed(f"{self.flavor} came without {name}")
 
     def make(self) -> None:

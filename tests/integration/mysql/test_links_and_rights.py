@@ -7,10 +7,12 @@ from typing import Any
 
 import pymysql
 import pytest
+from capturing import rows_of
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 
 from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
+from cdcflow.model.change import Run
 from cdcflow.sources.mysql.connection import Connector, query
 from cdcflow.testing.mysql import Flavor, MySQLDatabase, MySQLServer
 
@@ -103,6 +105,31 @@ def test_missing_right_is_named_with_its_grant(
     assert any(f.remedy and wanted.strip("()").split("|")[0] in f.remedy for f in findings)
     with pytest.raises(ConfigurationError, match=rf"run GRANT (.*, )?{wanted}"):
         use(capture)
+
+
+def test_table_without_a_key_is_locked_for_its_snapshot(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor
+) -> None:
+    """S08, M69: only MySQL needs the right; MariaDB's snapshots have one place in the log by themselves."""
+    mysql_database.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1), (2)")
+    url = granted(
+        mysql_database,
+        "keyless",
+        f"REPLICATION SLAVE, {monitor(flavor)} ON *.*",
+        f"SELECT ON `{mysql_database.name}`.*",
+        "CREATE, SELECT, INSERT, UPDATE ON cdcflow.*",
+    )
+    capture = make_capture(mysql_database, url=url, tables_without_key="whole")
+    capture.prepare()
+    if flavor == "mysql":
+        with pytest.raises(ConfigurationError, match="run GRANT LOCK TABLES"):
+            capture.read(capture.plan("t"), kind="whole")
+        mysql_database.execute(f"GRANT LOCK TABLES ON `{mysql_database.name}`.* TO keyless@'127.0.0.1'")
+        capture = make_capture(mysql_database, url=url, tables_without_key="whole")
+        capture.prepare()
+    read = capture.read(capture.plan("t"), kind="whole")
+    assert isinstance(read.run, Run)
+    assert sorted(row["id"] for row in rows_of(read.run) if row["_op"] == "r") == [1, 2]
 
 
 def use(capture: MySQLCapture) -> None:

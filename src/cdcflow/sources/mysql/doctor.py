@@ -115,7 +115,8 @@ def _server(connection: Connection, settings: MySQL) -> Iterator[Finding]:
     wrong = {s.subject: s for s in server.shortcomings(connection, settings)}
     for shortcoming in wrong.values():
         yield _error(shortcoming.subject, shortcoming.text, shortcoming.remedy)
-    for name in ("log_bin", "binlog_format", "binlog_row_metadata", "gtid_mode"):
+    without_gtids = found.get("gtid_mode", "ON") != "ON"
+    for name in ("log_bin", "binlog_format", "binlog_row_metadata", *(() if without_gtids else ("gtid_mode",))):
         if name in found and name not in wrong:
             yield _ok(name, f"is {found[name]}")
     if found.get("binlog_row_image", "FULL") != "FULL":
@@ -125,7 +126,7 @@ def _server(connection: Connection, settings: MySQL) -> Iterator[Finding]:
             "history of a row knows them only from its last whole state",
             "run SET GLOBAL binlog_row_image = 'FULL' (and in the server's configuration)",
         )
-    if found.get("gtid_mode", "ON") != "ON":
+    if without_gtids:
         yield _warning(
             "gtid_mode",
             f"is {found['gtid_mode']}: after a failover the capture cannot go on at another server",

@@ -6,6 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import pymysql
+
+from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.messages import Visibility
 from cdcflow.sources.mysql import place
 from cdcflow.sources.mysql.connection import Connection, one, query
@@ -14,6 +17,7 @@ from cdcflow.sources.mysql.gtids import Flavor, MysqlGtids
 from cdcflow.sources.mysql.marking import Marking, WrittenMarks
 from cdcflow.sources.mysql.place import End
 
+NO_RIGHTS = 1044
 EXACT_TRIES = 20
 """Each takes well below a millisecond of the server's time."""
 
@@ -86,7 +90,15 @@ class Looking:
                 yield look
             return
         locker = locking()
-        query(locker, f"LOCK TABLES {table} READ")
+        try:
+            query(locker, f"LOCK TABLES {table} READ")
+        except pymysql.err.OperationalError as error:
+            if error.args[0] != NO_RIGHTS:
+                raise
+            raise ConfigurationError(
+                f"table {table} has no key, and the user of source.url may not lock it while a snapshot is taken",
+                remedy=f"run GRANT LOCK TABLES ON {table.partition('.')[0]}.* TO that user",
+            ) from None
         try:
             query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
             end = place.end(locker, self._flavor)

@@ -57,6 +57,7 @@ _BEGIN, _COMMIT, _ORIGIN, _RELATION, _TYPE, _TRUNCATE, _MESSAGE = (ord(c) for c 
 _START, _STOP, _STREAM_COMMIT, _ABORT = (ord(c) for c in "SEcA")
 _HEARTBEAT = b"heartbeat"
 _CELLS_AT_ONCE = 4_000_000  # a cell costs 17 bytes of places beside its own, which may be one (P69: 1600 columns)
+GATHERING_BYTES_MIN = 64 << 10
 _ROWS = np.zeros(256, np.bool_)
 _ROWS[[ord(c) for c in "IUD"]] = True
 _PLAIN = np.zeros(256, np.bool_)
@@ -129,6 +130,11 @@ class PgoutputDecoder:
     def idle(self) -> bool:
         """No transaction is half here: neither an open one nor a streamed one."""
         return not (self._waiting or self._large or self._streamed)
+
+    @property
+    def gathering(self) -> bool:
+        """Much of a transaction is here, and its end is not: nothing is told before it comes."""
+        return self._waiting_bytes > GATHERING_BYTES_MIN or self._large is not None or self._block is not None
 
     def close(self) -> None:
         """The connection is gone: what is half here is forgotten, spools included. The server sends it again."""

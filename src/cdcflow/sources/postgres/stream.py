@@ -164,8 +164,9 @@ class PostgresStream:
         after all of them (0: none did)."""
         end = 0
         self._more = False
+        linger = LINGER_S if self._is_busy or self._decoder.gathering else 0.0
         try:
-            taken = self._arrivals.take(BYTES_MAX, MESSAGES_MAX, LINGER_S if self._is_busy else 0.0)
+            taken = self._arrivals.take(BYTES_MAX, MESSAGES_MAX, linger)
         except psycopg.Error as error:
             self._failure = self._broken(error)
             return joined([]), 0
