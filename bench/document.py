@@ -23,7 +23,7 @@ def block(lines: Sequence[Line], pictures: Sequence[Path]) -> str:
         return "No results yet.\n"
     days = sorted({line.at[:10] for line in lines})
     met = [line.met for line in lines if line.met is not None]
-    head = f"Measured on {', '.join(days)}: {', '.join(sorted({line.machine for line in lines}))}. "
+    head = f"Measured on {', '.join(days)}: {'; '.join(sorted({line.machine for line in lines}))}. "
     parts = [f"{head}{sum(met)} of {len(met)} targets are met.\n"]
     for bench in dict.fromkeys(line.bench for line in lines):
         parts.append(f"### {bench}\n")

@@ -39,6 +39,7 @@ from cdcflow.errors import CdcflowError, InvariantViolated, SourceUnavailable
 from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.table import TableId
+from cdcflow.ports import StreamEvent
 from cdcflow.sources.postgres import pgoutput
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
 from cdcflow.sources.postgres.twins import Compiled
@@ -212,7 +213,10 @@ def test_random_histories_come_out_as_they_happened(
     history = written(seed)
     decoder, spools = decoder_of(compiled=compiled, spool_bytes_max=spool_bytes_max)
     messages = [xlog(m) for m in history.messages]
-    events = [e for i in range(0, len(messages), size) for e in decoder.decode(messages[i : i + size])]
+    events: list[StreamEvent] = []
+    for i in range(0, len(messages), size):
+        events += decoder.decode(messages[i : i + size])
+        assert not (decoder.idle and decoder.gathering), "nobody waits for the end of what is not there"
     assert transactions(events, spools) == history.expected
     assert marks(events) == history.marked
     assert decoder.idle
