@@ -44,8 +44,8 @@ def test_nothing_is_read_without_writing_marks(database: MySQLDatabase, make_cap
         make_capture(database, fence="read-only").prepare()
 
 
-def test_daemon_loses_and_doubles_nothing(database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
-    """M12: what was delivered before a place in a file is not delivered again."""
+def test_same_place_gives_the_same_changes_again(database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
+    """M11: what was read and never acknowledged is read again, whole and once."""
     capture = make_capture(database)
     before = capture.prepare()
     for number in range(10, 30):

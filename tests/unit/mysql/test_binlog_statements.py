@@ -15,8 +15,6 @@ from cdcflow.interleave.messages import RowsFilled
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.gtids import Flavor
 
-SHOP_T = TableId("shop", "t")
-
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 @pytest.mark.parametrize(
@@ -186,7 +184,7 @@ def test_statement_that_gives_old_rows_values_is_told_before_anything_behind_it(
     log.standalone(said)
     one(log, 2)
     found = decoded(log)
-    assert [(e.table, n) for n, e in enumerate(found.events) if isinstance(e, RowsFilled)] == [(SHOP_T, 0)] * filled
+    assert [(e.table, n) for n, e in enumerate(found.events) if isinstance(e, RowsFilled)] == [(T.id, 0)] * filled
     assert ids_of(found) == [1, 2]
 
 
@@ -196,16 +194,16 @@ def test_swap_that_brings_columns_is_told(grown: bool) -> None:
     log = Log()
     one(log, 1)
     log.standalone("RENAME TABLE t TO _t_del, _t_gho TO t")
-    known = TestTables(grown=frozenset([SHOP_T] if grown else []))
+    known = TestTables(grown=frozenset([T.id] if grown else []))
     found = reader(log, tables=known)
     found.feed(log.dump("binlog.000001", 4))
-    assert [e.table for e in found.events if isinstance(e, RowsFilled)] == [SHOP_T] * grown
+    assert [e.table for e in found.events if isinstance(e, RowsFilled)] == [T.id] * grown
 
 
 def test_shape_of_a_table_that_was_never_seen_comes_from_the_catalog() -> None:
     """A table may be truncated before the stream has seen a row of it."""
     log = Log()
     log.standalone("TRUNCATE TABLE t")
-    found = reader(log, tables=TestTables(shapes={SHOP_T: shape_of(T)}))
+    found = reader(log, tables=TestTables(shapes={T.id: shape_of(T)}))
     found.feed(log.dump())
     assert rows_of(found) == [("t", "t", {})]
