@@ -83,7 +83,7 @@ class _Database(Settings):
     password: str | None = None
     columns: dict[str, str] = Field(default_factory=dict)
     heartbeat: Seconds = 10.0
-    spool_bytes_max: Bytes = 8 << 20
+    spool_bytes_max: Bytes = 4 << 20
     backfill: Backfill = Backfill()
 
     @field_validator("password")

@@ -44,7 +44,7 @@ from cdcflow.model.change import ChangeBatch, Int64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import Table, table_from_json
 
-BATCH_BYTES_MAX = 128 << 20  # larger batches are split, so that no frame comes near FRAME_BYTES_MAX
+BATCH_BYTES_MAX = 4 << 20  # larger batches are split: whoever reads a frame has all of it in memory
 
 _NUMBER_MAX = 1 << 62
 _CUT = struct.Struct("<qqqqqqB")  # see `CutMark`; the position is behind it

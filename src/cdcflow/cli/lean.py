@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import os
 import sys
@@ -12,6 +14,8 @@ from types import ModuleType
 
 GIVEN_BACK_MS = 20
 """How long memory that is free is kept for whoever wants some next."""
+LARGE_BYTES = 1 << 20
+_M_MMAP_THRESHOLD = -3
 
 
 class _Absent(MetaPathFinder):
@@ -34,6 +38,7 @@ def lean() -> None:
     gc.disable()
     # numpy's linear algebra, which nothing here asks for, would start a thread for every processor but one.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _large_pieces_apart()
     _giving_memory_back()
     _without_luxuries()
     sys.setswitchinterval(0.001)  # a change that has arrived shall not wait 5 ms for the thread that seals
@@ -43,6 +48,18 @@ def loaded() -> None:
     """Everything is imported: from now on garbage is collected again, but never looked for among what is here now."""
     gc.freeze()
     gc.enable()
+
+
+def _large_pieces_apart() -> None:
+    """Let large pieces of memory go back to the system as soon as they are free.
+
+    glibc takes what is larger than 128 KiB straight from the system, but each such piece that is freed teaches it to
+    keep pieces up to that size (32 MiB in the end) between the others, where they stay: after a large transaction
+    some 50 MB. Told a size, it learns nothing (mallopt(3)).
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):  # another C library: it has its own ways
+            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def _giving_memory_back() -> None:

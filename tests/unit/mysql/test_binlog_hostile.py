@@ -105,6 +105,7 @@ def test_needed_bytes_are_those_of_the_first_event(size: int) -> None:
     said=st.text(max_size=60),
     word=st.sampled_from(["", "RENAME TABLE ", "ALTER TABLE ", "XA COMMIT X'", "DROP TABLE "]),
 )
+@example(said="0'", word="XA COMMIT X'")
 def test_any_statement_is_understood_somehow(said: str, word: str) -> None:
     """M35: whatever somebody types must not end the stream by an accident in its reader."""
     raw = (word + said).encode(errors="replace")

@@ -120,7 +120,9 @@ _TOKEN = re.compile(
     | (?P<word>[\w$]+) | (?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
-_XID = re.compile(r"^\s*XA\s+(COMMIT|ROLLBACK)\s+X'([0-9a-f]*)'(?:\s*,\s*X'([0-9a-f]*)')?(?:\s*,\s*(\d+))?", re.I)
+_XID = re.compile(
+    r"^\s*XA\s+(COMMIT|ROLLBACK)\s+X'((?:[0-9a-f]{2})*)'(?:\s*,\s*X'((?:[0-9a-f]{2})*)')?(?:\s*,\s*(\d+))?", re.I
+)
 _ROW_WORDS = frozenset(("INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH", "CALL", "DO", "SELECT", "VALUES"))
 _HARMLESS_WORDS = frozenset(("FLUSH", "RELEASE", "GRANT", "REVOKE", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "SET"))
 _NOISE = frozenset(

@@ -30,7 +30,7 @@ from cdcflow.sources.mysql.dump import Dump, Evictions, begin, refusal_of
 from cdcflow.sources.mysql.packets import Packets
 from cdcflow.sources.mysql.wire import SplitFunction, bytes_needed
 
-BYTES_MAX: Final = 8 << 20
+BYTES_MAX: Final = 2 << 20
 LINGER_S: Final = 0.004
 NAP_S: Final = 0.0004
 BUSY_BYTES_MIN: Final = 128 << 10

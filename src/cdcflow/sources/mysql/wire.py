@@ -247,18 +247,18 @@ def joined_events(parts: list[Events]) -> Events:
     """The same events in one buffer."""
     if len(parts) == 1:
         return parts[0]
-    pieces: list[bytes] = []
+    pieces: list[memoryview] = []
     starts: list[Int64s] = []
     ends: list[Int64s] = []
     size = 0
     for part in parts:
         first, last = (int(part.start[0]), int(part.end[-1])) if len(part) else (0, 0)
-        pieces.append(part.buffer.raw[first:last])
+        pieces.append(memoryview(part.buffer.raw)[first:last])
         starts.append(part.start + (size - first))
         ends.append(part.end + (size - first))
         size += last - first
     return Events(
-        padded(b"".join(pieces)),
+        Little(b"".join([*pieces, bytes(PAD)])),
         np.concatenate(starts),
         np.concatenate(ends),
         np.concatenate([p.type for p in parts]),
