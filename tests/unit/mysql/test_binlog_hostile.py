@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from binlogbytes import MARKS_TABLE, Log, image, packet, simple
 from binlogreading import FLAVORS, reader
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
