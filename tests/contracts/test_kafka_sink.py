@@ -10,7 +10,7 @@ import pytest
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET, TableId
 from cdcflow.sinks.kafka.log import KafkaLog
-from cdcflow.sinks.kafka.reading import read_rows
+from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.testing.kafka import KafkaBroker
 from cdcflow.testing.sinks import OpenedLog, Place, Row, SinkContract
@@ -44,8 +44,9 @@ class KafkaPlace:
     def rows(self) -> list[tuple[TableId, Row]]:
         if self._stretches and self.opened[-1].roll():
             self.opened[-1].sync()
-        found = [(table.id, row) for table, rows in read_rows(self.topics) for row in rows.to_pylist()]
-        return sorted(found, key=lambda entry: entry[1][OFFSET])  # type: ignore[arg-type,return-value]
+        self.topics.wait_until_shown()
+        found = [(t.id, row) for t, _, rows in KafkaReader(self.topics).read_rows() for row in rows.to_pylist()]
+        return sorted(found, key=lambda entry: entry[1][OFFSET])
 
 
 @pytest.fixture(params=[False, True], ids=["one stretch", "stretches"])

@@ -17,7 +17,7 @@ import json
 import struct
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO
@@ -203,6 +203,10 @@ class Encoder:
             found.append((kind, payload))
             self._taken += size
         return found
+
+    def apart(self, tables: Iterable[Table]) -> dict[Table, RowsEncoder]:
+        """Encoders for rows of shapes that were introduced, which another thread puts between these frames."""
+        return {table: RowsEncoder(table, self._shapes[table].number, deflates=False) for table in tables}
 
     def shape(self, table: Table, version: int) -> None:
         """Introduce a shape, once a file."""

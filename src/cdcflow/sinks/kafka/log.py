@@ -4,32 +4,36 @@
        loop                  rows and checkpoint together    checkpoint's topic:        │ cut          │ cut          │
 
 The topic has one partition, and the order of the log is its order. `read_committed` readers see whole cuts or nothing.
+Nothing is sent before the cut that covers it was asked to be synced, so nothing is ever taken back.
+
 Whoever opens the log takes the transactional id over: from then on the brokers refuse the one before, and what it had
-not committed is gone. A commit whose outcome nobody knows is decided by that as well, before anything is read.
+not committed is gone. A commit whose outcome nobody knows is decided by that as well: the brokers end the transaction
+that was open before they answer, and the state is read only then.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import socket
 import tempfile
 import threading
+import time
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import KafkaException, Producer
-from confluent_kafka import Message as Delivered
 
 from cdcflow.changelog import spool as spools
 from cdcflow.changelog.framing import FrameKind, Part
-from cdcflow.changelog.journal import Attach, Encoder, JournalHeader, cut_number
-from cdcflow.changelog.lookup import keys_of_partial
-from cdcflow.changelog.rows import Rows
+from cdcflow.changelog.journal import Attach, Encoder, JournalHeader
+from cdcflow.changelog.lookup import GATHERED_ROWS_MAX, keys_of_partial
+from cdcflow.changelog.rows import Rows, RowsEncoder
 from cdcflow.changelog.sealing import check_storable
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
@@ -39,20 +43,25 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
 from cdcflow.sinks.files import SpoolFile
 from cdcflow.sinks.kafka import state as states
-from cdcflow.sinks.kafka.reading import frames, read_state
+from cdcflow.sinks.kafka.failures import GONE, Fenced
+from cdcflow.sinks.kafka.reading import frames, last_cut, read_state
 from cdcflow.sinks.kafka.records import HEAD, head_of, pieces
-from cdcflow.sinks.kafka.state import State, Stretch
-from cdcflow.sinks.kafka.topics import TAIL, WAIT_S, Topics, named
-from cdcflow.sinks.layer import OS_LAYER
+from cdcflow.sinks.kafka.sending import Sender
+from cdcflow.sinks.kafka.state import Saying, State, Stretch
+from cdcflow.sinks.kafka.topics import Reader, Topics
+from cdcflow.sinks.layer import OS_LAYER, storing
 from cdcflow.sinks.numbering import Numbering
 
 STRETCH_BYTES_MAX = 64 << 20
-QUEUED_BYTES_MAX = 64 << 20
-"""So much may wait in memory for a sync; beyond it frames wait in a file."""
-TRANSACTION_TIMEOUT_MS = 600_000
+SUCCESSOR_S = 5.0
+"""So long a writer that was refused looks for who took the log over."""
 _LOW = np.uint64(0xFFFFFFFF)
 
-Payload = tuple[int, list[Part]]
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    kind: FrameKind
+    payload: list[Part]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,24 @@ class _Begun:
     newest_xid: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Spooled:
+    """Rows that lie in a spool; they become frames, like all others, when this is sent."""
+
+    path: Path
+    attach: Attach
+    encoders: Mapping[Table, RowsEncoder]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A cut: how much of the queue (counted from the log's opening) is before it."""
+
+    checkpoint: Checkpoint
+    upto: int
+    newest_xid: int | None
+
+
 class KafkaLog:
     """A change log in Kafka, opened by its only writer. Implements `cdcflow.ports.Log`.
 
@@ -70,36 +97,43 @@ class KafkaLog:
     an error the log is dead: every call says so, and only `close` is left.
     """
 
-    def __init__(self, topics: Topics, producer: Producer, state: State, scratch: Path) -> None:
+    def __init__(self, topics: Topics, sender: Sender, state: State, scratch: Path, *, is_new: bool) -> None:
         self._topics = topics
-        self._producer = producer
+        self._sender = sender
         self._scratch = scratch
+        self._attempted = f"writing the log in topic {topics.name}"
         self.log_id = state.log_id
-        self.epoch = Epoch(state.checkpoint.epoch + 1)
+        self.epoch = Epoch(state.epoch + 1)
         self._history = state.shapes
         self._stretches = list(state.stretches)
-        self._begun: deque[Stretch] = deque()
         self._dead: CdcflowError | None = None
+        self._is_open = True
         self._syncing = threading.Lock()
         self._spools: dict[str, SpoolFile] = {}
         self._spools_opened = 0
         self._numbering = Numbering(state.checkpoint)
-        self._newest_xid: int | None = None
-        self._queue: deque[Payload | _Begun] = deque()
+        self._newest_xid = state.newest_xid
+        self._queue: deque[_Frame | _Begun | _Spooled] = deque()
         self._queued = self._sent = 0
-        self._shapes: deque[tuple[Table, int]] = deque()
-        self._durable = replace(state.checkpoint, epoch=self.epoch)
-        self._said = state.checkpoint
-        self._identity = state.identity
-        self._cut = (self._durable, 0)
+        self._spooled_bytes = 0
+        self._sayings: deque[Saying] = deque()
+        self._durable = state.checkpoint
+        self._cut = _Cut(state.checkpoint, 0, self._newest_xid)
+        self._sayings.append(states.of_writer(self.epoch, f"process {os.getpid()} on {socket.gethostname()}"))
+        if is_new and state.identity is not None:
+            self._sayings.append(states.of_log(self.log_id, state.identity))
+        self._sayings += [states.of_expired(s) for s in _expired(topics, state)]
         self._begin_stretch()
-        self._cut = (self._durable, self._queued)
         with self._syncing, self._deadly():
             self._synced()
 
     @classmethod
-    def open(cls, topics: Topics, identity: SourceIdentity, *, accept_timeline: bool = False) -> KafkaLog:
+    def open(
+        cls, topics: Topics, identity: SourceIdentity, *, accept_timeline: bool = False, scratch: Path | None = None
+    ) -> KafkaLog:
         """Open the log for writing, made when there is none; a writer that still has it is refused from here on.
+
+        `scratch`: a folder for large transactions while they arrive (None: a temporary one).
 
         Raises:
             ConfigurationError: the brokers refuse, or the log belongs to another source.
@@ -108,29 +142,25 @@ class KafkaLog:
             SinkUnavailable: the brokers do not answer.
         """
         topics.make()
-        producer = Producer(
-            topics.client(
-                **{
-                    "transactional.id": f"cdcflow/{topics.name}",
-                    "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-                    "enable.idempotence": True,
-                    "linger.ms": 1,
-                    "queue.buffering.max.kbytes": 128 << 10,
-                }
-            )
-        )
         attempted = f"opening the log in topic {topics.name}"
+        sender = Sender(topics)
+        found = read_state(topics)
+        owned = _owned(found, identity, attempted, accept_timeline=accept_timeline)
+        if (cut := last_cut(topics, found)) not in (None, found.checkpoint.cut):
+            raise InvariantViolated(
+                f"{attempted}: it ends with cut {cut}, and topic {topics.state} says {found.checkpoint.cut}: one of "
+                "them was made anew, or lost what was committed",
+                remedy=GONE,
+            )
+        with storing(f"{attempted}: making a folder for large transactions"):
+            if scratch is not None:
+                scratch.mkdir(parents=True, exist_ok=True)
+            room = Path(tempfile.mkdtemp(prefix="cdcflow-spools-", dir=scratch))
         try:
-            producer.init_transactions(WAIT_S)
-        except KafkaException as error:
-            raise named(error, attempted) from None
-        state = _owned(read_state(topics), identity, attempted, accept_timeline=accept_timeline)
-        _check_end(topics, state.checkpoint)
-        scratch = Path(tempfile.mkdtemp(prefix="cdcflow-kafka-"))
-        try:
-            return cls(topics, producer, state, scratch)
+            return cls(topics, sender, owned, room, is_new=owned.identity != found.identity)
         except BaseException:
-            shutil.rmtree(scratch, ignore_errors=True)
+            sender.leave()
+            shutil.rmtree(room, ignore_errors=True)
             raise
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -146,6 +176,7 @@ class KafkaLog:
         self._numbering.check(numbered)
         run = numbered.run
         first = numbered.first_offset
+        # Everything that can be refused is refused before the first frame: after that the log has half a run.
         spooled = None if isinstance(run, Run) else self._spool_of(run)
         batches = run.batches if isinstance(run, Run) else ()
         for table in spooled.shapes if spooled is not None else [b.table for b in batches]:
@@ -154,11 +185,11 @@ class KafkaLog:
         for batch in batches:
             if batch.rows.num_rows:
                 self._encoder.rows(batch, first)
-        self._put_all()
+        self._put_frames()
         if spooled is not None and not isinstance(run, Run):
-            self._unspool(run, spooled, first)
+            self._attach(run, spooled, first)
         if run.kind is Kind.SOURCE and run.transactions:
-            self._newest_xid = int(run.xids[-1] & _LOW)
+            self._newest_xid = _newer(self._newest_xid, run.xids)
         self._numbering.advance(numbered)
 
     def cut(self, checkpoint: Checkpoint) -> None:
@@ -166,8 +197,8 @@ class KafkaLog:
         self._living()
         self._numbering.cut(checkpoint)
         self._encoder.cut(checkpoint, 0)
-        self._put_all()
-        self._cut = (checkpoint, self._queued)
+        self._put_frames()
+        self._cut = _Cut(checkpoint, self._queued, self._newest_xid)
 
     def sync(self) -> Checkpoint:
         """Commit everything up to the last cut written before this call, and return its checkpoint.
@@ -187,22 +218,36 @@ class KafkaLog:
         self._spools_opened += 1
         name = f"{self.epoch}-{self._spools_opened}.spool"
         head = spools.header(self.log_id, self.epoch, self._spools_opened)
-        self._spools[name] = made = SpoolFile(self._scratch / name, head, OS_LAYER, self._spools)
+        with storing(f"making the spool {name} in {self._scratch}"):
+            self._spools[name] = made = SpoolFile(self._scratch / name, head, OS_LAYER, self._spools)
         return made
+
+    def close(self) -> None:
+        """Make the last cut durable, drop what no cut covers, leave the brokers. Also after an error."""
+        if not self._is_open:
+            return
+        try:
+            if self._dead is None:
+                self.sync()
+        finally:
+            self._is_open = False
+            self._sender.leave()
+            for left in list(self._spools.values()):
+                left.abandon()
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     # ── stretches ───────────────────────────────────────────────────────────────────────────────────────────
 
     def seal_due(self, now_s: float) -> bool:
         """Whether a new stretch should begin, by the bytes of this one."""
-        return self._numbering.at_cut and self._encoder.bytes >= STRETCH_BYTES_MAX
+        return self._rolls() and self._encoder.bytes + self._spooled_bytes >= STRETCH_BYTES_MAX
 
     def roll(self) -> bool:
         """Begin a new stretch; only at a cut, and only when this one has rows."""
         self._living()
-        if not self._numbering.at_cut or self._cut[0].next_offset == self._head.first_offset:
+        if not self._rolls():
             return False
         self._begin_stretch()
-        self._cut = (self._cut[0], self._queued)
         return True
 
     def seal_pending(self) -> None:
@@ -217,18 +262,21 @@ class KafkaLog:
         found = np.zeros(len(xids), np.bool_)
         if not len(xids):
             return xids
-        with self._topics.reader(self._topics.name) as reader:
-            ends = [*(s.place for s in self._stretches[1:]), None]
-            for stretch, end in reversed(list(zip(self._stretches, ends, strict=True))):
+        with self._looking_back() as reader:
+            low, end = reader.bounds()
+            for stretch in reversed(self._stretches):
+                if stretch.place < low:
+                    break  # the brokers have let go of it
                 ids: list[int] = []
                 for placed in frames(reader, stretch.place, end, (FrameKind.TRANSACTIONS,)):
                     if isinstance(placed.record, Transactions) and placed.record.kind is Kind.SOURCE:
                         ids += placed.record.xid.tolist()
                 found |= np.isin(wanted, np.array(ids, np.uint64).astype(np.uint32))
-                left = wanted[~found]
-                before = stretch.newest_xid
-                if before is None or ((left - np.uint32(before)).view(np.int32) > 0).all():
+                left, before, end = wanted[~found], stretch.newest_xid, stretch.place
+                if not len(left):
                     break
+                if before is None or ((left - np.uint32(before)).view(np.int32) > 0).all():
+                    break  # all of them are newer than anything before this stretch
         return xids[found]
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
@@ -237,43 +285,50 @@ class KafkaLog:
         shape = self._history.newest(table)
         if shape is None or not shape.key:
             return None
-        begin = max((s.place for s in self._stretches if s.first_offset <= since), default=None)
-        if begin is None:
-            raise ConfigurationError(
-                f"looking for partial rows of {table}: the topic no longer has offset {since}",
-                remedy=f"run `cdcflow backfill {table}` to read it anew, and let the topic keep its records longer",
-            )
-        found: KeySet | None = None
-        with self._topics.reader(self._topics.name) as reader:
-            for placed in frames(reader, begin, None, (FrameKind.ROWS,)):
-                rows = placed.record
-                if not isinstance(rows, Rows) or rows.shape.table.id != table or rows.offsets[-1] < since:
-                    continue
-                batch = rows.rows.slice(int(np.searchsorted(rows.offsets, since)))
-                keys = KeySet(keys_of_partial(pa.Table.from_batches([batch]), rows.shape.table, shape))
-                found = keys if found is None else found.union(keys)
-                if len(found) > 256 << 10:
-                    found = found.distinct()
-        found = found.distinct() if found is not None else None
-        return found if found is not None and len(found) else None
+        found: list[pa.Table] = []
+        rows = 0
+        for keys in self._partial_rows(shape, since):
+            found.append(keys)
+            rows += keys.num_rows
+            if rows > GATHERED_ROWS_MAX:
+                found, rows = [KeySet(pa.concat_tables(found)).distinct().keys], 0
+        whole = KeySet(pa.concat_tables(found)).distinct() if found else None
+        return whole if whole is not None and len(whole) else None
 
-    def close(self) -> None:
-        """Drop what no cut covers and leave the brokers. Also after an error."""
-        if self._dead is None:
-            with contextlib.suppress(CdcflowError):
-                self.sync()
-            self._dead = InvariantViolated(f"the log in topic {self._topics.name} is closed")
-        for left in list(self._spools.values()):
-            left.abandon()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+    @contextlib.contextmanager
+    def _looking_back(self) -> Iterator[Reader]:
+        with self._syncing:
+            self._topics.wait_until_shown()
+            with self._topics.reader(self._topics.name) as reader:
+                yield reader
+
+    def _partial_rows(self, shape: Table, since: Offset) -> Iterator[pa.Table]:
+        with self._looking_back() as reader:
+            low, end = reader.bounds()
+            begin = max((s.place for s in self._stretches if s.place >= low and s.first_offset <= since), default=None)
+            if begin is None:
+                raise ConfigurationError(
+                    f"looking for partial rows of {shape.id}: topic {self._topics.name} no longer has offset {since}",
+                    remedy=f"run `cdcflow backfill {shape.id}`, and let the topic keep its records longer",
+                )
+            for placed in frames(reader, begin, end, (FrameKind.ROWS,)):
+                rows = placed.record
+                if isinstance(rows, Rows) and rows.shape.table.id == shape.id and rows.offsets[-1] >= since:
+                    batch = rows.rows.slice(int(np.searchsorted(rows.offsets, since)))
+                    yield keys_of_partial(pa.Table.from_batches([batch]), rows.shape.table, shape)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _rolls(self) -> bool:
+        return self._numbering.at_cut and self._cut.checkpoint.next_offset > self._head.first_offset
+
     def _begin_stretch(self) -> None:
-        checkpoint = self._cut[0]
+        checkpoint = self._cut.checkpoint
         self._head = JournalHeader(self.log_id, self.epoch, checkpoint)
         self._encoder = Encoder(0, checkpoint)
+        self._spooled_bytes = 0
         self._put(_Begun(self._head, self._newest_xid))
+        self._cut = _Cut(checkpoint, self._queued, self._newest_xid)
 
     def _introduce(self, table: Table) -> None:
         if not self._encoder.knows(table):
@@ -281,14 +336,14 @@ class KafkaLog:
             known = len(self._history)
             number = self._history.number(table)
             if len(self._history) > known:
-                self._shapes.append((table, number))
+                self._sayings.append(states.of_shape(table, number))
             self._encoder.shape(table, number)
 
-    def _put_all(self) -> None:
+    def _put_frames(self) -> None:
         for kind, payload in self._encoder.payloads():
-            self._put((int(kind), payload))
+            self._put(_Frame(kind, payload))
 
-    def _put(self, item: Payload | _Begun) -> None:
+    def _put(self, item: _Frame | _Begun | _Spooled) -> None:
         self._queue.append(item)
         self._queued += 1
 
@@ -301,88 +356,107 @@ class KafkaLog:
             raise InvariantViolated(f"attaching spool {run.spool}: it has {kept} rows, {run.rows} were announced")
         return found
 
-    def _unspool(self, run: SpooledTransaction, spooled: SpoolFile, first: Offset) -> None:
-        """The rows of a spool, as frames like all others."""
-        path = self._scratch / spooled.name
-        spooled.sync()
+    def _attach(self, run: SpooledTransaction, spooled: SpoolFile, first: Offset) -> None:
+        spooled.finish()
+        spooled.abandon()  # written through, and read again below; it need not outlive us
         attach = Attach(spooled.name, first, run.rows, spooled.bytes, spooled.crc, run.aborted)
-        with path.open("rb") as file:
-            for rows in spools.rows(file, attach):
-                self._encoder.rows(ChangeBatch(rows.shape.table, rows.offsets - first, rows.rows), first)
-                self._put_all()
-        path.unlink()
+        self._put(_Spooled(self._scratch / spooled.name, attach, self._encoder.apart(spooled.shapes)))
+        self._spooled_bytes += spooled.bytes
 
     def _synced(self) -> Checkpoint:
-        checkpoint, upto = self._cut
-        if upto == self._sent:
+        """Send and commit up to the last cut; the caller holds `_syncing`."""
+        cut = self._cut
+        if cut.upto == self._sent:
             return self._durable
-        attempted = f"writing to the log in topic {self._topics.name}"
-        try:
-            self._producer.begin_transaction()
-            while self._sent < upto:
-                self._send(self._queue.popleft())
-                self._sent += 1
-            for key, value in self._sayings(checkpoint):
-                self._produce(self._topics.state, key, value)
-            self._producer.commit_transaction(WAIT_S)
-        except KafkaException as error:
-            raise named(error, attempted) from None
-        self._said = self._durable = checkpoint
-        return checkpoint
+        said = len(self._sayings)
+        self._sender.begin()
+        while self._sent < cut.upto:
+            self._send(self._queue.popleft())
+            self._sent += 1
+        for _ in range(said):
+            self._sender.put(self._topics.state, *self._sayings.popleft())
+        if cut.checkpoint is not self._durable:
+            for key, value in states.of_checkpoint(self._durable, cut.checkpoint, cut.newest_xid):
+                self._sender.put(self._topics.state, key, value)
+        self._sender.commit()
+        self._durable = cut.checkpoint
+        return cut.checkpoint
 
-    def _sayings(self, checkpoint: Checkpoint) -> Iterator[tuple[bytes, bytes]]:
-        if self._identity is not None:
-            yield states.of_log(self.log_id, self._identity)
-            self._identity = None
-        if checkpoint.progress is not self._said.progress or checkpoint.source is not self._said.source:
-            yield states.of_progress(checkpoint.progress, checkpoint.source)
-        while self._shapes:
-            yield states.of_shape(*self._shapes.popleft())
-        while self._begun:
-            self._stretches.append(self._begun.popleft())
-            yield states.of_stretch(self._stretches[-1])
-        yield states.of_cut(checkpoint)
+    def _send(self, item: _Frame | _Begun | _Spooled) -> None:
+        match item:
+            case _Frame(kind, payload):
+                self._send_frame(kind, payload)
+            case _Begun():
+                self._send_head(item)
+            case _Spooled(path, attach, encoders):
+                with path.open("rb") as file:
+                    for rows in spools.rows(file, attach):
+                        batch = ChangeBatch(rows.shape.table, rows.offsets - attach.first_offset, rows.rows)
+                        self._send_frame(FrameKind.ROWS, encoders[rows.shape.table].parts(batch, attach.first_offset))
+                path.unlink()
 
-    def _send(self, item: Payload | _Begun) -> None:
-        if not isinstance(item, _Begun):
-            for key, value in pieces(item[0], item[1], self._topics.message_bytes):
-                self._produce(self._topics.name, key, value)
-            return
+    def _send_frame(self, kind: FrameKind, payload: list[Part]) -> None:
+        for key, value in pieces(kind, payload, self._topics.message_bytes):
+            self._sender.put(self._topics.name, key, value)
+
+    def _send_head(self, begun: _Begun) -> None:
+        """Readers find a stretch by the place of its head, which only the broker knows."""
         place: list[int] = []
 
-        def delivered(error: object, message: Delivered) -> None:
+        def delivered(error: object, message: object) -> None:
             if error is None:
-                place.append(message.offset() or 0)
+                place.append(message.offset())  # type: ignore[attr-defined]  # the library's Message
 
-        tell: object = delivered
-        for key, value in pieces(HEAD, [head_of(item.header)], self._topics.message_bytes):
-            self._produce(self._topics.name, key, value, tell)
-            tell = None
-        self._producer.flush(WAIT_S)
+        tell = delivered
+        for key, value in pieces(HEAD, [head_of(begun.header)], self._topics.message_bytes):
+            self._sender.put(self._topics.name, key, value, tell)
+            tell = None  # type: ignore[assignment]  # only the first piece is asked for
+        self._sender.settle()
         if not place:
-            raise SinkUnavailable(f"writing to the log in topic {self._topics.name}: the brokers do not answer")
-        self._begun.append(Stretch(place[0], item.header.first_offset, item.newest_xid))
-
-    def _produce(self, topic: str, key: bytes, value: bytes, on_delivery: object = None) -> None:
-        while True:
-            try:
-                self._producer.produce(topic, value, key, 0, on_delivery)
-                return
-            except BufferError:  # the brokers are slower than we are: wait here, so that nothing more is read
-                self._producer.poll(0.05)
+            raise SinkUnavailable(f"{self._attempted}: the brokers did not take the head of a stretch")
+        self._stretches.append(Stretch(place[0], begun.header.first_offset, begun.newest_xid))
+        self._sender.put(self._topics.state, *states.of_stretch(self._stretches[-1]))
 
     @contextlib.contextmanager
     def _deadly(self) -> Iterator[None]:
-        """What goes wrong in here leaves the log unusable."""
+        """What goes wrong in here leaves the log unusable, whichever thread it happens in."""
         try:
             yield
+        except Fenced as error:
+            self._dead = self._dead or self._refused(error)
+            raise self._dead from None
         except CdcflowError as error:
             self._dead = self._dead or error
             raise
+        except OSError as error:
+            self._dead = SinkUnavailable(f"{self._attempted}: reading a spool in {self._scratch}: {error.strerror}")
+            raise self._dead from error
+
+    def _refused(self, error: Fenced) -> CdcflowError:
+        """Why the brokers refuse this writer: somebody took the log over, or it took too long over a transaction."""
+        deadline = time.monotonic() + SUCCESSOR_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(SinkUnavailable):
+                now = read_state(self._topics)
+                if now.epoch > self.epoch:
+                    return InvariantViolated(
+                        f"{self._attempted}: this process has epoch {self.epoch}, and epoch {now.epoch} has begun: "
+                        f"{now.writer} took the log over, and the brokers refuse this one; nothing that it wrote "
+                        "since then counts",
+                        remedy="a log has one writer: stop one of the two",
+                    )
+            time.sleep(0.2)
+        return SinkUnavailable(
+            f"{self._attempted}: the brokers gave up the transaction that was open ({error}), and nobody else has "
+            "taken the log over",
+            remedy="it may have taken longer than transaction.timeout.ms: raise that in log.kafka.options",
+        )
 
     def _living(self) -> None:
         if self._dead is not None:
-            raise InvariantViolated(f"the log in topic {self._topics.name} is closed, or has failed: {self._dead}")
+            raise type(self._dead)(f"the log in topic {self._topics.name} is closed after an error: {self._dead}")
+        if not self._is_open:
+            raise InvariantViolated(f"the log in topic {self._topics.name} is closed")
 
 
 def _owned(state: State, identity: SourceIdentity, attempted: str, *, accept_timeline: bool) -> State:
@@ -405,22 +479,18 @@ def _owned(state: State, identity: SourceIdentity, attempted: str, *, accept_tim
     return replace(state, identity=identity)
 
 
-def _check_end(topics: Topics, checkpoint: Checkpoint) -> None:
-    """InvariantViolated unless the log's topic ends with the checkpoint's cut."""
+def _newer(known: int | None, xids: Uint64s) -> int:
+    """The newest of some transaction ids and the one known before, by 32 bits that wrap. Not the last: a transaction
+    may get its id early and commit late."""
+    low = (xids & _LOW).astype(np.uint32)
+    base = low[0] if known is None else np.uint32(known)
+    return int(base + np.uint32(max(0, int((low - base).view(np.int32).max()))))
+
+
+def _expired(topics: Topics, state: State) -> list[Stretch]:
+    """Stretches that the brokers have let go of."""
+    if not state.stretches:
+        return []
     with topics.reader(topics.name) as reader:
-        low, high = reader.bounds()
-        last = 0
-        back = TAIL
-        while not last and high > low:
-            begin = max(low, high - back)
-            for message in reader.messages(begin):
-                if message.key == bytes((FrameKind.CUT, 0)):
-                    last = cut_number(message.value)
-            if begin == low:
-                break
-            back *= 8
-    if last != checkpoint.cut:
-        raise InvariantViolated(
-            f"opening the log in topic {topics.name}: it ends with cut {last}, and topic {topics.state} says "
-            f"{checkpoint.cut}: one of them was made anew, or lost records"
-        )
+        low = reader.bounds()[0]
+    return [s for s in state.stretches[:-1] if s.place < low]

@@ -42,17 +42,32 @@ class Placed:
 
 def pieces(kind: int, payload: Sequence[Part], bytes_max: int) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of the records for one frame; none has more than `bytes_max` bytes of it."""
-    whole = b"".join(payload) if len(payload) != 1 else bytes(payload[0])
-    if len(whole) <= bytes_max:
-        yield bytes((kind, 0)), whole
+    left = sum(map(len, payload))
+    if left <= bytes_max:
+        yield bytes((kind, 0)), b"".join(payload)
         return
-    for at in range(0, len(whole), bytes_max):
-        yield bytes((kind, at + bytes_max < len(whole))), whole[at : at + bytes_max]
+    # Piece by piece from where it lies: a frame can be as large as the largest value, and is not copied whole.
+    piece: list[Part] = []
+    room = bytes_max
+    for part in payload:
+        view = memoryview(part).cast("B")
+        while len(view):
+            piece.append(view[:room])
+            taken = len(piece[-1])
+            view, room, left = view[taken:], room - taken, left - taken
+            if not room or not left:
+                yield bytes((kind, left > 0)), b"".join(piece)
+                piece, room = [], bytes_max
 
 
 def head_of(header: JournalHeader) -> bytes:
     """The value of a stretch's first record."""
     return json.dumps(header.value(), separators=(",", ":")).encode()
+
+
+def head_from(value: bytes) -> JournalHeader:
+    """What `head_of` wrote. ValueError, KeyError or TypeError when it makes no sense."""
+    return JournalHeader.from_header(Header(json.loads(value), 0, 0))
 
 
 class Stretches:
@@ -73,7 +88,7 @@ class Stretches:
         Raises:
             InvariantViolated: cdcflow did not write it so.
         """
-        if len(message.key) != 2:
+        if len(message.key) != 2 or message.key[1] > 1:
             raise self._foreign(message)
         kind, more = message.key
         if self._open is not None and self._open[1] != kind:
@@ -91,9 +106,13 @@ class Stretches:
 
     def _whole(self, kind: int, value: bytes, message: Message) -> Record | JournalHeader:
         if kind == HEAD:
-            header = Header(json.loads(value), 0, 0)
+            try:
+                header = Header(json.loads(value), 0, 0)
+                head = JournalHeader.from_header(header)
+            except (ValueError, KeyError, TypeError):
+                raise self._foreign(message) from None
             self._decoder = Decoder(self._name, header)
-            return JournalHeader.from_header(header)
+            return head
         if self._decoder is None or kind not in _KINDS:
             raise self._foreign(message)
         frame_kind = _KINDS[kind]
@@ -106,4 +125,4 @@ class Stretches:
         )
 
 
-__all__ = ["HEAD", "Message", "Placed", "Stretches", "head_of", "pieces"]
+__all__ = ["HEAD", "Message", "Placed", "Stretches", "head_from", "head_of", "pieces"]

@@ -1,86 +1,160 @@
-"""The topics of a log, and reading what is committed in them. The room of confluent-kafka."""
+"""The topics of a log: making and checking them, and reading what is committed in them."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
-from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, OutcomeUnknown, SinkUnavailable
+from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.sinks.kafka.failures import GONE, Ear, named, refused_option
 from cdcflow.sinks.kafka.records import Message
 
 WAIT_S = 30.0
-TAIL = 1000
-
-_DENIED = frozenset(
-    (
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,
-    )
-)
-_FENCED = frozenset((KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH))
+"""So long may brokers say nothing before they count as not there."""
+CLEANED = "cleanup.policy"
+_FOREVER = {CLEANED: "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 # Only closed segments are compacted: small ones keep short what is read at a start.
-_COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20), "min.cleanable.dirty.ratio": "0.1"}
-_GONE = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION))
+_COMPACTED = {CLEANED: "compact", "segment.bytes": str(16 << 20), "min.cleanable.dirty.ratio": "0.1"}
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Where a log in Kafka is: its own topic, and one beside it for its checkpoint.
+    """Where a log in Kafka is: its own topic, and one beside it for its state.
 
-    `options` are librdkafka's own settings (security, timeouts). `message_bytes` is how much of a frame one record
-    holds at most: less than the broker's `message.max.bytes`. `replicas` counts the copies of topics that are made.
+    `options` are the client library's own settings (security, timeouts), secrets in them resolved. `message_bytes` is
+    how much of a frame one record holds at most: less than the topic's `max.message.bytes`. `replicas` counts the
+    copies of topics that are made (None: what the brokers think).
     """
 
     brokers: str
     name: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     message_bytes: int = 900_000
-    replicas: int = 1
+    replicas: int | None = None
 
     @property
     def state(self) -> str:
         return f"{self.name}.checkpoint"
 
-    def client(self, **settings: str | int | bool) -> dict[str, str | int | bool]:
-        """Settings for a client of the library."""
-        return {"bootstrap.servers": self.brokers, "log_level": 0, **self.options, **settings}
+    @property
+    def transactional_id(self) -> str:
+        return f"cdcflow/{self.name}"
 
-    def make(self) -> bool:
-        """Make the topics unless they are there. True: they were made just now.
+    def client(self, ear: Ear, **settings: Any) -> dict[str, Any]:  # Any: as the library types them
+        """Settings for a client of the library."""
+        ours = {"bootstrap.servers": self.brokers, "log_level": 0, "error_cb": ear, "client.id": "cdcflow"}
+        return {"reconnect.backoff.max.ms": 2000, **self.options, **ours, **settings}
+
+    def make(self) -> None:
+        """Make the topics unless they are there.
 
         Raises:
-            InvariantViolated: one of them is there without the other.
-            SinkUnavailable, ConfigurationError: the brokers do not answer, or refuse.
+            ConfigurationError: the brokers refuse, or a topic is there that no log can be in.
+            InvariantViolated: one of them is there with something in it, and the other is not.
+            SinkUnavailable: the brokers do not answer.
         """
-        admin = AdminClient(self.client())
-        try:
-            there = {self.name, self.state} & set(admin.list_topics(timeout=WAIT_S).topics)
-            if len(there) == 2:
-                return False
-            if there:
-                [gone] = {self.name, self.state} - there
-                raise InvariantViolated(f"opening the log in Kafka: topic {gone} is gone, and {there.pop()} is there")
-            kept = {"retention.ms": "-1", "retention.bytes": "-1"}
-            made = [
-                NewTopic(self.name, 1, self.replicas, config={"cleanup.policy": "delete", **kept}),
-                NewTopic(self.state, 1, self.replicas, config=_COMPACTED),
-            ]
-            for future in admin.create_topics(made).values():
-                future.result(WAIT_S)
-        except KafkaException as error:
-            raise named(error, f"opening the log in topic {self.name}") from None
-        return True
+        attempted = f"opening the log in topic {self.name}"
+        admin = Admin(self, attempted)
+        there = admin.partitions()
+        missing = {self.name, self.state} - there.keys()
+        if len(missing) == 1:
+            self._check_empty(attempted, *missing)
+        if missing:
+            kinds = {self.name: _FOREVER, self.state: _COMPACTED}
+            admin.make([NewTopic(t, 1, self.replicas or -1, config=kinds[t]) for t in sorted(missing)])
+            admin.wait_for(missing)
+        for topic, partitions in there.items():
+            if partitions != 1:
+                raise ConfigurationError(
+                    f"{attempted}: topic {topic} has {partitions} partitions, and the order of a log is that of one",
+                    remedy="name another topic in log.kafka.topic; cdcflow makes it as it must be",
+                )
+
+    def _check_empty(self, attempted: str, missing: str) -> None:
+        # Whoever made them may have died between the two; else what is gone had our place or our rows in it.
+        [there] = {self.name, self.state} - {missing}
+        with self.reader(there) as reader:
+            if reader.bounds()[1] > 0:
+                raise InvariantViolated(
+                    f"{attempted}: topic {missing} is gone, and topic {there} is there", remedy=GONE
+                )
 
     def reader(self, topic: str) -> Reader:
         return Reader(self, topic)
+
+    def wait_until_shown(self) -> None:
+        """Until readers see all that was committed when this was called. For a writer between two transactions.
+
+        A commit is certain before its marks are in the topics; the brokers write those afterwards.
+
+        Raises:
+            SinkUnavailable: there is still a transaction open, or the brokers do not answer.
+        """
+        admin = Admin(self, f"reading topic {self.name}")
+        ends = admin.ends(committed=False)
+        deadline = time.monotonic() + WAIT_S
+        while any(end < ends[topic] for topic, end in admin.ends(committed=True).items()):
+            if time.monotonic() > deadline:
+                raise SinkUnavailable(f"reading topic {self.name}: what was committed does not come to be seen")
+            time.sleep(0.005)
+
+
+class Admin:
+    """Asks brokers about topics. Used by one thread."""
+
+    def __init__(self, topics: Topics, attempted: str, *, wait_s: float = WAIT_S) -> None:
+        self._topics = topics
+        self._attempted = attempted
+        self._wait_s = wait_s
+        self._ear = Ear()
+        try:
+            self._client = AdminClient(topics.client(self._ear))
+        except KafkaException as error:
+            raise refused_option(error, attempted) from None
+
+    def partitions(self) -> dict[str, int]:
+        """How many partitions each of the log's topics has, of those that are there."""
+        topics = (self._topics.name, self._topics.state)
+        try:
+            found = self._client.list_topics(timeout=self._wait_s).topics
+        except KafkaException as error:
+            self._client.poll(0)
+            raise named(error, self._attempted, self._ear) from None
+        return {t: len(found[t].partitions) for t in topics if t in found and found[t].error is None}
+
+    def make(self, topics: list[NewTopic]) -> None:
+        try:
+            for future in self._client.create_topics(topics, operation_timeout=self._wait_s).values():
+                future.result(self._wait_s)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise named(error, f"{self._attempted}: making its topics", self._ear) from None
+
+    def ends(self, *, committed: bool) -> dict[str, int]:
+        """The place behind the last record of each of the log's topics, or behind the last that is committed."""
+        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's
+        asked = {TopicPartition(topic, 0): latest for topic in (self._topics.name, self._topics.state)}
+        try:
+            found = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=self._wait_s)
+            return {at.topic: int(future.result(self._wait_s).offset) for at, future in found.items()}
+        except KafkaException as error:
+            raise named(error, self._attempted, self._ear) from None
+
+    def wait_for(self, topics: set[str]) -> None:
+        """Until the brokers know the topics they have just made."""
+        deadline = time.monotonic() + self._wait_s
+        while not topics <= self.partitions().keys():
+            if time.monotonic() > deadline:
+                raise SinkUnavailable(f"{self._attempted}: the brokers do not show the topics that they made")
+            time.sleep(0.05)
 
 
 class Reader:
@@ -88,17 +162,24 @@ class Reader:
 
     def __init__(self, topics: Topics, topic: str) -> None:
         self.topic = topic
-        self._consumer = Consumer(
-            topics.client(
-                **{
-                    "group.id": "cdcflow-readers-have-no-group",
-                    "isolation.level": "read_committed",
-                    "enable.auto.commit": False,
-                    "auto.offset.reset": "error",
-                    "enable.partition.eof": True,
-                }
+        self._ear = Ear()
+        try:
+            self._consumer = Consumer(
+                topics.client(
+                    self._ear,
+                    **{
+                        "group.id": "cdcflow-readers-have-no-group",
+                        "isolation.level": "read_committed",
+                        "enable.auto.commit": False,
+                        "auto.offset.reset": "error",
+                        "enable.partition.eof": True,
+                        "fetch.wait.max.ms": 20,
+                        "queued.max.messages.kbytes": 16 << 10,
+                    },
+                )
             )
-        )
+        except KafkaException as error:
+            raise refused_option(error, f"reading topic {topic}") from None
 
     def __enter__(self) -> Reader:
         return self
@@ -107,53 +188,52 @@ class Reader:
         self._consumer.close()
 
     def bounds(self) -> tuple[int, int]:
-        """The first offset that is there, and the one behind the last."""
+        """The first offset that is there, and the one behind the last that is committed."""
         try:
             low, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=WAIT_S)
         except KafkaException as error:
-            raise named(error, f"reading topic {self.topic}") from None
+            self._consumer.poll(0)
+            raise named(error, f"reading topic {self.topic}", self._ear) from None
         return int(low), int(high)
 
-    def messages(self, begin: int) -> Iterator[Message]:
-        """The committed records from an offset on, to the end of what is committed now."""
+    def messages(self, begin: int, end: int | None = None) -> Iterator[Message]:
+        """The committed records from an offset on, up to `end` (exclusive; None: the end of what is committed now).
+
+        That end is asked for first: a broker that has just become the leader may for a moment serve less than was
+        committed, and says so only then.
+        """
+        end = self.bounds()[1] if end is None else end
+        if begin >= end:
+            return
         try:
             self._consumer.assign([TopicPartition(self.topic, 0, begin)])
-            while True:
-                for found in self._consumer.consume(500, timeout=WAIT_S) or [None]:
-                    if found is None:
-                        raise SinkUnavailable(f"reading topic {self.topic}: no broker answered for {WAIT_S:g} s")
-                    if (error := found.error()) is None:
-                        yield Message(found.offset(), found.key() or b"", found.value() or b"")
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        return
-                    else:
-                        raise KafkaException(error)
+            yield from self._until(end)
         except KafkaException as error:
-            raise named(error, f"reading topic {self.topic}") from None
+            raise named(error, f"reading topic {self.topic}", self._ear) from None
         finally:
             self._consumer.unassign()
 
+    def _until(self, end: int) -> Iterator[Message]:
+        heard_at = time.monotonic()
+        while True:
+            first = self._consumer.poll(1.0)
+            if first is None:
+                if time.monotonic() - heard_at > WAIT_S:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"nothing came for {WAIT_S:g} s"))
+                continue
+            for found in (first, *self._consumer.consume(500, timeout=0)):
+                offset, error = found.offset(), found.error()
+                if error is None:
+                    heard_at = time.monotonic()
+                    if offset is None or offset >= end:
+                        return
+                    yield Message(offset, found.key() or b"", found.value() or b"")
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                elif offset is not None and offset >= end:
+                    return
+                elif time.monotonic() - heard_at > WAIT_S:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"it ends at {offset}, not at {end}"))
 
-def named(error: KafkaException, attempted: str) -> CdcflowError:
-    """What a refusal of the library or the brokers means."""
-    about: KafkaError = error.args[0]
-    said = f"{attempted}: {about.str()}"
-    code = about.code()
-    if code in _FENCED or (about.fatal() and "fenced" in about.str().lower()):
-        return InvariantViolated(
-            f"{attempted}: another process writes this log now, and the brokers refuse this one; stop it there first"
-        )
-    if code in _GONE:
-        return InvariantViolated(f"{attempted}: the topic is gone ({about.str()})")
-    if code in _DENIED:
-        return ConfigurationError(said, remedy="check log.kafka.options (security) and the rights of that user")
-    if code == KafkaError.MSG_SIZE_TOO_LARGE:
-        return ConfigurationError(
-            said, remedy="set log.kafka.message_bytes below the topic's max.message.bytes, or raise that"
-        )
-    if code in (KafkaError._TIMED_OUT, KafkaError._STATE, KafkaError.REQUEST_TIMED_OUT):
-        return OutcomeUnknown(said)
-    return SinkUnavailable(said)
 
-
-__all__ = ["Reader", "Topics", "named"]
+__all__ = ["Admin", "CLEANED", "Reader", "Topics", "WAIT_S"]
