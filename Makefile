@@ -19,7 +19,7 @@ MESSAGES ?= 200000
 
 .PHONY: help
 help: ## this list
-	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | awk -F'\t' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 # ── what a fresh machine needs ───────────────────────────────────────────────────────────────────────────────
 
@@ -68,7 +68,11 @@ servers: $(INSTALLED) ## find or fetch the MySQL, MariaDB and Kafka servers that
 
 .PHONY: test
 test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder $(PYTEST)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder -m "not long" $(PYTEST)
+
+.PHONY: test-kafka-faults
+test-kafka-faults: setup servers ## a log in Kafka under every fault: brokers killed, moved, cut off, slow; a daemon killed at each step
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope tests/integration/kafka $(PYTEST)
 
 .PHONY: lint
 lint: $(INSTALLED) ## format, lint, types, import floors

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcflow.config import Config, MySQL, load, seconds, secret
+from cdcflow.config import Config, FileLog, MySQL, load, seconds, secret
 from cdcflow.errors import ConfigurationError
 
 WHOLE = """\
@@ -45,6 +45,7 @@ def complaint(folder: Path, text: str) -> str:
 def test_whole_file_is_read_with_units_and_relative_paths(tmp_path: Path) -> None:
     """A relative path means the same wherever the command is started from."""
     config = load(written(tmp_path, WHOLE))
+    assert isinstance(config.log, FileLog)
     assert config.log.path == tmp_path / "shop-log"
     assert config.log.seal.bytes_max == 3 << 19
     assert config.log.seal.age_max == 0.25

@@ -43,12 +43,13 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
 from cdcflow.sinks.files import SpoolFile
 from cdcflow.sinks.kafka import state as states
+from cdcflow.sinks.kafka.doctor import wrong
 from cdcflow.sinks.kafka.failures import GONE, Fenced
 from cdcflow.sinks.kafka.reading import frames, last_cut, read_state
 from cdcflow.sinks.kafka.records import HEAD, head_of, pieces
 from cdcflow.sinks.kafka.sending import Sender
 from cdcflow.sinks.kafka.state import Saying, State, Stretch
-from cdcflow.sinks.kafka.topics import Reader, Topics
+from cdcflow.sinks.kafka.topics import Admin, Reader, Topics
 from cdcflow.sinks.layer import OS_LAYER, storing
 from cdcflow.sinks.numbering import Numbering
 
@@ -141,8 +142,8 @@ class KafkaLog:
             InvariantViolated: a topic is gone, or what was committed is not all there.
             SinkUnavailable: the brokers do not answer.
         """
-        topics.make()
         attempted = f"opening the log in topic {topics.name}"
+        _check_topics(topics, topics.make(), attempted)
         sender = Sender(topics)
         found = read_state(topics)
         owned = _owned(found, identity, attempted, accept_timeline=accept_timeline)
@@ -457,6 +458,17 @@ class KafkaLog:
             raise type(self._dead)(f"the log in topic {self._topics.name} is closed after an error: {self._dead}")
         if not self._is_open:
             raise InvariantViolated(f"the log in topic {self._topics.name} is closed")
+
+
+def _check_topics(topics: Topics, admin: Admin, attempted: str) -> None:
+    """ConfigurationError where the topics are set up so that the log would be wrong, or would stop."""
+    there = admin.partitions()
+    found = [*wrong(topics, there, None)]
+    # Who may not look at the settings finds them out as they come to bear; `doctor` says that it could not look.
+    with contextlib.suppress(ConfigurationError, SinkUnavailable):
+        found += wrong(topics, there, {topic: admin.settings(topic) for topic in there})
+    if found:
+        raise ConfigurationError(f"{attempted}: {found[0].subject}: {found[0].text}", remedy=found[0].remedy)
 
 
 def _owned(state: State, identity: SourceIdentity, attempted: str, *, accept_timeline: bool) -> State:

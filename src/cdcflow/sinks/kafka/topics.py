@@ -9,10 +9,11 @@ from typing import Any
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
-from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.errors import InvariantViolated, SinkUnavailable
 from cdcflow.sinks.kafka.failures import GONE, Ear, named, refused_option
 from cdcflow.sinks.kafka.records import Message
 
@@ -52,11 +53,11 @@ class Topics:
         ours = {"bootstrap.servers": self.brokers, "log_level": 0, "error_cb": ear, "client.id": "cdcflow"}
         return {"reconnect.backoff.max.ms": 2000, **self.options, **ours, **settings}
 
-    def make(self) -> None:
-        """Make the topics unless they are there.
+    def make(self) -> Admin:
+        """Make the topics unless they are there. Returns whom to ask about them.
 
         Raises:
-            ConfigurationError: the brokers refuse, or a topic is there that no log can be in.
+            ConfigurationError: the brokers refuse.
             InvariantViolated: one of them is there with something in it, and the other is not.
             SinkUnavailable: the brokers do not answer.
         """
@@ -70,12 +71,7 @@ class Topics:
             kinds = {self.name: _FOREVER, self.state: _COMPACTED}
             admin.make([NewTopic(t, 1, self.replicas or -1, config=kinds[t]) for t in sorted(missing)])
             admin.wait_for(missing)
-        for topic, partitions in there.items():
-            if partitions != 1:
-                raise ConfigurationError(
-                    f"{attempted}: topic {topic} has {partitions} partitions, and the order of a log is that of one",
-                    remedy="name another topic in log.kafka.topic; cdcflow makes it as it must be",
-                )
+        return admin
 
     def _check_empty(self, attempted: str, missing: str) -> None:
         # Whoever made them may have died between the two; else what is gone had our place or our rows in it.
@@ -128,6 +124,24 @@ class Admin:
             self._client.poll(0)
             raise named(error, self._attempted, self._ear) from None
         return {t: len(found[t].partitions) for t in topics if t in found and found[t].error is None}
+
+    def settings(self, topic: str) -> dict[str, str]:
+        """How a topic is set up."""
+        asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        try:
+            found = self._client.describe_configs([asked], request_timeout=self._wait_s)[asked].result(self._wait_s)
+        except KafkaException as error:
+            raise named(error, self._attempted, self._ear) from None
+        return {name: entry.value for name, entry in found.items() if entry.value is not None}
+
+    def replicas(self) -> dict[str, int]:
+        """How many copies there are of each of the log's topics."""
+        try:
+            found = self._client.list_topics(timeout=self._wait_s).topics
+        except KafkaException as error:
+            raise named(error, self._attempted, self._ear) from None
+        topics = (self._topics.name, self._topics.state)
+        return {t: len(found[t].partitions[0].replicas) for t in topics if t in found and found[t].partitions}
 
     def make(self, topics: list[NewTopic]) -> None:
         try:
