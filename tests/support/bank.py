@@ -45,6 +45,9 @@ INSERT INTO notices SELECT i % 40, i % 2 = 0, ARRAY['a', NULL, 'b'] FROM generat
 
 WAIT_S = 60.0
 
+Folded = Mapping[TableId, dict[Key, Row]]
+"""What `cdcflow.testing.folded` makes of a log."""
+
 
 class Branch(ABC):
     """A daemon's test on any database: the daemon, the writer's thread, and the comparison of log and source.
@@ -201,9 +204,7 @@ class Branch(ABC):
 
     # ── comparing ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def logged_rows(
-        self, table: str, tables: Mapping[TableId, dict[Key, Row]] | None = None
-    ) -> list[tuple[object, ...]]:
+    def logged_rows(self, table: str, tables: Folded | None = None) -> list[tuple[object, ...]]:
         """A table's rows by the log, sorted. `tables`: the log, folded already."""
         rows = (folded(self.reader) if tables is None else tables).get(TableId(self.schema, table), {})
         incomplete = [key for key, row in rows.items() if row.missing]

@@ -7,6 +7,7 @@ a warning that it is only as safe as somebody wanted it to be (hard cases K01, K
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from cdcflow.errors import CdcflowError
@@ -22,7 +23,7 @@ def doctor(topics: Topics) -> list[Finding]:
     """Look at the brokers and the log's topics, if they are there."""
     subject = f"log in topic {topics.name}"
     try:
-        admin = Admin(topics, "asking the brokers", wait_s=PATIENCE_S)
+        admin = Admin(replace(topics, wait_s=PATIENCE_S), "asking the brokers")
         there = admin.partitions()
     except CdcflowError as error:
         return [Finding("error", subject, str(error).split("\n")[0], error.remedy)]

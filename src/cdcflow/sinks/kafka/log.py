@@ -426,12 +426,24 @@ class KafkaLog:
         except Fenced as error:
             self._dead = self._dead or self._refused(error)
             raise self._dead from None
+        except SinkUnavailable as error:
+            self._dead = self._dead or self._gone() or error
+            raise self._dead from None
         except CdcflowError as error:
             self._dead = self._dead or error
             raise
         except OSError as error:
             self._dead = SinkUnavailable(f"{self._attempted}: reading a spool in {self._scratch}: {error.strerror}")
             raise self._dead from error
+
+    def _gone(self) -> InvariantViolated | None:
+        """The library waits for a topic that was deleted as for any that is not there yet: brokers are asked."""
+        with contextlib.suppress(CdcflowError):
+            there = Admin(self._topics, self._attempted).partitions()
+            for topic in (self._topics.name, self._topics.state):
+                if topic not in there:
+                    return InvariantViolated(f"{self._attempted}: topic {topic} is gone", remedy=GONE)
+        return None
 
     def _refused(self, error: Fenced) -> CdcflowError:
         """Why the brokers refuse this writer: somebody took the log over, or it took too long over a transaction."""

@@ -8,15 +8,16 @@ some) that has to be mended.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdcflow.errors import OutcomeUnknown, SinkUnavailable
 from cdcflow.sinks.kafka.failures import Ear, Fenced, is_fenced, named, refused_option
-from cdcflow.sinks.kafka.topics import WAIT_S, Topics
+from cdcflow.sinks.kafka.topics import Topics
 
 TRANSACTION_TIMEOUT_MS = 600_000
 """After so long the brokers give a transaction up whose producer is gone; readers wait for that, if nobody opens the
@@ -32,6 +33,7 @@ class Sender:
     def __init__(self, topics: Topics) -> None:
         self._attempted = f"writing the log in topic {topics.name}"
         self._ear = Ear()
+        self._wait_s = topics.wait_s
         opening = f"opening the log in topic {topics.name}"
         settings: dict[str, Any] = {
             "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
@@ -46,17 +48,16 @@ class Sender:
         except KafkaException as error:
             raise refused_option(error, opening) from None
         try:
-            self._producer.init_transactions(WAIT_S)
+            self._producer.init_transactions(self._wait_s)
         except KafkaException as error:
-            self._producer.poll(0)
+            with contextlib.suppress(KafkaException):
+                self._producer.poll(0)
             raise named(error, opening, self._ear) from None
 
     def begin(self) -> None:
         """Begin a transaction."""
-        try:
+        with self._named():
             self._producer.begin_transaction()
-        except KafkaException as error:
-            raise self._failed(error) from None
 
     def put(self, topic: str, key: bytes, value: bytes | None, on_delivery: OnDelivery | None = None) -> None:
         """One record more. Waits while the brokers are slower than we are.
@@ -65,22 +66,22 @@ class Sender:
             SinkUnavailable: they take nothing at all any more.
         """
         left, moved_at = -1, time.monotonic()
-        while True:
-            try:
-                self._producer.produce(topic, value, key, 0, on_delivery)
-            except BufferError:
-                left, moved_at = self._moved(left, moved_at)
-                self._producer.poll(0.05)
-            except KafkaException as error:
-                raise self._failed(error) from None
-            else:
-                return
+        with self._named():
+            while True:
+                try:
+                    self._producer.produce(topic, value, key, 0, on_delivery)
+                except BufferError:
+                    left, moved_at = self._moved(left, moved_at)
+                    self._producer.poll(0.05)
+                else:
+                    return
 
     def settle(self) -> None:
         """Wait until the brokers have everything that was put, however slow they are."""
         left, moved_at = -1, time.monotonic()
-        while self._producer.flush(0.2):
-            left, moved_at = self._moved(left, moved_at)
+        with self._named():
+            while self._producer.flush(0.2):
+                left, moved_at = self._moved(left, moved_at)
 
     def commit(self) -> None:
         """Commit the transaction.
@@ -91,32 +92,39 @@ class Sender:
         """
         self.settle()
         try:
-            self._producer.commit_transaction(WAIT_S)
+            self._producer.commit_transaction(self._wait_s)
         except KafkaException as error:
             about: KafkaError = error.args[0]
             failed = self._failed(error)
             if isinstance(failed, SinkUnavailable) and not about.txn_requires_abort():
-                raise OutcomeUnknown(
-                    f"{self._attempted}: nobody knows whether it was committed ({about.str()})"
-                ) from None
+                text = f"{self._attempted}: nobody knows whether it was committed ({about.str()})"
+                raise OutcomeUnknown(text) from None
             raise failed from None
 
     def leave(self) -> None:
         """Forget what was not sent, and the transaction that is open."""
-        self._producer.purge()
+        with contextlib.suppress(KafkaException):
+            self._producer.purge()
 
     def _moved(self, left: int, moved_at: float) -> tuple[int, float]:
         """How much is left to be sent and since when; SinkUnavailable when that has been the same for too long."""
         now, count = time.monotonic(), len(self._producer)
         if count != left:
             return count, now
-        if now - moved_at > WAIT_S:
-            in_vain = KafkaException(KafkaError(KafkaError._TIMED_OUT, f"they took nothing for {WAIT_S:g} s"))
-            raise self._failed(in_vain)
+        if now - moved_at > self._wait_s:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"they took nothing for {self._wait_s:g} s"))
         return left, moved_at
 
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise self._failed(error) from None
+
     def _failed(self, error: KafkaException) -> Exception:
-        self._producer.poll(0)
+        with contextlib.suppress(KafkaException):
+            self._producer.poll(0)  # what the ear has not heard yet
         about: KafkaError = error.args[0]
         if is_fenced(about):
             return Fenced(about.str())

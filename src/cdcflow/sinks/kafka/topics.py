@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,12 +18,16 @@ from cdcflow.errors import InvariantViolated, SinkUnavailable
 from cdcflow.sinks.kafka.failures import GONE, Ear, named, refused_option
 from cdcflow.sinks.kafka.records import Message
 
-WAIT_S = 30.0
-"""So long may brokers say nothing before they count as not there."""
 CLEANED = "cleanup.policy"
 _FOREVER = {CLEANED: "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 # Only closed segments are compacted: small ones keep short what is read at a start.
 _COMPACTED = {CLEANED: "compact", "segment.bytes": str(16 << 20), "min.cleanable.dirty.ratio": "0.1"}
+
+
+# The library's own log would go to stderr. What it says there, its errors say too.
+_UNHEARD = logging.getLogger("cdcflow.sinks.kafka.library")
+_UNHEARD.propagate = False
+_UNHEARD.addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,8 @@ class Topics:
 
     `options` are the client library's own settings (security, timeouts), secrets in them resolved. `message_bytes` is
     how much of a frame one record holds at most: less than the topic's `max.message.bytes`. `replicas` counts the
-    copies of topics that are made (None: what the brokers think).
+    copies of topics that are made (None: what the brokers think). After `wait_s` without a word brokers count as not
+    there.
     """
 
     brokers: str
@@ -39,6 +45,7 @@ class Topics:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     message_bytes: int = 900_000
     replicas: int | None = None
+    wait_s: float = 30.0
 
     @property
     def state(self) -> str:
@@ -50,7 +57,7 @@ class Topics:
 
     def client(self, ear: Ear, **settings: Any) -> dict[str, Any]:  # Any: as the library types them
         """Settings for a client of the library."""
-        ours = {"bootstrap.servers": self.brokers, "log_level": 0, "error_cb": ear, "client.id": "cdcflow"}
+        ours = {"bootstrap.servers": self.brokers, "error_cb": ear, "client.id": "cdcflow", "logger": _UNHEARD}
         return {"reconnect.backoff.max.ms": 2000, **self.options, **ours, **settings}
 
     def make(self) -> Admin:
@@ -95,7 +102,7 @@ class Topics:
         """
         admin = Admin(self, f"reading topic {self.name}")
         ends = admin.ends(committed=False)
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + self.wait_s
         while any(end < ends[topic] for topic, end in admin.ends(committed=True).items()):
             if time.monotonic() > deadline:
                 raise SinkUnavailable(f"reading topic {self.name}: what was committed does not come to be seen")
@@ -105,10 +112,10 @@ class Topics:
 class Admin:
     """Asks brokers about topics. Used by one thread."""
 
-    def __init__(self, topics: Topics, attempted: str, *, wait_s: float = WAIT_S) -> None:
+    def __init__(self, topics: Topics, attempted: str) -> None:
         self._topics = topics
         self._attempted = attempted
-        self._wait_s = wait_s
+        self._wait_s = topics.wait_s
         self._ear = Ear()
         try:
             self._client = AdminClient(topics.client(self._ear))
@@ -176,6 +183,7 @@ class Reader:
 
     def __init__(self, topics: Topics, topic: str) -> None:
         self.topic = topic
+        self._wait_s = topics.wait_s
         self._ear = Ear()
         try:
             self._consumer = Consumer(
@@ -204,7 +212,7 @@ class Reader:
     def bounds(self) -> tuple[int, int]:
         """The first offset that is there, and the one behind the last that is committed."""
         try:
-            low, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=WAIT_S)
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=self._wait_s)
         except KafkaException as error:
             self._consumer.poll(0)
             raise named(error, f"reading topic {self.topic}", self._ear) from None
@@ -232,8 +240,8 @@ class Reader:
         while True:
             first = self._consumer.poll(1.0)
             if first is None:
-                if time.monotonic() - heard_at > WAIT_S:
-                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"nothing came for {WAIT_S:g} s"))
+                if time.monotonic() - heard_at > self._wait_s:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"nothing came for {self._wait_s:g} s"))
                 continue
             for found in (first, *self._consumer.consume(500, timeout=0)):
                 offset, error = found.offset(), found.error()
@@ -246,8 +254,8 @@ class Reader:
                     raise KafkaException(error)
                 elif offset is not None and offset >= end:
                     return
-                elif time.monotonic() - heard_at > WAIT_S:
+                elif time.monotonic() - heard_at > self._wait_s:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"it ends at {offset}, not at {end}"))
 
 
-__all__ = ["Admin", "CLEANED", "Reader", "Topics", "WAIT_S"]
+__all__ = ["Admin", "CLEANED", "Reader", "Topics"]
