@@ -102,9 +102,14 @@ class Sender:
             raise failed from None
 
     def leave(self) -> None:
-        """Forget what was not sent, and the transaction that is open."""
-        with contextlib.suppress(KafkaException):
-            self._producer.purge()
+        """Forget what was not sent, and the transaction that is open.
+
+        Also a commit that was asked for and not answered: the library goes on asking for it as long as it lives.
+        """
+        if self._producer is not None:
+            with contextlib.suppress(KafkaException):
+                self._producer.purge()
+            self._producer = None  # type: ignore[assignment]  # nobody calls it any more
 
     def _moved(self, left: int, moved_at: float) -> tuple[int, float]:
         """How much is left to be sent and since when; SinkUnavailable when that has been the same for too long."""
