@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -53,7 +54,7 @@ def own_broker() -> Iterator[tuple[KafkaBroker, TcpProxy]]:
 @pytest.fixture
 def far(own_broker: tuple[KafkaBroker, TcpProxy]) -> Iterator[tuple[KafkaBroker, TcpProxy, Topics]]:
     broker, proxy = own_broker
-    yield broker, proxy, Topics(f"127.0.0.1:{proxy.port}", f"far{next(_numbers)}", wait_s=6)
+    yield broker, proxy, Topics(f"127.0.0.1:{proxy.port}", f"far{next(_numbers)}", wait_s=5)
     proxy.bytes_per_s = None
     proxy.mend()
 
@@ -168,7 +169,7 @@ def test_commit_whose_answer_was_lost_is_found_in_the_log(
     assert ids(topics) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("fault", ["cut", "hold"])
+@pytest.mark.parametrize("fault", [pytest.param("cut", marks=pytest.mark.long), "hold"])
 def test_link_that_is_gone_or_silent_leaves_the_log_as_it_was(
     far: tuple[KafkaBroker, TcpProxy, Topics], fault: str
 ) -> None:
@@ -439,3 +440,14 @@ def test_stretches_that_expired_are_refused_by_name(topics: Topics) -> None:
     left = [i for _, _, rows in KafkaReader(topics).read_rows(3) for i in rows.column("id").to_pylist()]
     assert left == [3, 4]
     assert KafkaReader(topics).check().is_whole
+
+
+def test_spools_of_a_killed_writer_are_removed_by_the_next(topics: Topics, tmp_path: Path) -> None:
+    """L17: a large transaction that a crash cut off would stay on the disk for ever."""
+    killed = KafkaLog.open(topics, IDENTITY, scratch=tmp_path)
+    killed.open_spool().write([changes(ORDERS, [{"id": 1}])], None)
+    [left] = tmp_path.iterdir()
+    again = KafkaLog.open(topics, IDENTITY, scratch=tmp_path)
+    assert not left.exists()
+    again.close()
+    assert not list(tmp_path.iterdir())

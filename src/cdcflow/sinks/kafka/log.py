@@ -56,6 +56,7 @@ from cdcflow.sinks.numbering import Numbering
 STRETCH_BYTES_MAX = 64 << 20
 SUCCESSOR_S = 5.0
 """So long a writer that was refused looks for who took the log over."""
+_ROOM = "cdcflow-spools-"
 _LOW = np.uint64(0xFFFFFFFF)
 
 
@@ -156,7 +157,10 @@ class KafkaLog:
         with storing(f"{attempted}: making a folder for large transactions"):
             if scratch is not None:
                 scratch.mkdir(parents=True, exist_ok=True)
-            room = Path(tempfile.mkdtemp(prefix="cdcflow-spools-", dir=scratch))
+                # What a killed process left. A living one that was replaced may write on into files without a name.
+                for left in scratch.glob(f"{_ROOM}*"):
+                    shutil.rmtree(left, ignore_errors=True)
+            room = Path(tempfile.mkdtemp(prefix=_ROOM, dir=scratch))
         try:
             return cls(topics, sender, owned, room, is_new=owned.identity != found.identity)
         except BaseException:
