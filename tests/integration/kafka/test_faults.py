@@ -28,7 +28,7 @@ from cdcflow.sinks.kafka.doctor import doctor
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.sending import Sender
-from cdcflow.sinks.kafka.topics import Topics
+from cdcflow.sinks.kafka.topics import Admin, Topics
 from cdcflow.testing.kafka import KafkaBroker, KafkaCluster
 from cdcflow.testing.proxy import TcpProxy
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
@@ -65,6 +65,14 @@ def opened(topics: Topics) -> Writer:
 
 def ids(topics: Topics) -> list[int]:
     return [i for _, _, rows in KafkaReader(topics).read_rows() for i in rows.column("id").to_pylist()]
+
+
+def make(topics: Topics, *made: NewTopic) -> None:
+    """Make topics as somebody else would, and wait until they are led."""
+    admin = AdminClient({"bootstrap.servers": topics.brokers})
+    for future in admin.create_topics(list(made)).values():
+        future.result()
+    Admin(topics, "making topics").wait_for({topic.topic for topic in made})
 
 
 def closed_without_a_word(log: Log) -> None:
@@ -271,11 +279,8 @@ def test_value_of_a_hundred_megabytes_goes_in_pieces(topics: Topics) -> None:
 
 def test_record_that_the_topic_does_not_take_is_named(topics: Topics) -> None:
     """Found at the start where it can be; the setting is named, and its value."""
-    admin = AdminClient({"bootstrap.servers": topics.brokers})
     small = NewTopic(topics.name, 1, 1, config={"max.message.bytes": "50000"})
-    kept = NewTopic(topics.state, 1, 1, config={"cleanup.policy": "compact"})
-    for future in admin.create_topics([small, kept]).values():
-        future.result()
+    make(topics, small, NewTopic(topics.state, 1, 1, config={"cleanup.policy": "compact"}))
     with pytest.raises(ConfigurationError, match=r"max\.message\.bytes is 50000.*\n.*message_bytes to 49800"):
         opened(topics)
 
@@ -306,8 +311,7 @@ def test_topic_that_was_made_anew_is_not_taken_for_the_log(topics: Topics) -> No
     while topics.name in admin.list_topics(timeout=10).topics:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    for future in admin.create_topics([NewTopic(topics.name, 1, 1)]).values():
-        future.result()
+    make(topics, NewTopic(topics.name, 1, 1))
     with pytest.raises(InvariantViolated, match="one of them was made anew"):
         opened(topics)
 
@@ -324,10 +328,7 @@ def test_topic_that_no_log_can_be_in_is_refused(
     topics: Topics, topic: str, partitions: int, config: dict[str, str], expected: str
 ) -> None:
     """A topic that somebody made beforehand can undo every promise: order, rows, or the position."""
-    admin = AdminClient({"bootstrap.servers": topics.brokers})
-    made = NewTopic(f"{topics.name}{topic}", partitions, 1, config=config)
-    for future in admin.create_topics([made]).values():
-        future.result()
+    make(topics, NewTopic(f"{topics.name}{topic}", partitions, 1, config=config))
     with pytest.raises(ConfigurationError, match=expected) as caught:
         opened(topics)
     assert caught.value.remedy

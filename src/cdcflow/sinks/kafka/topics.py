@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._metadata import TopicMetadata
 from confluent_kafka.cimpl import NewTopic
 
 from cdcflow.errors import InvariantViolated, SinkUnavailable
@@ -125,11 +126,7 @@ class Admin:
     def partitions(self) -> dict[str, int]:
         """How many partitions each of the log's topics has, of those that are there."""
         topics = (self._topics.name, self._topics.state)
-        try:
-            found = self._client.list_topics(timeout=self._wait_s).topics
-        except KafkaException as error:
-            self._client.poll(0)
-            raise named(error, self._attempted, self._ear) from None
+        found = self._listed()
         return {t: len(found[t].partitions) for t in topics if t in found and found[t].error is None}
 
     def settings(self, topic: str) -> dict[str, str]:
@@ -143,10 +140,7 @@ class Admin:
 
     def replicas(self) -> dict[str, int]:
         """How many copies there are of each of the log's topics."""
-        try:
-            found = self._client.list_topics(timeout=self._wait_s).topics
-        except KafkaException as error:
-            raise named(error, self._attempted, self._ear) from None
+        found = self._listed()
         topics = (self._topics.name, self._topics.state)
         return {t: len(found[t].partitions[0].replicas) for t in topics if t in found and found[t].partitions}
 
@@ -157,6 +151,17 @@ class Admin:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise named(error, f"{self._attempted}: making its topics", self._ear) from None
+
+    def _listed(self) -> dict[str, TopicMetadata]:
+        """All topics. A second at a time: who is refused shall not wait for brokers that will never answer."""
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            try:
+                return self._client.list_topics(timeout=min(1.0, self._wait_s)).topics
+            except KafkaException as error:
+                self._client.poll(0)
+                if self._ear.refused is not None or time.monotonic() > deadline:
+                    raise named(error, self._attempted, self._ear) from None
 
     def ends(self, *, committed: bool) -> dict[str, int]:
         """The place behind the last record of each of the log's topics, or behind the last that is committed."""
@@ -172,7 +177,7 @@ class Admin:
     def wait_for(self, topics: set[str]) -> None:
         """Until the brokers know the topics they have just made."""
         deadline = time.monotonic() + self._wait_s
-        while not topics <= self.partitions().keys():
+        while not topics <= {t for t, at in self._listed().items() if at.partitions and at.partitions[0].leader >= 0}:
             if time.monotonic() > deadline:
                 raise SinkUnavailable(f"{self._attempted}: the brokers do not show the topics that they made")
             time.sleep(0.05)
