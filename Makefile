@@ -19,7 +19,7 @@ MESSAGES ?= 200000
 
 .PHONY: help
 help: ## this list
-	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | awk -F'\t' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 # ── what a fresh machine needs ───────────────────────────────────────────────────────────────────────────────
 
@@ -62,12 +62,17 @@ demo: setup ## capture a busy database into Delta tables, kill the daemon on the
 # ── prove it ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 .PHONY: servers
-servers: $(INSTALLED) ## find or fetch the MySQL and MariaDB servers that the tests start
+servers: $(INSTALLED) ## find or fetch the MySQL, MariaDB and Kafka servers that the tests start
 	@$(BIN)/python -m cdcflow.testing.mysql
+	$(BIN)/python -m cdcflow.testing.kafka
 
 .PHONY: test
 test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder $(PYTEST)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder -m "not long" $(PYTEST)
+
+.PHONY: test-kafka-faults
+test-kafka-faults: setup servers ## a log in Kafka under every fault: brokers killed, moved, cut off, slow; a daemon killed at each step
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope tests/integration/kafka $(PYTEST)
 
 .PHONY: lint
 lint: $(INSTALLED) ## format, lint, types, import floors
@@ -95,7 +100,7 @@ fuzz-asan: $(INSTALLED) ## the same with decoders built so that a read beyond a 
 # ── measure it ───────────────────────────────────────────────────────────────────────────────────────────────
 
 BENCHED := $(VENV)/.benched
-BENCHES := drain catchup backfill load latency transaction growth restart writer mysql.drain mysql.backfill mysql.memory
+BENCHES := drain catchup backfill load latency transaction growth restart writer kafka mysql.drain mysql.backfill mysql.memory
 
 $(BENCHED): $(INSTALLED)
 	@echo "installing what the benchmarks' Python peers and plots need (once) …"

@@ -149,7 +149,7 @@ def raw(bench: Bench) -> Outcome:
     bench.server.until_read(reader)
     bench.writer().outcome()
     outcome = reader.outcome()
-    return _timed(bench, outcome, pairs(bench.arrived))
+    return timed(bench, outcome, pairs(bench.arrived))
 
 
 def captured(bench: Bench) -> Outcome:
@@ -164,7 +164,7 @@ def captured(bench: Bench) -> Outcome:
         outcome = reader.outcome()
         contents.verify(log, NARROW, contents.source_rows(bench.server, NARROW), bench.rows)
         arrived = durable_times(log, NARROW, np.vstack([(0, 0), pairs(bench.arrived)]))
-    return _timed(bench, outcome, arrived)
+    return timed(bench, outcome, arrived)
 
 
 def followed(bench: Bench, command: list[str]) -> Outcome:
@@ -177,7 +177,7 @@ def followed(bench: Bench, command: list[str]) -> Outcome:
     bench.writer().outcome()
     outcome = reader.outcome()
     arrived = pairs(bench.arrived)
-    return _timed(bench, outcome, arrived[arrived[:, 0] > 0])
+    return timed(bench, outcome, arrived[arrived[:, 0] > 0])
 
 
 def durable_times(log: Path, shape: Shape, syncs: Times) -> Times:
@@ -196,7 +196,7 @@ def pairs(path: Path) -> Times:
     return np.loadtxt(path, dtype=np.int64, ndmin=2)
 
 
-def _timed(bench: Bench, outcome: Outcome, arrived: Times) -> Outcome:
+def timed(bench: Bench, outcome: Outcome, arrived: Times) -> Outcome:
     """The outcome with percentiles of arrival minus commit, in ms, without the run's beginning."""
     committed = pairs(bench.committed)
     committed, arrived = committed[np.argsort(committed[:, 0])], arrived[np.argsort(arrived[:, 0])]

@@ -24,6 +24,7 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
+    ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
@@ -227,6 +228,126 @@ class FileLog(Settings):
     path: Path
     seal: Seal = Seal()
 
+    @property
+    def folder(self) -> Path:
+        """The local folder of this log's daemon: the log's own."""
+        return self.path
+
+
+class Kafka(Settings):
+    """A log in Kafka: its topic, and `<topic>.checkpoint` beside it.
+
+    `options` go to the client library as they are (`security.protocol`, `sasl.mechanism`, `ssl.ca.location`, …), with
+    secrets in them as references. `message_bytes`: what is larger than this goes in pieces. `replicas`: copies of the
+    topics that are made (None: what the brokers think). `work`: a local folder for the control socket, and for large
+    transactions while they arrive; nothing in it need be kept.
+    """
+
+    brokers: str
+    topic: str
+    username: str | None = None
+    password: str | None = None
+    options: dict[str, str] = Field(default_factory=dict)
+    message_bytes: Annotated[int, _with_unit(_UNITS, "900kB"), Field(ge=1000, le=512 << 20)] = 900_000
+    replicas: int | None = Field(None, gt=0)
+    work: Path | None = None
+
+    @field_validator("brokers")
+    @classmethod
+    def _hosts(cls, brokers: str) -> str:
+        if not all(_LISTEN.fullmatch(broker.strip()) for broker in brokers.split(",")):
+            raise ValueError("must be host:port, several with a comma between: kafka1:9092,kafka2:9092")
+        return brokers
+
+    @field_validator("topic")
+    @classmethod
+    def _topic_name(cls, topic: str) -> str:
+        if re.fullmatch(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,200}", topic) is None:
+            raise ValueError("must be a topic's name: letters, digits, . _ - and at most 200 of them")
+        return topic
+
+    @field_validator("password")
+    @classmethod
+    def _password_by_reference(cls, password: str | None) -> str | None:
+        if password is not None and _REFERENCE.fullmatch(password) is None:
+            raise ValueError("must be a reference, not the password itself: ${env:NAME} or ${file:path}")
+        return password
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _texts(cls, options: object) -> object:
+        # YAML reads true and 30000 as what they look like; the library takes texts.
+        if not isinstance(options, dict):
+            return options
+        return {
+            k: str(v).lower() if isinstance(v, bool) else str(v) if isinstance(v, int) else v
+            for k, v in options.items()
+        }
+
+    @field_validator("options")
+    @classmethod
+    def _not_ours(cls, options: dict[str, str]) -> dict[str, str]:
+        for name, value in options.items():
+            if name in _OURS:
+                raise ValueError(f"has {name}, which {_OURS[name]}")
+            if _SECRET_OPTION.search(name) and _REFERENCE.fullmatch(value) is None:
+                raise ValueError(f"has {name}: it must be a reference, ${{env:NAME}} or ${{file:path}}")
+        return options
+
+    @model_validator(mode="after")
+    def _whole_login(self) -> Kafka:
+        if (self.username is None) != (self.password is None):
+            raise ValueError("has a username without a password, or the other way round")
+        if self.username is not None and not self.options.keys() & {"sasl.mechanism", "sasl.mechanisms"}:
+            raise ValueError("has a username, and options do not say sasl.mechanism: PLAIN, SCRAM-SHA-512 …")
+        return self
+
+
+_OF_THE_LOG = "cdcflow sets itself: the log is right only so"
+_OURS = {
+    "bootstrap.servers": "is log.kafka.brokers",
+    "metadata.broker.list": "is log.kafka.brokers",
+    "sasl.username": "is log.kafka.username",
+    "sasl.password": "is log.kafka.password",
+    "message.max.bytes": "is log.kafka.message_bytes",
+    **dict.fromkeys(
+        (
+            "acks",
+            "request.required.acks",
+            "auto.offset.reset",
+            "enable.auto.commit",
+            "enable.auto.offset.store",
+            "enable.idempotence",
+            "enable.partition.eof",
+            "group.id",
+            "isolation.level",
+            "max.in.flight",
+            "max.in.flight.requests.per.connection",
+            "transactional.id",
+        ),
+        _OF_THE_LOG,
+    ),
+}
+_SECRET_OPTION = re.compile(r"password|secret|\.pem$|jaas")
+
+
+_PATHS = (
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.keystore.location",
+    "ssl.crl.location",
+)
+
+
+class KafkaLog(Settings):
+    kafka: Kafka
+
+    @property
+    def folder(self) -> Path:
+        """The local folder of this log's daemon."""
+        return (self.kafka.work or Path(".cdcflow")) / self.kafka.topic
+
 
 class Merge(Settings):
     format: Literal["delta"] = "delta"
@@ -252,9 +373,18 @@ class Config(Settings):
     """The whole of `cdcflow.yaml`."""
 
     source: Annotated[Postgres | MySQL, Field(discriminator="kind")]
-    log: FileLog
+    log: FileLog | KafkaLog
     merge: Merge = Merge()
     service: Service = Service()
+
+    @field_validator("log", mode="wrap")
+    @classmethod
+    def _in_one_place(cls, log: object, checked: ValidatorFunctionWrapHandler) -> object:
+        if not isinstance(log, dict):
+            return checked(log)
+        if "kafka" in log and len(log) > 1:
+            raise ValueError("is in one place: either path (with what belongs to it) or kafka, not both")
+        return (KafkaLog if "kafka" in log else FileLog).model_validate(log)
 
 
 def load(path: Path | str) -> Config:
@@ -289,6 +419,11 @@ def seconds(text: str) -> float:
         return TypeAdapter(Seconds).validate_python(text)
     except ValidationError:
         raise ConfigurationError("a time must be a number with a unit, such as 30s or 5m") from None
+
+
+def is_reference(text: str) -> bool:
+    """Whether a setting's text names a secret instead of being the value."""
+    return _REFERENCE.fullmatch(text) is not None
 
 
 def secret(reference: str | None) -> str | None:
@@ -433,31 +568,28 @@ def _nearest(place: Place, source: type[Settings]) -> str:
 
 
 def _model_at(place: Place, source: type[Settings]) -> type[Settings] | None:
-    model: type[Settings] = Config
+    models: list[type[Settings]] = [Config]
     for name in place:
-        inner = _inner_model(model, str(name), source)
-        if inner is None:
-            return None
-        model = inner
-    return model
+        models = [inner for model in models for inner in _inner_models(model, str(name), source)]
+    return models[0] if models else None
 
 
-def _inner_model(model: type[Settings], name: str, source: type[Settings]) -> type[Settings] | None:
+def _inner_models(model: type[Settings], name: str, source: type[Settings]) -> list[type[Settings]]:
     if model is Config and name == "source":
-        return source
+        return [source]
     field = model.model_fields.get(name)
     if field is None:
-        return None
+        return []
     annotation = field.annotation
     choices = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
-    return next((c for c in choices if isinstance(c, type) and issubclass(c, Settings)), None)
+    return [c for c in choices if isinstance(c, type) and issubclass(c, Settings)]
 
 
 def _all_names(model: type[Settings], place: Place, source: type[Settings]) -> list[Place]:
     names: list[Place] = []
     for name in model.model_fields:
-        inner = _inner_model(model, name, source)
-        names += [(*place, name)] if inner is None else _all_names(inner, (*place, name), source)
+        inner = _inner_models(model, name, source)
+        names += [found for m in inner for found in _all_names(m, (*place, name), source)] or [(*place, name)]
     return names
 
 
@@ -471,9 +603,7 @@ def _at(path: Path, mark: yaml.Mark | None) -> str:
 
 def _rebased(config: Config, folder: Path) -> Config:
     source = config.source
-    if source.password is not None and source.password.startswith("${file:"):
-        password = f"${{file:{folder / Path(source.password[7:-1]).expanduser()}}}"
-        source = source.model_copy(update={"password": password})
+    source = source.model_copy(update={"password": _reference_below(folder, source.password)})
     if isinstance(source, MySQL):
         tls = source.tls.model_copy(update={"ca": _below(folder, source.tls.ca)})
         key = _below(folder, source.server_public_key)
@@ -481,10 +611,30 @@ def _rebased(config: Config, folder: Path) -> Config:
     return config.model_copy(
         update={
             "source": source,
-            "log": config.log.model_copy(update={"path": folder / config.log.path.expanduser()}),
+            "log": _rebased_log(config.log, folder),
             "merge": config.merge.model_copy(update={"warehouse": folder / config.merge.warehouse.expanduser()}),
         }
     )
+
+
+def _rebased_log(log: FileLog | KafkaLog, folder: Path) -> FileLog | KafkaLog:
+    if isinstance(log, FileLog):
+        return log.model_copy(update={"path": folder / log.path.expanduser()})
+    kafka = log.kafka
+    options = {k: _reference_below(folder, v) for k, v in kafka.options.items()}
+    options |= {k: str(folder / Path(v).expanduser()) for k, v in kafka.options.items() if k in _PATHS and v != "probe"}
+    update = {
+        "work": _below(folder, kafka.work or Path(".cdcflow")),
+        "options": options,
+        "password": _reference_below(folder, kafka.password),
+    }
+    return log.model_copy(update={"kafka": kafka.model_copy(update=update)})
+
+
+def _reference_below(folder: Path, reference: str | None) -> str | None:
+    if reference is None or not reference.startswith("${file:"):
+        return reference
+    return f"${{file:{folder / Path(reference[7:-1]).expanduser()}}}"
 
 
 def _below(folder: Path, path: Path | None) -> Path | None:

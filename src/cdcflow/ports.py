@@ -6,10 +6,14 @@ knows both by these names only. `cdcflow.wiring` is where the concrete classes m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import pyarrow as pa
+
+from cdcflow.changelog.checking import Report
+from cdcflow.changelog.reader import LogRows
 from cdcflow.interleave.messages import Advanced, Chunk, ChunkRead, Committed, MarkSeen, Planned, RowsFilled, Visibility
 from cdcflow.model.change import ChangeBatch, Int64s, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity, Token
@@ -163,6 +167,47 @@ class Numbered:
     first_offset: Offset
     first_transaction: int
     commit_clock: Int64s
+
+
+class LogReader(Protocol):
+    """A change log as whoever does not write it sees it, wherever it is. May be used beside the daemon.
+
+    Rows and headers come as `cdcflow.changelog.reader` says.
+    """
+
+    name: str
+    """What it is called in messages."""
+
+    def exists(self) -> bool:
+        """There is a log."""
+        ...
+
+    def newest_checkpoint(self) -> Checkpoint:
+        """The checkpoint of the newest cut that readers see (`cut` 0: none yet)."""
+        ...
+
+    def table_shapes(self) -> dict[TableId, dict[int, Table]]:
+        """Every table's shapes by version number, oldest first."""
+        ...
+
+    def read_rows(
+        self, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
+    ) -> Iterator[LogRows]:
+        """The log's rows from one offset to another (both inclusive; None: up to the newest cut).
+
+        Raises:
+            HistoryLost: `from_offset` has expired.
+            InvariantViolated: something is missing or damaged.
+        """
+        ...
+
+    def read_transactions(self, from_offset: int = 1, to_offset: int | None = None) -> Iterator[pa.Table]:
+        """The headers (`TRANSACTIONS_SCHEMA`) of the transactions with a row from one offset to another, in order."""
+        ...
+
+    def check(self, *, deep: bool = False) -> Report:
+        """Read the log through and report what is wrong with it; `deep` reads every value."""
+        ...
 
 
 class Log(Protocol):

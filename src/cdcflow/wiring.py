@@ -6,17 +6,23 @@ The commands, the demo and a program that embeds cdcflow begin here with a `Conf
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 
-from cdcflow.config import Config, Postgres, secret
+from cdcflow.changelog.folder import FolderReader
+from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Postgres, is_reference, secret
 from cdcflow.interleave.machine import Limits
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
-from cdcflow.ports import Finding, Source
-from cdcflow.sinks.files import FileLog
+from cdcflow.pipeline.capture import OpenedLog
+from cdcflow.ports import Finding, LogReader, Source
+from cdcflow.sinks import files
 from cdcflow.sources.postgres.source import PostgresSource
+
+if TYPE_CHECKING:
+    from cdcflow.sinks.kafka.topics import Topics
 
 
 def open_source(config: Config) -> Source:
@@ -34,6 +40,46 @@ def open_source(config: Config) -> Source:
     return MySQLSource(settings, password)
 
 
+def open_log(config: Config, identity: SourceIdentity, *, accept_timeline: bool = False) -> OpenedLog:
+    """The configured log, opened for writing."""
+    match config.log:
+        case FileLog(path=path, seal=seal):
+            return files.FileLog.open(path, identity, seal, accept_timeline=accept_timeline)
+        case KafkaLog():
+            # Here, so that who writes files need not load the client library.
+            from cdcflow.sinks.kafka.log import KafkaLog as Opened
+
+            scratch = config.log.folder / "spool"
+            return Opened.open(topics(config.log.kafka), identity, accept_timeline=accept_timeline, scratch=scratch)
+
+
+def log_reader(config: Config) -> LogReader:
+    """The configured log, for whoever only reads it. It need not be there yet."""
+    match config.log:
+        case FileLog(path=path):
+            return FolderReader(path)
+        case KafkaLog():
+            from cdcflow.sinks.kafka.reading import KafkaReader
+
+            return KafkaReader(topics(config.log.kafka))
+
+
+def topics(settings: Kafka) -> Topics:
+    """Where the configured log in Kafka is, with its secrets as they are now."""
+    from cdcflow.sinks.kafka.topics import Topics
+
+    options = {k: secret(v) or "" if is_reference(v) else v for k, v in settings.options.items()}
+    if settings.username is not None:
+        options |= {"sasl.username": settings.username, "sasl.password": secret(settings.password) or ""}
+    return Topics(
+        settings.brokers,
+        settings.topic,
+        options,
+        message_bytes=settings.message_bytes,
+        replicas=settings.replicas,
+    )
+
+
 def capture(
     config: Config,
     *,
@@ -49,12 +95,9 @@ def capture(
     have a hole; all tables are read anew then.
     """
 
-    def open_log(identity: SourceIdentity, accept_timeline: bool) -> FileLog:
-        return FileLog.open(config.log.path, identity, config.log.seal, accept_timeline=accept_timeline)
-
     return Capture(
         open_source=lambda: open_source(config),
-        open_log=open_log,
+        open_log=lambda identity, accept_timeline: open_log(config, identity, accept_timeline=accept_timeline),
         limits=limits(config, backfill_new=backfill is None),
         orders=Orders(
             backfill=None if backfill is None else tuple(backfill), once=once, accept_history_loss=accept_history_loss
@@ -81,9 +124,14 @@ def doctor(config: Config) -> list[Finding]:
     """What stands in the way of a capture, with the remedy of each finding."""
     source = open_source(config)
     try:
-        return list(source.doctor())
+        found = list(source.doctor())
     finally:
         source.close()
+    if isinstance(config.log, KafkaLog):
+        from cdcflow.sinks.kafka.doctor import doctor as log_doctor
+
+        found += log_doctor(topics(config.log.kafka))
+    return found
 
 
 def log_event(event: str, fields: Mapping[str, object]) -> None:

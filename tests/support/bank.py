@@ -21,13 +21,13 @@ import psycopg
 import yaml
 
 from cdcflow import wiring
-from cdcflow.changelog import reader
-from cdcflow.changelog.checking import check
 from cdcflow.config import Config, load
 from cdcflow.interleave.progress import Progress
+from cdcflow.merge.fold import Key, Row
 from cdcflow.model.table import TableId
 from cdcflow.pipeline import Capture
-from cdcflow.testing.folded import folded_log
+from cdcflow.ports import LogReader
+from cdcflow.testing.folded import folded
 from cdcflow.testing.postgres import Database
 
 SCHEMA = """
@@ -45,6 +45,9 @@ INSERT INTO notices SELECT i % 40, i % 2 = 0, ARRAY['a', NULL, 'b'] FROM generat
 
 WAIT_S = 60.0
 
+Folded = Mapping[TableId, dict[Key, Row]]
+"""What `cdcflow.testing.folded` makes of a log."""
+
 
 class Branch(ABC):
     """A daemon's test on any database: the daemon, the writer's thread, and the comparison of log and source.
@@ -58,6 +61,7 @@ class Branch(ABC):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.log = folder / "log"
+        self.log_settings: dict[str, Any] = {"path": str(self.log), "seal": {"bytes_max": "1MiB", "age_max": "2s"}}
         self.config_path = folder / "cdcflow.yaml"
         self.transactions = 0
         self._stop = threading.Event()
@@ -71,7 +75,7 @@ class Branch(ABC):
                 "backfill": {"chunk_time_target_ms": 20, "chunk_rows_max": 600},
                 **source,
             },
-            "log": {"path": str(self.log), "seal": {"bytes_max": "1MiB", "age_max": "2s"}},
+            "log": self.log_settings,
         }
         self.config_path.write_text(yaml.safe_dump(settings))
         return load(self.config_path)
@@ -179,9 +183,14 @@ class Branch(ABC):
             assert time.monotonic() < deadline, f"waited {WAIT_S:.0f} s in vain for {what}"
             time.sleep(0.05)
 
+    @property
+    def reader(self) -> LogReader:
+        return wiring.log_reader(load(self.config_path))
+
     def has_reached(self, position: str) -> bool:
         """The log's newest cut is past `position` and every table's backfill is done."""
-        checkpoint = reader.newest_checkpoint(self.log) if (self.log / "log.json").exists() else None
+        reader = self.reader
+        checkpoint = reader.newest_checkpoint() if reader.exists() else None
         if checkpoint is None or checkpoint.position is None or not self.is_past(checkpoint.position, position):
             return False
         tables = Progress.from_json(checkpoint.progress).tables.values()
@@ -195,8 +204,9 @@ class Branch(ABC):
 
     # ── comparing ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def logged_rows(self, table: str) -> list[tuple[object, ...]]:
-        rows = folded_log(self.log).get(TableId(self.schema, table), {})
+    def logged_rows(self, table: str, tables: Folded | None = None) -> list[tuple[object, ...]]:
+        """A table's rows by the log, sorted. `tables`: the log, folded already."""
+        rows = (folded(self.reader) if tables is None else tables).get(TableId(self.schema, table), {})
         incomplete = [key for key, row in rows.items() if row.missing]
         assert not incomplete, f"{len(incomplete)} rows of {table} miss columns"
         columns = self.columns(table)
@@ -206,10 +216,11 @@ class Branch(ABC):
 
     def assert_log_equals_source(self) -> None:
         """I1 to I5 over the whole log: it is sound, and folds to exactly the source's rows."""
-        report = check(self.log, deep=True)
+        report = self.reader.check(deep=True)
         assert report.is_whole, report.faults
+        tables = folded(self.reader)
         for table in self.tables:
-            source, logged = self.source_rows(table), self.logged_rows(table)
+            source, logged = self.source_rows(table), self.logged_rows(table, tables)
             assert len(logged) == len(source), table
             assert logged == source, table
 
@@ -220,9 +231,12 @@ class Bank(Branch):
     schema = "public"
     tables = ("accounts", "entries", "notices")
 
-    def __init__(self, database: Database, folder: Path, *, create: bool = True) -> None:
+    def __init__(
+        self, database: Database, folder: Path, *, create: bool = True, log: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(folder)
         self.database = database
+        self.log_settings = dict(log or self.log_settings)
         if create:
             with database.connect(autocommit=True) as conn:
                 conn.execute(SCHEMA)

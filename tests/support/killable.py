@@ -17,6 +17,10 @@ from cdcflow.config import load
 from cdcflow.interleave.machine import Interleave
 from cdcflow.model.change import Kind
 from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.kafka import log as kafka_log
+from cdcflow.sinks.kafka.log import KafkaLog
+from cdcflow.sinks.kafka.sending import Sender
+from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.stream import BinlogStream
@@ -46,12 +50,19 @@ Point = tuple[Any, str, Counts]
 POINTS: dict[str, Point | tuple[Point, Point]] = {
     "decode": ((PgoutputDecoder, "decode", always), (BinlogDecoder, "decode", always)),
     "step": (Interleave, "step", always),
-    "append": (FileLog, "append", appends_rows_of(Kind.SOURCE)),
-    "release": (FileLog, "append", appends_rows_of(Kind.READ)),
-    "cut": (FileLog, "cut", always),
-    "sync": (FileLog, "sync", always),
+    "append": ((FileLog, "append", appends_rows_of(Kind.SOURCE)), (KafkaLog, "append", appends_rows_of(Kind.SOURCE))),
+    "release": ((FileLog, "append", appends_rows_of(Kind.READ)), (KafkaLog, "append", appends_rows_of(Kind.READ))),
+    "cut": ((FileLog, "cut", always), (KafkaLog, "cut", always)),
+    "sync": ((FileLog, "sync", always), (KafkaLog, "sync", always)),
     "feedback": ((PostgresStream, "acknowledge", always), (BinlogStream, "acknowledge", always)),
-    "roll": (FileLog, "roll", always),
+    "roll": ((FileLog, "roll", always), (KafkaLog, "roll", always)),
+    "topics made": (Topics, "make", always),
+    "taken over": (Sender, "__init__", always),
+    "transaction begun": (Sender, "begin", always),
+    "record put": (Sender, "put", always),
+    "records sent": (Sender, "settle", always),
+    "head sent": (KafkaLog, "_send_head", always),
+    "commit": (Sender, "commit", always),
     "seal": (FileLog, "seal_pending", always),
     "low mark": ((PostgresChunks, "write_mark", is_mark("low")), (MySQLChunks, "write_mark", is_mark("low"))),
     "high mark": ((PostgresChunks, "write_mark", is_mark("high")), (MySQLChunks, "write_mark", is_mark("high"))),
@@ -66,6 +77,7 @@ POINTS: dict[str, Point | tuple[Point, Point]] = {
     "change over": (CatchingUp, "_change_over", always),
 }
 SMALL_WINDOWS = Windows(backlog_min=1 << 14, messages_max=300)
+SMALL_STRETCH = 1 << 18
 
 
 def arm(point: str, count: int) -> None:
@@ -103,6 +115,7 @@ def main(path: str, point: str | None = None, count: str = "1") -> None:
         arm(point, int(count))
     # Every backlog of a test is small; without a point too, windows must be what they are in a daemon that died in one.
     (PostgresSource.__init__.__kwdefaults__ or {})["windows"] = SMALL_WINDOWS
+    kafka_log.STRETCH_BYTES_MAX = SMALL_STRETCH
     capture = wiring.capture(load(path))
     signal.signal(signal.SIGTERM, lambda *_: capture.stop())
     capture.run()

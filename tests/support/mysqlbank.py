@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
-from bank import Branch
+from bank import Branch, Folded
 
 from cdcflow.config import Config
 from cdcflow.sources.mysql.position import BinlogPosition
@@ -123,8 +123,8 @@ class MySQLBank(Branch):
             cursor.execute(f"SELECT {', '.join(self.columns(table))} FROM {table}")
             return sorted((tuple(row) for row in cursor.fetchall()), key=repr)
 
-    def logged_rows(self, table: str) -> list[tuple[object, ...]]:
-        return sorted((tuple(_naive(v) for v in row) for row in super().logged_rows(table)), key=repr)
+    def logged_rows(self, table: str, tables: Folded | None = None) -> list[tuple[object, ...]]:
+        return sorted((tuple(_naive(v) for v in row) for row in super().logged_rows(table, tables)), key=repr)
 
     def columns(self, table: str) -> list[str]:
         rows = self.database.execute(

@@ -6,7 +6,7 @@ It only reads, may run beside the daemon, and names everything it finds instead 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from cdcflow.changelog import spool
 from cdcflow.changelog.extents import Extent, extent_records, extents_of
-from cdcflow.changelog.journal import Attach, CutMark
+from cdcflow.changelog.journal import Attach, CutMark, JournalHeader, Record
 from cdcflow.changelog.layout import Layout, LogFile
 from cdcflow.changelog.rows import Rows
 from cdcflow.changelog.segment import Segment, SegmentFile, manifest_hash
@@ -56,7 +56,9 @@ class Report:
 
 
 @dataclass(slots=True)
-class _Seen:
+class Seen:
+    """What has been met so far."""
+
     faults: list[Fault] = field(default_factory=list)
     segments: int = 0
     journals: int = 0
@@ -68,8 +70,12 @@ class _Seen:
     previous: str | None = None
     cut: int = 0
 
-    def fault(self, where: Path, text: str) -> None:
+    def fault(self, where: Path | str, text: str) -> None:
         self.faults.append(Fault(str(where), text))
+
+    def report(self, first_offset: int) -> Report:
+        counts = self.segments, self.journals, self.transactions, self.rows, self.bytes
+        return Report(tuple(self.faults), *counts, first_offset, self.next_offset)
 
 
 def check(path: Path, *, deep: bool = False) -> Report:
@@ -83,7 +89,7 @@ def check(path: Path, *, deep: bool = False) -> Report:
     """
     layout = Layout(Path(path))
     file = layout.log_file()
-    seen = _Seen(next_offset=file.first_offset)
+    seen = Seen(next_offset=file.first_offset)
     try:
         extents = extents_of(layout)
         _segments(layout, file, seen, deep=deep)
@@ -92,28 +98,19 @@ def check(path: Path, *, deep: bool = False) -> Report:
                 seen = _journal_or_segment(layout, file, extent, seen, deep=deep)
     except CdcflowError as error:
         seen.fault(layout.journals, str(error))
-    return Report(
-        tuple(seen.faults),
-        seen.segments,
-        seen.journals,
-        seen.transactions,
-        seen.rows,
-        seen.bytes,
-        file.first_offset,
-        seen.next_offset,
-    )
+    return seen.report(file.first_offset)
 
 
 # ── segments ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _segments(layout: Layout, file: LogFile, seen: _Seen, *, deep: bool) -> None:
+def _segments(layout: Layout, file: LogFile, seen: Seen, *, deep: bool) -> None:
     for first, last in layout.segment_offsets():
         if first >= max(file.first_offset, seen.next_offset):
             _segment(layout, file.log_id, first, last, seen, deep=deep)
 
 
-def _segment(layout: Layout, log_id: str, first: int, last: int, seen: _Seen, *, deep: bool) -> None:
+def _segment(layout: Layout, log_id: str, first: int, last: int, seen: Seen, *, deep: bool) -> None:
     directory = layout.segment(first, last)
     seen.segments += 1
     try:
@@ -136,7 +133,7 @@ def _segment(layout: Layout, log_id: str, first: int, last: int, seen: _Seen, *,
     seen.next_offset = last + 1
 
 
-def _manifest(directory: Path, segment: Segment, log_id: str, seen: _Seen) -> None:
+def _manifest(directory: Path, segment: Segment, log_id: str, seen: Seen) -> None:
     if segment.log_id != log_id:
         seen.fault(directory, "it belongs to another log")
     if segment.first_offset != seen.next_offset:
@@ -154,7 +151,7 @@ def _manifest(directory: Path, segment: Segment, log_id: str, seen: _Seen) -> No
     seen.cut = segment.last_cut
 
 
-def _hash(directory: Path, file: SegmentFile, seen: _Seen) -> None:
+def _hash(directory: Path, file: SegmentFile, seen: Seen) -> None:
     path = directory / file.path
     digest = hashlib.sha256()
     size = 0
@@ -171,7 +168,7 @@ def _hash(directory: Path, file: SegmentFile, seen: _Seen) -> None:
         seen.fault(path, f"its content is not what was sealed ({size} bytes, {file.bytes} were sealed)")
 
 
-def _headers(where: Path, headers: pa.Table | pa.RecordBatch, transaction: int, offset: int, seen: _Seen) -> None:
+def _headers(where: Path | str, headers: pa.Table | pa.RecordBatch, transaction: int, offset: int, seen: Seen) -> None:
     number, first, last = (headers.column(n).to_numpy() for n in ("number", "first_offset", "last_offset"))
     seen.transactions += len(number)
     if not len(number):
@@ -185,7 +182,7 @@ def _headers(where: Path, headers: pa.Table | pa.RecordBatch, transaction: int, 
         seen.fault(where, "the commit clock does not increase")
 
 
-def _offsets(directory: Path, segment: Segment, headers: pa.Table, seen: _Seen) -> None:
+def _offsets(directory: Path, segment: Segment, headers: pa.Table, seen: Seen) -> None:
     """Every offset of the segment once, ascending in each file, each row in the transaction that has its offset."""
     there = np.zeros(segment.last_offset - segment.first_offset + 1, np.bool_)
     number, last = headers.column("number").to_numpy(), headers.column("last_offset").to_numpy()
@@ -216,7 +213,7 @@ def _offsets(directory: Path, segment: Segment, headers: pa.Table, seen: _Seen) 
         )
 
 
-def _values(directory: Path, file: SegmentFile, seen: _Seen) -> None:
+def _values(directory: Path, file: SegmentFile, seen: Seen) -> None:
     path = directory / file.path
     ops: dict[str, int] = {}
     schema = table_from_json(file.table or {}).log_schema
@@ -236,7 +233,7 @@ def _values(directory: Path, file: SegmentFile, seen: _Seen) -> None:
 # ── journals ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _journal_or_segment(layout: Layout, file: LogFile, extent: Extent, seen: _Seen, *, deep: bool) -> _Seen:
+def _journal_or_segment(layout: Layout, file: LogFile, extent: Extent, seen: Seen, *, deep: bool) -> Seen:
     """Look at a journal, or at the segment that it became meanwhile."""
     so_far = replace(seen, faults=[*seen.faults])
     try:
@@ -247,17 +244,24 @@ def _journal_or_segment(layout: Layout, file: LogFile, extent: Extent, seen: _Se
     return so_far
 
 
-def _journal(layout: Layout, log_id: str, extent: Extent, seen: _Seen, *, deep: bool) -> None:
+def _journal(layout: Layout, log_id: str, extent: Extent, seen: Seen, *, deep: bool) -> None:
     path = layout.journal(extent.header.first_offset)
-    seen.journals += 1
     seen.bytes += extent.bytes
-    if extent.header.log_id != log_id:
+    journal(path, log_id, extent.header, _unspooled(layout, extent_records(layout, extent)), seen, deep=deep)
+
+
+def journal(
+    path: Path | str, log_id: str, header: JournalHeader, found: Iterable[Record], seen: Seen, *, deep: bool
+) -> None:
+    """Look over what follows one head. `path` is what it is called in faults; no spools are attached in `found`."""
+    seen.journals += 1
+    if header.log_id != log_id:
         seen.fault(path, "it belongs to another log")
-    if extent.header.first_offset != seen.next_offset:
-        seen.fault(path, f"it begins at offset {extent.header.first_offset}, expected was {seen.next_offset}")
-    after, transaction = int(extent.header.first_offset), extent.header.base.next_transaction
+    if header.first_offset != seen.next_offset:
+        seen.fault(path, f"it begins at offset {header.first_offset}, expected was {seen.next_offset}")
+    after, transaction = int(header.first_offset), header.base.next_transaction
     place, run = after, _Run()
-    for record in extent_records(layout, extent):
+    for record in found:
         match record:
             case Transactions():
                 run.finish(path, place, seen)
@@ -267,9 +271,6 @@ def _journal(layout: Layout, log_id: str, extent: Extent, seen: _Seen, *, deep: 
                 run = _Run(after - place)
             case Rows():
                 run.add(record, deep=deep)
-            case Attach():
-                for rows in _spooled(layout, record):
-                    run.add(rows, deep=deep)
             case CutMark():
                 if (record.checkpoint.next_offset, record.checkpoint.next_transaction) != (after, transaction):
                     seen.fault(path, f"cut {record.checkpoint.cut} does not stand at the end of what is before it")
@@ -298,13 +299,18 @@ class _Run:
         if deep:
             rows.rows.validate(full=True)
 
-    def finish(self, where: Path, first: int, seen: _Seen) -> None:
+    def finish(self, where: Path | str, first: int, seen: Seen) -> None:
         seen.rows += self.rows
         total = self.expected * first + self.expected * (self.expected - 1) // 2
         if (self.rows, self.total) != (self.expected, total) or not self.ascending:
             seen.fault(where, f"the run at offset {first} should have {self.expected} rows and has {self.rows}")
 
 
-def _spooled(layout: Layout, attach: Attach) -> Iterator[Rows]:
-    with layout.spool(attach.spool).open("rb") as file:
-        yield from spool.rows(file, attach)
+def _unspooled(layout: Layout, found: Iterable[Record]) -> Iterator[Record]:
+    """The records, with a spool's rows where it is attached."""
+    for record in found:
+        if isinstance(record, Attach):
+            with layout.spool(record.spool).open("rb") as file:
+                yield from spool.rows(file, record)
+        else:
+            yield record

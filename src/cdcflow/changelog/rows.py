@@ -100,11 +100,12 @@ def _stored_schema(table: Table, left_out: int) -> pa.Schema:
 
 
 class RowsEncoder:
-    """Encodes the rows of one shape for one file."""
+    """Encodes the rows of one shape for one file. `deflates`: small messages lean on the first such one before them."""
 
-    def __init__(self, table: Table, number: int) -> None:
+    def __init__(self, table: Table, number: int, *, deflates: bool = True) -> None:
         self._table = table
-        self._number = number
+        self.number = number
+        self._deflates = deflates
         self._messages: dict[int, _Messages] = {}
 
     def parts(self, batch: ChangeBatch, first: int) -> list[Part]:
@@ -114,19 +115,20 @@ class RowsEncoder:
         messages = self._messages.get(left_out)
         if messages is None:
             schema = _stored_schema(self._table, left_out)
-            messages = self._messages[left_out] = _Messages(rows.schema, schema)
+            messages = self._messages[left_out] = _Messages(rows.schema, schema, deflates=self._deflates)
         form, size, message = messages.parts(rows)
         width, gaps = _gaps(index)
         offset, count = first + int(index[0]), rows.num_rows
-        head = _HEAD.pack(self._number, width, op, left_out, form, offset, count, size)
+        head = _HEAD.pack(self.number, width, op, left_out, form, offset, count, size)
         return [head + gaps if gaps else head, *message]
 
 
 class _Messages:
     """Turns batches into encapsulated Arrow IPC messages of some of their columns, without the schema."""
 
-    def __init__(self, whole: pa.Schema, stored: pa.Schema) -> None:
+    def __init__(self, whole: pa.Schema, stored: pa.Schema, *, deflates: bool) -> None:
         self._schema = stored
+        self._deflates = deflates
         self._places = None if len(whole) == len(stored) else [whole.get_field_index(n) for n in stored.names]
         self._packed: _Writer | None = None
         self._plain: _Writer | None = None
@@ -139,7 +141,7 @@ class _Messages:
             batch = batch.select(self._places)
         if batch.num_rows <= SMALL_ROWS:
             message = memoryview(batch.serialize())
-            if len(message) > DEFLATED_BYTES_MAX:
+            if not self._deflates or len(message) > DEFLATED_BYTES_MAX:
                 return 0, 0, [message]
             if self._template is None:
                 self._template = _deflater(message.tobytes())

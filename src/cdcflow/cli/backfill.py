@@ -35,7 +35,7 @@ def backfill(
     with 1 when a table failed or was cancelled.
     """
     settings = load(config)
-    before = ask(settings.log.path, {"op": "status"})
+    before = ask(settings.log.folder, {"op": "status"})
     if before is None:
         found = _by_ourselves(settings, tuple(tables or ()))
     else:
@@ -50,7 +50,7 @@ def backfill(
 
 
 def _ordered(settings: Config, tables: Sequence[str]) -> list[str]:
-    answer = ask(settings.log.path, {"op": "backfill", "tables": list(tables)})
+    answer = ask(settings.log.folder, {"op": "backfill", "tables": list(tables)})
     if answer is None:
         raise SourceUnavailable("the daemon ended before it could be asked", remedy="run the same command again")
     return [str(name) for name in answer["tables"]]
@@ -60,7 +60,7 @@ def _followed(settings: Config, ordered: Sequence[str], before: Tables) -> Table
     """The ordered tables once they are settled in a newer generation than `before`."""
     with BackfillProgress() as progress:
         while True:
-            status = ask(settings.log.path, {"op": "status"})
+            status = ask(settings.log.folder, {"op": "status"})
             if status is None:
                 raise SourceUnavailable(
                     "the daemon ended while it read the tables; what was read is kept",
@@ -116,11 +116,10 @@ def _by_ourselves(settings: Config, tables: Sequence[str]) -> Tables:
 
 def _in_log(settings: Config, tables: Sequence[str]) -> Tables:
     """How the tables stand at the log's newest cut."""
-    from cdcflow.changelog.reader import newest_checkpoint
+    from cdcflow import wiring
 
-    if not (settings.log.path / "log.json").exists():
-        return {}
-    found = newest_checkpoint(settings.log.path).progress.get("tables", {})
+    reader = wiring.log_reader(settings)
+    found = reader.newest_checkpoint().progress.get("tables", {}) if reader.exists() else {}
     return {n: f for n, f in found.items() if not tables or n in tables} if isinstance(found, dict) else {}
 
 

@@ -92,8 +92,9 @@ def run(config: Config, capture: Capture, tell: OnEvent, *, serve: bool = True) 
     watch = Watch(config, capture)
     with contextlib.ExitStack() as around:
         if serve:
-            config.log.path.mkdir(parents=True, exist_ok=True)
-            around.enter_context(_serving(ControlServer(config.log.path, answering(capture, watch))))
+            folder = config.log.folder
+            folder.mkdir(parents=True, exist_ok=True)
+            around.enter_context(_serving(ControlServer(folder, answering(capture, watch))))
             if config.service.listen is not None:
                 server = HttpServer(config.service.listen, watch.status, config.service.hosts)
                 around.enter_context(_serving(server))

@@ -31,6 +31,8 @@ source:
 log:
   path: ./cdcflow-log                                      # the change log; also keeps the position and the progress
   # seal: {bytes_max: 32MiB, age_max: 10s}                 # when a piece of it becomes Parquet that a merge can read
+  # or, instead of path, in Kafka (docs/kafka.md):
+  # kafka: {brokers: "localhost:9092", topic: cdcflow-log}
 
 merge:
   format: delta

@@ -13,11 +13,12 @@ import typer
 
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.config import load
+from cdcflow.config import Kafka, KafkaLog, load
 from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from cdcflow.model.table import Table, TableId
+    from cdcflow.ports import LogReader
 
 app = typer.Typer(no_args_is_help=True, help="Look into the change log.")
 FOLLOW_EVERY_S = 0.5
@@ -36,13 +37,13 @@ def show(
     json: Json = False,
 ) -> None:
     """Print changes, one a line: offset, transaction, commit time, op (c u d r t), table, values."""
-    path = _log_path(config)
-    only = None if table is None else _table_id(path, table)
-    after = first if first is not None else _tail_from(path, only, limit)
+    log = _log(config)
+    only = None if table is None else _table_id(log, table)
+    after = first if first is not None else _tail_from(log, only, limit)
     shown = 0
     while True:
-        end = _end(path)
-        for offset, line in _lines(path, only, after, end, json):
+        end = _end(log)
+        for offset, line in _lines(log, only, after, end, json):
             typer.echo(line)
             after, shown = offset + 1, shown + 1
             if shown >= limit and not follow:
@@ -55,11 +56,15 @@ def show(
 
 @app.command("ls")
 def list_segments(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """List the sealed segments: offsets, cuts, rows and bytes of each."""
+    """List the parts of the log: the sealed segments of a folder, or the stretches of a topic."""
+    settings = load(config)
+    log = _log(config)
+    if isinstance(settings.log, KafkaLog):
+        _list_stretches(settings.log.kafka, log, json)
+        return
     from cdcflow.changelog import reader
 
-    path = _log_path(config)
-    segments = reader.list_segments(path)
+    segments = reader.list_segments(settings.log.path)
     if json:
         output.print_json([asdict(segment) for segment in segments])
         return
@@ -76,7 +81,7 @@ def list_segments(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> No
     ]
     columns = ("offsets", "cuts", "transactions", "rows", "size", "tables")
     output.stdout().print(output.table(None, columns, rows))
-    end = _end(path)
+    end = _end(log)
     sealed = segments[-1].last_offset if segments else 0
     typer.echo(f"{len(segments)} segments; {max(0, end - 1 - sealed)} rows are still in the journal")
 
@@ -88,35 +93,55 @@ def check(
     json: Json = False,
 ) -> None:
     """Verify hashes, chain, order and gaplessness. Exits with 1 when something is wrong."""
-    from cdcflow.changelog import checking
-
-    path = _log_path(config)
-    report = checking.check(path, deep=deep)
+    report = _log(config).check(deep=deep)
     if json:
         output.print_json(asdict(report))
     else:
         for fault in report.faults:
             typer.echo(f"wrong: {fault.where}: {fault.text}")
-        seen = f"{report.segments} segments, {report.journals} journals, {report.transactions:,} transactions"
+        stretches = "stretches" if isinstance(load(config).log, KafkaLog) else "journals"
+        seen = f"{report.segments} segments, {report.journals} {stretches}, {report.transactions:,} transactions"
         verdict = "the log is whole" if report.is_whole else f"{len(report.faults)} faults"
         typer.echo(f"{verdict}: {seen}, {report.rows:,} rows, {output.size(report.bytes)}")
     if not report.is_whole:
         raise typer.Exit(failure.FINDINGS)
 
 
-def _log_path(config: Path) -> Path:
-    path = load(config).log.path
-    if not (path / "log.json").exists():
+def _log(config: Path) -> LogReader:
+    from cdcflow import wiring
+
+    log = wiring.log_reader(load(config))
+    if not log.exists():
         raise ConfigurationError(
-            f"there is no change log at {path}", remedy="start `cdcflow run` first, or mend log.path in the settings"
+            f"there is no change log at {log.name}", remedy="start `cdcflow run` first, or mend log in the settings"
         )
-    return path
+    return log
 
 
-def _table_id(path: Path, name: str) -> TableId:
-    from cdcflow.changelog import reader
+def _list_stretches(settings: Kafka, log: LogReader, json: bool) -> None:
+    """The parts of a topic that can be read by themselves: where each begins."""
+    from cdcflow import wiring
+    from cdcflow.sinks.kafka.reading import KafkaReader
 
-    known = {str(table): table for table in reader.table_shapes(path)}
+    stretches = KafkaReader(wiring.topics(settings)).stretches()
+    if json:
+        output.print_json([asdict(stretch) for stretch in stretches])
+        return
+    ends = [*(s.first_offset for s in stretches[1:]), _end(log)]
+    rows = [
+        (
+            f"{s.first_offset}-{end - 1}" if end > s.first_offset else "none",
+            s.place,
+            output.number(end - s.first_offset),
+        )
+        for s, end in zip(stretches, ends, strict=True)
+    ]
+    output.stdout().print(output.table(None, ("offsets", "place in the topic", "rows"), rows))
+    typer.echo(f"{len(stretches)} stretches in {log.name}")
+
+
+def _table_id(log: LogReader, name: str) -> TableId:
+    known = {str(table): table for table in log.table_shapes()}
     if name not in known:
         raise ConfigurationError(
             f"the log has no table {name}; it has: {', '.join(sorted(known)) or 'none yet'}",
@@ -125,31 +150,29 @@ def _table_id(path: Path, name: str) -> TableId:
     return known[name]
 
 
-def _end(path: Path) -> int:
+def _end(log: LogReader) -> int:
     """The offset after the newest visible row."""
-    from cdcflow.changelog import reader
-
-    return int(reader.newest_checkpoint(path).next_offset)
+    return int(log.newest_checkpoint().next_offset)
 
 
 def _name(table: Mapping[str, Any]) -> str:
     return f"{table['schema']}.{table['name']}"
 
 
-def _tail_from(path: Path, table: TableId | None, limit: int) -> int:
+def _tail_from(log: LogReader, table: TableId | None, limit: int) -> int:
     """The offset from which there are about `limit` rows (of this table) left: looks back further and further."""
-    end = _end(path)
+    end = _end(log)
     start, span = end, limit
     while start > 1:
         start, span = max(1, end - span), span * 8
-        found = [offset for offset, _ in _rows(path, table, start, end)]
+        found = [offset for offset, _ in _rows(log, table, start, end)]
         if len(found) >= limit:
             return found[-limit]
     return start
 
 
-def _lines(path: Path, table: TableId | None, first: int, end: int, json: bool) -> Iterator[tuple[int, str]]:
-    for offset, (shape, row) in _rows(path, table, first, end):
+def _lines(log: LogReader, table: TableId | None, first: int, end: int, json: bool) -> Iterator[tuple[int, str]]:
+    for offset, (shape, row) in _rows(log, table, first, end):
         if json:
             text = json_text.dumps({"_table": str(shape.id), **row}, default=str, ensure_ascii=False)
         else:
@@ -158,17 +181,16 @@ def _lines(path: Path, table: TableId | None, first: int, end: int, json: bool) 
 
 
 def _rows(
-    path: Path, table: TableId | None, first: int, end: int
+    log: LogReader, table: TableId | None, first: int, end: int
 ) -> Iterator[tuple[int, tuple[Table, dict[str, Any]]]]:
     """Rows with first <= offset < end, in offset order, a stretch of offsets at a time."""
-    from cdcflow.changelog import reader
     from cdcflow.model.table import OFFSET
 
     step = 4096 if table is None else 1 << 17
     tables = None if table is None else (table,)
     for start in range(first, end, step):
         rows: list[tuple[int, tuple[Table, dict[str, Any]]]] = []
-        for shape, _version, batch in reader.read_rows(path, start, min(start + step, end) - 1, tables):
+        for shape, _version, batch in log.read_rows(start, min(start + step, end) - 1, tables):
             rows += [(row[OFFSET], (shape, row)) for row in batch.to_pylist()]
         yield from sorted(rows, key=lambda row: row[0])
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ import typer
 
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.config import Config, load, seconds
+from cdcflow.config import Config, FileLog, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 
 if TYPE_CHECKING:
@@ -32,18 +33,24 @@ def merge(
     """Merge what the log has up to its newest sealed cut, then publish that cut."""
     settings = load(config)
     pause_s = None if once else (seconds(every) if every is not None else settings.merge.every)
-    if not (settings.log.path / "log.json").exists():
+    if not isinstance(settings.log, FileLog):
         raise ConfigurationError(
-            f"there is no change log at {settings.log.path}", remedy="start `cdcflow run` first, or mend log.path"
+            f"the log is in Kafka (topic {settings.log.kafka.topic}), and `cdcflow merge` reads logs in folders only",
+            remedy="capture into a folder (log.path) to merge it",
         )
-    merged = _merging(settings)
+    path = settings.log.path
+    if not (path / "log.json").exists():
+        raise ConfigurationError(
+            f"there is no change log at {path}", remedy="start `cdcflow run` first, or mend log.path"
+        )
+    merged = _merging(settings, path)
     if pause_s is None:
         _tell(merged(), json)
     else:
         _again_and_again(merged, pause_s, json)
 
 
-def _merging(settings: Config) -> Callable[[], MergeReport]:
+def _merging(settings: Config, path: Path) -> Callable[[], MergeReport]:
     """A function that merges once; Spark is imported and started here."""
     from cdcflow.cli.events import send_structlog_to
     from cdcflow.spark.session import session
@@ -52,7 +59,7 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
     spark = session(name="cdcflow merge")
     from cdcflow.spark.job import merge as job
 
-    return lambda: job(spark, settings.log.path, settings.merge.warehouse)
+    return lambda: job(spark, path, settings.merge.warehouse)
 
 
 def _again_and_again(merged: Callable[[], MergeReport], pause_s: float, json: bool) -> None:

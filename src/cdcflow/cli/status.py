@@ -16,7 +16,7 @@ from cdcflow.service.control import ask
 def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
     """Tables, backfill, rows a second, lag, and how much log the source keeps for us."""
     settings = load(config)
-    found = ask(settings.log.path, {"op": "status"}) or _from_log(settings)
+    found = ask(settings.log.folder, {"op": "status"}) or _from_log(settings)
     if json:
         output.print_json(found)
     else:
@@ -25,12 +25,13 @@ def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
 
 def _from_log(settings: Config) -> dict[str, Any]:
     """The log's newest cut and the source's own word, while no daemon runs."""
-    from cdcflow.changelog.reader import newest_checkpoint
+    from cdcflow import wiring
     from cdcflow.cli.daemon import source_status
 
-    if not (settings.log.path / "log.json").exists():
+    reader = wiring.log_reader(settings)
+    if not reader.exists():
         return {"state": "never run", "tables": {}, **source_status(settings, None)}
-    checkpoint = newest_checkpoint(settings.log.path)
+    checkpoint = reader.newest_checkpoint()
     return {
         "state": "stopped",
         "epoch": checkpoint.epoch,

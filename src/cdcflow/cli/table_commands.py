@@ -48,11 +48,14 @@ def adjust(
 
 
 def _order(request: dict[str, object], config: ConfigPath, json: bool) -> None:
+    from cdcflow import wiring
+
     settings = load(config)
-    answer = ask(settings.log.path, request)
+    answer = ask(settings.log.folder, request)
     if answer is None:
         raise ConfigurationError(
-            f"no daemon runs on the log {settings.log.path}", remedy="start `cdcflow run`, then ask again"
+            f"no daemon runs here on the log {wiring.log_reader(settings).name}",
+            remedy="start `cdcflow run`, then ask again",
         )
     if json:
         output.print_json(answer)

@@ -11,18 +11,24 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from cdcflow.changelog import reader
+from cdcflow.changelog.folder import FolderReader
 from cdcflow.interleave.progress import Progress
 from cdcflow.merge.fold import Change, Key, Row, fold, swept
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table, TableId
+from cdcflow.ports import LogReader
 
 
 def folded_log(path: Path) -> dict[TableId, dict[Key, Row]]:
-    """Every table of the log as of its newest cut, swept where a backfill is done."""
+    """Every table of a log in a folder as of its newest cut, swept where a backfill is done."""
+    return folded(FolderReader(path))
+
+
+def folded(log: LogReader) -> dict[TableId, dict[Key, Row]]:
+    """The same of a log that is anywhere."""
     changes: dict[TableId, list[tuple[Table, Change]]] = defaultdict(list)
-    for table, _version, rows in reader.read_rows(path):
+    for table, _version, rows in log.read_rows():
         changes[table.id].extend((table, change) for change in changes_of(table, rows))
-    checkpoint = reader.newest_checkpoint(path)
+    checkpoint = log.newest_checkpoint()
     progress = Progress.from_json(checkpoint.progress) if checkpoint else Progress()
     state: dict[TableId, dict[Key, Row]] = {}
     for table_id, found in changes.items():

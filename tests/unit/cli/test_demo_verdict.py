@@ -50,7 +50,7 @@ def test_settings_of_the_demo_are_ordinary_ones(tmp_path: Path) -> None:
     path = tmp_path / "cdcflow.yaml"
     path.write_text(story.settings(["kind: postgres", "url: postgresql://postgres@127.0.0.1:5432/airports"], 336_776))
     config = load(path)
-    assert config.log.path == tmp_path / "log"
+    assert config.log.folder == tmp_path / "log"
     assert config.source.backfill.rows_per_second_max is not None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcflow.config import Config, MySQL, load, seconds, secret
+from cdcflow.config import Config, FileLog, KafkaLog, MySQL, load, seconds, secret
 from cdcflow.errors import ConfigurationError
 
 WHOLE = """\
@@ -45,6 +45,7 @@ def complaint(folder: Path, text: str) -> str:
 def test_whole_file_is_read_with_units_and_relative_paths(tmp_path: Path) -> None:
     """A relative path means the same wherever the command is started from."""
     config = load(written(tmp_path, WHOLE))
+    assert isinstance(config.log, FileLog)
     assert config.log.path == tmp_path / "shop-log"
     assert config.log.seal.bytes_max == 3 << 19
     assert config.log.seal.age_max == 0.25
@@ -123,6 +124,55 @@ def test_mistake_in_a_mysql_source_is_answered_with_its_place(
     """The names of another kind of source are no help."""
     assert right in MYSQL
     said = complaint(tmp_path, MYSQL.replace(right, wrong, 1))
+    assert expected in said
+    assert CANARY not in said
+
+
+KAFKA = """\
+source: {kind: postgres, url: postgresql://cdc@db/shop}
+log:
+  kafka:
+    brokers: kafka1:9092,kafka2:9092
+    topic: shop-log
+    username: cdcflow
+    password: ${file:secret}
+    message_bytes: 1MB
+    options: {security.protocol: SASL_SSL, sasl.mechanism: PLAIN, ssl.ca.location: ca.pem,
+              enable.ssl.certificate.verification: true}
+"""
+
+
+def test_log_in_kafka_is_read_with_its_files_beside_the_settings(tmp_path: Path) -> None:
+    """Two topics need two folders for their daemons; certificates and secrets lie where the settings do."""
+    log = load(written(tmp_path, KAFKA)).log
+    assert isinstance(log, KafkaLog)
+    assert log.folder == tmp_path / ".cdcflow" / "shop-log"
+    assert log.kafka.password == f"${{file:{tmp_path}/secret}}"
+    assert log.kafka.options["ssl.ca.location"] == str(tmp_path / "ca.pem")
+    assert log.kafka.options["enable.ssl.certificate.verification"] == "true"
+    assert log.kafka.message_bytes == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "expected"),
+    [
+        ("path: x\n  kafka:", "kafka:", "2:1: log is in one place: either path (with what belongs to it) or kafka"),
+        ("broker: k:9092", "brokers: kafka1:9092,kafka2:9092", "log.kafka.broker; did you mean log.kafka.brokers?"),
+        ("brokers: kafka1", "brokers: kafka1:9092,kafka2:9092", "4:5: log.kafka.brokers must be host:port"),
+        ("topic: a/b", "topic: shop-log", "5:5: log.kafka.topic must be a topic's name"),
+        (f"password: {CANARY}", "password: ${file:secret}", "7:5: log.kafka.password must be a reference"),
+        ("acks: all", "sasl.mechanism: PLAIN", "log.kafka.options has acks, which cdcflow sets itself"),
+        (f"ssl.key.password: {CANARY}", "sasl.mechanism: PLAIN", "has ssl.key.password: it must be a reference"),
+        ("client.id: x", "sasl.mechanism: PLAIN", "options do not say sasl.mechanism"),
+        ("message_bytes: 10", "message_bytes: 1MB", "8:5: log.kafka.message_bytes must be greater than"),
+    ],
+)  # fmt: skip
+def test_mistake_in_a_log_in_kafka_is_answered_with_its_place(
+    tmp_path: Path, wrong: str, right: str, expected: str
+) -> None:
+    """An option that undoes a promise of the log is no option."""
+    assert right in KAFKA
+    said = complaint(tmp_path, KAFKA.replace(right, wrong, 1))
     assert expected in said
     assert CANARY not in said
 

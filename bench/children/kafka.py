@@ -1,0 +1,168 @@
+"""The log writer in Kafka alone: batches in memory, into topics, committed.
+
+Argument: `brokers`, `topic`, `rows`, `rows_each` (a cut's rows, in transactions of 100), `mode`:
+    log       cdcflow: one thread appends and cuts, another one syncs, as in the pipeline
+    produce   confluent-kafka: the same records, made beforehand, in as many Kafka transactions as there are cuts
+    consume   a consumer that reads committed records as they come, until it has `rows` rows of the table; `times`
+              names a file for one line `id nanoseconds` a row. Says a line once it reads
+
+`bytes` is the size of the records' keys and values.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from bench.children.usage import Clock, given, tell
+from bench.children.writing import runs
+from cdcflow.changelog.rows import Rows
+from cdcflow.model.change import Run, commit_clock
+from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
+from cdcflow.ports import Numbered
+from cdcflow.sinks.kafka.log import KafkaLog
+from cdcflow.sinks.kafka.records import Message, Stretches
+from cdcflow.sinks.kafka.sending import OnDelivery, Sender
+from cdcflow.sinks.kafka.topics import Topics
+
+AHEAD_MAX = 8
+"""So many cuts may wait for a sync."""
+Records = list[tuple[str, bytes, bytes]]
+
+
+def written(log: KafkaLog, made: list[Run]) -> Iterator[Checkpoint]:
+    """Appends and cuts a run at a time."""
+    checkpoint = replace(log.checkpoint, epoch=log.epoch)
+    for run in made:
+        clock = commit_clock(checkpoint.commit_clock, run.commit_ts)
+        log.append(Numbered(run, checkpoint.next_offset, checkpoint.next_transaction, clock))
+        checkpoint = replace(
+            checkpoint,
+            position=Position(str(run.last_position)),
+            next_offset=Offset(checkpoint.next_offset + run.rows),
+            next_transaction=checkpoint.next_transaction + run.transactions,
+            cut=checkpoint.cut + 1,
+            commit_clock=int(clock[-1]),
+        )
+        log.cut(checkpoint)
+        yield checkpoint
+
+
+def opened(topics: Topics) -> KafkaLog:
+    return KafkaLog.open(topics, SourceIdentity("postgres", "1", "bench"))
+
+
+def through_log(topics: Topics, made: list[Run]) -> dict[str, object]:
+    log = opened(topics)
+    clock = Clock()
+    asked, synced = threading.Semaphore(0), threading.Semaphore(AHEAD_MAX)
+    last = made[-1]
+
+    def sync() -> None:
+        while log.sync().position != last.last_position:
+            asked.acquire()
+            synced.release()
+
+    thread = threading.Thread(target=sync)
+    thread.start()
+    for _ in written(log, made):
+        asked.release()
+        synced.acquire()
+    thread.join()
+    figures = clock.stop()
+    log.close()
+    return figures
+
+
+def recorded(topics: Topics, made: list[Run]) -> list[Records]:
+    """What a log sends in each transaction."""
+    found: list[Records] = []
+    put = Sender.put
+
+    def noted(
+        sender: Sender, topic: str, key: bytes, value: bytes | None, on_delivery: OnDelivery | None = None
+    ) -> None:
+        found[-1].append((topic, key, value or b""))
+        put(sender, topic, key, value, on_delivery)
+
+    log = opened(topics)
+    Sender.put = noted  # type: ignore[method-assign]
+    for _ in written(log, made):
+        found.append([])
+        log.sync()
+    Sender.put = put  # type: ignore[method-assign]
+    log.close()
+    return found
+
+
+def through_producer(topics: Topics, transactions: list[Records]) -> dict[str, object]:
+    producer = Producer(
+        {
+            "bootstrap.servers": topics.brokers,
+            "transactional.id": f"bench-{topics.name}",
+            "linger.ms": 1,
+            "queue.buffering.max.kbytes": 128 << 10,
+        }
+    )
+    producer.init_transactions(30)
+    clock = Clock()
+    for records in transactions:
+        producer.begin_transaction()
+        for topic, key, value in records:
+            producer.produce(topic, value, key, 0)
+        producer.commit_transaction(30)
+    return clock.stop()
+
+
+def consumed(topics: Topics, rows: int, times: Path) -> dict[str, object]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": topics.brokers,
+            "group.id": "bench",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.assign([TopicPartition(topics.name, 0, OFFSET_BEGINNING)])
+    stretches = Stretches(topics.name)
+    arrived: list[tuple[int, int]] = []
+    consumer.poll(5)
+    print("{}", flush=True)
+    consumer.seek(TopicPartition(topics.name, 0, OFFSET_BEGINNING))
+    clock = Clock()
+    while len(arrived) < rows:
+        found = consumer.poll(60)
+        if found is None or found.error() is not None:
+            raise SystemExit(f"{len(arrived)} of {rows} rows came: {found and found.error()}")
+        now = time.monotonic_ns()
+        placed = stretches.take(Message(found.offset() or 0, found.key() or b"", found.value() or b""))
+        if placed is not None and isinstance(placed.record, Rows) and "id" in placed.record.rows.schema.names:
+            arrived += [(i, now) for i in placed.record.rows.column("id").to_pylist()]
+    figures = clock.stop()
+    times.write_text("".join(f"{i} {ns}\n" for i, ns in arrived))
+    return figures
+
+
+def main() -> None:
+    asked = given()
+    topics = Topics(asked["brokers"], asked["topic"])
+    if asked["mode"] == "consume":
+        tell({**consumed(topics, asked["rows"], Path(asked["times"])), "rows": asked["rows"]})
+        return
+    made = runs(asked["rows"], asked["rows_each"])
+    if asked["mode"] == "log":
+        figures = through_log(topics, made)
+    else:
+        transactions = recorded(topics, made)
+        figures = through_producer(topics, transactions)
+        figures["bytes"] = sum(len(key) + len(value) for records in transactions for _, key, value in records)
+    tell({**figures, "rows": asked["rows"]})
+
+
+if __name__ == "__main__":
+    main()

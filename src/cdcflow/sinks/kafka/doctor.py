@@ -1,0 +1,106 @@
+"""What stands in the way of a log in Kafka, or of its safety: the brokers, the topics and how they are set up.
+
+Kafka keeps what it promised only as its topics are set: an error here means that the log would be wrong or would stop,
+a warning that it is only as safe as somebody wanted it to be (hard cases K01, K13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Literal
+
+from cdcflow.errors import CdcflowError
+from cdcflow.ports import Finding
+from cdcflow.sinks.kafka.topics import CLEANED, Admin, Topics
+
+PATIENCE_S = 10.0
+RECORD_OVERHEAD = 200
+"""More than key and headers of a record and its batch take."""
+
+
+def doctor(topics: Topics) -> list[Finding]:
+    """Look at the brokers and the log's topics, if they are there."""
+    subject = f"log in topic {topics.name}"
+    try:
+        admin = Admin(replace(topics, wait_s=PATIENCE_S), "asking the brokers")
+        there = admin.partitions()
+    except CdcflowError as error:
+        return [Finding("error", subject, str(error).split("\n")[0], error.remedy)]
+    if not there:
+        return [Finding("ok", subject, f"the brokers answer; {topics.name} and {topics.state} will be made")]
+    missing = {topics.name, topics.state} - there.keys()
+    if missing:
+        return [Finding("error", subject, f"topic {missing.pop()} is gone, and topic {there.popitem()[0]} is there")]
+    found = [*wrong(topics, there, None)]
+    try:
+        settings = {topic: admin.settings(topic) for topic in there}
+    except CdcflowError as error:
+        text = f"the topics' settings cannot be read ({str(error).split(chr(10))[0]})"
+        return [*found, Finding("warning", subject, text, "grant DescribeConfigs on the topics to have them checked")]
+    found += [*wrong(topics, there, settings), *_unsafe(topics, settings, admin.replicas())]
+    return found or [Finding("ok", subject, "the brokers answer, and the topics are as they must be")]
+
+
+def wrong(
+    topics: Topics, partitions: Mapping[str, int], settings: Mapping[str, Mapping[str, str]] | None
+) -> Iterator[Finding]:
+    """What no log can be in. `settings` by topic; None: they cannot be read, and only the partitions are looked at."""
+    if settings is None:
+        for topic, count in partitions.items():
+            if count != 1:
+                yield Finding(
+                    "error",
+                    f"topic {topic}",
+                    f"it has {count} partitions, and the order of a log is that of one",
+                    "name another topic in log.kafka.topic; cdcflow makes it as it must be",
+                )
+        return
+    log, state = settings[topics.name], settings[topics.state]
+    if "compact" in log.get(CLEANED, ""):
+        yield _mend(topics.name, CLEANED, "delete", "compaction would remove rows from the log")
+    if "delete" in state.get(CLEANED, "compact") and (state.get("retention.ms"), state.get("retention.bytes")) != (
+        "-1",
+        "-1",
+    ):
+        yield _mend(topics.state, CLEANED, "compact", "the log's position would expire")
+    for topic, held in settings.items():
+        if int(held.get("max.message.bytes", 1 << 30)) < topics.message_bytes + RECORD_OVERHEAD:
+            yield Finding(
+                "error",
+                f"topic {topic}",
+                f"its max.message.bytes is {held['max.message.bytes']}, and records may have {topics.message_bytes}",
+                f"set log.kafka.message_bytes to {int(held['max.message.bytes']) - RECORD_OVERHEAD} or less",
+            )
+
+
+def _unsafe(
+    topics: Topics, settings: Mapping[str, Mapping[str, str]], replicas: Mapping[str, int]
+) -> Iterator[Finding]:
+    for topic, held in settings.items():
+        if held.get("unclean.leader.election.enable") == "true":
+            yield _mend(topic, "unclean.leader.election.enable", "false", "a failover may lose what was acknowledged")
+        copies, needed = replicas.get(topic, 1), int(held.get("min.insync.replicas", 1))
+        if copies > 1 and needed < 2:
+            yield _mend(topic, "min.insync.replicas", "2", "a cut may be on one broker only, and be lost with it")
+        if copies == 1:
+            yield Finding(
+                "warning",
+                f"topic {topic}",
+                "there is one copy of it: what a broker's disk loses is lost",
+                "set log.kafka.replicas to 3 before the topics are made",
+            )
+    held = settings[topics.name]
+    kept = {n: v for n in ("retention.ms", "retention.bytes") if (v := held.get(n, "-1")) != "-1"}
+    if kept:
+        text = f"records expire ({', '.join(f'{n} = {v}' for n, v in kept.items())}): readers must be quicker than that"
+        yield Finding("warning", f"topic {topics.name}", text)
+
+
+def _mend(topic: str, name: str, value: str, why: str) -> Finding:
+    level: Literal["error", "warning"] = "error" if name == CLEANED else "warning"
+    command = f"kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config {name}={value}"
+    return Finding(level, f"topic {topic}", f"{name} is not {value}: {why}", command)
+
+
+__all__ = ["doctor", "wrong"]

@@ -1,0 +1,105 @@
+"""What a refusal of the client library or of the brokers means: which of our errors, in which words.
+
+The library tells the reason for a broken connection to a callback, and to the call that waits only that it waited in
+vain. So each client has its `Ear`, and what was heard last becomes the reason.
+"""
+
+from __future__ import annotations
+
+import re
+
+from confluent_kafka import KafkaError, KafkaException
+
+from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
+
+_AUTHENTICATION = frozenset(
+    (KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.ILLEGAL_SASL_STATE)
+)
+_DENIED = frozenset(
+    (
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+    )
+)
+_FENCED = frozenset((KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH))
+_GONE = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION))
+_IN_VAIN = frozenset((KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._FAIL))
+_TOO_LARGE = frozenset((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE))
+
+
+class Fenced(Exception):
+    """The brokers refuse this producer. Never leaves this package: the log finds out why (`log.KafkaLog`)."""
+
+
+class Ear:
+    """The error callback of one client: keeps the last reason why brokers could not be reached."""
+
+    def __init__(self) -> None:
+        self.heard: KafkaError | None = None
+        self.refused: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        self.heard = error
+        if error.code() in _AUTHENTICATION:
+            self.refused = error
+
+
+def is_fenced(error: KafkaError) -> bool:
+    """The brokers gave this transactional id to somebody else, or gave up what it had begun."""
+    return error.code() in _FENCED or (error.fatal() and "fenced" in error.str().lower())
+
+
+def is_missing(error: KafkaError) -> bool:
+    return error.code() in _GONE
+
+
+def named(error: KafkaException, attempted: str, ear: Ear | None = None) -> CdcflowError:
+    """The error to raise instead: nothing of what was attempted is in doubt."""
+    about: KafkaError = error.args[0]
+    heard = ear.refused if ear is not None and ear.refused is not None else None
+    if about.code() in _IN_VAIN and heard is None and ear is not None and ear.heard is not None:
+        return SinkUnavailable(f"{attempted}: no broker answered ({_plain(ear.heard)})", remedy=_REACH)
+    code = (heard or about).code()
+    said = f"{attempted}: {_plain(heard or about)}"
+    if code in _AUTHENTICATION:
+        return ConfigurationError(
+            said,
+            remedy="the brokers refused this client: check log.kafka.username, password and the security options "
+            "(security.protocol, sasl.mechanism, ssl.ca.location)",
+        )
+    if code in _DENIED:
+        return ConfigurationError(said, remedy="grant that user what docs/kafka.md lists under rights")
+    if code in _GONE:
+        return InvariantViolated(f"{attempted}: the topic is gone ({_plain(about)})", remedy=GONE)
+    if code in _TOO_LARGE:
+        return ConfigurationError(
+            said, remedy="set log.kafka.message_bytes below the topic's max.message.bytes, or raise that"
+        )
+    if code == KafkaError._INVALID_ARG:
+        return ConfigurationError(said, remedy="mend log.kafka in the settings")
+    if code in _IN_VAIN:
+        return SinkUnavailable(said, remedy=_REACH)
+    return SinkUnavailable(said)
+
+
+def refused_option(error: KafkaException, attempted: str) -> ConfigurationError:
+    """The library did not take its settings. Its own words may repeat a value, so only the name is told."""
+    found = re.search(r'property:? "([\w.]+)"', str(error.args[0]))
+    which = f"option {found[1]}" if found else "its options"
+    return ConfigurationError(
+        f"{attempted}: the client library does not take {which}", remedy="mend log.kafka.options in the settings"
+    )
+
+
+GONE = "bring the topics back from a copy, or begin a new log under another name with a backfill"
+_REACH = "check log.kafka.brokers and the network; it is tried again, and nothing that was acknowledged is lost"
+
+
+def _plain(error: KafkaError) -> str:
+    # The library begins its sentences with the client's and the broker's own names, once or twice.
+    return re.sub(r"^(?:[\w-]+#\S*\s*)?(?:\[thrd:[^\]]*\]:\s*)?", "", error.str())
+
+
+__all__ = ["Ear", "Fenced", "GONE", "is_fenced", "is_missing", "named", "refused_option"]

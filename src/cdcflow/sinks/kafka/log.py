@@ -1,0 +1,524 @@
+"""A change log in a topic, with the file sink's contract.
+
+    append, cut ─▶ queue ─▶ one Kafka transaction a sync ─▶ log's topic:        │ head │ frames … cut │ frames … cut │
+       loop                  rows and checkpoint together    checkpoint's topic:        │ cut          │ cut          │
+
+The topic has one partition, and the order of the log is its order. `read_committed` readers see whole cuts or nothing.
+Nothing is sent before the cut that covers it was asked to be synced, so nothing is ever taken back.
+
+Whoever opens the log takes the transactional id over: from then on the brokers refuse the one before, and what it had
+not committed is gone. A commit whose outcome nobody knows is decided by that as well: the brokers end the transaction
+that was open before they answer, and the state is read only then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.changelog import spool as spools
+from cdcflow.changelog.framing import FrameKind, Part
+from cdcflow.changelog.journal import Attach, Encoder, JournalHeader
+from cdcflow.changelog.lookup import GATHERED_ROWS_MAX, keys_of_partial
+from cdcflow.changelog.rows import Rows, RowsEncoder
+from cdcflow.changelog.sealing import check_storable
+from cdcflow.changelog.transactions import Transactions
+from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
+from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
+from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
+from cdcflow.model.table import Table, TableId
+from cdcflow.ports import Numbered
+from cdcflow.sinks.files import SpoolFile
+from cdcflow.sinks.kafka import state as states
+from cdcflow.sinks.kafka.doctor import wrong
+from cdcflow.sinks.kafka.failures import GONE, Fenced
+from cdcflow.sinks.kafka.reading import frames, last_cut, read_state
+from cdcflow.sinks.kafka.records import HEAD, head_of, pieces
+from cdcflow.sinks.kafka.sending import Sender
+from cdcflow.sinks.kafka.state import Saying, State, Stretch
+from cdcflow.sinks.kafka.topics import Admin, Reader, Topics
+from cdcflow.sinks.layer import OS_LAYER, storing
+from cdcflow.sinks.numbering import Numbering
+
+STRETCH_BYTES_MAX = 64 << 20
+SUCCESSOR_S = 5.0
+"""So long a writer that was refused looks for who took the log over."""
+_ROOM = "cdcflow-spools-"
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    kind: FrameKind
+    payload: list[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A stretch begins here, when this is sent."""
+
+    header: JournalHeader
+    newest_xid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Spooled:
+    """Rows that lie in a spool; they become frames, like all others, when this is sent."""
+
+    path: Path
+    attach: Attach
+    encoders: Mapping[Table, RowsEncoder]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A cut: how much of the queue (counted from the log's opening) is before it."""
+
+    checkpoint: Checkpoint
+    upto: int
+    newest_xid: int | None
+
+
+class KafkaLog:
+    """A change log in Kafka, opened by its only writer. Implements `cdcflow.ports.Log`.
+
+    `append`, `cut`, `seal_due` and `roll` belong to one thread; `sync` may run in another one at the same time. After
+    an error the log is dead: every call says so, and only `close` is left.
+    """
+
+    def __init__(self, topics: Topics, sender: Sender, state: State, scratch: Path, *, is_new: bool) -> None:
+        self._topics = topics
+        self._sender = sender
+        self._scratch = scratch
+        self._attempted = f"writing the log in topic {topics.name}"
+        self.log_id = state.log_id
+        self.epoch = Epoch(state.epoch + 1)
+        self._history = state.shapes
+        self._stretches = list(state.stretches)
+        self._dead: CdcflowError | None = None
+        self._is_open = True
+        self._syncing = threading.Lock()
+        self._spools: dict[str, SpoolFile] = {}
+        self._spools_opened = 0
+        self._numbering = Numbering(state.checkpoint)
+        self._newest_xid = state.newest_xid
+        self._queue: deque[_Frame | _Begun | _Spooled] = deque()
+        self._queued = self._sent = 0
+        self._spooled_bytes = 0
+        self._sayings: deque[Saying] = deque()
+        self._durable = state.checkpoint
+        self._cut = _Cut(state.checkpoint, 0, self._newest_xid)
+        self._sayings.append(states.of_writer(self.epoch, f"process {os.getpid()} on {socket.gethostname()}"))
+        if is_new and state.identity is not None:
+            self._sayings.append(states.of_log(self.log_id, state.identity))
+        self._sayings += [states.of_expired(s) for s in _expired(topics, state)]
+        self._begin_stretch()
+        with self._syncing, self._deadly():
+            self._synced()
+
+    @classmethod
+    def open(
+        cls, topics: Topics, identity: SourceIdentity, *, accept_timeline: bool = False, scratch: Path | None = None
+    ) -> KafkaLog:
+        """Open the log for writing, made when there is none; a writer that still has it is refused from here on.
+
+        `scratch`: a folder for large transactions while they arrive (None: a temporary one).
+
+        Raises:
+            ConfigurationError: the brokers refuse, or the log belongs to another source.
+            HistoryLost: the source is on another timeline than the log.
+            InvariantViolated: a topic is gone, or what was committed is not all there.
+            SinkUnavailable: the brokers do not answer.
+        """
+        attempted = f"opening the log in topic {topics.name}"
+        _check_topics(topics, topics.make(), attempted)
+        sender = Sender(topics)
+        found = read_state(topics)
+        owned = _owned(found, identity, attempted, accept_timeline=accept_timeline)
+        if (cut := last_cut(topics, found)) not in (None, found.checkpoint.cut):
+            raise InvariantViolated(
+                f"{attempted}: it ends with cut {cut}, and topic {topics.state} says {found.checkpoint.cut}: one of "
+                "them was made anew, or lost what was committed",
+                remedy=GONE,
+            )
+        with storing(f"{attempted}: making a folder for large transactions"):
+            if scratch is not None:
+                scratch.mkdir(parents=True, exist_ok=True)
+                # What a killed process left. A living one that was replaced may write on into files without a name.
+                for left in scratch.glob(f"{_ROOM}*"):
+                    shutil.rmtree(left, ignore_errors=True)
+            room = Path(tempfile.mkdtemp(prefix=_ROOM, dir=scratch))
+        try:
+            return cls(topics, sender, owned, room, is_new=owned.identity != found.identity)
+        except BaseException:
+            sender.leave()
+            shutil.rmtree(room, ignore_errors=True)
+            raise
+
+    # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The last durable cut's checkpoint."""
+        return self._durable
+
+    def append(self, numbered: Numbered) -> None:
+        """Put transactions at the end. They count with the next cut, once it is synced."""
+        self._living()
+        self._numbering.check(numbered)
+        run = numbered.run
+        first = numbered.first_offset
+        # Everything that can be refused is refused before the first frame: after that the log has half a run.
+        spooled = None if isinstance(run, Run) else self._spool_of(run)
+        batches = run.batches if isinstance(run, Run) else ()
+        for table in spooled.shapes if spooled is not None else [b.table for b in batches]:
+            self._introduce(table)
+        self._encoder.transactions(Transactions.of(run, first, numbered.first_transaction, numbered.commit_clock))
+        for batch in batches:
+            if batch.rows.num_rows:
+                self._encoder.rows(batch, first)
+        self._put_frames()
+        if spooled is not None and not isinstance(run, Run):
+            self._attach(run, spooled, first)
+        if run.kind is Kind.SOURCE and run.transactions:
+            self._newest_xid = _newer(self._newest_xid, run.xids)
+        self._numbering.advance(numbered)
+
+    def cut(self, checkpoint: Checkpoint) -> None:
+        """Everything appended so far may become visible with this checkpoint, once it is synced."""
+        self._living()
+        self._numbering.cut(checkpoint)
+        self._encoder.cut(checkpoint, 0)
+        self._put_frames()
+        self._cut = _Cut(checkpoint, self._queued, self._newest_xid)
+
+    def sync(self) -> Checkpoint:
+        """Commit everything up to the last cut written before this call, and return its checkpoint.
+
+        Raises:
+            SinkUnavailable: the brokers do not answer; nothing after the last durable cut counts.
+            OutcomeUnknown: nobody knows whether it was committed; whoever opens the log next finds out.
+            InvariantViolated: another process has taken the log over; stop.
+        """
+        with self._syncing, self._deadly():
+            self._living()
+            return self._synced()
+
+    def open_spool(self) -> SpoolFile:
+        """A new spool. Counted only when a `SpooledTransaction` that names it is appended."""
+        self._living()
+        self._spools_opened += 1
+        name = f"{self.epoch}-{self._spools_opened}.spool"
+        head = spools.header(self.log_id, self.epoch, self._spools_opened)
+        with storing(f"making the spool {name} in {self._scratch}"):
+            self._spools[name] = made = SpoolFile(self._scratch / name, head, OS_LAYER, self._spools)
+        return made
+
+    def close(self) -> None:
+        """Make the last cut durable, drop what no cut covers, leave the brokers. Also after an error."""
+        if not self._is_open:
+            return
+        try:
+            if self._dead is None:
+                self.sync()
+        finally:
+            self._is_open = False
+            self._sender.leave()
+            for left in list(self._spools.values()):
+                left.abandon()
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    # ── stretches ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def seal_due(self, now_s: float) -> bool:
+        """Whether a new stretch should begin, by the bytes of this one."""
+        return self._rolls() and self._encoder.bytes + self._spooled_bytes >= STRETCH_BYTES_MAX
+
+    def roll(self) -> bool:
+        """Begin a new stretch; only at a cut, and only when this one has rows."""
+        self._living()
+        if not self._rolls():
+            return False
+        self._begin_stretch()
+        return True
+
+    def seal_pending(self) -> None:
+        """A stretch needs no sealing: it is a part of the topic."""
+
+    # ── looking back ────────────────────────────────────────────────────────────────────────────────────────
+
+    def delivered(self, xids: Uint64s) -> Uint64s:
+        """Those of these transaction ids (compared by their low 32 bits) that are in the log already."""
+        self._living()
+        wanted = (xids & _LOW).astype(np.uint32)
+        found = np.zeros(len(xids), np.bool_)
+        if not len(xids):
+            return xids
+        with self._looking_back() as reader:
+            low, end = reader.bounds()
+            for stretch in reversed(self._stretches):
+                if stretch.place < low:
+                    break  # the brokers have let go of it
+                ids: list[int] = []
+                for placed in frames(reader, stretch.place, end, (FrameKind.TRANSACTIONS,)):
+                    if isinstance(placed.record, Transactions) and placed.record.kind is Kind.SOURCE:
+                        ids += placed.record.xid.tolist()
+                found |= np.isin(wanted, np.array(ids, np.uint64).astype(np.uint32))
+                left, before, end = wanted[~found], stretch.newest_xid, stretch.place
+                if not len(left):
+                    break
+                if before is None or ((left - np.uint32(before)).view(np.int32) > 0).all():
+                    break  # all of them are newer than anything before this stretch
+        return xids[found]
+
+    def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
+        """Keys of this table's rows from offset `since` on that came with unchanged columns."""
+        self._living()
+        shape = self._history.newest(table)
+        if shape is None or not shape.key:
+            return None
+        found: list[pa.Table] = []
+        rows = 0
+        for keys in self._partial_rows(shape, since):
+            found.append(keys)
+            rows += keys.num_rows
+            if rows > GATHERED_ROWS_MAX:
+                found, rows = [KeySet(pa.concat_tables(found)).distinct().keys], 0
+        whole = KeySet(pa.concat_tables(found)).distinct() if found else None
+        return whole if whole is not None and len(whole) else None
+
+    @contextlib.contextmanager
+    def _looking_back(self) -> Iterator[Reader]:
+        with self._syncing:
+            self._topics.wait_until_shown()
+            with self._topics.reader(self._topics.name) as reader:
+                yield reader
+
+    def _partial_rows(self, shape: Table, since: Offset) -> Iterator[pa.Table]:
+        with self._looking_back() as reader:
+            low, end = reader.bounds()
+            begin = max((s.place for s in self._stretches if s.place >= low and s.first_offset <= since), default=None)
+            if begin is None:
+                raise ConfigurationError(
+                    f"looking for partial rows of {shape.id}: topic {self._topics.name} no longer has offset {since}",
+                    remedy=f"run `cdcflow backfill {shape.id}`, and let the topic keep its records longer",
+                )
+            for placed in frames(reader, begin, end, (FrameKind.ROWS,)):
+                rows = placed.record
+                if isinstance(rows, Rows) and rows.shape.table.id == shape.id and rows.offsets[-1] >= since:
+                    batch = rows.rows.slice(int(np.searchsorted(rows.offsets, since)))
+                    yield keys_of_partial(pa.Table.from_batches([batch]), rows.shape.table, shape)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _rolls(self) -> bool:
+        return self._numbering.at_cut and self._cut.checkpoint.next_offset > self._head.first_offset
+
+    def _begin_stretch(self) -> None:
+        checkpoint = self._cut.checkpoint
+        self._head = JournalHeader(self.log_id, self.epoch, checkpoint)
+        self._encoder = Encoder(0, checkpoint)
+        self._spooled_bytes = 0
+        self._put(_Begun(self._head, self._newest_xid))
+        self._cut = _Cut(checkpoint, self._queued, self._newest_xid)
+
+    def _introduce(self, table: Table) -> None:
+        if not self._encoder.knows(table):
+            check_storable(table)
+            known = len(self._history)
+            number = self._history.number(table)
+            if len(self._history) > known:
+                self._sayings.append(states.of_shape(table, number))
+            self._encoder.shape(table, number)
+
+    def _put_frames(self) -> None:
+        for kind, payload in self._encoder.payloads():
+            self._put(_Frame(kind, payload))
+
+    def _put(self, item: _Frame | _Begun | _Spooled) -> None:
+        self._queue.append(item)
+        self._queued += 1
+
+    def _spool_of(self, run: SpooledTransaction) -> SpoolFile:
+        found = self._spools.get(run.spool)
+        if found is None:
+            raise InvariantViolated(f"attaching spool {run.spool} to the log in Kafka: no such spool is open")
+        kept = found.rows_without(run.aborted)
+        if kept != run.rows:
+            raise InvariantViolated(f"attaching spool {run.spool}: it has {kept} rows, {run.rows} were announced")
+        return found
+
+    def _attach(self, run: SpooledTransaction, spooled: SpoolFile, first: Offset) -> None:
+        spooled.finish()
+        spooled.abandon()  # written through, and read again below; it need not outlive us
+        attach = Attach(spooled.name, first, run.rows, spooled.bytes, spooled.crc, run.aborted)
+        self._put(_Spooled(self._scratch / spooled.name, attach, self._encoder.apart(spooled.shapes)))
+        self._spooled_bytes += spooled.bytes
+
+    def _synced(self) -> Checkpoint:
+        """Send and commit up to the last cut; the caller holds `_syncing`."""
+        cut = self._cut
+        if cut.upto == self._sent:
+            return self._durable
+        said = len(self._sayings)
+        self._sender.begin()
+        while self._sent < cut.upto:
+            self._send(self._queue.popleft())
+            self._sent += 1
+        for _ in range(said):
+            self._sender.put(self._topics.state, *self._sayings.popleft())
+        if cut.checkpoint is not self._durable:
+            for key, value in states.of_checkpoint(self._durable, cut.checkpoint, cut.newest_xid):
+                self._sender.put(self._topics.state, key, value)
+        self._sender.commit()
+        self._durable = cut.checkpoint
+        return cut.checkpoint
+
+    def _send(self, item: _Frame | _Begun | _Spooled) -> None:
+        match item:
+            case _Frame(kind, payload):
+                self._send_frame(kind, payload)
+            case _Begun():
+                self._send_head(item)
+            case _Spooled(path, attach, encoders):
+                with path.open("rb") as file:
+                    for rows in spools.rows(file, attach):
+                        batch = ChangeBatch(rows.shape.table, rows.offsets - attach.first_offset, rows.rows)
+                        self._send_frame(FrameKind.ROWS, encoders[rows.shape.table].parts(batch, attach.first_offset))
+                path.unlink()
+
+    def _send_frame(self, kind: FrameKind, payload: list[Part]) -> None:
+        for key, value in pieces(kind, payload, self._topics.message_bytes):
+            self._sender.put(self._topics.name, key, value)
+
+    def _send_head(self, begun: _Begun) -> None:
+        """Readers find a stretch by the place of its head, which only the broker knows."""
+        place: list[int] = []
+
+        def delivered(error: object, message: object) -> None:
+            if error is None:
+                place.append(message.offset())  # type: ignore[attr-defined]  # the library's Message
+
+        tell = delivered
+        for key, value in pieces(HEAD, [head_of(begun.header)], self._topics.message_bytes):
+            self._sender.put(self._topics.name, key, value, tell)
+            tell = None  # type: ignore[assignment]  # only the first piece is asked for
+        self._sender.settle()
+        if not place:
+            raise SinkUnavailable(f"{self._attempted}: the brokers did not take the head of a stretch")
+        self._stretches.append(Stretch(place[0], begun.header.first_offset, begun.newest_xid))
+        self._sender.put(self._topics.state, *states.of_stretch(self._stretches[-1]))
+
+    @contextlib.contextmanager
+    def _deadly(self) -> Iterator[None]:
+        """What goes wrong in here leaves the log unusable, whichever thread it happens in."""
+        try:
+            yield
+        except Fenced as error:
+            self._dead = self._dead or self._refused(error)
+            raise self._dead from None
+        except SinkUnavailable as error:
+            self._dead = self._dead or self._gone() or error
+            raise self._dead from None
+        except CdcflowError as error:
+            self._dead = self._dead or error
+            raise
+        except OSError as error:
+            self._dead = SinkUnavailable(f"{self._attempted}: reading a spool in {self._scratch}: {error.strerror}")
+            raise self._dead from error
+
+    def _gone(self) -> InvariantViolated | None:
+        """The library waits for a topic that was deleted as for any that is not there yet: brokers are asked."""
+        with contextlib.suppress(CdcflowError):
+            there = Admin(self._topics, self._attempted).partitions()
+            for topic in (self._topics.name, self._topics.state):
+                if topic not in there:
+                    return InvariantViolated(f"{self._attempted}: topic {topic} is gone", remedy=GONE)
+        return None
+
+    def _refused(self, error: Fenced) -> CdcflowError:
+        """Why the brokers refuse this writer: somebody took the log over, or it took too long over a transaction."""
+        deadline = time.monotonic() + SUCCESSOR_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(SinkUnavailable):
+                now = read_state(self._topics)
+                if now.epoch > self.epoch:
+                    return InvariantViolated(
+                        f"{self._attempted}: this process has epoch {self.epoch}, and epoch {now.epoch} has begun: "
+                        f"{now.writer} took the log over, and the brokers refuse this one; nothing that it wrote "
+                        "since then counts",
+                        remedy="a log has one writer: stop one of the two",
+                    )
+            time.sleep(0.2)
+        return SinkUnavailable(
+            f"{self._attempted}: the brokers gave up the transaction that was open ({error}), and nobody else has "
+            "taken the log over",
+            remedy="it may have taken longer than transaction.timeout.ms: raise that in log.kafka.options",
+        )
+
+    def _living(self) -> None:
+        if self._dead is not None:
+            raise type(self._dead)(f"the log in topic {self._topics.name} is closed after an error: {self._dead}")
+        if not self._is_open:
+            raise InvariantViolated(f"the log in topic {self._topics.name} is closed")
+
+
+def _check_topics(topics: Topics, admin: Admin, attempted: str) -> None:
+    """ConfigurationError where the topics are set up so that the log would be wrong, or would stop."""
+    there = admin.partitions()
+    found = [*wrong(topics, there, None)]
+    # Who may not look at the settings finds them out as they come to bear; `doctor` says that it could not look.
+    with contextlib.suppress(ConfigurationError, SinkUnavailable):
+        found += wrong(topics, there, {topic: admin.settings(topic) for topic in there})
+    if found:
+        raise ConfigurationError(f"{attempted}: {found[0].subject}: {found[0].text}", remedy=found[0].remedy)
+
+
+def _owned(state: State, identity: SourceIdentity, attempted: str, *, accept_timeline: bool) -> State:
+    """The state of a log of this source; a new one where there is none."""
+    if state.identity is None:
+        return replace(state, log_id=str(uuid.uuid4()), identity=identity)
+    known = state.identity
+    if replace(known, timeline="") != replace(identity, timeline=""):
+        raise ConfigurationError(
+            f"{attempted}: it belongs to {known.kind} system {known.system_id}, database {known.database}, and the "
+            f"source is {identity.kind} system {identity.system_id}, database {identity.database}",
+            remedy="name another topic, or go back to the source that this log is of",
+        )
+    if known.timeline != identity.timeline and not accept_timeline:
+        raise HistoryLost(
+            f"{attempted}: the source was on timeline {known.timeline} and is on {identity.timeline} now, as after a "
+            "restore or a promotion: it may lack changes that the log has",
+            remedy="if it was promoted without loss, accept the timeline; else begin a new log with a backfill",
+        )
+    return replace(state, identity=identity)
+
+
+def _newer(known: int | None, xids: Uint64s) -> int:
+    """The newest of some transaction ids and the one known before, by 32 bits that wrap. Not the last: a transaction
+    may get its id early and commit late."""
+    low = (xids & _LOW).astype(np.uint32)
+    base = low[0] if known is None else np.uint32(known)
+    return int(base + np.uint32(max(0, int((low - base).view(np.int32).max()))))
+
+
+def _expired(topics: Topics, state: State) -> list[Stretch]:
+    """Stretches that the brokers have let go of."""
+    if not state.stretches:
+        return []
+    with topics.reader(topics.name) as reader:
+        low = reader.bounds()[0]
+    return [s for s in state.stretches[:-1] if s.place < low]

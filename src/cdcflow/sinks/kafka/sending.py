@@ -1,0 +1,139 @@
+"""A transactional producer: everything in one Kafka transaction, or nothing.
+
+It aborts nothing. A transaction that cannot be finished is left, the producer with it, and whoever opens the log next
+takes the transactional id over: then the brokers end what was open, one way or the other, before they answer. So
+there is one way to start, and no state of the client library (an abort before anything was sent is a fatal error in
+some) that has to be mended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from cdcflow.errors import OutcomeUnknown, SinkUnavailable
+from cdcflow.sinks.kafka.failures import Ear, Fenced, is_fenced, named, refused_option
+from cdcflow.sinks.kafka.topics import Topics
+
+TRANSACTION_TIMEOUT_MS = 600_000
+"""After so long the brokers give a transaction up whose producer is gone; readers wait for that, if nobody opens the
+log before. A transaction of the source that is sent takes no longer than this."""
+QUEUED_KBYTES_MAX = 32 << 10
+
+OnDelivery = Callable[[KafkaError | None, Message], None]
+
+
+class Sender:
+    """The right to write a log's topics, taken over from whoever had it. Used by one thread at a time."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._attempted = f"writing the log in topic {topics.name}"
+        self._ear = Ear()
+        self._wait_s = topics.wait_s
+        opening = f"opening the log in topic {topics.name}"
+        settings: dict[str, Any] = {
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            "linger.ms": 1,
+            "queue.buffering.max.kbytes": QUEUED_KBYTES_MAX,
+            "queue.buffering.max.messages": 1_000_000,
+            "message.max.bytes": max(1_000_000, topics.message_bytes + 4096),
+            **topics.client(self._ear, **{"transactional.id": topics.transactional_id, "enable.idempotence": True}),
+        }
+        try:
+            self._producer = Producer(settings)
+        except KafkaException as error:
+            raise refused_option(error, opening) from None
+        try:
+            self._producer.init_transactions(self._wait_s)
+        except KafkaException as error:
+            with contextlib.suppress(KafkaException):
+                self._producer.poll(0)
+            raise named(error, opening, self._ear) from None
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        with self._named():
+            self._producer.begin_transaction()
+
+    def put(self, topic: str, key: bytes, value: bytes | None, on_delivery: OnDelivery | None = None) -> None:
+        """One record more. Waits while the brokers are slower than we are.
+
+        Raises:
+            SinkUnavailable: they take nothing at all any more.
+        """
+        left, moved_at = -1, time.monotonic()
+        with self._named():
+            while True:
+                try:
+                    self._producer.produce(topic, value, key, 0, on_delivery)
+                except BufferError:
+                    left, moved_at = self._moved(left, moved_at)
+                    self._producer.poll(0.05)
+                else:
+                    return
+
+    def settle(self) -> None:
+        """Wait until the brokers have everything that was put, however slow they are."""
+        left, moved_at = -1, time.monotonic()
+        with self._named():
+            while self._producer.flush(0.2):
+                left, moved_at = self._moved(left, moved_at)
+
+    def commit(self) -> None:
+        """Commit the transaction.
+
+        Raises:
+            SinkUnavailable: it was not committed, and will not be.
+            OutcomeUnknown: nobody knows. Whoever opens the log next does.
+        """
+        self.settle()
+        try:
+            self._producer.commit_transaction(self._wait_s)
+        except KafkaException as error:
+            about: KafkaError = error.args[0]
+            failed = self._failed(error)
+            if isinstance(failed, SinkUnavailable) and not about.txn_requires_abort():
+                text = f"{self._attempted}: nobody knows whether it was committed ({about.str()})"
+                raise OutcomeUnknown(text) from None
+            raise failed from None
+
+    def leave(self) -> None:
+        """Forget what was not sent, and the transaction that is open.
+
+        Also a commit that was asked for and not answered: the library goes on asking for it as long as it lives.
+        """
+        if self._producer is not None:
+            with contextlib.suppress(KafkaException):
+                self._producer.purge()
+            self._producer = None  # type: ignore[assignment]  # nobody calls it any more
+
+    def _moved(self, left: int, moved_at: float) -> tuple[int, float]:
+        """How much is left to be sent and since when; SinkUnavailable when that has been the same for too long."""
+        now, count = time.monotonic(), len(self._producer)
+        if count != left:
+            return count, now
+        if now - moved_at > self._wait_s:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"they took nothing for {self._wait_s:g} s"))
+        return left, moved_at
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise self._failed(error) from None
+
+    def _failed(self, error: KafkaException) -> Exception:
+        with contextlib.suppress(KafkaException):
+            self._producer.poll(0)  # what the ear has not heard yet
+        about: KafkaError = error.args[0]
+        if is_fenced(about):
+            return Fenced(about.str())
+        return named(error, self._attempted, self._ear)
+
+
+__all__ = ["OnDelivery", "Sender"]

@@ -1,0 +1,187 @@
+"""What the checkpoint's topic says: whose log it is, who writes it, where it stands, and where its stretches begin.
+
+    log                     format, log id, identity of the source
+    writer                  epoch and process of the newest opening
+    cut                     the smaller part of the newest checkpoint
+    source, progress/…      the larger part, entry by entry, each written only when it has changed
+    shape/TABLE/NUMBER      every shape that a table has had
+    stretch/PLACE           where the log's topic can be read from
+
+Written in the same Kafka transaction as the rows before it, and compacted by the brokers, so that what is read at a
+start stays short.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cdcflow.changelog.framing import other_version
+from cdcflow.changelog.schema_history import SchemaHistory
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.position import Checkpoint, Epoch, SourceIdentity
+from cdcflow.model.table import Table, table_from_json
+from cdcflow.sinks.kafka.records import Message
+
+FORMAT = 1
+NO_EPOCH = Epoch(0)
+LOG, WRITER, CUT, SOURCE, PROGRESS, STRETCH, SHAPE = "log", "writer", "cut", "source", "progress", "stretch", "shape"
+
+Saying = tuple[bytes, bytes | None]
+"""Key and value of a record; None: what the key said no longer holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of the topic that can be read by itself: it begins at `place`, with offset `first_offset`.
+
+    `newest_xid` is the newest of the transactions before it (None: there were none, or nobody knows).
+    """
+
+    place: int
+    first_offset: int
+    newest_xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """`log_id` is empty where there is no log yet. `writer` names the process that opened the log in this epoch.
+
+    `newest_xid` is the newest (by 32 bits, which wrap) of the source's transactions in the log.
+    """
+
+    log_id: str = ""
+    identity: SourceIdentity | None = None
+    epoch: Epoch = NO_EPOCH
+    writer: str = ""
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    newest_xid: int | None = None
+    stretches: tuple[Stretch, ...] = ()
+    shapes: SchemaHistory = field(default_factory=SchemaHistory)
+
+
+def read(messages: Iterable[Message], name: str) -> State:
+    """The newest of each kind.
+
+    Raises:
+        ConfigurationError: another version of cdcflow wrote it.
+        InvariantViolated: cdcflow did not write it.
+    """
+    newest: dict[str, Any] = {}
+    try:
+        for message in messages:
+            # Not in place: what is said again comes later, so that stretches and shapes are in the order of the log.
+            newest[message.key.decode()] = json.loads(message.value) if message.value else None
+        said = {key: value for key, value in newest.items() if value is not None}
+        if LOG in said and said[LOG]["format"] != FORMAT:
+            raise other_version(f"topic {name}", f"format {said[LOG]['format']}", said[LOG]["format"], FORMAT)
+        return _state(said)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvariantViolated(
+            f"reading topic {name}: a record in it is not one that cdcflow wrote ({type(error).__name__})"
+        ) from None
+
+
+def _state(said: Mapping[str, Any]) -> State:
+    progress: dict[str, Any] = {}
+    history = SchemaHistory()
+    stretches: list[Stretch] = []
+    for key, value in said.items():
+        kind, _, rest = key.partition("/")
+        if kind == PROGRESS:
+            member, split, entry = rest.partition("/")
+            if split:
+                progress.setdefault(member, {})[entry] = value
+            else:
+                progress[member] = value
+        elif kind == SHAPE:
+            history.learn(table_from_json(value["table"]), value["number"])
+        elif kind == STRETCH:
+            stretches.append(Stretch(**value))
+    state = State(shapes=history, stretches=tuple(sorted(stretches, key=lambda s: s.place)))
+    if LOG in said:
+        state = replace(state, log_id=said[LOG]["log_id"], identity=SourceIdentity.from_json(said[LOG]["identity"]))
+    if WRITER in said:
+        state = replace(state, epoch=Epoch(said[WRITER]["epoch"]), writer=said[WRITER]["process"])
+    if CUT in said:
+        cut = dict(said[CUT])
+        state = replace(state, newest_xid=cut.pop("newest_xid"))
+        whole = {**cut, "progress": progress, "source": said.get(SOURCE, {})}
+        state = replace(state, checkpoint=Checkpoint.from_json(json.dumps(whole)))
+    return state
+
+
+# ── what is said ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def of_log(log_id: str, identity: SourceIdentity) -> Saying:
+    return _said(LOG, {"format": FORMAT, "log_id": log_id, "identity": identity.to_json()})
+
+
+def of_writer(epoch: Epoch, process: str) -> Saying:
+    return _said(WRITER, {"epoch": epoch, "process": process})
+
+
+def of_checkpoint(before: Checkpoint, after: Checkpoint, newest_xid: int | None) -> Iterator[Saying]:
+    """What of a checkpoint is to be said when the one before was said.
+
+    Whoever hands out checkpoints makes a new object when something changes: a cut of an idle table costs the same
+    whether there are ten tables or ten thousand.
+    """
+    if after.source is not before.source and after.source != before.source:
+        yield _said(SOURCE, dict(after.source))
+    if after.progress is not before.progress:
+        known, now = _entries(before.progress), _entries(after.progress)
+        for key, value in now.items():
+            if key not in known or (value is not known[key] and value != known[key]):
+                yield _said(key, value)
+        for key in known.keys() - now.keys():
+            yield key.encode(), None
+    value = json.loads(replace(after, progress={}, source={}).to_json())
+    small = {k: v for k, v in value.items() if k not in ("progress", "source")}
+    yield _said(CUT, {**small, "newest_xid": newest_xid})
+
+
+def of_shape(table: Table, number: int) -> Saying:
+    return _said(f"{SHAPE}/{table.id}/{number}", {"number": number, "table": table.to_json()})
+
+
+def of_stretch(stretch: Stretch) -> Saying:
+    value = {"place": stretch.place, "first_offset": stretch.first_offset, "newest_xid": stretch.newest_xid}
+    return _said(f"{STRETCH}/{stretch.place:020d}", value)
+
+
+def of_expired(stretch: Stretch) -> Saying:
+    """The log's topic no longer has it."""
+    return f"{STRETCH}/{stretch.place:020d}".encode(), None
+
+
+def _entries(progress: Mapping[str, Any]) -> dict[str, Any]:
+    """The progress in pieces that change by themselves: the entries of its members, one key each."""
+    found: dict[str, Any] = {}
+    for member, value in progress.items():
+        if isinstance(value, dict) and value:
+            found |= {f"{PROGRESS}/{member}/{entry}": v for entry, v in value.items()}
+        else:
+            found[f"{PROGRESS}/{member}"] = value
+    return found
+
+
+def _said(key: str, value: object) -> Saying:
+    return key.encode(), json.dumps(value, separators=(",", ":")).encode()
+
+
+__all__ = [
+    "Saying",
+    "State",
+    "Stretch",
+    "of_checkpoint",
+    "of_expired",
+    "of_log",
+    "of_shape",
+    "of_stretch",
+    "of_writer",
+    "read",
+]

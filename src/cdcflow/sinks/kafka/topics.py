@@ -1,0 +1,266 @@
+"""The topics of a log: making and checking them, and reading what is committed in them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._metadata import TopicMetadata
+from confluent_kafka.cimpl import NewTopic
+
+from cdcflow.errors import InvariantViolated, SinkUnavailable
+from cdcflow.sinks.kafka.failures import GONE, Ear, named, refused_option
+from cdcflow.sinks.kafka.records import Message
+
+CLEANED = "cleanup.policy"
+_FOREVER = {CLEANED: "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+# Only closed segments are compacted: small ones keep short what is read at a start.
+_COMPACTED = {CLEANED: "compact", "segment.bytes": str(16 << 20), "min.cleanable.dirty.ratio": "0.1"}
+
+
+# The library's own log would go to stderr. What it says there, its errors say too.
+_UNHEARD = logging.getLogger("cdcflow.sinks.kafka.library")
+_UNHEARD.propagate = False
+_UNHEARD.addHandler(logging.NullHandler())
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Where a log in Kafka is: its own topic, and one beside it for its state.
+
+    `options` are the client library's own settings (security, timeouts), secrets in them resolved. `message_bytes` is
+    how much of a frame one record holds at most: less than the topic's `max.message.bytes`. `replicas` counts the
+    copies of topics that are made (None: what the brokers think). After `wait_s` without a word brokers count as not
+    there.
+    """
+
+    brokers: str
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    message_bytes: int = 900_000
+    replicas: int | None = None
+    wait_s: float = 30.0
+
+    @property
+    def state(self) -> str:
+        return f"{self.name}.checkpoint"
+
+    @property
+    def transactional_id(self) -> str:
+        return f"cdcflow/{self.name}"
+
+    def client(self, ear: Ear, **settings: Any) -> dict[str, Any]:  # Any: as the library types them
+        """Settings for a client of the library."""
+        ours = {"bootstrap.servers": self.brokers, "error_cb": ear, "client.id": "cdcflow", "logger": _UNHEARD}
+        return {"reconnect.backoff.max.ms": 2000, **self.options, **ours, **settings}
+
+    def make(self) -> Admin:
+        """Make the topics unless they are there. Returns whom to ask about them.
+
+        Raises:
+            ConfigurationError: the brokers refuse.
+            InvariantViolated: one of them is there with something in it, and the other is not.
+            SinkUnavailable: the brokers do not answer.
+        """
+        attempted = f"opening the log in topic {self.name}"
+        admin = Admin(self, attempted)
+        there = admin.partitions()
+        missing = {self.name, self.state} - there.keys()
+        if len(missing) == 1:
+            self._check_empty(attempted, *missing)
+        if missing:
+            kinds = {self.name: _FOREVER, self.state: _COMPACTED}
+            admin.make([NewTopic(t, 1, self.replicas or -1, config=kinds[t]) for t in sorted(missing)])
+            admin.wait_for(missing)
+        return admin
+
+    def _check_empty(self, attempted: str, missing: str) -> None:
+        # Whoever made them may have died between the two; else what is gone had our place or our rows in it.
+        [there] = {self.name, self.state} - {missing}
+        with self.reader(there) as reader:
+            if reader.bounds()[1] > 0:
+                raise InvariantViolated(
+                    f"{attempted}: topic {missing} is gone, and topic {there} is there", remedy=GONE
+                )
+
+    def reader(self, topic: str) -> Reader:
+        return Reader(self, topic)
+
+    def wait_until_shown(self) -> None:
+        """Until readers see all that was committed when this was called. For a writer between two transactions.
+
+        A commit is certain before its marks are in the topics; the brokers write those afterwards.
+
+        Raises:
+            SinkUnavailable: there is still a transaction open, or the brokers do not answer.
+        """
+        admin = Admin(self, f"reading topic {self.name}")
+        ends = admin.ends(committed=False)
+        deadline = time.monotonic() + self.wait_s
+        while any(end < ends[topic] for topic, end in admin.ends(committed=True).items()):
+            if time.monotonic() > deadline:
+                raise SinkUnavailable(f"reading topic {self.name}: what was committed does not come to be seen")
+            time.sleep(0.005)
+
+
+class Admin:
+    """Asks brokers about topics. Used by one thread."""
+
+    def __init__(self, topics: Topics, attempted: str) -> None:
+        self._topics = topics
+        self._attempted = attempted
+        self._wait_s = topics.wait_s
+        self._ear = Ear()
+        try:
+            self._client = AdminClient(topics.client(self._ear))
+        except KafkaException as error:
+            raise refused_option(error, attempted) from None
+
+    def partitions(self) -> dict[str, int]:
+        """How many partitions each of the log's topics has, of those that are there."""
+        topics = (self._topics.name, self._topics.state)
+        found = self._listed()
+        return {t: len(found[t].partitions) for t in topics if t in found and found[t].error is None}
+
+    def settings(self, topic: str) -> dict[str, str]:
+        """How a topic is set up."""
+        asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        try:
+            found = self._client.describe_configs([asked], request_timeout=self._wait_s)[asked].result(self._wait_s)
+        except KafkaException as error:
+            raise named(error, self._attempted, self._ear) from None
+        return {name: entry.value for name, entry in found.items() if entry.value is not None}
+
+    def replicas(self) -> dict[str, int]:
+        """How many copies there are of each of the log's topics."""
+        found = self._listed()
+        topics = (self._topics.name, self._topics.state)
+        return {t: len(found[t].partitions[0].replicas) for t in topics if t in found and found[t].partitions}
+
+    def make(self, topics: list[NewTopic]) -> None:
+        try:
+            for future in self._client.create_topics(topics, operation_timeout=self._wait_s).values():
+                future.result(self._wait_s)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise named(error, f"{self._attempted}: making its topics", self._ear) from None
+
+    def _listed(self) -> dict[str, TopicMetadata]:
+        """All topics. A second at a time: who is refused shall not wait for brokers that will never answer."""
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            try:
+                return self._client.list_topics(timeout=min(1.0, self._wait_s)).topics
+            except KafkaException as error:
+                self._client.poll(0)
+                if self._ear.refused is not None or time.monotonic() > deadline:
+                    raise named(error, self._attempted, self._ear) from None
+
+    def ends(self, *, committed: bool) -> dict[str, int]:
+        """The place behind the last record of each of the log's topics, or behind the last that is committed."""
+        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's
+        asked = {TopicPartition(topic, 0): latest for topic in (self._topics.name, self._topics.state)}
+        try:
+            found = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=self._wait_s)
+            return {at.topic: int(future.result(self._wait_s).offset) for at, future in found.items()}
+        except KafkaException as error:
+            raise named(error, self._attempted, self._ear) from None
+
+    def wait_for(self, topics: set[str]) -> None:
+        """Until the brokers know the topics they have just made."""
+        deadline = time.monotonic() + self._wait_s
+        while not topics <= {t for t, at in self._listed().items() if at.partitions and at.partitions[0].leader >= 0}:
+            if time.monotonic() > deadline:
+                raise SinkUnavailable(f"{self._attempted}: the brokers do not show the topics that they made")
+            time.sleep(0.05)
+
+
+class Reader:
+    """Reads the one partition of a topic, committed records only. A context manager. Used by one thread."""
+
+    def __init__(self, topics: Topics, topic: str) -> None:
+        self.topic = topic
+        self._wait_s = topics.wait_s
+        self._ear = Ear()
+        try:
+            self._consumer = Consumer(
+                topics.client(
+                    self._ear,
+                    **{
+                        "group.id": "cdcflow-readers-have-no-group",
+                        "isolation.level": "read_committed",
+                        "enable.auto.commit": False,
+                        "auto.offset.reset": "error",
+                        "enable.partition.eof": True,
+                        "fetch.wait.max.ms": 20,
+                        "queued.max.messages.kbytes": 16 << 10,
+                    },
+                )
+            )
+        except KafkaException as error:
+            raise refused_option(error, f"reading topic {topic}") from None
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._consumer.close()
+
+    def bounds(self) -> tuple[int, int]:
+        """The first offset that is there, and the one behind the last that is committed."""
+        try:
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=self._wait_s)
+        except KafkaException as error:
+            self._consumer.poll(0)
+            raise named(error, f"reading topic {self.topic}", self._ear) from None
+        return int(low), int(high)
+
+    def messages(self, begin: int, end: int | None = None) -> Iterator[Message]:
+        """The committed records from an offset on, up to `end` (exclusive; None: the end of what is committed now).
+
+        That end is asked for first: a broker that has just become the leader may for a moment serve less than was
+        committed, and says so only then.
+        """
+        end = self.bounds()[1] if end is None else end
+        if begin >= end:
+            return
+        try:
+            self._consumer.assign([TopicPartition(self.topic, 0, begin)])
+            yield from self._until(end)
+        except KafkaException as error:
+            raise named(error, f"reading topic {self.topic}", self._ear) from None
+        finally:
+            self._consumer.unassign()
+
+    def _until(self, end: int) -> Iterator[Message]:
+        heard_at = time.monotonic()
+        while True:
+            first = self._consumer.poll(1.0)
+            if first is None:
+                if time.monotonic() - heard_at > self._wait_s:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"nothing came for {self._wait_s:g} s"))
+                continue
+            for found in (first, *self._consumer.consume(500, timeout=0)):
+                offset, error = found.offset(), found.error()
+                if error is None:
+                    heard_at = time.monotonic()
+                    if offset is None or offset >= end:
+                        return
+                    yield Message(offset, found.key() or b"", found.value() or b"")
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                elif offset is not None and offset >= end:
+                    return
+                elif time.monotonic() - heard_at > self._wait_s:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"it ends at {offset}, not at {end}"))
+
+
+__all__ = ["Admin", "CLEANED", "Reader", "Topics"]

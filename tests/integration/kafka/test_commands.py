@@ -1,0 +1,72 @@
+"""The commands on a log in Kafka: a real daemon captures, and every command sees the log or says why it cannot."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from bank import Bank
+from typer.testing import CliRunner, Result
+
+from cdcflow.cli import failure
+from cdcflow.cli.app import app
+from cdcflow.testing.kafka import KafkaBroker
+from cdcflow.testing.proxy import TcpProxy
+
+pytestmark = [pytest.mark.kafka, pytest.mark.postgres]
+
+
+def cdcflow(bank: Bank, *arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments, "--config", str(bank.config_path)])
+
+
+def told(result: Result) -> str:
+    return result.output + (result.stderr or "")
+
+
+def test_commands_work_on_a_log_in_kafka_as_on_a_folder(bank: Bank) -> None:
+    """L21, O07: what runs, what is there and whether it is whole is asked the same way wherever the log is."""
+    assert json.loads(cdcflow(bank, "status", "--json").stdout)["state"] == "never run"
+    assert "there is no change log at topic" in told(cdcflow(bank, "log", "show"))
+    daemon = bank.daemon()
+    bank.write(seed=1, transactions=40)
+    bank.catch_up_and_stop(daemon)
+    bank.assert_log_equals_source()
+
+    status = json.loads(cdcflow(bank, "status", "--json").stdout)
+    assert status["state"] == "stopped"
+    assert {t["state"] for t in status["tables"].values()} == {"done"}
+    stretches = json.loads(cdcflow(bank, "log", "ls", "--json").stdout)
+    assert stretches[0]["first_offset"] == 1
+    assert "stretches in topic" in cdcflow(bank, "log", "ls").stdout
+    newest = cdcflow(bank, "log", "show", "--limit", "3", "--json").stdout.splitlines()
+    assert json.loads(newest[-1])["_offset"] == status["durable_offset"]
+    only = cdcflow(bank, "log", "show", "--table", "public.notices", "--from", "1", "--limit", "2").stdout
+    assert only.count("public.notices") == 2
+    assert "the log is whole" in cdcflow(bank, "log", "check", "--deep").stdout
+    findings = {f["subject"]: f for f in json.loads(cdcflow(bank, "doctor", "--json").stdout)}
+    assert findings[f"topic {bank.log_settings['kafka']['topic']}"]["level"] == "warning"
+    again = cdcflow(bank, "backfill", "public.notices", "--json")
+    assert json.loads(again.stdout)["public.notices"]["generation"] == 2
+    bank.assert_log_equals_source()
+
+
+def test_merge_of_a_log_in_kafka_is_refused_by_name(bank: Bank) -> None:
+    """A traceback about a missing folder would tell nobody what to do."""
+    refused = cdcflow(bank, "merge")
+    assert refused.exit_code == 78
+    assert "the log is in Kafka" in told(refused)
+
+
+def test_doctor_names_brokers_that_are_not_there(bank: Bank, broker: KafkaBroker) -> None:
+    """The first thing to look at when nothing is captured."""
+    with TcpProxy() as nobody:
+        settings = yaml.safe_load(bank.config_path.read_text())
+        settings["log"]["kafka"]["brokers"] = f"127.0.0.1:{nobody.port}"
+        bank.config_path.write_text(yaml.safe_dump(settings))
+        found = cdcflow(bank, "doctor", "--json")
+    assert found.exit_code == failure.FINDINGS
+    errors = [f for f in json.loads(found.stdout) if f["level"] == "error"]
+    assert len(errors) == 1
+    assert "log.kafka.brokers" in errors[0]["remedy"]
