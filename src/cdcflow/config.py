@@ -7,6 +7,7 @@ references (`${env:NAME}`, `${file:path}`) and are resolved when they are used, 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import re
 import stat
@@ -223,9 +224,91 @@ class Seal(Settings):
     age_max: Seconds = 10.0
 
 
+class Objects(Settings):
+    """An S3-compatible store that sealed segments are put into.
+
+    Without `access_key` the usual places are asked: `AWS_*` in the environment, then the machine's own role. A
+    segment's files stay on the local disk for `keep_local` after they were put, so that what has begun to read them
+    there can go on. What is read back lies in `cache`, up to `cache_bytes_max`.
+    """
+
+    url: str
+    endpoint: str | None = None
+    region: str = "us-east-1"
+    access_key: str | None = None
+    secret_key: str | None = None
+    keep_local: Annotated[float, _with_unit(_TIMES, "10m"), Field(ge=0)] = 600.0
+    cache: Path | None = None
+    cache_bytes_max: Bytes = 1 << 30
+
+    @field_validator("url")
+    @classmethod
+    def _bucket(cls, url: str) -> str:
+        if re.fullmatch(r"s3://[^/@:?#\s]+(/[^?#]*)?", url) is None:
+            raise ValueError("must look like s3://bucket/prefix")
+        return url.rstrip("/")
+
+    @field_validator("endpoint")
+    @classmethod
+    def _http(cls, endpoint: str | None) -> str | None:
+        if endpoint is not None and re.fullmatch(r"https?://[^/@\s]+/?", endpoint) is None:
+            raise ValueError("must look like https://host:port, without user and path")
+        return endpoint
+
+    @field_validator("access_key", "secret_key")
+    @classmethod
+    def _key_by_reference(cls, key: str | None) -> str | None:
+        if key is not None and _REFERENCE.fullmatch(key) is None:
+            raise ValueError("must be a reference, not the key itself: ${env:NAME} or ${file:path}")
+        return key
+
+    @model_validator(mode="after")
+    def _both_keys(self) -> Objects:
+        if (self.access_key is None) != (self.secret_key is None):
+            raise ValueError("needs access_key and secret_key, or neither")
+        return self
+
+
+_NOWHERE = Path("/dev/null/no log.path")
+
+
+def _elsewhere(objects: Objects) -> Path:
+    """Where a log that has no directory of its own on this machine keeps what it reads."""
+    if objects.cache is not None:
+        return objects.cache
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    place = hashlib.sha256(f"{objects.endpoint} {objects.url}".encode()).hexdigest()[:16]
+    return Path(base) / "cdcflow" / "objects" / place
+
+
 class FileLog(Settings):
+    """A log in a directory; with `objects` its sealed segments are put into an object store.
+
+    Without `path` the log is only read, from the store: `has_directory` says so, and `path` is where what was read
+    is kept.
+    """
+
     path: Path
     seal: Seal = Seal()
+    objects: Objects | None = None
+
+    @property
+    def has_directory(self) -> bool:
+        return "path" in self.model_fields_set
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_in_the_store(cls, given: object) -> object:
+        if isinstance(given, dict) and "path" not in given and given.get("objects") is not None:
+            return {**given, "path": _NOWHERE}
+        return given
+
+    @model_validator(mode="after")
+    def _place_for_what_is_read(self) -> FileLog:
+        if self.path == _NOWHERE and self.objects is not None:
+            self.__dict__["path"] = _elsewhere(self.objects)
+            self.model_fields_set.discard("path")
+        return self
 
 
 class Merge(Settings):
@@ -481,10 +564,32 @@ def _rebased(config: Config, folder: Path) -> Config:
     return config.model_copy(
         update={
             "source": source,
-            "log": config.log.model_copy(update={"path": folder / config.log.path.expanduser()}),
+            "log": _rebased_log(config.log, folder),
             "merge": config.merge.model_copy(update={"warehouse": folder / config.merge.warehouse.expanduser()}),
         }
     )
+
+
+def _rebased_log(log: FileLog, folder: Path) -> FileLog:
+    objects = log.objects
+    if objects is not None:
+        objects = objects.model_copy(
+            update={
+                "access_key": _rebased_reference(objects.access_key, folder),
+                "secret_key": _rebased_reference(objects.secret_key, folder),
+                "cache": _below(folder, objects.cache),
+            }
+        )
+    if objects is not None and not log.has_directory:
+        return FileLog(seal=log.seal, objects=objects)  # type: ignore[call-arg]  # the path is the store's cache
+    return log.model_copy(update={"objects": objects, "path": folder / log.path.expanduser()})
+
+
+def _rebased_reference(reference: str | None, folder: Path) -> str | None:
+    """A reference to a file, from the folder that the settings lie in."""
+    if reference is None or not reference.startswith("${file:"):
+        return reference
+    return f"${{file:{folder / Path(reference[7:-1]).expanduser()}}}"
 
 
 def _below(folder: Path, path: Path | None) -> Path | None:

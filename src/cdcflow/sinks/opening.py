@@ -215,22 +215,21 @@ def _chain(layout: Layout, file: LogFile, newest: tuple[int, int] | None) -> tup
     """
     sealed: Segment | None = None
     digest = ""
-    previous: str | None = None
+    later: Segment | None = None
     for segment, text in islice(layout.manifests_back(newest, file.first_offset), CHAIN_CHECKED):
         if segment.log_id != file.log_id:
             raise InvariantViolated(
                 f"opening the log {layout.root}: segment {segment.first_offset}-{segment.last_offset} is another log's"
             )
-        found = manifest_hash(text)
-        if previous not in (None, found):
+        if later is not None and not segment.is_continued_by(later.previous, text):
             raise InvariantViolated(
                 f"opening the log {layout.root}: the hash chain breaks at segment {segment.first_offset}-"
                 f"{segment.last_offset}: its manifest was changed or replaced",
                 remedy="run `cdcflow log check`, and restore the segment from a copy",
             )
         if sealed is None:
-            sealed, digest = segment, found
-        previous = segment.previous
+            sealed, digest = segment, manifest_hash(text)
+        later = segment
     return sealed, digest
 
 
