@@ -5,17 +5,22 @@ The commands, the demo and a program that embeds cdcflow begin here with a `Conf
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import structlog
 
+from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, Postgres, secret
+from cdcflow.config import FileLog as FileLogSettings
+from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.machine import Limits
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
 from cdcflow.ports import Finding, Source
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files import FileLog, Uploading
+from cdcflow.sinks.keeping import Keeper
 from cdcflow.sources.postgres.source import PostgresSource
 
 
@@ -50,7 +55,13 @@ def capture(
     """
 
     def open_log(identity: SourceIdentity, accept_timeline: bool) -> FileLog:
-        return FileLog.open(config.log.path, identity, config.log.seal, accept_timeline=accept_timeline)
+        return FileLog.open(
+            log_layout(config),
+            identity,
+            config.log.seal,
+            accept_timeline=accept_timeline,
+            uploads=_uploads(config.log),
+        )
 
     return Capture(
         open_source=lambda: open_source(config),
@@ -62,6 +73,67 @@ def capture(
         pace=Pace(heartbeat_s=config.source.heartbeat),
         on_event=on_event or log_event,
     )
+
+
+def log_layout(config: Config) -> Layout:
+    """Where the configured log is: what everything that reads it takes."""
+    settings = config.log
+    if settings.objects is None:
+        return Layout(settings.path)
+    with _client_library():
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.store import BucketStore
+    cache = settings.objects.cache or (settings.path / "cache" if settings.has_directory else settings.path)
+    return Layout(settings.path, BucketStore(Bucket(settings.objects), cache, settings.objects.cache_bytes_max))
+
+
+def keeper(config: Config, *, grace_s: float) -> Keeper:
+    """Who compacts and expires the configured log's segments."""
+    layout, objects = log_layout(config), config.log.objects
+    if objects is None:
+        return Keeper(layout, grace_s=grace_s)
+    with _client_library():
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.shelf import BucketShelf
+    return Keeper(layout, BucketShelf(Bucket(objects)), grace_s=grace_s)
+
+
+def upload_status(config: Config) -> dict[str, object]:
+    """What waits to be put into the store; {} where there is none."""
+    layout = Layout(config.log.path)
+    if config.log.objects is None or not layout.log_json.exists():
+        return {}
+    from cdcflow.sinks.objects.uploaded import status
+
+    return dict(status(layout))
+
+
+def _uploads(settings: FileLogSettings) -> Uploading | None:
+    if settings.objects is None:
+        return None
+    if not settings.has_directory:
+        raise ConfigurationError(
+            "capturing into an object store: log.path is missing, a directory on a local disk for the log's hot end",
+            remedy="set log.path beside log.objects",
+        )
+    with _client_library():
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.uploads import Uploads
+    return Uploads(Layout(settings.path), Bucket(settings.objects), keep_local_s=settings.objects.keep_local)
+
+
+@contextmanager
+def _client_library() -> Iterator[None]:
+    """Who needs no object store need not have its client library."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "obstore":
+            raise
+        raise ConfigurationError(
+            "opening the object store of log.objects: the package obstore is not installed",
+            remedy="pip install 'cdcflow[objects]'",
+        ) from None
 
 
 def limits(config: Config, *, backfill_new: bool) -> Limits:
