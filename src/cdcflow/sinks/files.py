@@ -190,7 +190,7 @@ class FileLog:
         lease = Lease(layout)
         try:
             with storing(f"opening the log {path}"):
-                file = made(layout, identity, layer, accept_timeline=accept_timeline)
+                file = made(Layout(path), identity, layer, accept_timeline=accept_timeline)
                 opened = taken_over(layout, file, lease, layer)
             return cls(layout, opened, lease, layer, seal_settings or Seal(), uploads)
         except BaseException:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import obstore
@@ -23,10 +24,13 @@ from obstore.exceptions import (
     PreconditionError,
     UnauthenticatedError,
 )
-from obstore.store import ClientConfig, RetryConfig, S3Config, S3Store
+from obstore.store import S3Store
 
 from cdcflow.config import Objects, secret
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig, S3Config
 
 CONNECT_WITHIN = timedelta(seconds=5)
 ANSWER_WITHIN = timedelta(seconds=30)

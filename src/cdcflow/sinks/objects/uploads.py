@@ -149,6 +149,9 @@ class Uploads:
         _log.warning("upload put off", problem=text, tries=state.attempt_number, pause_s=round(pause_s, 1))
 
     def _put_pending(self) -> None:
+        if not self._reached:  # also without a segment: a wrong url, or another log there, is heard at the start
+            put_log(self.bucket, self._layout)
+            self._reached = True
         while (bounds := self._next()) is not None:
             with upkeep(self._layout, self._closing.wait):
                 self._put(bounds)
@@ -166,9 +169,6 @@ class Uploads:
         except FileNotFoundError:
             return  # compacted or expired just now: look again
         began = time.monotonic()
-        if not self._reached:
-            put_log(self.bucket, self._layout)
-            self._reached = True
         schemas = self._layout.schemas_json() or b""
         if schemas != self._schemas_put:
             self.bucket.put("schemas.json", schemas)
