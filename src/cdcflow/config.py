@@ -53,6 +53,7 @@ def _with_unit(units: dict[str, float] | dict[str, int], example: str) -> Before
 
 Bytes = Annotated[int, _with_unit(_UNITS, "64MiB"), Field(gt=0)]
 Seconds = Annotated[float, _with_unit(_TIMES, "10s"), Field(gt=0)]
+SecondsOrNone = Annotated[float, _with_unit(_TIMES, "10m"), Field(ge=0)]
 Special = Literal["stop", "null", "text", "clamp"]
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
@@ -237,7 +238,7 @@ class Objects(Settings):
     region: str = "us-east-1"
     access_key: str | None = None
     secret_key: str | None = None
-    keep_local: Annotated[float, _with_unit(_TIMES, "10m"), Field(ge=0)] = 600.0
+    keep_local: SecondsOrNone = 600.0
     cache: Path | None = None
     cache_bytes_max: Bytes = 1 << 30
 
@@ -362,14 +363,26 @@ def load(path: Path | str) -> Config:
     return _rebased(config, path.parent.absolute())
 
 
-def seconds(text: str) -> float:
-    """A time as the settings write it (`30s`, `5m`), for options of commands.
+def byte_count(text: str) -> int:
+    """An amount of bytes as the settings write it (`64MiB`), for options of commands.
 
     Raises:
         ConfigurationError: it is none.
     """
     try:
-        return TypeAdapter(Seconds).validate_python(text)
+        return TypeAdapter(Bytes).validate_python(text)
+    except ValidationError:
+        raise ConfigurationError("an amount of bytes must be a number with a unit, such as 256MiB") from None
+
+
+def seconds(text: str, *, zero: bool = False) -> float:
+    """A time as the settings write it (`30s`, `5m`), for options of commands. `zero`: 0s is one too.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    try:
+        return TypeAdapter(SecondsOrNone if zero else Seconds).validate_python(text)
     except ValidationError:
         raise ConfigurationError("a time must be a number with a unit, such as 30s or 5m") from None
 

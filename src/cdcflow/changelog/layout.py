@@ -57,6 +57,16 @@ class Store(Protocol):
         """What people call it: its url."""
         ...
 
+    @property
+    def bytes_max(self) -> int:
+        """So much of what was read is to lie on the local disk at one time."""
+        ...
+
+    @property
+    def room(self) -> Path:
+        """A directory that is there, for what is fetched for a while."""
+        ...
+
     def log_json(self) -> bytes: ...
     def schemas(self) -> bytes: ...
 

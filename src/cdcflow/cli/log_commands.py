@@ -1,4 +1,4 @@
-"""`cdcflow log show|ls|check`: the change log as people see it. Works beside a running daemon, takes no lock."""
+"""`cdcflow log …`: the change log as people see it, and its upkeep. All of it works beside a running daemon."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cdcflow import wiring
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.config import load
+from cdcflow.changelog.layout import Layout
+from cdcflow.config import byte_count, load, seconds
 from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from cdcflow.changelog.reader import Place
     from cdcflow.model.table import Table, TableId
 
 app = typer.Typer(no_args_is_help=True, help="Look into the change log.")
@@ -104,16 +107,66 @@ def check(
         raise typer.Exit(failure.FINDINGS)
 
 
-def _log_path(config: Path) -> Path:
-    path = load(config).log.path
-    if not (path / "log.json").exists():
+@app.command()
+def compact(
+    config: ConfigPath = DEFAULT_CONFIG,
+    bytes_max: Annotated[str, typer.Option(help="No segment is made larger than this.")] = "256MiB",
+    grace: Annotated[str, typer.Option(help="What was replaced stays this long for who reads it.")] = "10m",
+    json: Json = False,
+) -> None:
+    """Make one segment of several small ones, on disk and in the object store. May run beside the daemon."""
+    _log_path(config)
+    settings = load(config)
+    made = wiring.keeper(settings, grace_s=seconds(grace, zero=True)).compact(byte_count(bytes_max))
+    if json:
+        output.print_json([{"first": s.first_offset, "last": s.last_offset, "of": count} for s, count in made])
+        return
+    for segment, count in made:
+        typer.echo(f"{segment.first_offset}-{segment.last_offset}: {output.size(segment.size)}, of {count} segments")
+    typer.echo(f"{len(made)} segments were made of {sum(count for _, count in made)}")
+
+
+@app.command()
+def expire(
+    config: ConfigPath = DEFAULT_CONFIG,
+    older_than: Annotated[str | None, typer.Option(help="Segments that end this long ago (30d).")] = None,
+    bytes_max: Annotated[str | None, typer.Option(help="The oldest while all are larger than this.")] = None,
+    before_cut: Annotated[int | None, typer.Option(help="Segments that end before this cut.")] = None,
+    json: Json = False,
+) -> None:
+    """Remove the oldest segments for good, here and in the object store. May run beside the daemon."""
+    if older_than is None and bytes_max is None and before_cut is None:
         raise ConfigurationError(
-            f"there is no change log at {path}", remedy="start `cdcflow run` first, or mend log.path in the settings"
+            "expiring segments: nothing says which", remedy="give --older-than, --bytes-max or --before-cut"
         )
-    return path
+    from cdcflow.sinks.keeping import GRACE_S, Rule
+
+    _log_path(config)
+    clock = None if older_than is None else int((time.time() - seconds(older_than)) * 1e6)
+    rule = Rule(before_cut, clock, None if bytes_max is None else byte_count(bytes_max))
+    gone = wiring.keeper(load(config), grace_s=GRACE_S).expire(rule)
+    if json:
+        output.print_json([{"first": s.first_offset, "last": s.last_offset, "bytes": s.size} for s in gone])
+        return
+    if not gone:
+        typer.echo("no segment is old enough; the newest one always stays")
+        return
+    size = output.size(sum(s.size for s in gone))
+    typer.echo(f"{len(gone)} segments ({size}) are gone; the log begins at offset {gone[-1].last_offset + 1}")
 
 
-def _table_id(path: Path, name: str) -> TableId:
+def _log_path(config: Path) -> Layout:
+    settings = load(config)
+    layout = wiring.log_layout(settings)
+    if layout.store is None and not layout.log_json.exists():
+        raise ConfigurationError(
+            f"there is no change log at {layout.root}",
+            remedy="start `cdcflow run` first, or mend log.path in the settings",
+        )
+    return layout
+
+
+def _table_id(path: Place, name: str) -> TableId:
     from cdcflow.changelog import reader
 
     known = {str(table): table for table in reader.table_shapes(path)}
@@ -125,7 +178,7 @@ def _table_id(path: Path, name: str) -> TableId:
     return known[name]
 
 
-def _end(path: Path) -> int:
+def _end(path: Place) -> int:
     """The offset after the newest visible row."""
     from cdcflow.changelog import reader
 
@@ -136,7 +189,7 @@ def _name(table: Mapping[str, Any]) -> str:
     return f"{table['schema']}.{table['name']}"
 
 
-def _tail_from(path: Path, table: TableId | None, limit: int) -> int:
+def _tail_from(path: Place, table: TableId | None, limit: int) -> int:
     """The offset from which there are about `limit` rows (of this table) left: looks back further and further."""
     end = _end(path)
     start, span = end, limit
@@ -148,7 +201,7 @@ def _tail_from(path: Path, table: TableId | None, limit: int) -> int:
     return start
 
 
-def _lines(path: Path, table: TableId | None, first: int, end: int, json: bool) -> Iterator[tuple[int, str]]:
+def _lines(path: Place, table: TableId | None, first: int, end: int, json: bool) -> Iterator[tuple[int, str]]:
     for offset, (shape, row) in _rows(path, table, first, end):
         if json:
             text = json_text.dumps({"_table": str(shape.id), **row}, default=str, ensure_ascii=False)
@@ -158,7 +211,7 @@ def _lines(path: Path, table: TableId | None, first: int, end: int, json: bool) 
 
 
 def _rows(
-    path: Path, table: TableId | None, first: int, end: int
+    path: Place, table: TableId | None, first: int, end: int
 ) -> Iterator[tuple[int, tuple[Table, dict[str, Any]]]]:
     """Rows with first <= offset < end, in offset order, a stretch of offsets at a time."""
     from cdcflow.changelog import reader

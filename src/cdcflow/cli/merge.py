@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cdcflow import wiring
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load, seconds
@@ -32,7 +33,7 @@ def merge(
     """Merge what the log has up to its newest sealed cut, then publish that cut."""
     settings = load(config)
     pause_s = None if once else (seconds(every) if every is not None else settings.merge.every)
-    if not (settings.log.path / "log.json").exists():
+    if settings.log.objects is None and not (settings.log.path / "log.json").exists():
         raise ConfigurationError(
             f"there is no change log at {settings.log.path}", remedy="start `cdcflow run` first, or mend log.path"
         )
@@ -52,7 +53,7 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
     spark = session(name="cdcflow merge")
     from cdcflow.spark.job import merge as job
 
-    return lambda: job(spark, settings.log.path, settings.merge.warehouse)
+    return lambda: job(spark, wiring.log_layout(settings), settings.merge.warehouse)
 
 
 def _again_and_again(merged: Callable[[], MergeReport], pause_s: float, json: bool) -> None:

@@ -207,10 +207,10 @@ class Keeper:
         there = sorted(shelf.segments(), key=lambda b: b[0] - b[1])  # the widest first
         here = self._layout.segment_offsets()
         for bounds in there:
-            if bounds in here or bounds[1] > last:
-                continue
             if bounds[1] < first:
                 shelf.remove(bounds)
+            elif bounds in here or bounds[1] > last:
+                continue
             elif (wider := covering(bounds, here)) is not None:
                 if self._age_s(wider) >= self._grace_s:
                     shelf.remove(bounds)

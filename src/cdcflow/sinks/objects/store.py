@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +25,7 @@ from cdcflow.changelog.segment import SegmentFile
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.sinks.objects.bucket import Bucket
 
+LEFT_FOR_S = 2 * 86400.0
 AT_ONCE = 16
 """So many manifests are asked for at the same time."""
 
@@ -49,7 +51,12 @@ class BucketStore:
     @property
     def room(self) -> Path:
         """A directory for what is fetched for a while; made when it is not there."""
-        return _made(self._cache / "rooms")
+        rooms = _made(self._cache / "rooms")
+        for left in _listed(rooms):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - left.stat().st_mtime > LEFT_FOR_S:
+                    shutil.rmtree(left, ignore_errors=True)  # of a process that was killed
+        return rooms
 
     def log_json(self) -> bytes:
         text = self._bucket.get("log.json")
@@ -164,8 +171,9 @@ class BucketStore:
         kept: list[tuple[float, int, Path]] = []
         for path in self._files.glob("*/*"):
             with contextlib.suppress(FileNotFoundError):
-                found = path.stat()
-                kept.append((found.st_mtime, found.st_size, path))
+                if not path.name.endswith(".tmp"):
+                    found = path.stat()
+                    kept.append((found.st_mtime, found.st_size, path))
         total = sum(size for _, size, _ in kept) + needed
         for _, size, path in sorted(kept):
             if total <= self._bytes_max:
