@@ -98,9 +98,9 @@ def write(log: FileLog, ids: Sequence[int]) -> None:
     log.seal_pending()
 
 
-def seen(place: Path | Layout) -> list[tuple[int, str, object]]:
-    """Every row a reader sees: offset, table, id."""
-    found = [(row[OFFSET], table.id.name, row["id"]) for table, _, rows in read_rows(place) for row in rows.to_pylist()]
+def seen(place: Path | Layout, first: int = 1) -> list[tuple[int, str, object]]:
+    """Every row a reader sees from offset `first` on: offset, table, id."""
+    found = [(row[OFFSET], t.id.name, row["id"]) for t, _, rows in read_rows(place, first) for row in rows.to_pylist()]
     return sorted(found)
 
 

@@ -42,6 +42,9 @@ class LogFile:
         return cls(value["log_id"], source, value["created"], value["first_offset"], value["version"])
 
 
+UPLOADS = "uploads.json"
+"""Says how far a store holds the log."""
+
 Bounds = tuple[int, int]
 """First and last offset of a segment, both inclusive."""
 
@@ -205,7 +208,14 @@ class Layout:
             InvariantViolated: what the store has is not what was sealed.
         """
         path = self.segment(segment.first_offset, segment.last_offset) / file.path
-        if self.store is None or path.exists():
+        if path.exists():
+            return path
+        if self.store is None:
+            if (self.root / UPLOADS).exists():
+                raise ConfigurationError(
+                    f"reading {path}: the files of this segment are in an object store by now",
+                    remedy="name it in log.objects of the settings, and read the log with them",
+                )
             return path
         return self.store.file((segment.first_offset, segment.last_offset), file)
 

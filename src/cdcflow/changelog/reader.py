@@ -168,7 +168,7 @@ def _read(
             looks += 1
             if looks > LOOKS_MAX:
                 raise InvariantViolated(
-                    f"reading the log {layout.name} at offset {at}: {error.filename} is missing"
+                    f"reading the log {layout.name} at offset {at}: {error.filename or error} is missing"
                 ) from None
 
 

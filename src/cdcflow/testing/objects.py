@@ -63,7 +63,10 @@ def versitygw() -> Path | None:
 
 
 class ObjectServer:
-    """An S3-compatible server with a directory of its own. Use it as a context manager."""
+    """An S3-compatible server with a directory of its own. Use it as a context manager.
+
+    With `conditional_writes` set to False its next `start` is that of a store that does not know them.
+    """
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -71,6 +74,7 @@ class ObjectServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: Watcher | None = None
         self._program = versitygw()
+        self.conditional_writes = True
 
     @property
     def endpoint(self) -> str:
@@ -160,6 +164,8 @@ class ObjectServer:
         serving = [str(self._program), "--port", address, "--quiet", "posix"]
         # Attributes beside the files: not every file system of a test machine has extended ones, and without any the
         # server knows no ETags and overwrites what a conditional write must leave alone.
+        if not self.conditional_writes:
+            return [*serving, "--nometa", str(self.directory / "buckets")]
         return [*serving, "--sidecar", str(self.directory / "attributes"), str(self.directory / "buckets")]
 
 

@@ -6,10 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.layout import UPLOADS, Layout
 from cdcflow.errors import InvariantViolated
-
-STATE = "uploads.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +23,12 @@ class Uploaded:
     def read(cls, layout: Layout) -> Uploaded | None:
         """What the log's directory says; None: nothing was ever put."""
         try:
-            return cls(**json.loads((layout.root / STATE).read_bytes()))
+            return cls(**json.loads((layout.root / UPLOADS).read_bytes()))
         except FileNotFoundError:
             return None
         except (ValueError, TypeError):
             raise InvariantViolated(
-                f"reading {layout.root / STATE}: cdcflow did not write it",
+                f"reading {layout.root / UPLOADS}: cdcflow did not write it",
                 remedy="remove it: the bucket is asked again, segment by segment",
             ) from None
 

@@ -23,13 +23,13 @@ from dataclasses import asdict, replace
 import structlog
 import tenacity
 
-from cdcflow.changelog.layout import Bounds, Layout, uncovered
+from cdcflow.changelog.layout import UPLOADS, Bounds, Layout, uncovered
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.sinks.layer import OS_LAYER, FileLayer, storing, write_file
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.putting import put_log, put_segment
 from cdcflow.sinks.objects.shelf import BucketShelf
-from cdcflow.sinks.objects.uploaded import STATE, Uploaded
+from cdcflow.sinks.objects.uploaded import Uploaded
 from cdcflow.sinks.upkeep import upkeep
 
 LAST_TRY_S = 5.0
@@ -71,7 +71,7 @@ class Uploads:
             raise ConfigurationError(
                 f"opening the log {self._layout.root}: its segments are in {known.url}, and log.objects.url is"
                 f" {self.bucket.name}",
-                remedy=f"copy everything from there to the new place, then remove {self._layout.root / STATE};"
+                remedy=f"copy everything from there to the new place, then remove {self._layout.root / UPLOADS};"
                 " or set log.objects.url back",
             )
         self._known = known or self._known
@@ -211,6 +211,6 @@ class Uploads:
 
     def _write(self, known: Uploaded) -> None:
         if not self._given_up:
-            with storing(f"writing {self._layout.root / STATE}"):
-                write_file(self._layer, self._layout.root / STATE, json.dumps(asdict(known)).encode())
+            with storing(f"writing {self._layout.root / UPLOADS}"):
+                write_file(self._layer, self._layout.root / UPLOADS, json.dumps(asdict(known)).encode())
             self._known = known
