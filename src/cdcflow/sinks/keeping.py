@@ -248,19 +248,20 @@ def sweep(layout: Layout, layer: FileLayer, grace_s: float = GRACE_S) -> None:
     found = layout.listed_segments()[0]
     counting = uncovered(found)
     first_offset = layout.log_file().first_offset
-    covered = set(found) - set(counting)
     now = time.time()
+    replaced = []
     # Newest first: whoever walks back from one to the one before it finds that one, or what took the place of both.
-    for bounds in reversed(found):
-        wider = covering(bounds, counting) if bounds in covered else None
-        age_s = 0.0
-        if wider is not None:
-            age_s = now - (layout.segment(*wider) / "segment.json").stat().st_mtime
-        if bounds[1] < first_offset or (wider is not None and age_s >= grace_s):
-            # Out of sight in one step: a reader must not meet half a segment.
-            beside = layout.segments / f".{segment_name(bounds)}.expired.tmp"
-            layer.rename(layout.segment(*bounds), beside)
-            remove_tree(layer, beside)
+    for bounds in sorted(set(found) - set(counting), reverse=True):
+        wider = covering(bounds, counting)
+        if wider is not None and now - (layout.segment(*wider) / "segment.json").stat().st_mtime >= grace_s:
+            replaced.append(bounds)
+        elif bounds[1] < first_offset:
+            replaced.append(bounds)
+    for bounds in (*replaced, *(b for b in counting if b[1] < first_offset)):
+        # Out of sight in one step: a reader must not meet half a segment.
+        beside = layout.segments / f".{segment_name(bounds)}.expired.tmp"
+        layer.rename(layout.segment(*bounds), beside)
+        remove_tree(layer, beside)
 
 
 def covering(bounds: Bounds, among: Sequence[Bounds]) -> Bounds | None:
