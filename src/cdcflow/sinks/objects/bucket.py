@@ -36,9 +36,11 @@ CONNECT_WITHIN = timedelta(seconds=5)
 ANSWER_WITHIN = timedelta(seconds=30)
 TRANSFER_WITHIN = timedelta(minutes=10)
 STREAM_BYTES = 1 << 20
+ONE_REQUEST_BYTES = 64 << 20
+PART_BYTES = 16 << 20  # of at most 10,000
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d+[ \w]*)")
-_REFUSED = {"NoSuchBucket", "AccessDenied", "SignatureDoesNotMatch", "InvalidAccessKeyId", "PermanentRedirect"}
+_REFUSED = {"InvalidBucketName", "NoSuchBucket", "AccessDenied", "SignatureDoesNotMatch", "InvalidAccessKeyId", "PermanentRedirect"}
 
 
 class AlreadyThere(Exception):
@@ -67,11 +69,20 @@ class Bucket:
     def put_new(self, name: str, content: bytes | Path) -> None:
         """Put an object, only if there is none of this name. The store compares its sha256.
 
+        A file of more than `ONE_REQUEST_BYTES` goes in parts, so that memory does not hold it: then somebody else may
+        put one between the look and the end, and it is replaced.
+
         Raises:
             AlreadyThere: there is one; nothing was written.
         """
         with self._asking("writing", name):
-            obstore.put(self._store(TRANSFER_WITHIN), name, content, mode="create")
+            store = self._store(TRANSFER_WITHIN)
+            if isinstance(content, Path) and content.stat().st_size > ONE_REQUEST_BYTES:
+                if self._is_there(name):
+                    raise AlreadyThere(f"{self.name}/{name}")
+                obstore.put(store, name, content, use_multipart=True, chunk_size=PART_BYTES, max_concurrency=4)
+            else:
+                obstore.put(store, name, content, mode="create")
 
     def put(self, name: str, content: bytes) -> None:
         """Put an object, whatever was there."""
@@ -121,6 +132,13 @@ class Bucket:
         if names:
             with self._asking("removing", names[0]):
                 obstore.delete(self._store(ANSWER_WITHIN), list(names))
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            obstore.head(self._store(ANSWER_WITHIN), name)
+        except FileNotFoundError:
+            return False
+        return True
 
     def _store(self, within: timedelta) -> S3Store:
         found = self._stores.get(within)

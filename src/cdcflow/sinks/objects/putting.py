@@ -8,7 +8,7 @@ an earlier try put it or this one whose answer was lost. Where it has another, s
 and that is named instead of overwritten. Readers count a segment from its manifest on, which is put last and only if
 there is none: of two writers one wins, and the other hears who it was.
 
-A data file of more than `ONE_REQUEST_BYTES` goes in parts, which S3 does not make conditional. A competitor could then
+A data file of more than 64 MiB goes in parts, which S3 does not make conditional. A competitor could then
 replace its content, never unseen: the manifest's sha256 tells every reader.
 """
 
