@@ -1,8 +1,8 @@
 """Processes that work on a log with an object store and kill themselves before their COUNT-th step.
 
 A line on stdin is [ROOT, OBJECTS, WORK, COUNT] as JSON; a child is forked for it, and its exit status is answered. WORK
-is `upload` or `keep` (compact, then expire). A step is whatever changes something: a request that writes or removes, and
-each rename, removal and file made on disk.
+is `upload` or `keep` (compact, then expire). A step is whatever changes something: a request that writes or removes,
+and each rename, removal and file made on disk.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from objectlogs import ObjectLog
+
 from cdcflow.config import Objects
 from cdcflow.sinks.keeping import Rule
 from cdcflow.sinks.layer import OsLayer
 from cdcflow.sinks.objects.bucket import Bucket
-from objectlogs import ObjectLog
 
-STEPS = [(Bucket, "put_new"), (Bucket, "put"), (Bucket, "delete")]
-STEPS += [(OsLayer, name) for name in ("rename", "unlink", "rmdir", "mkdir", "create")]  # type: ignore[list-item]
+STEPS: list[tuple[Any, str]] = [(Bucket, "put_new"), (Bucket, "put"), (Bucket, "delete")]
+STEPS += [(OsLayer, name) for name in ("rename", "unlink", "rmdir", "mkdir", "create")]
 left = -1
 counted_thread = "MainThread"
 
@@ -64,7 +65,7 @@ def main() -> None:
             os.dup2(2, 1)  # what is logged is no answer
             try:
                 work(*json.loads(line))
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - a child must never go on as its parent
                 sys.stderr.write(f"{type(error).__name__}: {error}\n")
                 os._exit(1)
             os._exit(0)

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -79,7 +79,7 @@ def compact(manifests: Sequence[Manifest], locate: Locate, open_target: OpenTarg
         InvariantViolated: they are not neighbours, or their files do not have what their manifests say.
     """
     old = [segment for segment, _ in manifests]
-    for (before, text), (after, _) in zip(manifests, manifests[1:], strict=False):
+    for (before, text), (after, _) in pairwise(manifests):
         if after.first_offset != before.last_offset + 1 or not before.is_continued_by(after.previous, text):
             raise InvariantViolated(
                 f"compacting: segment {after.first_offset}-{after.last_offset} does not continue"

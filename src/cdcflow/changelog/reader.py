@@ -1,8 +1,9 @@
 """Reading a log without its writer's lock, while the daemon runs.
 
 Everything here takes a log's directory, or its `Layout`, which may have a store: then files that are not in the
-directory are read from there. It may be called from any process at any time. Files vanish under a reader when a journal becomes a
-segment, so a reader goes on where it was and looks again: the segment has its name before the journal loses its own.
+directory are read from there. It may be called from any process at any time. Files vanish under a reader when a journal
+becomes a segment, so a reader goes on where it was and looks again: the segment has its name before the journal loses
+its own.
 What it shows of the journal ends at the last whole cut in the file, so nobody sees half a transaction. That cut may
 not have been synced yet: after a power failure the log may end earlier. Sealed segments never go back.
 """

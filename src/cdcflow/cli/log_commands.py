@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdcflow import wiring
+from cdcflow.changelog.layout import Layout
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.changelog.layout import Layout
 from cdcflow.config import byte_count, load, seconds
 from cdcflow.errors import ConfigurationError
 

@@ -110,7 +110,7 @@ class Keeper:
         by name. `check` is called before anything is changed.
 
         Raises:
-            SinkUnavailable: somebody else works on the segments, or the store is away; what was begun goes on next time.
+            SinkUnavailable: somebody else works on the segments, or the store is away; the next call goes on.
         """
         with upkeep(self._layout, self._wait):
             gone = expiring(list_segments(self._layout), rule)
@@ -249,13 +249,15 @@ def sweep(layout: Layout, layer: FileLayer, grace_s: float = GRACE_S) -> None:
     counting = uncovered(found)
     first_offset = layout.log_file().first_offset
     now = time.time()
-    replaced = []
+    replaced: list[Bounds] = []
+
+    def put_at(bounds: Bounds) -> float:
+        return (layout.segment(*bounds) / "segment.json").stat().st_mtime
+
     # Newest first: whoever walks back from one to the one before it finds that one, or what took the place of both.
     for bounds in sorted(set(found) - set(counting), reverse=True):
         wider = covering(bounds, counting)
-        if wider is not None and now - (layout.segment(*wider) / "segment.json").stat().st_mtime >= grace_s:
-            replaced.append(bounds)
-        elif bounds[1] < first_offset:
+        if bounds[1] < first_offset or (wider is not None and now - put_at(wider) >= grace_s):
             replaced.append(bounds)
     for bounds in (*replaced, *(b for b in counting if b[1] < first_offset)):
         # Out of sight in one step: a reader must not meet half a segment.

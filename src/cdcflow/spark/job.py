@@ -87,9 +87,10 @@ def merge(
 ) -> MergeReport:
     """Bring every current-state table to the newest sealed cut of the log, then publish the cut.
 
-    `tables`: only these, by name (`schema.name`); the cut is then published only if no other table has changes up to
-    it. `log`: its directory, or its layout where segments lie in an object store; what has to be fetched from there is
-    merged in several steps, so that the local disk holds little of it at one time. `on_edit`: what to do when somebody else changed a table's rows (hard case G36).
+    `log`: its directory, or its layout where segments lie in an object store; what has to be fetched from there is
+    merged in several steps, so that the local disk holds little of it at one time. `tables`: only these, by name
+    (`schema.name`); the cut is then published only if no other table has changes up to it. `on_edit`: what to do when
+    somebody else changed a table's rows (hard case G36).
 
     Raises:
         SinkUnavailable: another merge works in this warehouse; try again later.
@@ -294,8 +295,8 @@ class _Run:
             done = max(done, self._published.cut)
         if done > self._newest:
             raise ConfigurationError(
-                f"merging {self._log.layout.name} into {table}: the log ends at cut {self._newest}, the table has cut {done}"
-                " already, so this is an older copy of the log",
+                f"merging {self._log.layout.name} into {table}: the log ends at cut {self._newest},"
+                f" the table has cut {done} already, so this is an older copy of the log",
                 remedy="merge the newest log, or into another warehouse",
             )
         return done

@@ -1,4 +1,4 @@
-"""SIGKILL before every single step of an upload, a compaction and an expiry: nothing is missing, nothing is there twice."""
+"""SIGKILL before every single step of an upload, a compaction and an expiry: nothing is missing, nothing is doubled."""
 
 from __future__ import annotations
 

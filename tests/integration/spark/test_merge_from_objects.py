@@ -1,8 +1,7 @@
-"""Merging a log whose segments lie in a bucket, and one whose segments were compacted: the same tables as from files."""
+"""Merging a log whose segments lie in a bucket, or were compacted: the same tables as from files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +52,8 @@ def expected(last: int) -> list[tuple[int, str | None]]:
 
 
 @pytest.fixture
-def log(objects: Objects, tmp_path: Path) -> Iterator[ObjectLog]:
-    yield ObjectLog(tmp_path / "log", objects)
+def log(objects: Objects, tmp_path: Path) -> ObjectLog:
+    return ObjectLog(tmp_path / "log", objects)
 
 
 def put(log: ObjectLog, *numbers: int) -> None:
@@ -68,7 +67,7 @@ def put(log: ObjectLog, *numbers: int) -> None:
 def test_merge_from_the_bucket_gives_the_tables_that_files_give(
     spark: SparkSession, log: ObjectLog, tmp_path: Path
 ) -> None:
-    """From the log's directory with its files in the bucket, and from the bucket alone, from the start and in stretches."""
+    """With the log's directory and from the bucket alone, from the start and in stretches."""
     put(log, 1, 2)
     for name, place in (("home", log.layout), ("alone", log.alone)):
         report = job.merge(spark, place, tmp_path / name)
@@ -85,9 +84,7 @@ def test_merge_from_the_bucket_gives_the_tables_that_files_give(
         assert list(place.store.room.iterdir()) == [], "what was fetched for a merge stays behind"
 
 
-def test_more_than_the_disk_may_hold_is_merged_cut_by_cut(
-    spark: SparkSession, log: ObjectLog, tmp_path: Path
-) -> None:
+def test_more_than_the_disk_may_hold_is_merged_cut_by_cut(spark: SparkSession, log: ObjectLog, tmp_path: Path) -> None:
     """The first merge of a log of terabytes must not need a disk of terabytes."""
     put(log, 1, 2, 3)
     place = log.alone
@@ -145,9 +142,7 @@ def test_merge_goes_on_from_a_cut_inside_a_compacted_segment(
     assert not job.merge(spark, place, warehouse).published
 
 
-def test_truncate_before_the_cut_of_the_last_merge_empties_nothing_again(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_truncate_before_the_cut_of_the_last_merge_empties_nothing_again(spark: SparkSession, tmp_path: Path) -> None:
     """The compacted segment has a truncate that was merged long ago, and rows that came since."""
     opened = FileLog.open(tmp_path / "log", IDENTITY)
     writer = Writer.of(opened)

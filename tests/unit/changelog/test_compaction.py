@@ -97,7 +97,7 @@ def rows_of(place: Path) -> list[tuple[object, ...]]:
     found = [
         (str(table.id), version, *row.items()) for table, version, rows in read_rows(place) for row in rows.to_pylist()
     ]
-    return sorted(found, key=lambda row: dict(row[2:])["_offset"])  # type: ignore[call-overload,no-any-return]
+    return sorted(found, key=lambda row: dict(row[2:])["_offset"])
 
 
 def test_compacted_log_has_the_same_rows_transactions_and_order(log: FileLog) -> None:

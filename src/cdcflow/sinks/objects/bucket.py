@@ -40,7 +40,14 @@ ONE_REQUEST_BYTES = 64 << 20
 PART_BYTES = 16 << 20  # of at most 10,000
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d+[ \w]*)")
-_REFUSED = {"InvalidBucketName", "NoSuchBucket", "AccessDenied", "SignatureDoesNotMatch", "InvalidAccessKeyId", "PermanentRedirect"}
+_REFUSED = {
+    "InvalidBucketName",
+    "NoSuchBucket",
+    "AccessDenied",
+    "SignatureDoesNotMatch",
+    "InvalidAccessKeyId",
+    "PermanentRedirect",
+}
 
 
 class AlreadyThere(Exception):
