@@ -17,6 +17,7 @@ from cdcflow.config import load
 from cdcflow.interleave.machine import Interleave
 from cdcflow.model.change import Kind
 from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.stream import BinlogStream
@@ -57,6 +58,7 @@ POINTS: dict[str, Point | tuple[Point, Point]] = {
     "high mark": ((PostgresChunks, "write_mark", is_mark("high")), (MySQLChunks, "write_mark", is_mark("high"))),
     "chunk read": ((PostgresChunks, "read_chunk", always), (MySQLChunks, "read_chunk", always)),
     "plan": ((PostgresChunks, "plan", always), (MySQLChunks, "plan", always)),
+    "upload": (Bucket, "put_new", always),
     "rename": (os, "rename", always),
     "fsync": (os, "fsync", always),
     "peek": (CatchingUp, "_peek", always),

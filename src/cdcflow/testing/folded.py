@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -17,7 +16,7 @@ from cdcflow.merge.fold import Change, Key, Row, fold, swept
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table, TableId
 
 
-def folded_log(path: Path) -> dict[TableId, dict[Key, Row]]:
+def folded_log(path: reader.Place) -> dict[TableId, dict[Key, Row]]:
     """Every table of the log as of its newest cut, swept where a backfill is done."""
     changes: dict[TableId, list[tuple[Table, Change]]] = defaultdict(list)
     for table, _version, rows in reader.read_rows(path):

@@ -16,7 +16,6 @@ from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.keeping import Keeper
 from cdcflow.spark import job
 from cdcflow.spark.paths import delta_sql, table_path
-from cdcflow.testing.objects import ObjectServer
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
 
 _HIDDEN = TableId("_shop", "orders")
@@ -64,95 +63,73 @@ def put(log: ObjectLog, *numbers: int) -> None:
     opened.close()
 
 
+def cuts_of(spark: SparkSession, warehouse: Path) -> list[int]:
+    cuts = spark.read.format("delta").load(str(warehouse / "_cdcflow_cuts")).select("cut").collect()
+    return sorted({row.cut for row in cuts})
+
+
 def test_merge_from_the_bucket_gives_the_tables_that_files_give(
     spark: SparkSession, log: ObjectLog, tmp_path: Path
 ) -> None:
-    """With the log's directory and from the bucket alone, from the start and in stretches."""
+    """From the bucket alone, then with the log's directory: it is one log, wherever its files are."""
     put(log, 1, 2)
-    for name, place in (("home", log.layout), ("alone", log.alone)):
-        report = job.merge(spark, place, tmp_path / name)
-        assert (report.published, report.offset) == (True, 8)
-        assert rows_of(spark, tmp_path / name, ORDERS.id) == expected(2)
+    report = job.merge(spark, log.alone, tmp_path / "warehouse")
+    assert (report.published, report.offset) == (True, 8)
+    assert rows_of(spark, tmp_path / "warehouse", ORDERS.id) == expected(2)
     put(log, 3)
-    for name, place in (("home", log.layout), ("alone", log.alone)):
-        report = job.merge(spark, place, tmp_path / name)
-        assert {t.name: t.changes for t in report.tables} == {"shop.orders": 4, "_shop.orders": 1}
-        assert rows_of(spark, tmp_path / name, ORDERS.id) == expected(3)
-        assert rows_of(spark, tmp_path / name, _HIDDEN) == [(n, "h") for n in (1, 2, 3)]
-        assert not job.merge(spark, place, tmp_path / name).published
+    report = job.merge(spark, log.layout, tmp_path / "warehouse")
+    assert {t.name: t.changes for t in report.tables} == {"shop.orders": 4, "_shop.orders": 1}
+    assert rows_of(spark, tmp_path / "warehouse", ORDERS.id) == expected(3)
+    assert rows_of(spark, tmp_path / "warehouse", _HIDDEN) == [(n, "h") for n in (1, 2, 3)]
+    for place in (log.alone, log.layout):
         assert place.store is not None
         assert list(place.store.room.iterdir()) == [], "what was fetched for a merge stays behind"
 
 
 def test_more_than_the_disk_may_hold_is_merged_cut_by_cut(spark: SparkSession, log: ObjectLog, tmp_path: Path) -> None:
-    """The first merge of a log of terabytes must not need a disk of terabytes."""
-    put(log, 1, 2, 3)
-    place = log.alone
-    assert place.store is not None
-    place.store._bytes_max = 1  # type: ignore[attr-defined]  # a step a segment
-    report = job.merge(spark, place, tmp_path / "warehouse")
-    assert (report.published, report.cut) == (True, 3)
-    assert {t.name: t.changes for t in report.tables} == {"shop.orders": 10, "_shop.orders": 3}
-    assert rows_of(spark, tmp_path / "warehouse", ORDERS.id) == expected(3)
-    cuts = spark.read.format("delta").load(str(tmp_path / "warehouse" / "_cdcflow_cuts")).select("cut").collect()
-    assert sorted({row.cut for row in cuts}) == [1, 2, 3]
-
-
-def test_table_that_a_dead_merge_left_ahead_waits_for_the_others(
-    spark: SparkSession, log: ObjectLog, tmp_path: Path
-) -> None:
-    """A merge in steps after one in a single step that died: no cut may be published that the table is beyond."""
-    put(log, 1)
+    """The first merge of a log of terabytes must not need a disk of terabytes; and no cut may be published that a table
+    is beyond, as after a merge that died."""
     warehouse = tmp_path / "warehouse"
-    job.merge(spark, log.alone, warehouse)
-    put(log, 2, 3)
+    put(log, 1, 2)
     assert not job.merge(spark, log.alone, warehouse, ["shop.orders"]).published
     place = log.alone
     assert place.store is not None
-    place.store._bytes_max = 1  # type: ignore[attr-defined]
+    place.store._bytes_max = 1  # type: ignore[attr-defined]  # a step a segment
     assert job.merge(spark, place, warehouse).published
-    assert rows_of(spark, warehouse, ORDERS.id) == expected(3)
-    cuts = spark.read.format("delta").load(str(warehouse / "_cdcflow_cuts")).select("cut").collect()
-    assert sorted({row.cut for row in cuts}) == [1, 3]
+    assert cuts_of(spark, warehouse) == [2]
+    put(log, 3, 4)
+    report = job.merge(spark, place, warehouse)
+    assert (report.published, report.cut) == (True, 4)
+    assert {t.name: t.changes for t in report.tables} == {"shop.orders": 8, "_shop.orders": 2}
+    assert rows_of(spark, warehouse, ORDERS.id) == expected(4)
+    assert cuts_of(spark, warehouse) == [2, 3, 4]
 
 
-@pytest.mark.parametrize("kind", ["files", "bucket"])
 def test_merge_goes_on_from_a_cut_inside_a_compacted_segment(
-    spark: SparkSession, object_server: ObjectServer, tmp_path: Path, kind: str
+    spark: SparkSession, log: ObjectLog, tmp_path: Path
 ) -> None:
     """Compaction knows nothing of merges: where one stood may be in the middle of a segment afterwards."""
     warehouse = tmp_path / "warehouse"
-    log = ObjectLog(tmp_path / "log", object_server.objects("compacted"), keep_local_s=0)
-    place = log.layout if kind == "bucket" else Layout(log.root)
-    opened = log.open() if kind == "bucket" else FileLog.open(log.root, IDENTITY)
-    sealed(opened, 1)
-    sealed(opened, 2)
-    job.merge(spark, place, warehouse)
-    for number in (3, 4, 5):
-        sealed(opened, number)
-    if kind == "bucket":
-        log.settled()
-    opened.close()
-    keeper = log.keeper() if kind == "bucket" else Keeper(place, grace_s=0)
-    assert [count for _, count in keeper.compact()] == [4]
-    report = job.merge(spark, place, warehouse)
+    put(log, 1, 2)
+    job.merge(spark, log.layout, warehouse)
+    put(log, 3, 4, 5)
+    assert [count for _, count in log.keeper().compact()] == [4]
+    assert job.merge(spark, log.layout, warehouse).published
     assert rows_of(spark, warehouse, ORDERS.id) == expected(5)
     assert rows_of(spark, warehouse, _HIDDEN) == [(n, "h") for n in range(1, 6)]
-    assert report.published
-    assert not job.merge(spark, place, warehouse).published
 
 
-def test_truncate_before_the_cut_of_the_last_merge_empties_nothing_again(spark: SparkSession, tmp_path: Path) -> None:
-    """The compacted segment has a truncate that was merged long ago, and rows that came since."""
+def test_truncate_that_was_merged_before_empties_nothing_again(spark: SparkSession, tmp_path: Path) -> None:
+    """A compacted segment has a truncate that was merged long ago, and rows that came since; on files alone."""
     opened = FileLog.open(tmp_path / "log", IDENTITY)
     writer = Writer.of(opened)
-    for run in (orders(1), orders(0, op="t"), orders(2), orders(3), orders(4)):
+    for number, run in enumerate((orders(1), orders(0, op="t"), orders(2), orders(3), orders(4))):
         writer.put(run)
         opened.roll()
         opened.seal_pending()
-        if run.last_position == "" or writer.checkpoint.next_offset == 4:
-            job.merge(spark, tmp_path / "log", tmp_path / "warehouse", None)
+        if number == 2:
+            job.merge(spark, tmp_path / "log", tmp_path / "warehouse")
     opened.close()
-    Keeper(Layout(tmp_path / "log"), grace_s=0).compact()
+    assert len(Keeper(Layout(tmp_path / "log"), grace_s=0).compact()) == 1
     job.merge(spark, tmp_path / "log", tmp_path / "warehouse")
     assert [row[0] for row in rows_of(spark, tmp_path / "warehouse", ORDERS.id)] == [2, 3, 4]

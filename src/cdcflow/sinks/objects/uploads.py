@@ -117,8 +117,10 @@ class Uploads:
             self._say(str(error))  # while closing: the next start goes on
         except CdcflowError as error:
             self._error = error
-        except OSError as error:
-            self._error = InvariantViolated(f"putting segments of {self._layout.root} into the store: {error}")
+        except Exception as error:  # noqa: BLE001 - a thread that dies unheard would let segments wait for ever
+            self._error = InvariantViolated(
+                f"putting segments of {self._layout.root} into the store: {type(error).__name__}: {error}"
+            )
 
     def _all_put(self) -> None:
         for attempt in tenacity.Retrying(
