@@ -38,7 +38,8 @@ def last_truncate(spark: SparkSession, files: Sequence[InputFile]) -> int:
     if not with_one:
         return 0
     rows = _read(spark, f"{OFFSET} bigint, {OP} string", with_one).where(f"{OP} = '{TRUNCATE}'")
-    return int(rows.agg({OFFSET: "max"}).collect()[0][0])
+    # A compacted file may have one that lies before the range.
+    return int(rows.agg({OFFSET: "max"}).collect()[0][0] or 0)
 
 
 @contextmanager
