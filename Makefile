@@ -62,9 +62,10 @@ demo: setup ## capture a busy database into Delta tables, kill the daemon on the
 # ── prove it ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 .PHONY: servers
-servers: $(INSTALLED) ## find or fetch the MySQL, MariaDB and Kafka servers that the tests start
+servers: $(INSTALLED) ## find, fetch or build the MySQL, MariaDB, Kafka and S3 servers that the tests start
 	@$(BIN)/python -m cdcflow.testing.mysql
 	$(BIN)/python -m cdcflow.testing.kafka
+	$(BIN)/python -m cdcflow.testing.objects
 
 .PHONY: test
 test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)

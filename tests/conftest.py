@@ -11,10 +11,13 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from cdcflow.config import Objects
 from cdcflow.testing.mysql import FLAVORS, Flavor, MySQLDatabase, MySQLServer
+from cdcflow.testing.objects import ObjectServer
 from cdcflow.testing.postgres import Database, PostgresServer, binaries
 
 _numbers = itertools.count(1)
+_buckets = itertools.count(1)
 _INSTALLED = binaries()
 
 
@@ -102,6 +105,26 @@ def mysql_database(mysql_server: MySQLServer) -> Iterator[MySQLDatabase]:
     if not mysql_server.is_running:
         mysql_server.start()
     made.drop()
+
+
+@pytest.fixture(scope="session")
+def object_server() -> Iterator[ObjectServer]:
+    """A running S3-compatible server."""
+    with ObjectServer() as server:
+        yield server
+
+
+@pytest.fixture
+def objects(object_server: ObjectServer) -> Objects:
+    """A fresh bucket's settings."""
+    return object_server.objects(f"bucket-{next(_buckets)}", "shop/log")
+
+
+@pytest.fixture
+def own_object_server() -> Iterator[ObjectServer]:
+    """A server for one test alone, which it may kill or halt."""
+    with ObjectServer() as server:
+        yield server
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ references (`${env:NAME}`, `${file:path}`) and are resolved when they are used, 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import re
 import stat
@@ -53,6 +54,7 @@ def _with_unit(units: dict[str, float] | dict[str, int], example: str) -> Before
 
 Bytes = Annotated[int, _with_unit(_UNITS, "64MiB"), Field(gt=0)]
 Seconds = Annotated[float, _with_unit(_TIMES, "10s"), Field(gt=0)]
+SecondsOrNone = Annotated[float, _with_unit(_TIMES, "10m"), Field(ge=0)]
 Special = Literal["stop", "null", "text", "clamp"]
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
@@ -224,9 +226,91 @@ class Seal(Settings):
     age_max: Seconds = 10.0
 
 
+class Objects(Settings):
+    """An S3-compatible store that sealed segments are put into.
+
+    Without `access_key` the usual places are asked: `AWS_*` in the environment, then the machine's own role. A
+    segment's files stay on the local disk for `keep_local` after they were put, so that what has begun to read them
+    there can go on. What is read back lies in `cache`, up to `cache_bytes_max`.
+    """
+
+    url: str
+    endpoint: str | None = None
+    region: str = "us-east-1"
+    access_key: str | None = None
+    secret_key: str | None = None
+    keep_local: SecondsOrNone = 600.0
+    cache: Path | None = None
+    cache_bytes_max: Bytes = 1 << 30
+
+    @field_validator("url")
+    @classmethod
+    def _bucket(cls, url: str) -> str:
+        if re.fullmatch(r"s3://[^/@:?#\s]+(/[^?#]*)?", url) is None:
+            raise ValueError("must look like s3://bucket/prefix")
+        return url.rstrip("/")
+
+    @field_validator("endpoint")
+    @classmethod
+    def _http(cls, endpoint: str | None) -> str | None:
+        if endpoint is not None and re.fullmatch(r"https?://[^/@\s]+/?", endpoint) is None:
+            raise ValueError("must look like https://host:port, without user and path")
+        return endpoint
+
+    @field_validator("access_key", "secret_key")
+    @classmethod
+    def _key_by_reference(cls, key: str | None) -> str | None:
+        if key is not None and _REFERENCE.fullmatch(key) is None:
+            raise ValueError("must be a reference, not the key itself: ${env:NAME} or ${file:path}")
+        return key
+
+    @model_validator(mode="after")
+    def _both_keys(self) -> Objects:
+        if (self.access_key is None) != (self.secret_key is None):
+            raise ValueError("needs access_key and secret_key, or neither")
+        return self
+
+
+_NOWHERE = Path("/dev/null/no log.path")
+
+
+def _elsewhere(objects: Objects) -> Path:
+    """Where a log that has no directory of its own on this machine keeps what it reads."""
+    if objects.cache is not None:
+        return objects.cache
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    place = hashlib.sha256(f"{objects.endpoint} {objects.url}".encode()).hexdigest()[:16]
+    return Path(base) / "cdcflow" / "objects" / place
+
+
 class FileLog(Settings):
+    """A log in a directory; with `objects` its sealed segments are put into an object store.
+
+    Without `path` the log is only read, from the store: `has_directory` says so, and `path` is where what was read
+    is kept.
+    """
+
     path: Path
     seal: Seal = Seal()
+    objects: Objects | None = None
+
+    @property
+    def has_directory(self) -> bool:
+        return "path" in self.model_fields_set
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_in_the_store(cls, given: object) -> object:
+        if isinstance(given, dict) and "path" not in given and given.get("objects") is not None:
+            return {**given, "path": _NOWHERE}
+        return given
+
+    @model_validator(mode="after")
+    def _place_for_what_is_read(self) -> FileLog:
+        if self.path == _NOWHERE and self.objects is not None:
+            self.__dict__["path"] = _elsewhere(self.objects)
+            self.model_fields_set.discard("path")
+        return self
 
     @property
     def folder(self) -> Path:
@@ -409,14 +493,26 @@ def load(path: Path | str) -> Config:
     return _rebased(config, path.parent.absolute())
 
 
-def seconds(text: str) -> float:
-    """A time as the settings write it (`30s`, `5m`), for options of commands.
+def byte_count(text: str) -> int:
+    """An amount of bytes as the settings write it (`64MiB`), for options of commands.
 
     Raises:
         ConfigurationError: it is none.
     """
     try:
-        return TypeAdapter(Seconds).validate_python(text)
+        return TypeAdapter(Bytes).validate_python(text)
+    except ValidationError:
+        raise ConfigurationError("an amount of bytes must be a number with a unit, such as 256MiB") from None
+
+
+def seconds(text: str, *, zero: bool = False) -> float:
+    """A time as the settings write it (`30s`, `5m`), for options of commands. `zero`: 0s is one too.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    try:
+        return TypeAdapter(SecondsOrNone if zero else Seconds).validate_python(text)
     except ValidationError:
         raise ConfigurationError("a time must be a number with a unit, such as 30s or 5m") from None
 
@@ -618,20 +714,42 @@ def _rebased(config: Config, folder: Path) -> Config:
 
 
 def _rebased_log(log: FileLog | KafkaLog, folder: Path) -> FileLog | KafkaLog:
-    if isinstance(log, FileLog):
-        return log.model_copy(update={"path": folder / log.path.expanduser()})
-    kafka = log.kafka
+    match log:
+        case FileLog():
+            return _rebased_files(log, folder)
+        case KafkaLog(kafka=kafka):
+            return log.model_copy(update={"kafka": _rebased_kafka(kafka, folder)})
+
+
+def _rebased_files(log: FileLog, folder: Path) -> FileLog:
+    objects = log.objects
+    if objects is not None:
+        objects = objects.model_copy(
+            update={
+                "access_key": _reference_below(folder, objects.access_key),
+                "secret_key": _reference_below(folder, objects.secret_key),
+                "cache": _below(folder, objects.cache),
+            }
+        )
+    if objects is not None and not log.has_directory:
+        return FileLog(seal=log.seal, objects=objects)  # type: ignore[call-arg]  # the path is the store's cache
+    return log.model_copy(update={"objects": objects, "path": folder / log.path.expanduser()})
+
+
+def _rebased_kafka(kafka: Kafka, folder: Path) -> Kafka:
     options = {k: _reference_below(folder, v) for k, v in kafka.options.items()}
     options |= {k: str(folder / Path(v).expanduser()) for k, v in kafka.options.items() if k in _PATHS and v != "probe"}
-    update = {
-        "work": _below(folder, kafka.work or Path(".cdcflow")),
-        "options": options,
-        "password": _reference_below(folder, kafka.password),
-    }
-    return log.model_copy(update={"kafka": kafka.model_copy(update=update)})
+    return kafka.model_copy(
+        update={
+            "work": _below(folder, kafka.work or Path(".cdcflow")),
+            "options": options,
+            "password": _reference_below(folder, kafka.password),
+        }
+    )
 
 
 def _reference_below(folder: Path, reference: str | None) -> str | None:
+    """A reference to a file, from the folder that the settings lie in."""
     if reference is None or not reference.startswith("${file:"):
         return reference
     return f"${{file:{folder / Path(reference[7:-1]).expanduser()}}}"

@@ -5,13 +5,16 @@ The commands, the demo and a program that embeds cdcflow begin here with a `Conf
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import structlog
 
 from cdcflow.changelog.folder import FolderReader
+from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Postgres, is_reference, secret
+from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.machine import Limits
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline import Capture
@@ -19,6 +22,7 @@ from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
 from cdcflow.pipeline.capture import OpenedLog
 from cdcflow.ports import Finding, LogReader, Source
 from cdcflow.sinks import files
+from cdcflow.sinks.keeping import Keeper
 from cdcflow.sources.postgres.source import PostgresSource
 
 if TYPE_CHECKING:
@@ -43,8 +47,10 @@ def open_source(config: Config) -> Source:
 def open_log(config: Config, identity: SourceIdentity, *, accept_timeline: bool = False) -> OpenedLog:
     """The configured log, opened for writing."""
     match config.log:
-        case FileLog(path=path, seal=seal):
-            return files.FileLog.open(path, identity, seal, accept_timeline=accept_timeline)
+        case FileLog() as log:
+            return files.FileLog.open(
+                log_layout(log), identity, log.seal, accept_timeline=accept_timeline, uploads=_uploads(log)
+            )
         case KafkaLog():
             # Here, so that who writes files need not load the client library.
             from cdcflow.sinks.kafka.log import KafkaLog as Opened
@@ -56,12 +62,80 @@ def open_log(config: Config, identity: SourceIdentity, *, accept_timeline: bool 
 def log_reader(config: Config) -> LogReader:
     """The configured log, for whoever only reads it. It need not be there yet."""
     match config.log:
-        case FileLog(path=path):
-            return FolderReader(path)
+        case FileLog() as log:
+            return FolderReader(log_layout(log))
         case KafkaLog():
             from cdcflow.sinks.kafka.reading import KafkaReader
 
             return KafkaReader(topics(config.log.kafka))
+
+
+def log_layout(log: FileLog) -> Layout:
+    """Where a log in files is: its directory, and the object store its segments go to."""
+    if log.objects is None:
+        return Layout(log.path)
+    with _client_library():
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.store import BucketStore
+    cache = log.objects.cache or (log.path / "cache" if log.has_directory else log.path)
+    return Layout(log.path, BucketStore(Bucket(log.objects), cache, log.objects.cache_bytes_max))
+
+
+def keeper(config: Config, *, grace_s: float) -> Keeper:
+    """Who compacts and expires the configured log's segments."""
+    log = config.log
+    if isinstance(log, KafkaLog):
+        raise ConfigurationError(
+            f"the log is in Kafka (topic {log.kafka.topic}), and only segments of a log in files are compacted or expired",
+            remedy="set the topic's retention.ms or retention.bytes: the brokers remove what is older",
+        )
+    layout = log_layout(log)
+    if log.objects is None:
+        return Keeper(layout, grace_s=grace_s)
+    with _client_library():
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.shelf import BucketShelf
+    return Keeper(layout, BucketShelf(Bucket(log.objects)), grace_s=grace_s)
+
+
+def upload_status(config: Config) -> dict[str, object]:
+    """What waits to be put into the store; {} where there is none."""
+    if isinstance(config.log, KafkaLog) or config.log.objects is None:
+        return {}
+    layout = Layout(config.log.path)
+    if not layout.log_json.exists():
+        return {}
+    from cdcflow.sinks.objects.uploaded import status
+
+    return dict(status(layout))
+
+
+def _uploads(log: FileLog) -> files.Uploading | None:
+    if log.objects is None:
+        return None
+    if not log.has_directory:
+        raise ConfigurationError(
+            "capturing into an object store: log.path is missing, a directory on a local disk for the log's hot end",
+            remedy="set log.path beside log.objects",
+        )
+    with _client_library():
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.uploads import Uploads
+    return Uploads(Layout(log.path), Bucket(log.objects), keep_local_s=log.objects.keep_local)
+
+
+@contextmanager
+def _client_library() -> Iterator[None]:
+    """Who needs no object store need not have its client library."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "obstore":
+            raise
+        raise ConfigurationError(
+            "opening the object store of log.objects: the package obstore is not installed",
+            remedy="pip install 'cdcflow[objects]'",
+        ) from None
 
 
 def topics(settings: Kafka) -> Topics:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import check, read_rows
+from cdcflow.config import Objects
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET, TableId
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.memory import Memory, MemoryLog
+from cdcflow.sinks.objects.bucket import Bucket
+from cdcflow.sinks.objects.store import BucketStore
+from cdcflow.sinks.objects.uploads import Uploads
 from cdcflow.testing.sinks import OpenedLog, Place, Row, SinkContract
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
@@ -56,6 +62,61 @@ class MemoryPlace:
     def rows(self) -> list[tuple[TableId, Row]]:
         found = [(table.id, row) for table, rows in self._memory.rows() for row in rows.to_pylist()]
         return sorted(found, key=lambda f: int(str(f[1][OFFSET])))
+
+
+class ObjectPlace:
+    """A directory and a bucket. Every look seals what is there, puts it into the bucket, drops it here, and reads it
+    back from there, for the hot end aside nothing is left to read in the directory."""
+
+    def __init__(self, path: Path, objects: Objects) -> None:
+        self.layout = Layout(path, BucketStore(Bucket(objects), path.parent / "cache", 1 << 20))
+        self._objects = objects
+        self.opened: list[tuple[FileLog, Uploads]] = []
+
+    def open(self) -> FileLog:
+        for log, uploads in self.opened:
+            uploads.close()
+            self.crash(log)
+        uploads = Uploads(Layout(self.layout.root), Bucket(self._objects), keep_local_s=0)
+        log = FileLog.open(self.layout, IDENTITY, uploads=uploads)
+        self.opened.append((log, uploads))
+        return log
+
+    def crash(self, log: OpenedLog) -> None:
+        assert isinstance(log, FileLog)
+        log._lease.release()
+
+    def rows(self) -> list[tuple[TableId, Row]]:
+        log, uploads = self.opened[-1]
+        if log.roll():
+            log.seal_pending()
+        settled(self.layout, uploads)
+        found = [(table.id, row) for table, _, rows in read_rows(self.layout) for row in rows.to_pylist()]
+        return sorted(found, key=lambda f: int(str(f[1][OFFSET])))
+
+
+def settled(layout: Layout, uploads: Uploads) -> None:
+    """Wait until everything sealed is in the bucket and nowhere else."""
+    until = time.monotonic() + 60
+    while uploads.error is None and any(len(list(d.iterdir())) > 1 for d in layout.segments.iterdir()):
+        assert time.monotonic() < until, "segments were not put away"
+        uploads.wake()
+        time.sleep(0.01)
+    assert uploads.error is None
+
+
+class TestObjectLog(SinkContract):
+    @pytest.fixture
+    def place(self, objects: Objects, tmp_path: Path) -> Iterator[Place]:
+        found = ObjectPlace(tmp_path / "log", objects)
+        yield found
+        log, uploads = found.opened[-1]
+        if log._is_open:
+            log.close()
+        settled(found.layout, uploads)
+        assert check(found.layout, deep=True).faults == ()
+        bucket_alone = Layout(tmp_path / "nothing", BucketStore(Bucket(objects), tmp_path / "other", 1 << 20))
+        assert check(bucket_alone, deep=True).faults == ()
 
 
 class TestFileLog(SinkContract):

@@ -214,11 +214,12 @@ class Branch(ABC):
         flat = [tuple(_plain(row.values.get(c)) for c in columns) for row in rows.values() for _ in range(row.count)]
         return sorted(flat, key=repr)
 
-    def assert_log_equals_source(self) -> None:
+    def assert_log_equals_source(self, log: LogReader | None = None) -> None:
         """I1 to I5 over the whole log: it is sound, and folds to exactly the source's rows."""
-        report = self.reader.check(deep=True)
+        log = log or self.reader
+        report = log.check(deep=True)
         assert report.is_whole, report.faults
-        tables = folded(self.reader)
+        tables = folded(log)
         for table in self.tables:
             source, logged = self.source_rows(table), self.logged_rows(table, tables)
             assert len(logged) == len(source), table

@@ -21,6 +21,7 @@ from cdcflow.sinks.kafka import log as kafka_log
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.sending import Sender
 from cdcflow.sinks.kafka.topics import Topics
+from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.stream import BinlogStream
@@ -68,6 +69,7 @@ POINTS: dict[str, Point | tuple[Point, Point]] = {
     "high mark": ((PostgresChunks, "write_mark", is_mark("high")), (MySQLChunks, "write_mark", is_mark("high"))),
     "chunk read": ((PostgresChunks, "read_chunk", always), (MySQLChunks, "read_chunk", always)),
     "plan": ((PostgresChunks, "plan", always), (MySQLChunks, "plan", always)),
+    "upload": (Bucket, "put_new", always),
     "rename": (os, "rename", always),
     "fsync": (os, "fsync", always),
     "peek": (CatchingUp, "_peek", always),

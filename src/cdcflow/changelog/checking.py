@@ -20,13 +20,14 @@ from cdcflow.changelog.extents import Extent, extent_records, extents_of
 from cdcflow.changelog.journal import Attach, CutMark, JournalHeader, Record
 from cdcflow.changelog.layout import Layout, LogFile
 from cdcflow.changelog.rows import Rows
-from cdcflow.changelog.segment import Segment, SegmentFile, manifest_hash
+from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import CdcflowError
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, table_from_json
 
 _BLOCK = 1 << 20
+_Manifest = tuple[Segment, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Seen:
     bytes: int = 0
     next_offset: int = 1
     next_transaction: int = 1
-    previous: str | None = None
+    before: _Manifest | None = None
     cut: int = 0
 
     def fault(self, where: Path | str, text: str) -> None:
@@ -78,7 +79,7 @@ class Seen:
         return Report(tuple(self.faults), *counts, first_offset, self.next_offset)
 
 
-def check(path: Path, *, deep: bool = False) -> Report:
+def check(path: Path | Layout, *, deep: bool = False) -> Report:
     """Read a log through and report what is wrong with it.
 
     Always: manifests, their chain, every file's size and sha256, offsets and transactions without gaps, each row in
@@ -87,7 +88,7 @@ def check(path: Path, *, deep: bool = False) -> Report:
     Raises:
         ConfigurationError: there is no log, or a newer cdcflow wrote it.
     """
-    layout = Layout(Path(path))
+    layout = Layout.of(path)
     file = layout.log_file()
     seen = Seen(next_offset=file.first_offset)
     try:
@@ -116,16 +117,16 @@ def _segment(layout: Layout, log_id: str, first: int, last: int, seen: Seen, *, 
     try:
         segment, text = layout.manifest(first, last)
         _manifest(directory, segment, log_id, seen)
-        seen.previous = manifest_hash(text)
+        seen.before = segment, text
         for file in segment.files:
-            _hash(directory, file, seen)
-        headers = pq.read_table(directory / "transactions.parquet")
+            _hash(directory / file.path, layout.file(segment, file), file, seen)
+        headers = pq.read_table(layout.file(segment, segment.transactions_file))
         _headers(directory, headers, segment.first_transaction, first, seen)
-        _offsets(directory, segment, headers, seen)
+        _offsets(layout, segment, headers, seen)
         if deep:
             for file in segment.files:
                 if file.table is not None:
-                    _values(directory, file, seen)
+                    _values(layout.file(segment, file), file, seen)
     except CdcflowError as error:
         seen.fault(directory, str(error))
     except (OSError, pa.ArrowException) as error:
@@ -138,7 +139,7 @@ def _manifest(directory: Path, segment: Segment, log_id: str, seen: Seen) -> Non
         seen.fault(directory, "it belongs to another log")
     if segment.first_offset != seen.next_offset:
         seen.fault(directory, f"offsets {seen.next_offset} to {segment.first_offset - 1} before it are missing")
-    if seen.previous is not None and segment.previous != seen.previous:
+    if seen.before is not None and not seen.before[0].is_continued_by(segment.previous, seen.before[1]):
         seen.fault(directory, "the hash chain breaks here: the manifest before is not the one that was sealed")
     if seen.segments > 1 and segment.first_transaction != seen.next_transaction:
         seen.fault(directory, f"it begins with transaction {segment.first_transaction}, not {seen.next_transaction}")
@@ -151,12 +152,11 @@ def _manifest(directory: Path, segment: Segment, log_id: str, seen: Seen) -> Non
     seen.cut = segment.last_cut
 
 
-def _hash(directory: Path, file: SegmentFile, seen: Seen) -> None:
-    path = directory / file.path
+def _hash(path: Path, here: Path, file: SegmentFile, seen: Seen) -> None:
     digest = hashlib.sha256()
     size = 0
     try:
-        with path.open("rb") as content:
+        with here.open("rb") as content:
             while block := content.read(_BLOCK):
                 digest.update(block)
                 size += len(block)
@@ -182,8 +182,9 @@ def _headers(where: Path | str, headers: pa.Table | pa.RecordBatch, transaction:
         seen.fault(where, "the commit clock does not increase")
 
 
-def _offsets(directory: Path, segment: Segment, headers: pa.Table, seen: Seen) -> None:
+def _offsets(layout: Layout, segment: Segment, headers: pa.Table, seen: Seen) -> None:
     """Every offset of the segment once, ascending in each file, each row in the transaction that has its offset."""
+    directory = layout.segment(segment.first_offset, segment.last_offset)
     there = np.zeros(segment.last_offset - segment.first_offset + 1, np.bool_)
     number, last = headers.column("number").to_numpy(), headers.column("last_offset").to_numpy()
     count = 0
@@ -192,7 +193,7 @@ def _offsets(directory: Path, segment: Segment, headers: pa.Table, seen: Seen) -
             continue
         path = directory / file.path
         previous = 0
-        with pq.ParquetFile(path) as parquet:
+        with pq.ParquetFile(layout.file(segment, file)) as parquet:
             for batch in parquet.iter_batches(batch_size=1 << 17, columns=[OFFSET, TRANSACTION]):
                 offsets: Int64s = batch.column(OFFSET).to_numpy()
                 owner = np.searchsorted(last, offsets)
@@ -213,8 +214,7 @@ def _offsets(directory: Path, segment: Segment, headers: pa.Table, seen: Seen) -
         )
 
 
-def _values(directory: Path, file: SegmentFile, seen: Seen) -> None:
-    path = directory / file.path
+def _values(path: Path, file: SegmentFile, seen: Seen) -> None:
     ops: dict[str, int] = {}
     schema = table_from_json(file.table or {}).log_schema
     with pq.ParquetFile(path) as parquet:

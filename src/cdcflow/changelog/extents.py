@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from cdcflow.changelog.framing import Damaged, FileKind, FrameKind, Header, frames, read_header
 from cdcflow.changelog.journal import CutMark, Decoder, JournalHeader, Record, records
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Checkpoint
+
+Found = TypeVar("Found")
 
 LOOKS_MAX = 20
 """So many times a reader looks for a file that vanished, without getting any further, before it calls it missing."""
@@ -65,7 +67,8 @@ def counting_heads(layout: Layout) -> Iterator[tuple[JournalHeader, bool]]:
         epoch = max(epoch, head.epoch)
 
 
-def looking(look: Callable[[], None], path: Path) -> None:
+def looking(look: Callable[[], Found], path: Path) -> Found:
+    """What `look` finds; it looks again when a file vanishes under it."""
     for _ in range(LOOKS_MAX):
         try:
             return look()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from cdcflow.changelog.framing import other_version
-from cdcflow.changelog.segment import Segment
+from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.position import SourceIdentity
 
@@ -42,11 +42,78 @@ class LogFile:
         return cls(value["log_id"], source, value["created"], value["first_offset"], value["version"])
 
 
+UPLOADS = "uploads.json"
+"""Says how far a store holds the log."""
+
+Bounds = tuple[int, int]
+"""First and last offset of a segment, both inclusive."""
+
+
+class Store(Protocol):
+    """Where segments lie besides the directory: a bucket in which everything has the name it has on disk.
+
+    What it does not have is a FileNotFoundError; a store that is away, or refuses, is a `CdcflowError`.
+    """
+
+    @property
+    def name(self) -> str:
+        """What people call it: its url."""
+        ...
+
+    @property
+    def bytes_max(self) -> int:
+        """So much of what was read is to lie on the local disk at one time."""
+        ...
+
+    @property
+    def room(self) -> Path:
+        """A directory that is there, for what is fetched for a while."""
+        ...
+
+    def log_json(self) -> bytes: ...
+    def schemas(self) -> bytes: ...
+
+    def segments(self) -> Sequence[Bounds]:
+        """The segments that have a manifest, in any order."""
+        ...
+
+    def manifest(self, bounds: Bounds) -> bytes: ...
+
+    def file(self, bounds: Bounds, file: SegmentFile) -> Path:
+        """A copy of one file here, its content compared with the manifest. It may vanish: open it at once."""
+        ...
+
+    def fetch(self, bounds: Bounds, file: SegmentFile, target: Path) -> None:
+        """The same under a name of one's own."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The paths of one log. Names are zero-padded offsets, so that a listing is in order (hard case L22)."""
+    """The paths of one log. Names are zero-padded offsets, so that a listing is in order (hard case L22).
+
+    With a `store` there are two kinds. Where the log is written (`is_home`: log.json lies here) every segment has its
+    directory and its manifest, and files that are not in it are in the store: nothing but they is ever asked for
+    there. Everywhere else the store is all there is.
+    """
 
     root: Path
+    store: Store | None = None
+
+    @classmethod
+    def of(cls, place: Path | str | Layout) -> Layout:
+        """A log's layout, from its directory or from itself."""
+        return place if isinstance(place, Layout) else cls(Path(place))
+
+    @property
+    def is_home(self) -> bool:
+        """The log is written here, or was."""
+        return self.store is None or self.log_json.exists()
+
+    @property
+    def name(self) -> str:
+        """What people call this log."""
+        return str(self.root) if self.store is None or self.is_home else self.store.name
 
     @property
     def log_json(self) -> Path:
@@ -80,7 +147,7 @@ class Layout:
         return self.journals / f"{first_offset:020d}.journal"
 
     def segment(self, first_offset: int, last_offset: int) -> Path:
-        return self.segments / f"{first_offset:020d}-{last_offset:020d}"
+        return self.segments / segment_name((first_offset, last_offset))
 
     def spool(self, name: str) -> Path:
         return self.spools / _plain(name, self.spools)
@@ -90,23 +157,24 @@ class Layout:
         found = (_JOURNAL.fullmatch(p.name) for p in _listed(self.journals))
         return sorted(int(m[1]) for m in found if m)
 
-    def segment_offsets(self) -> list[tuple[int, int]]:
-        """First and last offsets of the segments that are there, ascending."""
-        return self.listed_segments()[0]
+    def segment_offsets(self) -> list[Bounds]:
+        """First and last offsets of the segments that count, ascending: one that took the place of others covers
+        them."""
+        return uncovered(self.listed_segments()[0])
 
-    def listed_segments(self) -> tuple[list[tuple[int, int]], list[Path]]:
+    def listed_segments(self) -> tuple[list[Bounds], list[Path]]:
         """First and last offsets of the segments that are there, ascending; and what was begun and never put in place.
 
         A log may have tens of thousands of segments: what is asked at a start walks back from the newest instead.
         """
+        if self.store is not None and not self.is_home:
+            return sorted(self.store.segments()), []
         names = [path.name for path in _listed(self.segments)]
-        # Of names that long only a segment's has its hyphen there, and both halves all digits.
-        found = [n for n in names if len(n) == _SEGMENT_NAME and n[20] == "-" and (n[:20] + n[21:]).isdecimal()]
-        found.sort()
+        found = sorted(bounds for n in names if (bounds := segment_bounds(n)) is not None)
         unfinished = [self.segments / n for n in names if n.startswith(".") and n.endswith(".tmp")]
-        return [(int(n[:20]), int(n[21:])) for n in found], unfinished
+        return found, unfinished
 
-    def manifests_back(self, newest: tuple[int, int] | None, first_offset: int) -> Iterator[tuple[Segment, bytes]]:
+    def manifests_back(self, newest: Bounds | None, first_offset: int) -> Iterator[tuple[Segment, bytes]]:
         """The manifests (and their bytes) from this segment back to the one that has `first_offset`.
 
         Raises as `manifest` does, and InvariantViolated when one is not there.
@@ -115,19 +183,76 @@ class Layout:
             try:
                 segment, text = self.manifest(*newest)
             except FileNotFoundError:
-                directory = self.segment(*newest)
-                what = "has no segment.json" if directory.exists() else "is missing"
-                raise InvariantViolated(f"reading the log {self.root}: {directory} {what}") from None
+                segment, text = self._manifest_ending(newest)
             yield segment, text
             newest = segment.before
 
+    def _manifest_ending(self, bounds: Bounds) -> tuple[Segment, bytes]:
+        """The manifest of the segment that took the place of this one, and of others before it."""
+        wider = next((b for b in self.segment_offsets() if b[1] == bounds[1] and b[0] < bounds[0]), None)
+        if wider is not None:
+            return self.manifest(*wider)
+        directory = self.segment(*bounds)
+        what = "has no segment.json" if directory.exists() else "is missing"
+        raise InvariantViolated(f"reading the log {self.name}: {directory} {what}")
+
+    def is_here(self, segment: Segment, file: SegmentFile) -> bool:
+        """Whether a file of a segment lies in the directory; else it is in the store."""
+        return (self.segment(segment.first_offset, segment.last_offset) / file.path).exists()
+
+    def file(self, segment: Segment, file: SegmentFile) -> Path:
+        """Where one of a segment's files can be opened, now. FileNotFoundError when it is nowhere.
+
+        Raises:
+            SinkUnavailable, ConfigurationError: the store is away, or refuses.
+            InvariantViolated: what the store has is not what was sealed.
+        """
+        path = self.segment(segment.first_offset, segment.last_offset) / file.path
+        if path.exists():
+            return path
+        if self.store is None:
+            if (self.root / UPLOADS).exists():
+                raise ConfigurationError(
+                    f"reading {path}: the files of this segment are in an object store by now",
+                    remedy="name it in log.objects of the settings, and read the log with them",
+                )
+            return path
+        return self.store.file((segment.first_offset, segment.last_offset), file)
+
+    def exists(self) -> bool:
+        """There is a log: here, or else in the store."""
+        if self.log_json.exists():
+            return True
+        try:
+            return self.store is not None and bool(self.store.log_json())
+        except FileNotFoundError:
+            return False
+
     def log_file(self) -> LogFile:
         """What `log.json` says. ConfigurationError when there is no log here."""
+        name = str(self.log_json)
         try:
             text = self.log_json.read_bytes()
         except FileNotFoundError:
-            raise ConfigurationError(f"reading the log {self.root}: there is no log here (no log.json)") from None
-        return LogFile.from_json(text, str(self.log_json))
+            if self.store is None:
+                raise ConfigurationError(f"reading the log {self.root}: there is no log here (no log.json)") from None
+            try:
+                name, text = f"{self.store.name}/log.json", self.store.log_json()
+            except FileNotFoundError:
+                raise ConfigurationError(
+                    f"reading the log {self.store.name}: there is no log there (no log.json)",
+                    remedy="start `cdcflow run` first: the first segment puts it there; or mend log.objects.url",
+                ) from None
+        return LogFile.from_json(text, name)
+
+    def schemas_json(self) -> bytes | None:
+        """What `schemas.json` says; None: there is none yet."""
+        try:
+            if self.store is not None and not self.is_home:
+                return self.store.schemas()
+            return self.schemas.read_bytes()
+        except FileNotFoundError:
+            return None
 
     def manifest(self, first_offset: int, last_offset: int) -> tuple[Segment, bytes]:
         """A segment's manifest, and its bytes (for the hash chain). FileNotFoundError when it is not there.
@@ -137,7 +262,10 @@ class Layout:
             InvariantViolated: it is not a manifest, or not this segment's.
         """
         path = self.segment(first_offset, last_offset) / "segment.json"
-        text = path.read_bytes()
+        if self.store is not None and not self.is_home:
+            text = self.store.manifest((first_offset, last_offset))
+        else:
+            text = path.read_bytes()
         try:
             segment = Segment.from_json(text, str(path))
         except (ValueError, KeyError, TypeError) as error:
@@ -156,6 +284,28 @@ def _plain(name: str, directory: Path) -> str:
     if "/" in name or "\0" in name or name in ("", ".", ".."):
         raise InvariantViolated(f"reading {directory}: a name in it leads elsewhere; cdcflow did not write it")
     return name
+
+
+def uncovered(found: Sequence[Bounds]) -> list[Bounds]:
+    """Of some segments, ascending, those that no wider one covers (see `compaction`)."""
+    kept: list[Bounds] = []
+    for bounds in sorted(found, key=lambda b: (b[0], -b[1])):
+        if not kept or bounds[0] > kept[-1][1]:
+            kept.append(bounds)
+    return kept
+
+
+def segment_name(bounds: Bounds) -> str:
+    """The name of a segment's directory."""
+    return f"{bounds[0]:020d}-{bounds[1]:020d}"
+
+
+def segment_bounds(name: str) -> Bounds | None:
+    """First and last offset that a segment's directory is named by; None: it is no such name."""
+    # Of names that long only a segment's has its hyphen there, and both halves all digits.
+    if len(name) == _SEGMENT_NAME and name[20] == "-" and (name[:20] + name[21:]).isdecimal():
+        return int(name[:20]), int(name[21:])
+    return None
 
 
 def _listed(directory: Path) -> list[Path]:

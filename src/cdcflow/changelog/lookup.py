@@ -88,8 +88,7 @@ def _ids_in_journals(layout: Layout, journals: Sequence[Extent]) -> npt.NDArray[
 
 
 def _ids_in_segment(layout: Layout, segment: Segment) -> npt.NDArray[np.uint32]:
-    path = layout.segment(segment.first_offset, segment.last_offset) / "transactions.parquet"
-    headers = pq.read_table(path, columns=["xid", "kind"])
+    headers = pq.read_table(layout.file(segment, segment.transactions_file), columns=["xid", "kind"])
     ids = headers.filter(pc.equal(headers.column("kind"), Kind.SOURCE.value)).column("xid").to_numpy()
     found: npt.NDArray[np.uint32] = ids.astype(np.uint32)
     return found
@@ -100,12 +99,11 @@ def _partial_rows(
 ) -> Iterator[pa.Table]:
     first_offset = max(since, layout.log_file().first_offset)
     for segment, _ in layout.manifests_back(newest, first_offset):
-        directory = layout.segment(segment.first_offset, segment.last_offset)
         for file in segment.files:
             if file.table is not None and file.partial and file.last_offset >= since:
                 table = table_from_json(file.table)
                 if table.id == shape.id:
-                    yield from _keys_in(directory / file.path, table, shape, since)
+                    yield from _keys_in(layout.file(segment, file), table, shape, since)
     for extent in journals:
         for rows in _journal_rows(layout, extent):
             if rows.shape.table.id == shape.id and rows.offsets[-1] >= since:

@@ -1,7 +1,9 @@
 """Reading a log without its writer's lock, while the daemon runs.
 
-Everything here may be called from any process at any time. Files vanish under a reader when a journal becomes a
-segment, so a reader goes on where it was and looks again: the segment has its name before the journal loses its own.
+Everything here takes a log's directory, or its `Layout`, which may have a store: then files that are not in the
+directory are read from there. It may be called from any process at any time. Files vanish under a reader when a journal
+becomes a segment, so a reader goes on where it was and looks again: the segment has its name before the journal loses
+its own.
 What it shows of the journal ends at the last whole cut in the file, so nobody sees half a transaction. That cut may
 not have been synced yet: after a power failure the log may end earlier. Sealed segments never go back.
 """
@@ -22,7 +24,7 @@ from cdcflow.changelog.checking import Fault, Report, check
 from cdcflow.changelog.extents import LOOKS_MAX, Extent, extent_records, extents_of, looking
 from cdcflow.changelog.framing import FrameKind
 from cdcflow.changelog.journal import Attach, Owners
-from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.layout import Layout, LogFile
 from cdcflow.changelog.rows import Rows, Shape
 from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.changelog.segment import Segment, SegmentFile
@@ -34,6 +36,7 @@ from cdcflow.model.table import OFFSET, Table, TableId, table_from_json
 __all__ = [
     "Fault",
     "LogRows",
+    "Place",
     "Report",
     "check",
     "list_segments",
@@ -46,26 +49,36 @@ __all__ = [
 LogRows = tuple[Table, int, pa.Table]
 """Rows of one table shape (`Table.log_schema`), ascending by `_offset`, and the shape's version number."""
 
+Place = Path | Layout
+"""Where a log is: its directory, or a layout whose segments may lie in a store as well."""
 
-def list_segments(path: Path) -> list[Segment]:
+
+def list_segments(path: Place) -> list[Segment]:
     """All sealed segments' manifests, oldest first.
 
     Raises:
         ConfigurationError: there is no log, or a newer cdcflow wrote it.
         InvariantViolated: a segment is missing between two others.
     """
-    layout = Layout(Path(path))
-    first_offset = layout.log_file().first_offset
-    found = [layout.manifest(*o)[0] for o in layout.segment_offsets() if o[0] >= first_offset]
+    layout = Layout.of(path)
+    found: list[Segment] = []
+
+    def look() -> None:
+        first_offset = layout.log_file().first_offset
+        found[:] = [layout.manifest(*o)[0] for o in layout.segment_offsets() if o[0] >= first_offset]
+
+    looking(look, layout.root)
     for before, after in pairwise(found):
         if after.first_offset != before.last_offset + 1:
-            raise InvariantViolated(f"listing segments of {path}: the one from {before.last_offset + 1} is missing")
+            raise InvariantViolated(
+                f"listing segments of {layout.name}: the one from {before.last_offset + 1} is missing"
+            )
     return found
 
 
-def newest_checkpoint(path: Path) -> Checkpoint:
+def newest_checkpoint(path: Place) -> Checkpoint:
     """The checkpoint of the newest cut that readers see (`cut` 0: none yet)."""
-    layout = Layout(Path(path))
+    layout = Layout.of(path)
     layout.log_file()
     extents = extents_of(layout)
     if extents:
@@ -74,13 +87,12 @@ def newest_checkpoint(path: Path) -> Checkpoint:
     return layout.manifest(*sealed[-1])[0].last_checkpoint() if sealed else Checkpoint()
 
 
-def table_shapes(path: Path) -> dict[TableId, dict[int, Table]]:
+def table_shapes(path: Place) -> dict[TableId, dict[int, Table]]:
     """Every table's shapes by version number, oldest first."""
-    layout = Layout(Path(path))
+    layout = Layout.of(path)
     layout.log_file()
-    history = SchemaHistory()
-    if layout.schemas.exists():
-        history = SchemaHistory.from_json(layout.schemas.read_bytes(), str(layout.schemas))
+    text = layout.schemas_json()
+    history = SchemaHistory() if text is None else SchemaHistory.from_json(text, str(layout.schemas))
 
     def learn() -> None:
         for extent in extents_of(layout):
@@ -88,12 +100,12 @@ def table_shapes(path: Path) -> dict[TableId, dict[int, Table]]:
                 if isinstance(record, Shape):
                     history.learn(record.table, record.version)
 
-    looking(learn, path)
+    looking(learn, layout.root)
     return history.shapes()
 
 
 def read_rows(
-    path: Path, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
+    path: Place, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
 ) -> Iterator[LogRows]:
     """The log's rows from one offset to another (both inclusive; None: up to the newest cut).
 
@@ -104,14 +116,14 @@ def read_rows(
         HistoryLost: `from_offset` has expired.
         InvariantViolated: something is missing or damaged.
     """
-    for _, rows, _ in _read(Layout(Path(path)), from_offset, to_offset, tables, with_rows=True):
+    for _, rows, _ in _read(Layout.of(path), from_offset, to_offset, tables, with_rows=True):
         if rows is not None:
             yield rows
 
 
-def read_transactions(path: Path, from_offset: int = 1, to_offset: int | None = None) -> Iterator[pa.Table]:
+def read_transactions(path: Place, from_offset: int = 1, to_offset: int | None = None) -> Iterator[pa.Table]:
     """The headers (`TRANSACTIONS_SCHEMA`) of the transactions with a row from one offset to another, in order."""
-    for _, _, headers in _read(Layout(Path(path)), from_offset, to_offset, None, with_rows=False):
+    for _, _, headers in _read(Layout.of(path), from_offset, to_offset, None, with_rows=False):
         if headers is not None:
             first, last = headers.column("first_offset").to_numpy(), headers.column("last_offset").to_numpy()
             keep = (last >= from_offset) & (last >= first)
@@ -139,7 +151,7 @@ def _read(
         first = layout.log_file().first_offset
         if at < first:
             raise HistoryLost(
-                f"reading the log {layout.root} from offset {at}: it has expired, the first that is there is {first}",
+                f"reading the log {layout.name} from offset {at}: it has expired, the first that is there is {first}",
                 remedy="read the current-state tables anew, or start from the first offset that is there",
             )
         try:
@@ -151,29 +163,29 @@ def _read(
         except (pa.ArrowException, OSError) as error:
             if not isinstance(error, FileNotFoundError):
                 raise InvariantViolated(
-                    f"reading the log {layout.root} at offset {at}: a file is damaged ({type(error).__name__})",
+                    f"reading the log {layout.name} at offset {at}: a file is damaged ({type(error).__name__})",
                     remedy="run `cdcflow log check`, and restore the segment from a copy",
                 ) from error
             looks += 1
             if looks > LOOKS_MAX:
                 raise InvariantViolated(
-                    f"reading the log {layout.root} at offset {at}: {error.filename} is missing"
+                    f"reading the log {layout.name} at offset {at}: {error.filename or error} is missing"
                 ) from None
 
 
 def _pass(layout: Layout, at: int, to: int, tables: Collection[TableId] | None, *, with_rows: bool) -> Iterator[_Step]:
+    file = layout.log_file()
     for first, last in layout.segment_offsets():
         if last < at or first > to:
             continue
         if first > at:
             raise FileNotFoundError(2, "a segment is missing", f"the segment or journal with offset {at}")
-        segment, _ = layout.manifest(first, last)
-        directory = layout.segment(first, last)
+        segment = _own(layout, file, first, last)
         if with_rows:
-            yield from ((at, rows, None) for rows in _segment_rows(directory, segment, at, to, tables))
+            yield from ((at, rows, None) for rows in _segment_rows(layout, segment, at, to, tables))
             yield last + 1, None, None
         else:
-            yield last + 1, None, pq.read_table(directory / "transactions.parquet")
+            yield last + 1, None, pq.read_table(layout.file(segment, segment.transactions_file))
         at = last + 1
     for extent in extents_of(layout):
         if extent.last_offset < at or extent.header.first_offset > to:
@@ -182,6 +194,14 @@ def _pass(layout: Layout, at: int, to: int, tables: Collection[TableId] | None, 
             raise FileNotFoundError(2, "a journal is missing", f"the segment or journal with offset {at}")
         yield from _journal_steps(layout, extent, at, to, tables, with_rows=with_rows)
         at = extent.last_offset + 1
+
+
+def _own(layout: Layout, file: LogFile, first: int, last: int) -> Segment:
+    """A segment's manifest. InvariantViolated when it is another log's."""
+    segment, _ = layout.manifest(first, last)
+    if segment.log_id != file.log_id:
+        raise InvariantViolated(f"reading {layout.name}: segment {first}-{last} belongs to another log")
+    return segment
 
 
 def _journal_steps(
@@ -230,7 +250,7 @@ def _shown(
 
 
 def _segment_rows(
-    directory: Path, segment: Segment, at: int, to: int, tables: Collection[TableId] | None
+    layout: Layout, segment: Segment, at: int, to: int, tables: Collection[TableId] | None
 ) -> Iterator[LogRows]:
     by_table: dict[TableId, list[tuple[SegmentFile, Table]]] = {}
     for file in segment.files:
@@ -241,7 +261,7 @@ def _segment_rows(
     with ExitStack() as stack:
         # All are opened before the first row is given out: what is open cannot vanish.
         opened = [
-            [(file, table, stack.enter_context(pq.ParquetFile(directory / file.path))) for file, table in files]
+            [(file, table, stack.enter_context(pq.ParquetFile(layout.file(segment, file)))) for file, table in files]
             for files in by_table.values()
         ]
         for files in opened:

@@ -224,13 +224,13 @@ def _repeats(column: pa.ChunkedArray) -> bool:
     return bool(pc.count_distinct(column).as_py() * SAMPLE_REPEATS <= len(column))
 
 
-class _Parquet:
+class Parquet:
     """One Parquet file being written; what it gathers goes out as row groups. `key` columns get bounds ((): all)."""
 
     def __init__(self, name: str, schema: pa.Schema, target: Target, key: Sequence[str]) -> None:
         self.name = name
         self._out = _Hashed(target)
-        self._schema = schema
+        self.schema = schema
         self._key = key
         self._writer: pq.ParquetWriter | None = None
         self._gathered: list[pa.RecordBatch] = []
@@ -249,7 +249,7 @@ class _Parquet:
     def put(self) -> None:
         """Write what is gathered."""
         if self._gathered_rows:
-            rows = pa.Table.from_batches(self._gathered, self._schema)
+            rows = pa.Table.from_batches(self._gathered, self.schema)
             self._opened(rows).write_table(rows, row_group_size=GROUP_ROWS_MAX)
         self._gathered, self._gathered_rows, self.gathered_bytes = [], 0, 0
 
@@ -263,19 +263,19 @@ class _Parquet:
     def close(self) -> tuple[int, str]:
         """Bytes and sha256 of the whole file."""
         self.put()
-        self._opened(self._schema.empty_table()).close()
+        self._opened(self.schema.empty_table()).close()
         self._out.close()
         return self._out.bytes, self._out.sha256
 
     def _opened(self, rows: pa.Table) -> pq.ParquetWriter:
         if self._writer is None:
-            settings = _settings(self._schema, rows, self._key)
-            self._writer = pq.ParquetWriter(pa.PythonFile(self._out, mode="w"), self._schema, **settings)
+            settings = _settings(self.schema, rows, self._key)
+            self._writer = pq.ParquetWriter(pa.PythonFile(self._out, mode="w"), self.schema, **settings)
         return self._writer
 
 
 @dataclass(slots=True)
-class _Tally:
+class Tally:
     """What the manifest tells of one shape's rows."""
 
     shape: Shape
@@ -299,6 +299,25 @@ class _Tally:
         if not left_out & NO_BEFORE:
             self.moved += _count(batch, BEFORE, pc.equal(batch.column(OP), INSERT))
         self._bound_key(batch)
+
+    def file(self, parquet: Parquet) -> SegmentFile:
+        """Close the file that has these rows; its entry in the manifest."""
+        size, sha256 = parquet.close()
+        return SegmentFile(
+            parquet.name,
+            parquet.rows,
+            size,
+            sha256,
+            self.shape.table.to_json(),
+            self.shape.version,
+            self.first_offset,
+            self.last_offset,
+            _text(self.key_min),
+            _text(self.key_max),
+            dict(sorted(self.ops.items())),
+            self.partial,
+            self.moved,
+        )
 
     def _bound_key(self, batch: pa.RecordBatch) -> None:
         key = self.shape.table.key[:1]
@@ -342,8 +361,8 @@ class _Ids:
 class _Gathered:
     """Rows of one shape on their way into its file: many small frames become one batch."""
 
-    parquet: _Parquet
-    tally: _Tally
+    parquet: Parquet
+    tally: Tally
     rows: list[Rows] = field(default_factory=list)
     last_offset: int = 0
 
@@ -390,7 +409,7 @@ class _Writing:
         self._open = open_target
         self._tables: dict[Shape, _Gathered] = {}
         name = "transactions.parquet"
-        self._transactions = _Parquet(name, TRANSACTIONS_SCHEMA, open_target(name), ())
+        self._transactions = Parquet(name, TRANSACTIONS_SCHEMA, open_target(name), ())
         self._runs: list[Transactions] = []
         self._runs_known = 0  # of them, those whose headers are in the file already: one or none
         self._rows = 0
@@ -407,8 +426,8 @@ class _Writing:
         if gathered is None:
             table = rows.shape.table
             name = file_name(table, rows.shape.version)
-            parquet = _Parquet(name, table.log_schema, self._open(name), table.key)
-            gathered = self._tables[rows.shape] = _Gathered(parquet, _Tally(rows.shape))
+            parquet = Parquet(name, table.log_schema, self._open(name), table.key)
+            gathered = self._tables[rows.shape] = _Gathered(parquet, Tally(rows.shape))
         gathered.add(rows)
         self._rows += len(rows.offsets)
         self._bytes += rows.stored.get_total_buffer_size()
@@ -441,23 +460,7 @@ class _Writing:
         size, sha256 = self._transactions.close()
         yield SegmentFile(self._transactions.name, self._transactions.rows, size, sha256)
         for gathered in self._tables.values():
-            parquet, tally = gathered.parquet, gathered.tally
-            size, sha256 = parquet.close()
-            yield SegmentFile(
-                parquet.name,
-                parquet.rows,
-                size,
-                sha256,
-                tally.shape.table.to_json(),
-                tally.shape.version,
-                tally.first_offset,
-                tally.last_offset,
-                _text(tally.key_min),
-                _text(tally.key_max),
-                dict(sorted(tally.ops.items())),
-                tally.partial,
-                tally.moved,
-            )
+            yield gathered.tally.file(gathered.parquet)
 
 
 def _text(scalar: pa.Scalar | None) -> str | None:

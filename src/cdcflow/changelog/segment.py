@@ -20,6 +20,8 @@ from cdcflow.changelog.framing import other_version
 from cdcflow.model.position import Checkpoint
 
 SEGMENT_VERSION = 2
+COMPACTED_VERSION = 3
+"""What a segment made of several says, so that a reader that does not know of them refuses it by name."""
 
 TRANSACTIONS_SCHEMA = pa.schema(
     [
@@ -73,6 +75,10 @@ class Segment:
     `xid_min` and `xid_max` bound the low 32 bits of the ids of its source's transactions, and `xid_newest` is the
     newest of all since the log began (ids go round, so of two the newer is the one that is less than 2^31 ahead);
     None where there was none. By them an id is looked for without reading every segment.
+
+    Only a segment that `compaction` made of several has the last two. `stands_for` is the hash of the newest manifest
+    it took the place of: what the next segment's `previous` says. `seams` are the cuts at which the others ended, each
+    with its last offset: a merge may stand at any of them.
     """
 
     log_id: str
@@ -91,6 +97,26 @@ class Segment:
     xid_max: int | None = None
     xid_newest: int | None = None
     version: int = SEGMENT_VERSION
+    stands_for: str = ""
+    seams: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def transactions_file(self) -> SegmentFile:
+        """The file with its transactions."""
+        return next(f for f in self.files if f.table is None)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files."""
+        return sum(f.bytes for f in self.files)
+
+    def offset_of(self, cut: int) -> int | None:
+        """The last offset of a cut that a segment has ended at, this one or one that it took the place of."""
+        return dict((*self.seams, (self.last_cut, self.last_offset))).get(cut)
+
+    def is_continued_by(self, previous: str, text: bytes) -> bool:
+        """Whether the next segment's `previous` means this segment, whose segment.json is `text`."""
+        return previous in (self.stands_for, manifest_hash(text)) and previous != ""
 
     @property
     def before(self) -> tuple[int, int] | None:
@@ -102,15 +128,20 @@ class Segment:
         return Checkpoint.from_json(json.dumps(self.checkpoint))
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
+        value = asdict(self)
+        if self.version == SEGMENT_VERSION:
+            del value["stands_for"], value["seams"]
+        return json.dumps(value, indent=1)
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str = "segment.json") -> Segment:
         """Read a segment.json. ConfigurationError when another version of cdcflow wrote it."""
         value = json.loads(text)
-        if value["version"] != SEGMENT_VERSION:
-            raise other_version(name, f"version {value['version']}", value["version"], SEGMENT_VERSION)
-        return cls(**{**value, "files": tuple(SegmentFile(**f) for f in value["files"])})
+        if value["version"] not in (SEGMENT_VERSION, COMPACTED_VERSION):
+            raise other_version(name, f"version {value['version']}", value["version"], COMPACTED_VERSION)
+        files = tuple(SegmentFile(**f) for f in value["files"])
+        seams = tuple((int(cut), int(offset)) for cut, offset in value.get("seams", ()))
+        return cls(**{**value, "files": files, "seams": seams})
 
 
 def newest_xid(known: int | None, ids: npt.NDArray[np.uint32]) -> int:

@@ -1,4 +1,4 @@
-"""`cdcflow log show|ls|check`: the change log as people see it. Works beside a running daemon, takes no lock."""
+"""`cdcflow log …`: the change log as people see it, and its upkeep. All of it works beside a running daemon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.config import Kafka, KafkaLog, load
+from cdcflow.config import Kafka, KafkaLog, byte_count, load, seconds
 from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -56,15 +56,16 @@ def show(
 
 @app.command("ls")
 def list_segments(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """List the parts of the log: the sealed segments of a folder, or the stretches of a topic."""
+    """List the parts of the log: the sealed segments of a log in files, or the stretches of a topic."""
     settings = load(config)
     log = _log(config)
     if isinstance(settings.log, KafkaLog):
         _list_stretches(settings.log.kafka, log, json)
         return
+    from cdcflow import wiring
     from cdcflow.changelog import reader
 
-    segments = reader.list_segments(settings.log.path)
+    segments = reader.list_segments(wiring.log_layout(settings.log))
     if json:
         output.print_json([asdict(segment) for segment in segments])
         return
@@ -105,6 +106,56 @@ def check(
         typer.echo(f"{verdict}: {seen}, {report.rows:,} rows, {output.size(report.bytes)}")
     if not report.is_whole:
         raise typer.Exit(failure.FINDINGS)
+
+
+@app.command()
+def compact(
+    config: ConfigPath = DEFAULT_CONFIG,
+    bytes_max: Annotated[str, typer.Option(help="No segment is made larger than this.")] = "256MiB",
+    grace: Annotated[str, typer.Option(help="What was replaced stays this long for who reads it.")] = "10m",
+    json: Json = False,
+) -> None:
+    """Make one segment of several small ones, on disk and in the object store. May run beside the daemon."""
+    from cdcflow import wiring
+
+    _log(config)
+    made = wiring.keeper(load(config), grace_s=seconds(grace, zero=True)).compact(byte_count(bytes_max))
+    if json:
+        output.print_json([{"first": s.first_offset, "last": s.last_offset, "of": count} for s, count in made])
+        return
+    for segment, count in made:
+        typer.echo(f"{segment.first_offset}-{segment.last_offset}: {output.size(segment.size)}, of {count} segments")
+    typer.echo(f"{len(made)} segments were made of {sum(count for _, count in made)}")
+
+
+@app.command()
+def expire(
+    config: ConfigPath = DEFAULT_CONFIG,
+    older_than: Annotated[str | None, typer.Option(help="Segments that end this long ago (30d).")] = None,
+    bytes_max: Annotated[str | None, typer.Option(help="The oldest while all are larger than this.")] = None,
+    before_cut: Annotated[int | None, typer.Option(help="Segments that end before this cut.")] = None,
+    json: Json = False,
+) -> None:
+    """Remove the oldest segments for good, here and in the object store. May run beside the daemon."""
+    if older_than is None and bytes_max is None and before_cut is None:
+        raise ConfigurationError(
+            "expiring segments: nothing says which", remedy="give --older-than, --bytes-max or --before-cut"
+        )
+    from cdcflow import wiring
+    from cdcflow.sinks.keeping import GRACE_S, Rule
+
+    _log(config)
+    clock = None if older_than is None else int((time.time() - seconds(older_than)) * 1e6)
+    rule = Rule(before_cut, clock, None if bytes_max is None else byte_count(bytes_max))
+    gone = wiring.keeper(load(config), grace_s=GRACE_S).expire(rule)
+    if json:
+        output.print_json([{"first": s.first_offset, "last": s.last_offset, "bytes": s.size} for s in gone])
+        return
+    if not gone:
+        typer.echo("no segment is old enough; the newest one always stays")
+        return
+    size = output.size(sum(s.size for s in gone))
+    typer.echo(f"{len(gone)} segments ({size}) are gone; the log begins at offset {gone[-1].last_offset + 1}")
 
 
 def _log(config: Path) -> LogReader:

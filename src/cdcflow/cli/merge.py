@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cdcflow import wiring
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.config import Config, FileLog, load, seconds
+from cdcflow.config import FileLog, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 
 if TYPE_CHECKING:
@@ -35,22 +36,22 @@ def merge(
     pause_s = None if once else (seconds(every) if every is not None else settings.merge.every)
     if not isinstance(settings.log, FileLog):
         raise ConfigurationError(
-            f"the log is in Kafka (topic {settings.log.kafka.topic}), and `cdcflow merge` reads logs in folders only",
+            f"the log is in Kafka (topic {settings.log.kafka.topic}), and `cdcflow merge` reads logs in files only",
             remedy="capture into a folder (log.path) to merge it",
         )
-    path = settings.log.path
-    if not (path / "log.json").exists():
+    layout = wiring.log_layout(settings.log)
+    if not layout.exists():
         raise ConfigurationError(
-            f"there is no change log at {path}", remedy="start `cdcflow run` first, or mend log.path"
+            f"there is no change log at {layout.name}", remedy="start `cdcflow run` first, or mend log in the settings"
         )
-    merged = _merging(settings, path)
+    merged = _merging(settings.log, settings.merge.warehouse)
     if pause_s is None:
         _tell(merged(), json)
     else:
         _again_and_again(merged, pause_s, json)
 
 
-def _merging(settings: Config, path: Path) -> Callable[[], MergeReport]:
+def _merging(log: FileLog, warehouse: Path) -> Callable[[], MergeReport]:
     """A function that merges once; Spark is imported and started here."""
     from cdcflow.cli.events import send_structlog_to
     from cdcflow.spark.session import session
@@ -59,7 +60,7 @@ def _merging(settings: Config, path: Path) -> Callable[[], MergeReport]:
     spark = session(name="cdcflow merge")
     from cdcflow.spark.job import merge as job
 
-    return lambda: job(spark, path, settings.merge.warehouse)
+    return lambda: job(spark, wiring.log_layout(log), warehouse)
 
 
 def _again_and_again(merged: Callable[[], MergeReport], pause_s: float, json: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from cdcflow import wiring
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
@@ -16,7 +17,7 @@ from cdcflow.service.control import ask
 def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
     """Tables, backfill, rows a second, lag, and how much log the source keeps for us."""
     settings = load(config)
-    found = ask(settings.log.folder, {"op": "status"}) or _from_log(settings)
+    found = {**(ask(settings.log.folder, {"op": "status"}) or _from_log(settings)), **wiring.upload_status(settings)}
     if json:
         output.print_json(found)
     else:
@@ -25,7 +26,6 @@ def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
 
 def _from_log(settings: Config) -> dict[str, Any]:
     """The log's newest cut and the source's own word, while no daemon runs."""
-    from cdcflow import wiring
     from cdcflow.cli.daemon import source_status
 
     reader = wiring.log_reader(settings)
@@ -69,9 +69,20 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("speed", f"{output.number(speed)} rows/s" if speed is not None else ""),
         ("held back", f"{output.number(found['held_rows'])} rows" if found.get("held_rows") else ""),
         ("lag", _lag(found)),
+        ("uploads", _uploads(found)),
         ("source keeps", output.size(found["retained_bytes"]) if found.get("retained_bytes") is not None else ""),
         ("source", str(found.get("source_error") or " ".join(f"{k}={v}" for k, v in source.items()))),
     ]
+
+
+def _uploads(found: Mapping[str, Any]) -> str:
+    if "upload_offset" not in found:
+        return ""
+    waiting = found["upload_waiting_segments"]
+    if not waiting:
+        return f"all sealed segments are in the store, up to offset {output.number(found['upload_offset'])}"
+    why = f": {found['upload_problem']}" if found["upload_problem"] else ""
+    return f"{waiting} segments ({output.size(found['upload_waiting_bytes'])}) wait on the local disk{why}"
 
 
 def _lag(found: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ rest, in another thread. The order of steps is what makes it durable, and each i
   its frames lie beside its place, and none of its cuts is durable.
 * A segment gets its name only after every file in it is durable, and the journal goes only after the segment's name
   is durable. In between both are there, and the segment wins.
+* What happens to segments later (put into a store, compacted, expired) happens beside this, under a lock of its own.
 
 The epoch is looked at again before a cut is called durable and before anything gets a name (see `lease`).
 """
@@ -23,18 +24,18 @@ import contextlib
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from cdcflow.changelog import lookup, spool
-from cdcflow.changelog.extents import Extent, opened_journal
+from cdcflow.changelog.extents import Extent, looking, opened_journal
 from cdcflow.changelog.framing import Damaged
 from cdcflow.changelog.journal import Attach, Encoder, JournalHeader, Record, records
 from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import list_segments
 from cdcflow.changelog.rows import Rows
 from cdcflow.changelog.sealing import check_storable, seal
 from cdcflow.changelog.segment import Segment, manifest_hash
@@ -47,8 +48,10 @@ from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
 from cdcflow.sinks.journals import JournalFile
+from cdcflow.sinks.keeping import Keeper, Rule, Shelf
 from cdcflow.sinks.layer import (
     OS_LAYER,
+    DurableFile,
     FileLayer,
     Part,
     remove_tree,
@@ -60,7 +63,8 @@ from cdcflow.sinks.layer import (
 )
 from cdcflow.sinks.lease import Lease
 from cdcflow.sinks.numbering import Numbering
-from cdcflow.sinks.opening import Closed, Opened, Recovered, expired, made, taken_over, tidy
+from cdcflow.sinks.opening import Closed, Opened, Recovered, made, taken_over, tidy
+from cdcflow.sinks.upkeep import Busy, upkeep
 
 BUFFERED_BYTES_MAX = 8 << 20
 """So much may be queued: whoever appends more than the syncing thread takes away writes it out itself."""
@@ -79,6 +83,27 @@ class _Cut:
     spools: tuple[SpoolFile, ...] = ()
 
 
+class Uploading(Protocol):
+    """Takes sealed segments somewhere else, in its own time (see `objects.uploads`)."""
+
+    def start(self, lease_check: Callable[[], None]) -> None: ...
+    def wake(self) -> None:
+        """Something was sealed."""
+        ...
+
+    @property
+    def shelf(self) -> Shelf:
+        """What it has put there."""
+        ...
+
+    @property
+    def error(self) -> CdcflowError | None:
+        """Why the log must not go on; None: nothing of that kind."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class FileLog:
     """A change log in a directory, opened by its only writer. Implements `cdcflow.ports.Log`.
 
@@ -86,11 +111,20 @@ class FileLog:
     one at the same time. After an error the log is dead: every call says so, and only `close` is left.
     """
 
-    def __init__(self, layout: Layout, opened: Opened, lease: Lease, layer: FileLayer, seal_settings: Seal) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        opened: Opened,
+        lease: Lease,
+        layer: FileLayer,
+        seal_settings: Seal,
+        uploads: Uploading | None = None,
+    ) -> None:
         self._layout = layout
         self._lease = lease
         self._layer = layer
         self._settings = seal_settings
+        self._uploads = uploads
         self._history = opened.history
         self._schemas_saved = opened.schemas_saved
         self._last_manifest = opened.last_manifest
@@ -121,6 +155,8 @@ class FileLog:
                 self._journal.write()
                 self._lease.check()
                 self._journal.sync()
+            if uploads is not None:
+                uploads.start(lease.check)
         except BaseException:
             self._journal.close()
             raise
@@ -128,16 +164,18 @@ class FileLog:
     @classmethod
     def open(
         cls,
-        path: Path,
+        path: Path | Layout,
         identity: SourceIdentity,
         seal_settings: Seal | None = None,
         *,
         layer: FileLayer = OS_LAYER,
         accept_timeline: bool = False,
+        uploads: Uploading | None = None,
     ) -> FileLog:
         """Open the log at `path` for writing; make it when there is none, recover it when it was not closed.
 
         `accept_timeline`: an operator says that the source's new timeline continues the old one without loss.
+        `uploads` takes what is sealed to the layout's store.
 
         Raises:
             ConfigurationError: another process writes it, it belongs to another source, or a newer cdcflow wrote it.
@@ -145,15 +183,16 @@ class FileLog:
             InvariantViolated: data that was durable is missing or damaged.
             SinkUnavailable: no room.
         """
-        layout = Layout(path)
+        layout = Layout.of(path)
+        path = layout.root
         with storing(f"making the log {path}"):
             _make_directory(layer, path)
         lease = Lease(layout)
         try:
             with storing(f"opening the log {path}"):
-                file = made(layout, identity, layer, accept_timeline=accept_timeline)
+                file = made(Layout(path), identity, layer, accept_timeline=accept_timeline)
                 opened = taken_over(layout, file, lease, layer)
-            return cls(layout, opened, lease, layer, seal_settings or Seal())
+            return cls(layout, opened, lease, layer, seal_settings or Seal(), uploads)
         except BaseException:
             lease.release()
             raise
@@ -268,8 +307,7 @@ class FileLog:
         with self._sealing, self._deadly():
             self._living()
             if not self._is_tidy:
-                with storing(f"tidying {self.path}"):
-                    tidy(self._layout, self._layer)
+                self._tidy()
                 self._is_tidy = True
             while closed := tuple(self._closed):
                 with self._syncing:
@@ -277,6 +315,8 @@ class FileLog:
                 for journal in closed:
                     segments.append(self._sealed(journal))
                     self._closed.popleft()
+                    if self._uploads is not None:
+                        self._uploads.wake()
         return segments
 
     def expire(
@@ -288,23 +328,10 @@ class FileLog:
         `before_clock`: those whose last commit clock (microseconds since 1970) is older. From then on an offset in
         them is refused by name. May run in the background.
         """
-        gone: list[Segment] = []
-        with self._sealing:
+        with self._sealing, self._deadly():
             self._living()
-            segments = list_segments(self.path)
-            total = sum(f.bytes for s in segments for f in s.files)
-            for segment in segments[:-1]:
-                old = before_cut is not None and segment.last_cut < before_cut
-                old |= before_clock is not None and segment.last_checkpoint().commit_clock < before_clock
-                if not (old or (bytes_max is not None and total > bytes_max)):
-                    break
-                total -= sum(f.bytes for f in segment.files)
-                gone.append(segment)
-            if gone:
-                self._lease.check()
-                with storing(f"removing expired segments of {self.path}"), self._deadly():
-                    expired(self._layout, gone[-1].last_offset + 1, self._layer)
-        return gone
+            keeper = Keeper(self._layout, None if self._uploads is None else self._uploads.shelf, layer=self._layer)
+            return keeper.expire(Rule(before_cut, before_clock, bytes_max), self._lease.check)
 
     # ── looking back ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -312,7 +339,8 @@ class FileLog:
         """Those of these transaction ids (compared by their low 32 bits) that are in the log already."""
         self._living()
         with self._sealing:
-            return lookup.delivered(self._layout, self._extents(), self._newest_segment(), xids)
+            extents, newest = self._extents(), self._newest_segment()
+            return looking(lambda: lookup.delivered(self._layout, extents, newest, xids), self.path)
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
         """Keys of this table's rows from offset `since` on that came with unchanged columns."""
@@ -321,7 +349,8 @@ class FileLog:
         if shape is None:
             return None
         with self._sealing:
-            return lookup.partial_keys(self._layout, self._extents(), self._newest_segment(), shape, since)
+            extents, newest = self._extents(), self._newest_segment()
+            return looking(lambda: lookup.partial_keys(self._layout, extents, newest, shape, since), self.path)
 
     def close(self) -> None:
         """Drop what no cut covers, seal the rest, give up the lock. Also after an error; then nothing is sealed."""
@@ -336,11 +365,16 @@ class FileLog:
                 left.abandon()
             for journal in self._journals:
                 journal.close()
+            if self._uploads is not None:
+                self._uploads.close()
             self._lease.release()
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _living(self) -> None:
+        if self._uploads is not None and self._dead is None and self._uploads.error is not None:
+            self._dead = self._uploads.error
+            raise self._dead
         if self._dead is not None:
             raise type(self._dead)(f"the log {self.path} is closed after an error: {self._dead}")
         if not self._is_open:
@@ -361,6 +395,11 @@ class FileLog:
     def _unsynced(self) -> tuple[SpoolFile, ...]:
         """Spools of the last cut that are not durable yet."""
         return tuple(s for s in self._cut.spools if not s.synced) if self._cut.spools else ()
+
+    def _tidy(self) -> None:
+        """Remove what earlier runs left of segments; another time, if somebody works on them just now."""
+        with contextlib.suppress(Busy), upkeep(self._layout), storing(f"tidying {self.path}"):
+            tidy(self._layout, self._layer)
 
     def _newest_segment(self) -> tuple[int, int] | None:
         last = self._sealed_last
@@ -476,7 +515,7 @@ class FileLog:
         segment = seal(
             self._closed_records(closed),
             self._spooled,
-            lambda name: _Target(self._layer, directory / name),
+            lambda name: DurableFile(self._layer, directory / name),
             log_id=self.log_id,
             base=closed.header.base,
             epoch=closed.header.epoch,
@@ -484,7 +523,7 @@ class FileLog:
             previous_offset=self._sealed_last.first_offset if self._sealed_last else None,
             xid_newest=self._sealed_last.xid_newest if self._sealed_last else None,
         )
-        manifest = _Target(self._layer, directory / "segment.json")
+        manifest = DurableFile(self._layer, directory / "segment.json")
         manifest.write(segment.to_json().encode())
         manifest.close()
         with syncing(directory):
@@ -596,26 +635,6 @@ class SpoolFile:
         for part in parts:
             self.crc = crc32(part, self.crc)
         self.bytes += write_all(self._layer, self._fd, parts)
-
-
-class _Target:
-    """One file of a segment: durable when it is closed."""
-
-    def __init__(self, layer: FileLayer, path: Path) -> None:
-        self._layer = layer
-        self._path = path
-        self._fd = layer.create(path)
-
-    def write(self, content: bytes) -> int:
-        return write_all(self._layer, self._fd, [content])
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        try:
-            with syncing(self._path):
-                self._layer.fsync(fd)
-        finally:
-            self._layer.close(fd)
 
 
 def _make_directory(layer: FileLayer, path: Path) -> None:

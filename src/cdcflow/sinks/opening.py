@@ -23,6 +23,7 @@ from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.changelog.segment import Segment, manifest_hash
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
+from cdcflow.sinks.keeping import sweep
 from cdcflow.sinks.layer import FileLayer, remove_tree, storing, syncing, write_file
 from cdcflow.sinks.lease import Lease
 
@@ -143,33 +144,16 @@ def taken_over(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) ->
     return Opened(file, header, tuple(closed), history, saved, sealed, last_manifest, recovered)
 
 
-def expired(layout: Layout, first_offset: int, layer: FileLayer) -> None:
-    """Let the log begin at `first_offset`: first it says so, then the segments before that go (hard case L18)."""
-    file = replace(layout.log_file(), first_offset=first_offset)
-    write_file(layer, layout.log_json, file.to_json().encode())
-    _remove_expired(layout, layout.segment_offsets(), first_offset, layer)
-
-
 def _named(identity: SourceIdentity) -> str:
     return f"{identity.kind} system {identity.system_id}, database {identity.database}"
 
 
 def tidy(layout: Layout, layer: FileLayer) -> None:
-    """Remove what earlier runs left of segments: those never put in place, and expired ones. Lists all segments."""
-    segments, unfinished = layout.listed_segments()
-    for path in unfinished:
+    """Remove what earlier runs left of segments: those never put in place, expired and compacted ones. Lists all. The
+    caller holds the upkeep lock, and seals nothing meanwhile."""
+    for path in layout.listed_segments()[1]:
         remove_tree(layer, path)
-    _remove_expired(layout, segments, layout.log_file().first_offset, layer)
-
-
-def _remove_expired(layout: Layout, segments: Sequence[tuple[int, int]], first_offset: int, layer: FileLayer) -> None:
-    for first, last in segments:
-        if first >= first_offset:
-            break
-        # Out of sight in one step: a reader must not meet half a segment.
-        beside = layout.segments / f".{first}-{last}.expired.tmp"
-        layer.rename(layout.segment(first, last), beside)
-        remove_tree(layer, beside)
+    sweep(layout, layer)
 
 
 def _unsealed(
@@ -215,22 +199,21 @@ def _chain(layout: Layout, file: LogFile, newest: tuple[int, int] | None) -> tup
     """
     sealed: Segment | None = None
     digest = ""
-    previous: str | None = None
+    later: Segment | None = None
     for segment, text in islice(layout.manifests_back(newest, file.first_offset), CHAIN_CHECKED):
         if segment.log_id != file.log_id:
             raise InvariantViolated(
                 f"opening the log {layout.root}: segment {segment.first_offset}-{segment.last_offset} is another log's"
             )
-        found = manifest_hash(text)
-        if previous not in (None, found):
+        if later is not None and not segment.is_continued_by(later.previous, text):
             raise InvariantViolated(
                 f"opening the log {layout.root}: the hash chain breaks at segment {segment.first_offset}-"
                 f"{segment.last_offset}: its manifest was changed or replaced",
                 remedy="run `cdcflow log check`, and restore the segment from a copy",
             )
         if sealed is None:
-            sealed, digest = segment, found
-        previous = segment.previous
+            sealed, digest = segment, manifest_hash(text)
+        later = segment
     return sealed, digest
 
 

@@ -38,7 +38,8 @@ def last_truncate(spark: SparkSession, files: Sequence[InputFile]) -> int:
     if not with_one:
         return 0
     rows = _read(spark, f"{OFFSET} bigint, {OP} string", with_one).where(f"{OP} = '{TRUNCATE}'")
-    return int(rows.agg({OFFSET: "max"}).collect()[0][0])
+    # A compacted file may have one that lies before the range.
+    return int(rows.agg({OFFSET: "max"}).collect()[0][0] or 0)
 
 
 @contextmanager
@@ -116,7 +117,10 @@ def _read(spark: SparkSession, schema: str, files: Sequence[InputFile]) -> DataF
     hidden = [f.path for f in files if Path(f.path).name[0] in "_."]
     if hidden:
         raise InvariantViolated(f"reading {hidden[0]}: Spark takes it for a hidden file and would read nothing")
-    return spark.read.schema(schema).parquet(*(_literal(f.path) for f in files))
+    rows = spark.read.schema(schema).parquet(*(_literal(f.path) for f in files))
+    # Only the oldest segment of a range can begin before it, and then no other row is as old.
+    after = max((f.after for f in files), default=0)
+    return rows.where(f"{OFFSET} > {after}") if after else rows
 
 
 def _literal(path: str) -> str:

@@ -24,12 +24,13 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import structlog
 
+from cdcflow.changelog.layout import Layout as LogLayout
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import MISSING, Add, Evolution, Rename, Target, evolve
@@ -39,7 +40,7 @@ from cdcflow.spark import changes
 from cdcflow.spark.cuts import Cut, CutTable, newest_cut, publish
 from cdcflow.spark.delta import Snapshot, committing, edits_since, snapshot
 from cdcflow.spark.paths import LEASE, delta_sql, table_path
-from cdcflow.spark.segments import InputFile, Range, backfills, offsets_of, sealed, shapes_of, visible
+from cdcflow.spark.segments import InputFile, Range, backfills, offsets_of, present, sealed, shapes_of, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,7 +79,7 @@ class MergeReport:
 
 def merge(
     spark: SparkSession,
-    log_path: Path | str,
+    log: LogLayout | Path | str,
     warehouse: Path | str,
     tables: Collection[str] | None = None,
     *,
@@ -86,8 +87,10 @@ def merge(
 ) -> MergeReport:
     """Bring every current-state table to the newest sealed cut of the log, then publish the cut.
 
-    `tables`: only these, by name (`schema.name`); the cut is then published only if no other table has changes up to
-    it. `on_edit`: what to do when somebody else changed a table's rows (hard case G36).
+    `log`: its directory, or its layout where segments lie in an object store; what has to be fetched from there is
+    merged in several steps, so that the local disk holds little of it at one time. `tables`: only these, by name
+    (`schema.name`); the cut is then published only if no other table has changes up to it. `on_edit`: what to do when
+    somebody else changed a table's rows (hard case G36).
 
     Raises:
         SinkUnavailable: another merge works in this warehouse; try again later.
@@ -99,25 +102,56 @@ def merge(
     root = Path(warehouse)
     began = time.monotonic()
     with _lease(root):
-        log = sealed(Path(log_path))
-        if log.newest is None:
+        whole = sealed(LogLayout.of(log))
+        if whole.newest is None:
             return MergeReport(0, 0, False, time.monotonic() - began, ())
-        run = _Run(spark, log, root, on_edit)
-        reports = run.tables(tables)
-        published = run.publish(reports)
-    return MergeReport(log.newest.last_cut, log.newest.last_offset, published, time.monotonic() - began, reports)
+        before = newest_cut(spark, root)
+        reports: dict[str, TableReport] = {}
+        published = False
+        for step in whole.steps(0 if before is None else before.cut):
+            run = _Run(spark, step, root, on_edit, whole.checkpoint.cut)
+            found = run.tables(_known(tables, step, whole))
+            published |= run.publish(found)
+            reports |= {r.name: _both(reports.get(r.name), r) for r in found}
+    newest = whole.newest
+    ordered = tuple(reports[name] for name in sorted(reports))
+    return MergeReport(newest.last_cut, newest.last_offset, published, time.monotonic() - began, ordered)
+
+
+def _known(tables: Collection[str] | None, step: Range, whole: Range) -> Collection[str] | None:
+    """Of the wanted tables those that have rows as early as this step."""
+    if tables is None or step.segments == whole.segments:
+        return tables
+    known = step.tables()
+    return [name for name in tables if name in known]
+
+
+def _both(before: TableReport | None, after: TableReport) -> TableReport:
+    """One report of a table over several steps."""
+    if before is None:
+        return after
+    return replace(
+        after,
+        changes=before.changes + after.changes,
+        seconds=before.seconds + after.seconds,
+        edits=(*before.edits, *after.edits),
+    )
 
 
 class _Run:
     """One merge: the log's newest cut, and what was published before."""
 
-    def __init__(self, spark: SparkSession, log: Range, warehouse: Path, on_edit: OnEdit) -> None:
+    def __init__(
+        self, spark: SparkSession, log: Range, warehouse: Path, on_edit: OnEdit, newest: int | None = None
+    ) -> None:
         self._spark = spark
         self._log = log
         self._warehouse = warehouse
         self._on_edit = on_edit
         self._checkpoint = log.checkpoint
         self._cut = self._checkpoint.cut
+        self._newest = self._cut if newest is None else newest
+        self._ahead: set[TableId] = set()
         self._backfills = backfills(log)
         self._published = newest_cut(spark, warehouse)
         self._check_log()
@@ -128,13 +162,13 @@ class _Run:
             return
         if before.log_id != self._log.log_id:
             raise ConfigurationError(
-                f"merging {self._log.root} into {self._warehouse}: the tables there come from another log"
+                f"merging {self._log.layout.name} into {self._warehouse}: the tables there come from another log"
                 f" ({before.log_id}, this one is {self._log.log_id})",
                 remedy="merge into another warehouse",
             )
-        if before.cut > self._cut:
+        if before.cut > self._newest:
             raise ConfigurationError(
-                f"merging {self._log.root} into {self._warehouse}: the log ends at cut {self._cut},"
+                f"merging {self._log.layout.name} into {self._warehouse}: the log ends at cut {self._newest},"
                 f" the tables have cut {before.cut} already, so this is an older copy of the log",
                 remedy="merge the newest log, or into another warehouse",
             )
@@ -144,7 +178,7 @@ class _Run:
         unknown = sorted(set(wanted or ()) - set(known))
         if unknown:
             raise ConfigurationError(
-                f"merging {self._log.root}: it has no rows of table {', '.join(unknown)}",
+                f"merging {self._log.layout.name}: it has no rows of table {', '.join(unknown)}",
                 remedy=f"name one of: {', '.join(sorted(known))}",
             )
         chosen = [known[n] for n in sorted(known) if wanted is None or n in wanted]
@@ -158,13 +192,15 @@ class _Run:
         spark = self._spark.newSession()
         before = snapshot(spark, self._warehouse.resolve() / path)
         start = self._position(table, before)
+        if start > self._cut:
+            self._ahead.add(table)  # a merge that died had come further with it than this step goes
         files = self._log.files(table, start)
         if start < self._cut:
             self._log.check_reaches(table, start, self._backfill_number(table, "since"))
         edits = self._edits(spark, table, before)
         if files:
             _TableMerge(self, spark, table, before, files).run()
-        elif before is not None and self._sweep_due(table):
+        elif before is not None and table not in self._ahead and self._sweep_due(table):
             _TableMerge(self, spark, table, before, files).sweep()
         after = snapshot(spark, self._warehouse.resolve() / path)
         if after is None:
@@ -183,6 +219,8 @@ class _Run:
 
     def publish(self, reports: tuple[TableReport, ...]) -> bool:
         """Publish the cut unless it says nothing new, or unless a table has not got there."""
+        if self._ahead:
+            return False
         merged = {r.name: r for r in reports}
         known = self._log.tables()
         if not all(n in merged or self._untouched(t) for n, t in known.items()):
@@ -248,17 +286,17 @@ class _Run:
         source = json.loads(before.properties.get(statement.IDENTITY_PROPERTY, "null"))
         if strangers or source != self._source(table):
             raise ConfigurationError(
-                f"merging {self._log.root} into table {table} of {self._warehouse}: that table was not made from"
+                f"merging {self._log.layout.name} into table {table} of {self._warehouse}: that table was not made from"
                 f" table {table} of this log",
                 remedy="merge into another warehouse, or move the table's folder away",
             )
         done = before.transactions.get(ours, 0)
         if entry is not None and self._published is not None and before.version >= entry.version:
             done = max(done, self._published.cut)
-        if done > self._cut:
+        if done > self._newest:
             raise ConfigurationError(
-                f"merging {self._log.root} into {table}: the log ends at cut {self._cut}, the table has cut {done}"
-                " already, so this is an older copy of the log",
+                f"merging {self._log.layout.name} into {table}: the log ends at cut {self._newest},"
+                f" the table has cut {done} already, so this is an older copy of the log",
                 remedy="merge the newest log, or into another warehouse",
             )
         return done
@@ -318,8 +356,10 @@ class _TableMerge:
             self._spark.sql(statement.sweep(self._sql, self._sweep))
 
     def run(self) -> None:
-        with tempfile.TemporaryDirectory(prefix="cdcflow-merge-") as room:
-            self._files = [visible(f, Path(room)) for f in self._files]
+        store = self._run._log.layout.store
+        with tempfile.TemporaryDirectory(prefix="cdcflow-merge-", dir=None if store is None else store.room) as room:
+            files = present(self._run._log.layout, self._files, Path(room))
+            self._files = [visible(f, Path(room)) for f in files]
             self._merge()
 
     def _merge(self) -> None:

@@ -1,27 +1,32 @@
-"""Which files of a change log a merge must read: manifests only, no rows."""
+"""Which files of a change log a merge must read, by manifests only; and these files on the local disk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import list_segments, newest_checkpoint
+from cdcflow.changelog.reader import Place, list_segments, newest_checkpoint
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import HistoryLost, InvariantViolated
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId, table_from_json
 
+FETCHED_AT_ONCE = 8
+
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One Parquet file with rows of one shape of a table."""
+    """One Parquet file with rows of one shape of a table. Those up to offset `after` are not of the range."""
 
     path: str
     shape: Table
     file: SegmentFile
+    segment: Segment
+    after: int = 0
 
     @property
     def ops(self) -> Mapping[str, int]:
@@ -32,7 +37,7 @@ class InputFile:
 class Range:
     """Sealed segments, oldest first, without a gap."""
 
-    root: Path
+    layout: Layout
     log_id: str
     segments: tuple[Segment, ...]
 
@@ -58,25 +63,42 @@ class Range:
         """The files with rows of `table` behind cut `after_cut`, in the order of their offsets.
 
         Raises:
-            InvariantViolated: the cut lies inside a segment, which no merge of ours can have left.
+            InvariantViolated: no segment has ended at the cut, so no merge of ours can have left it.
         """
-        layout = Layout(self.root)
         found: list[InputFile] = []
         for segment in self.segments:
             if segment.last_cut <= after_cut:
                 continue
+            after: int | None = 0
             if segment.first_cut <= after_cut:
+                after = segment.offset_of(after_cut)  # it ended there before it was compacted
+            if after is None:
                 raise InvariantViolated(
                     f"merging {table}: it has cut {after_cut}, which lies inside segment"
-                    f" {segment.first_offset}-{segment.last_offset} of {self.root}"
+                    f" {segment.first_offset}-{segment.last_offset} of {self.layout.name}"
                 )
-            room = layout.segment(segment.first_offset, segment.last_offset)
+            room = self.layout.segment(segment.first_offset, segment.last_offset)
             found += [
-                InputFile(str(room.resolve() / f.path), table_from_json(f.table), f)
+                InputFile(str(room.resolve() / f.path), table_from_json(f.table), f, segment, after)
                 for f in segment.files
-                if f.table is not None and (f.table["schema"], f.table["name"]) == (table.schema, table.name)
+                if f.table is not None
+                and (f.table["schema"], f.table["name"]) == (table.schema, table.name)
+                and f.last_offset > after
             ]
         return sorted(found, key=lambda f: f.file.first_offset)
+
+    def steps(self, after_cut: int) -> Iterator[Range]:
+        """The log up to one cut after another, the newest at last: from each to the next not much more lies in the
+        store than may be fetched to the local disk at one time. Of a log without a store: one step."""
+        store = self.layout.store
+        total = 0
+        for number, segment in enumerate(self.segments[:-1] if store is not None else ()):
+            if store is not None and segment.last_cut > after_cut:
+                total += sum(f.bytes for f in segment.files if not self.layout.is_here(segment, f))
+                if total >= store.bytes_max:
+                    yield replace(self, segments=self.segments[: number + 1])
+                    total = 0
+        yield self
 
     def check_reaches(self, table: TableId, after_cut: int, since: int) -> None:
         """Refuse to go on from a cut behind which the log has expired. `since`: where the table's backfill began.
@@ -88,27 +110,28 @@ class Range:
         if first.first_cut <= after_cut + 1 or (after_cut == 0 and since >= first.first_offset > 1):
             return
         raise HistoryLost(
-            f"merging {table} from cut {after_cut}: the log {self.root} begins at cut {first.first_cut}"
+            f"merging {table} from cut {after_cut}: the log {self.layout.name} begins at cut {first.first_cut}"
             f" (offset {first.first_offset}); what was before has expired",
             remedy=f"run `cdcflow backfill {table}`, then merge again",
         )
 
 
-def sealed(log_path: Path) -> Range:
+def sealed(place: Place) -> Range:
     """The sealed segments of a log.
 
     Raises:
         ConfigurationError: there is no log, or a newer cdcflow wrote it.
         InvariantViolated: a segment between two others is missing, or is another log's.
     """
-    log = Layout(log_path).log_file()
-    segments = tuple(list_segments(log_path))
+    layout = Layout.of(place)
+    log = layout.log_file()
+    segments = tuple(list_segments(layout))
     for segment in segments:
         if segment.log_id != log.log_id:
             raise InvariantViolated(
-                f"reading {log_path}: segment {segment.first_offset}-{segment.last_offset} belongs to another log"
+                f"reading {layout.name}: segment {segment.first_offset}-{segment.last_offset} belongs to another log"
             )
-    return Range(log_path, log.log_id, segments)
+    return Range(layout, log.log_id, segments)
 
 
 def backfills(log: Range) -> Mapping[str, Mapping[str, Any]]:
@@ -118,12 +141,39 @@ def backfills(log: Range) -> Mapping[str, Mapping[str, Any]]:
     source no segment may come for hours. A fact about rows that are sealed can be taken from there.
     """
     checkpoint = log.checkpoint
-    if Layout(log.root).journal_offsets():
-        newest = newest_checkpoint(log.root)
+    if log.layout.journal_offsets():
+        newest = newest_checkpoint(log.layout)
         if newest.next_offset == checkpoint.next_offset:
             checkpoint = newest
     found = checkpoint.progress.get("tables", {})
     return found if isinstance(found, dict) else {}
+
+
+def present(layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+    """These files on the local disk, for as long as `room` is there: fetched from the log's store into it, their
+    content compared with the manifests."""
+    if layout.store is None:
+        return list(files)
+    with ThreadPoolExecutor(FETCHED_AT_ONCE) as pool:
+        return list(pool.map(lambda file: _present(layout, file, room), files))
+
+
+def _present(layout: Layout, file: InputFile, room: Path) -> InputFile:
+    store = layout.store
+    bounds = file.segment.first_offset, file.segment.last_offset
+    target = room / f"{bounds[0]}-{Path(file.path).name}"
+    if store is None:
+        return file
+    try:
+        # Another name for it: the log lets go of its own copy when it has been in the store for a while.
+        target.hardlink_to(file.path)
+    except FileNotFoundError:
+        store.fetch(bounds, file.file, target)
+    except OSError:  # another file system
+        if layout.is_here(file.segment, file.file):
+            return file
+        store.fetch(bounds, file.file, target)
+    return replace(file, path=str(target))
 
 
 def visible(file: InputFile, room: Path) -> InputFile:
@@ -148,5 +198,5 @@ def shapes_of(files: Iterable[InputFile]) -> list[Table]:
 
 def offsets_of(files: Iterable[InputFile]) -> tuple[int, int]:
     """The first and the last offset in these files; (0, 0) when there are none."""
-    known = [(f.file.first_offset, f.file.last_offset) for f in files]
+    known = [(max(f.file.first_offset, f.after + 1), f.file.last_offset) for f in files]
     return (min(a for a, _ in known), max(b for _, b in known)) if known else (0, 0)

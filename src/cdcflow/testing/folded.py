@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 
 from cdcflow.changelog.folder import FolderReader
+from cdcflow.changelog.reader import Place
 from cdcflow.interleave.progress import Progress
 from cdcflow.merge.fold import Change, Key, Row, fold, swept
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table, TableId
 from cdcflow.ports import LogReader
 
 
-def folded_log(path: Path) -> dict[TableId, dict[Key, Row]]:
-    """Every table of a log in a folder as of its newest cut, swept where a backfill is done."""
-    return folded(FolderReader(path))
+def folded_log(place: Place) -> dict[TableId, dict[Key, Row]]:
+    """Every table of a log in a folder or a store as of its newest cut, swept where a backfill is done."""
+    return folded(FolderReader(place))
 
 
 def folded(log: LogReader) -> dict[TableId, dict[Key, Row]]:

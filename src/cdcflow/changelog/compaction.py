@@ -1,0 +1,162 @@
+"""Many small segments into one: the same rows, offsets, transactions and cuts in fewer and larger files.
+
+    segments   [1-90][91-150][151-200][201-260] …        before
+               [1──────────────────200][201-260] …        after; 201-260 still names 151-200 as the one before it
+
+Which ones. Neighbours, oldest first, as many as fit into the size asked for. The newest segment is never taken: the
+journal names it as what it continues. A segment is rewritten only together with others that are at least as large as
+it in sum; so a row is rewritten about log2(size / segment) times over its life, however often this runs.
+
+What stays. Everything a reader can ask for: every row with every column, by the same offset, in the same order in its
+file; all transactions; the checkpoint of the last. The hash chain: the new manifest's `previous` is that of the oldest
+one it replaces, and `stands_for` is the hash of the newest, which is what the next segment's `previous` says. So no
+other manifest changes, and the chain proves as much as before: what was sealed is what was there at compaction, and
+from then on the manifest's own hashes guard it. The cuts at which the replaced ones ended are kept as `seams`, because
+a merge may have stopped at any of them.
+
+Why the manifest is last. A reader takes the widest segment that has a manifest (`layout.uncovered`). The new segment's
+files come first, then its manifest: in a directory by renaming the whole, in a bucket by a conditional write. Before
+that moment the old ones are all there is, after it they are covered, and at no moment is there neither. Were the
+manifest first, it would name files that nobody can read yet, and a crash would leave it so. The old ones go later,
+when nobody can still be reading them, newest first: who walks back by `previous_offset` and finds one gone looks for
+the one that took its place, which has the same last offset only while the older ones are not asked for by name.
+
+A crash anywhere leaves the old ones, or both; then the next compaction makes the same again, or removes what is
+covered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdcflow.changelog.rows import Shape
+from cdcflow.changelog.sealing import GATHERED_BYTES_MAX, OpenTarget, Parquet, Tally
+from cdcflow.changelog.segment import COMPACTED_VERSION, TRANSACTIONS_SCHEMA, Segment, SegmentFile, manifest_hash
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.table import table_from_json
+
+Manifest = tuple[Segment, bytes]
+"""A segment, and the bytes of its segment.json."""
+Locate = Callable[[Segment, SegmentFile], Path]
+BATCH_ROWS = 64 << 10
+
+
+def groups(segments: Sequence[Segment], bytes_max: int) -> list[list[Segment]]:
+    """Which of these (all sealed ones, oldest first) become one: each a run of neighbours of at most `bytes_max`."""
+    found: list[list[Segment]] = []
+    run: list[Segment] = []
+    for segment in segments[:-1]:
+        if run and sum(s.size for s in run) + segment.size > bytes_max:
+            found += _worthwhile(run)
+            run = []
+        run.append(segment)
+    return found + _worthwhile(run)
+
+
+def _worthwhile(run: list[Segment]) -> list[list[Segment]]:
+    """Without those that are larger than all that they would be rewritten with."""
+    if len(run) < 2:
+        return []
+    sizes = [s.size for s in run]
+    largest = sizes.index(max(sizes))
+    if 2 * sizes[largest] <= sum(sizes):
+        return [run]
+    return _worthwhile(run[:largest]) + _worthwhile(run[largest + 1 :])
+
+
+def compact(manifests: Sequence[Manifest], locate: Locate, open_target: OpenTarget) -> Segment:
+    """Write the files of the segment that takes the place of these neighbours, and return its manifest.
+
+    `locate` says where a file of theirs can be opened. On return every file is closed, nothing is synced.
+
+    Raises:
+        InvariantViolated: they are not neighbours, or their files do not have what their manifests say.
+    """
+    old = [segment for segment, _ in manifests]
+    for (before, text), (after, _) in pairwise(manifests):
+        if after.first_offset != before.last_offset + 1 or not before.is_continued_by(after.previous, text):
+            raise InvariantViolated(
+                f"compacting: segment {after.first_offset}-{after.last_offset} does not continue"
+                f" {before.first_offset}-{before.last_offset}"
+            )
+    files = [_transactions(old, locate, open_target)]
+    named = [(f.path, s, f) for s in old for f in s.files if f.table is not None]
+    for _, same in groupby(sorted(named, key=lambda n: (n[0], n[1].first_offset)), key=lambda n: n[0]):
+        files.append(_rows([(segment, file) for _, segment, file in same], locate, open_target))
+    newest, text = manifests[-1]
+    return replace(
+        newest,
+        first_offset=old[0].first_offset,
+        first_transaction=old[0].first_transaction,
+        first_cut=old[0].first_cut,
+        files=tuple(files),
+        previous=old[0].previous,
+        previous_offset=old[0].previous_offset,
+        xid_min=min((s.xid_min for s in old if s.xid_min is not None), default=None),
+        xid_max=max((s.xid_max for s in old if s.xid_max is not None), default=None),
+        version=COMPACTED_VERSION,
+        stands_for=newest.stands_for or manifest_hash(text),
+        seams=tuple(_seams(old)),
+    )
+
+
+def _seams(old: Sequence[Segment]) -> Iterator[tuple[int, int]]:
+    for segment in old:
+        yield from segment.seams
+        if segment is not old[-1]:
+            yield segment.last_cut, segment.last_offset
+
+
+def _transactions(old: Sequence[Segment], locate: Locate, open_target: OpenTarget) -> SegmentFile:
+    name = "transactions.parquet"
+    sources = [(segment, segment.transactions_file) for segment in old]
+    parquet = _copied(Parquet(name, TRANSACTIONS_SCHEMA, open_target(name), ()), sources, locate, None)
+    size, sha256 = parquet.close()
+    return SegmentFile(name, parquet.rows, size, sha256)
+
+
+def _rows(sources: Sequence[tuple[Segment, SegmentFile]], locate: Locate, open_target: OpenTarget) -> SegmentFile:
+    """One shape's rows of all segments, in one file."""
+    file = sources[0][1]
+    table = table_from_json(file.table or {})
+    if any((f.table, f.version) != (file.table, file.version) for _, f in sources):
+        raise InvariantViolated(f"compacting {table.id}: two shapes of it have the file name {file.path}")
+    tally = Tally(Shape(table, file.version))
+    target = Parquet(file.path, table.log_schema, open_target(file.path), table.key)
+    return tally.file(_copied(target, sources, locate, tally))
+
+
+def _copied(
+    target: Parquet, sources: Sequence[tuple[Segment, SegmentFile]], locate: Locate, tally: Tally | None
+) -> Parquet:
+    try:
+        for segment, file in sources:
+            before = target.rows
+            for batch in _batches(locate(segment, file), target.schema):
+                target.add(batch)
+                if tally is not None:
+                    tally.add(batch, 0)
+                if target.gathered_bytes > GATHERED_BYTES_MAX:
+                    target.put()
+            if target.rows - before != file.rows:
+                raise InvariantViolated(
+                    f"compacting segment {segment.first_offset}-{segment.last_offset}: {file.path} has"
+                    f" {target.rows - before} rows, its manifest says {file.rows}",
+                    remedy="run `cdcflow log check`",
+                )
+    except BaseException:
+        target.give_up()
+        raise
+    return target
+
+
+def _batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(path) as parquet:
+        for batch in parquet.iter_batches(batch_size=BATCH_ROWS):
+            yield batch if batch.schema.equals(schema) else batch.cast(schema)

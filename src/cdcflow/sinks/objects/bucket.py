@@ -1,0 +1,209 @@
+"""The one module that knows the object store's client library: a few calls, and its errors in our words.
+
+Nothing here retries for long: the one who calls knows whether anybody waits. A write whose answer was lost may have
+landed, so `put_new` may say that an object is already there when this very call has put it; whoever asks compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import S3Store
+
+from cdcflow.config import Objects, secret
+from cdcflow.errors import ConfigurationError, SinkUnavailable
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig, S3Config
+
+CONNECT_WITHIN = timedelta(seconds=5)
+ANSWER_WITHIN = timedelta(seconds=30)
+TRANSFER_WITHIN = timedelta(minutes=10)
+STREAM_BYTES = 1 << 20
+ONE_REQUEST_BYTES = 64 << 20
+PART_BYTES = 16 << 20  # of at most 10,000
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_STATUS = re.compile(r"status code: (\d+[ \w]*)")
+_REFUSED = {
+    "InvalidBucketName",
+    "NoSuchBucket",
+    "AccessDenied",
+    "SignatureDoesNotMatch",
+    "InvalidAccessKeyId",
+    "PermanentRedirect",
+}
+
+
+class AlreadyThere(Exception):
+    """An object of that name is there already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An object's size, and when it was put."""
+
+    bytes: int
+    put_at: datetime
+
+
+class Bucket:
+    """One prefix of a bucket. May be used from several threads.
+
+    Every call may raise SinkUnavailable (away, slow; try again) or ConfigurationError (no such bucket, no right).
+    """
+
+    def __init__(self, settings: Objects) -> None:
+        self._settings = settings
+        self._stores: dict[timedelta, S3Store] = {}
+        self.name = settings.url.rstrip("/")
+
+    def put_new(self, name: str, content: bytes | Path) -> None:
+        """Put an object, only if there is none of this name. The store compares its sha256.
+
+        A file of more than `ONE_REQUEST_BYTES` goes in parts, so that memory does not hold it: then somebody else may
+        put one between the look and the end, and it is replaced.
+
+        Raises:
+            AlreadyThere: there is one; nothing was written.
+        """
+        with self._asking("writing", name):
+            store = self._store(TRANSFER_WITHIN)
+            if isinstance(content, Path) and content.stat().st_size > ONE_REQUEST_BYTES:
+                if self._is_there(name):
+                    raise AlreadyThere(f"{self.name}/{name}")
+                obstore.put(store, name, content, use_multipart=True, chunk_size=PART_BYTES, max_concurrency=4)
+            else:
+                obstore.put(store, name, content, mode="create")
+
+    def put(self, name: str, content: bytes) -> None:
+        """Put an object, whatever was there."""
+        with self._asking("writing", name):
+            obstore.put(self._store(ANSWER_WITHIN), name, content, use_multipart=False)
+
+    def get(self, name: str) -> bytes:
+        """A small object. FileNotFoundError when there is none."""
+        with self._asking("reading", name):
+            return obstore.get(self._store(ANSWER_WITHIN), name).bytes().to_bytes()
+
+    def fetch(self, name: str, target: Path) -> str:
+        """Copy an object into a file; its sha256. FileNotFoundError when there is none."""
+        digest = hashlib.sha256()
+        with self._asking("reading", name), target.open("wb") as file:
+            for block in obstore.get(self._store(TRANSFER_WITHIN), name).stream(min_chunk_size=STREAM_BYTES):
+                digest.update(block)
+                file.write(block)
+        return digest.hexdigest()
+
+    def hash_of(self, name: str) -> str:
+        """An object's sha256, read anew. FileNotFoundError when there is none."""
+        digest = hashlib.sha256()
+        with self._asking("reading", name):
+            for block in obstore.get(self._store(TRANSFER_WITHIN), name).stream(min_chunk_size=STREAM_BYTES):
+                digest.update(block)
+        return digest.hexdigest()
+
+    def folders(self, name: str) -> list[str]:
+        """The names of the folders in a folder; a thousand come with one request."""
+        with self._asking("listing", name):
+            found = obstore.list_with_delimiter(self._store(ANSWER_WITHIN), name)
+        return [prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"]]
+
+    def listed(self, name: str) -> dict[str, Listed]:
+        """All objects under a folder, by their names in it."""
+        folder = name.rstrip("/") + "/"
+        with self._asking("listing", name):
+            return {
+                found["path"].removeprefix(folder): Listed(found["size"], found["last_modified"])
+                for page in obstore.list(self._store(ANSWER_WITHIN), folder)
+                for found in page
+            }
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Remove objects; those that are not there count as removed."""
+        if names:
+            with self._asking("removing", names[0]):
+                obstore.delete(self._store(ANSWER_WITHIN), list(names))
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            obstore.head(self._store(ANSWER_WITHIN), name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _store(self, within: timedelta) -> S3Store:
+        found = self._stores.get(within)
+        if found is None:
+            found = self._stores[within] = _opened(self._settings, within)
+        return found
+
+    @contextmanager
+    def _asking(self, doing: str, name: str) -> Iterator[None]:
+        """The library's errors as ours. Its own text repeats whole requests: only status and code are taken from it."""
+        attempt = f"{doing} {self.name}/{name}"
+        try:
+            yield
+        except (AlreadyExistsError, PreconditionError):
+            raise AlreadyThere(f"{self.name}/{name}") from None
+        except FileNotFoundError as error:
+            if error.filename is not None:
+                raise  # a file of ours
+            if "NoSuchBucket" in str(error):
+                raise self._no_bucket(attempt) from None
+            raise FileNotFoundError(2, "no such object", f"{self.name}/{name}") from None
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            self._stores.clear()  # a secret that was changed is read anew
+            raise ConfigurationError(
+                f"{attempt}: the store refuses ({_reason(error)})",
+                remedy="grant s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket, or mend log.objects.*_key",
+            ) from None
+        except BaseError as error:
+            reason = _reason(error)
+            if "NoSuchBucket" in reason:
+                raise self._no_bucket(attempt) from None
+            if any(code in reason for code in _REFUSED):
+                raise ConfigurationError(f"{attempt}: the store refuses ({reason})") from None
+            raise SinkUnavailable(f"{attempt}: {reason}") from None
+
+    def _no_bucket(self, attempt: str) -> ConfigurationError:
+        return ConfigurationError(f"{attempt}: there is no such bucket", remedy="make it, or mend log.objects.url")
+
+
+def _opened(settings: Objects, within: timedelta) -> S3Store:
+    parts = urlsplit(settings.url)
+    client: ClientConfig = {"connect_timeout": CONNECT_WITHIN, "timeout": within}
+    if settings.endpoint is not None and settings.endpoint.startswith("http://"):
+        client["allow_http"] = True
+    retry: RetryConfig = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
+    config: S3Config = {"checksum_algorithm": "SHA256", "region": settings.region}
+    if settings.endpoint is not None:
+        config["endpoint"] = settings.endpoint
+    access_key, secret_key = secret(settings.access_key), secret(settings.secret_key)
+    if access_key is not None and secret_key is not None:
+        config["access_key_id"], config["secret_access_key"] = access_key, secret_key
+    prefix = parts.path.strip("/") or None
+    return S3Store(parts.netloc, prefix=prefix, config=config, client_options=client, retry_config=retry)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    status, code = _STATUS.search(text), _CODE.search(text)
+    if status is not None:
+        return " ".join(found[1].strip() for found in (status, code) if found is not None)
+    return text.splitlines()[0].rpartition(" - ")[2][:200]

@@ -1,0 +1,200 @@
+"""Reading segments from a bucket: what `changelog.layout` asks of a store, with a bounded copy of what was read.
+
+    <cache>/<log id>/manifests/<segment>.json      a few KB each; stays as long as the segment does
+    <cache>/<log id>/files/<segment>/<file>        what was read last, up to the bytes allowed
+
+Everything under these names never changes in the store, so a copy is as good as the original: that a reader lists a
+bucket of thousands of segments with a request per thousand, and not with one each, rests on that. Which segments there
+are is asked anew each time. A folder counts once it has a manifest, which is put last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cdcflow.changelog.layout import Bounds, segment_bounds, segment_name
+from cdcflow.changelog.segment import SegmentFile
+from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.sinks.objects.bucket import Bucket
+
+LEFT_FOR_S = 2 * 86400.0
+AT_ONCE = 16
+"""So many manifests are asked for at the same time."""
+
+
+class BucketStore:
+    """A log's segments in a bucket. Implements `cdcflow.changelog.layout.Store`; for several threads and processes."""
+
+    def __init__(self, bucket: Bucket, cache: Path, cache_bytes_max: int) -> None:
+        self._bucket = bucket
+        self._cache = cache
+        self._bytes_max = cache_bytes_max
+        self._log_id: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self._bucket.name
+
+    @property
+    def bytes_max(self) -> int:
+        """So much of what was read is kept here."""
+        return self._bytes_max
+
+    @property
+    def room(self) -> Path:
+        """A directory for what is fetched for a while; made when it is not there."""
+        rooms = _made(self._cache / "rooms")
+        for left in _listed(rooms):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - left.stat().st_mtime > LEFT_FOR_S:
+                    shutil.rmtree(left, ignore_errors=True)  # of a process that was killed
+        return rooms
+
+    def log_json(self) -> bytes:
+        text = self._bucket.get("log.json")
+        try:
+            self._log_id = str(json.loads(text)["log_id"])
+        except (ValueError, KeyError, TypeError):
+            raise InvariantViolated(f"reading {self.name}/log.json: cdcflow did not write it") from None
+        return text
+
+    def schemas(self) -> bytes:
+        return self._bucket.get("schemas.json")
+
+    def segments(self) -> Sequence[Bounds]:
+        found = sorted(b for n in self._bucket.folders("segments") if (b := segment_bounds(n)) is not None)
+        known = self._known(found)
+        new = [bounds for bounds in found if bounds not in known]
+        if len(new) > 1:
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                there = list(pool.map(self._has_manifest, new))
+        else:
+            there = [self._has_manifest(bounds) for bounds in new]
+        return [*known, *(bounds for bounds, is_there in zip(new, there, strict=True) if is_there)]
+
+    def manifest(self, bounds: Bounds) -> bytes:
+        copy = self._manifests / f"{segment_name(bounds)}.json"
+        with contextlib.suppress(FileNotFoundError):
+            return copy.read_bytes()
+        text = self._bucket.get(f"segments/{segment_name(bounds)}/segment.json")
+        with self._keeping(copy) as beside:
+            beside.write_bytes(text)
+        return text
+
+    def file(self, bounds: Bounds, file: SegmentFile) -> Path:
+        copy = self._files / segment_name(bounds) / file.path
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(copy)  # what was asked for last goes last
+            return copy
+        self._make_room(file.bytes)
+        with self._keeping(copy) as beside:
+            self.fetch(bounds, file, beside)
+        return copy
+
+    def fetch(self, bounds: Bounds, file: SegmentFile, target: Path) -> None:
+        name = f"segments/{segment_name(bounds)}/{file.path}"
+        try:
+            found = self._bucket.fetch(name, target)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise SinkUnavailable(f"copying {self.name}/{name} to {target}: {error.strerror or error}") from error
+        if found != file.sha256:
+            target.unlink()
+            raise InvariantViolated(
+                f"reading {self.name}/{name}: its content is not what was sealed",
+                remedy="run `cdcflow log check`, and restore the object from a copy",
+            )
+
+    def forget(self, bounds: Bounds) -> None:
+        """Drop the copies of a segment that was removed from the store."""
+        (self._manifests / f"{segment_name(bounds)}.json").unlink(missing_ok=True)
+        shutil.rmtree(self._files / segment_name(bounds), ignore_errors=True)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _own(self) -> Path:
+        if self._log_id is None:
+            self.log_json()
+        return self._cache / str(self._log_id)
+
+    @property
+    def _manifests(self) -> Path:
+        return self._own / "manifests"
+
+    @property
+    def _files(self) -> Path:
+        return self._own / "files"
+
+    def _known(self, found: Sequence[Bounds]) -> list[Bounds]:
+        """Those whose manifest is here; the copies of others go: their segments have expired, or were compacted."""
+        there = set(found)
+        known: list[Bounds] = []
+        for path in _listed(self._manifests):
+            bounds = segment_bounds(path.name.removesuffix(".json"))
+            if bounds in there and bounds is not None:
+                known.append(bounds)
+            elif bounds is not None:
+                self.forget(bounds)
+        return known
+
+    def _has_manifest(self, bounds: Bounds) -> bool:
+        try:
+            self.manifest(bounds)
+        except FileNotFoundError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def _keeping(self, copy: Path) -> Iterator[Path]:
+        """A file to write, which gets its name when it is whole: another process may want the same at this moment."""
+        _made(copy.parent)
+        handle, beside = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=copy.parent)
+        os.close(handle)
+        try:
+            yield Path(beside)
+            Path(beside).replace(copy)
+        finally:
+            Path(beside).unlink(missing_ok=True)
+
+    def _make_room(self, needed: int) -> None:
+        """Let what was not asked for longest go, until so many bytes more are allowed."""
+        kept: list[tuple[float, int, Path]] = []
+        for path in self._files.glob("*/*"):
+            with contextlib.suppress(FileNotFoundError):
+                if not path.name.endswith(".tmp"):
+                    found = path.stat()
+                    kept.append((found.st_mtime, found.st_size, path))
+        total = sum(size for _, size, _ in kept) + needed
+        for _, size, path in sorted(kept):
+            if total <= self._bytes_max:
+                break
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+def _made(directory: Path) -> Path:
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigurationError(
+            f"keeping what is read from the store in {directory}: {error.strerror}",
+            remedy="set log.objects.cache to a directory that can be written",
+        ) from error
+    return directory
+
+
+def _listed(directory: Path) -> list[Path]:
+    try:
+        return list(directory.iterdir())
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,185 @@
+"""A real S3-compatible server for tests, on loopback: started, stopped, killed, halted.
+
+    with ObjectServer() as server:
+        log = FileLogSettings(path=…, objects=server.objects("bucket", "shop"))
+
+The server is versitygw, which keeps objects as files: `CDCFLOW_VERSITYGW` or PATH says where it is, else it is built
+once into the user's cache with `go install` (`python -m cdcflow.testing.objects`, or `make objects`). Only where there
+is no Go either does moto's server serve; that one forgets everything when it stops.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+
+from cdcflow.config import Objects
+from cdcflow.testing import debian
+from cdcflow.testing.servers import Watcher, free_port
+
+MODULE = "github.com/versity/versitygw/cmd/versitygw"
+VERSION = "v1.8.0"
+BUILT_WITHIN_S = 580
+STARTED_WITHIN_S = 30
+ACCESS_KEY, SECRET_KEY = "test", "test-secret"
+ACCESS_VARIABLE, SECRET_VARIABLE = "CDCFLOW_TEST_ACCESS_KEY", "CDCFLOW_TEST_SECRET_KEY"
+
+
+@cache
+def versitygw() -> Path | None:
+    """The server's program, built when it is not there yet; None: there is no Go to build it with."""
+    named = os.environ.get("CDCFLOW_VERSITYGW") or shutil.which("versitygw")
+    if named is not None:
+        return Path(named)
+    place = debian.cache() / f"versitygw-{VERSION}"
+    program, go = place / "versitygw", shutil.which("go")
+    if program.exists():
+        return program
+    if go is None:
+        return None
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program.exists():
+            command = [go, "install", f"{MODULE}@{VERSION}"]
+            environment = {**os.environ, "GOBIN": str(place), "GOFLAGS": "-mod=mod"}
+            built = subprocess.run(  # noqa: S603  fixed program
+                command, env=environment, capture_output=True, text=True, timeout=BUILT_WITHIN_S, check=False
+            )
+            if built.returncode:
+                raise RuntimeError(f"building versitygw with {' '.join(command)} failed:\n{built.stderr[-2000:]}")
+    return program
+
+
+class ObjectServer:
+    """An S3-compatible server with a directory of its own. Use it as a context manager.
+
+    With `conditional_writes` set to False its next `start` is that of a store that does not know them.
+    """
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.directory = Path(tempfile.mkdtemp(prefix="cdcflow-objects-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: Watcher | None = None
+        self._program = versitygw()
+        self.conditional_writes = True
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def is_real(self) -> bool:
+        """It keeps what it was given, and its files may be touched behind its back; moto is not and does not."""
+        return self._program is not None
+
+    def __enter__(self) -> ObjectServer:
+        os.environ[ACCESS_VARIABLE], os.environ[SECRET_VARIABLE] = ACCESS_KEY, SECRET_KEY
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start it, with what it had before. Returns when it answers."""
+        (self.directory / "buckets").mkdir(exist_ok=True)
+        (self.directory / "attributes").mkdir(exist_ok=True)
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603  fixed program
+                self._command(),
+                env={**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.directory,
+            )
+        self._watcher = Watcher(self._process.pid, "KILL", [self.directory])
+        until = time.monotonic() + STARTED_WITHIN_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+            except OSError:
+                if self._process.poll() is not None or time.monotonic() > until:
+                    text = (self.directory / "log").read_text(errors="replace")[-2000:]
+                    raise RuntimeError(f"the object server did not start:\n{text}") from None
+                time.sleep(0.05)
+            else:
+                return
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL)."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self._watcher is not None:
+            self._watcher.dismiss()
+            self._watcher = None
+
+    def halt(self) -> None:
+        """It stays there and answers nobody, as a store behind a broken link, until `go_on`."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
+    def objects(self, bucket: str, prefix: str = "", **settings: object) -> Objects:
+        """Settings for a prefix of a bucket, which is made when it is not there. The keys are in the environment."""
+        if self.is_real:
+            (self.directory / "buckets" / bucket).mkdir(exist_ok=True)
+        else:
+            request = urllib.request.Request(f"{self.endpoint}/{bucket}", method="PUT")  # noqa: S310  loopback
+            urllib.request.urlopen(request, timeout=10).close()  # noqa: S310  loopback
+        return Objects.model_validate(
+            {
+                "url": f"s3://{bucket}/{prefix}".rstrip("/"),
+                "endpoint": self.endpoint,
+                "access_key": f"${{env:{ACCESS_VARIABLE}}}",
+                "secret_key": f"${{env:{SECRET_VARIABLE}}}",
+                **settings,
+            }
+        )
+
+    def _command(self) -> list[str]:
+        address = f"127.0.0.1:{self.port}"
+        if self._program is None:
+            return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        serving = [str(self._program), "--port", address, "--quiet", "posix"]
+        # Attributes beside the files: not every file system of a test machine has extended ones, and without any the
+        # server knows no ETags and overwrites what a conditional write must leave alone.
+        if not self.conditional_writes:
+            return [*serving, "--nometa", str(self.directory / "buckets")]
+        return [*serving, "--sidecar", str(self.directory / "attributes"), str(self.directory / "buckets")]
+
+
+def main() -> int:
+    """Find or build the server that the tests start; say which."""
+    found = versitygw()
+    if found is None:
+        sys.stdout.write("object store: no Go here to build versitygw with (apt install golang-go); tests use moto\n")
+    else:
+        sys.stdout.write(f"object store: {found}\n")
+    return 0
+
+
+__all__ = ["ObjectServer", "versitygw"]
+
+if __name__ == "__main__":
+    sys.exit(main())

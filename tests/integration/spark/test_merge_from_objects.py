@@ -1,0 +1,135 @@
+"""Merging a log whose segments lie in a bucket, or were compacted: the same tables as from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from objectlogs import IDENTITY, ObjectLog
+from pyspark.sql import SparkSession
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.config import Objects
+from cdcflow.model.table import UNCHANGED, TableId
+from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.keeping import Keeper
+from cdcflow.spark import job
+from cdcflow.spark.paths import delta_sql, table_path
+from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
+
+_HIDDEN = TableId("_shop", "orders")
+
+
+def sealed(log: FileLog, number: int) -> None:
+    """A segment with inserts, a partial update, a delete, in two tables, one of them of a name that Spark hides."""
+    from dataclasses import replace
+
+    hidden = replace(ORDERS, id=_HIDDEN)
+    rows: list[dict[str, object]] = [{"id": number, "note": f"n{number}"}, {"id": number + 100, "note": None}]
+    if number > 1:
+        rows += [{"id": number - 1, "_op": "u", UNCHANGED: ["note"]}, {"id": number + 99, "_op": "d"}]
+    writer = Writer.of(log)
+    state = {"state": "done", "generation": 1, "since": 1}
+    progress = {"version": 1, "tables": {str(ORDERS.id): state, str(_HIDDEN): state}}
+    writer.checkpoint = replace(writer.checkpoint, progress=progress)
+    writer.put(
+        transactions([number], [len(rows)], changes(ORDERS, rows)),
+        transactions([number + 50], [1], changes(hidden, [{"id": number, "note": "h"}])),
+    )
+    assert log.roll()
+    log.seal_pending()
+
+
+def rows_of(spark: SparkSession, warehouse: Path, table: TableId) -> list[tuple[Any, ...]]:
+    found = spark.table(delta_sql(warehouse, table_path(table))).select("id", "note").collect()
+    return sorted((row.id, row.note) for row in found)
+
+
+def expected(last: int) -> list[tuple[int, str | None]]:
+    return [*((n, f"n{n}") for n in range(1, last + 1)), (last + 100, None)]
+
+
+@pytest.fixture
+def log(objects: Objects, tmp_path: Path) -> ObjectLog:
+    return ObjectLog(tmp_path / "log", objects)
+
+
+def put(log: ObjectLog, *numbers: int) -> None:
+    opened = log.open()
+    for number in numbers:
+        sealed(opened, number)
+    log.settled()
+    opened.close()
+
+
+def cuts_of(spark: SparkSession, warehouse: Path) -> list[int]:
+    cuts = spark.read.format("delta").load(str(warehouse / "_cdcflow_cuts")).select("cut").collect()
+    return sorted({row.cut for row in cuts})
+
+
+def test_merge_from_the_bucket_gives_the_tables_that_files_give(
+    spark: SparkSession, log: ObjectLog, tmp_path: Path
+) -> None:
+    """From the bucket alone, then with the log's directory: it is one log, wherever its files are."""
+    put(log, 1, 2)
+    report = job.merge(spark, log.alone, tmp_path / "warehouse")
+    assert (report.published, report.offset) == (True, 8)
+    assert rows_of(spark, tmp_path / "warehouse", ORDERS.id) == expected(2)
+    put(log, 3)
+    report = job.merge(spark, log.layout, tmp_path / "warehouse")
+    assert {t.name: t.changes for t in report.tables} == {"shop.orders": 4, "_shop.orders": 1}
+    assert rows_of(spark, tmp_path / "warehouse", ORDERS.id) == expected(3)
+    assert rows_of(spark, tmp_path / "warehouse", _HIDDEN) == [(n, "h") for n in (1, 2, 3)]
+    for place in (log.alone, log.layout):
+        assert place.store is not None
+        assert list(place.store.room.iterdir()) == [], "what was fetched for a merge stays behind"
+
+
+def test_more_than_the_disk_may_hold_is_merged_cut_by_cut(spark: SparkSession, log: ObjectLog, tmp_path: Path) -> None:
+    """The first merge of a log of terabytes must not need a disk of terabytes; and no cut may be published that a table
+    is beyond, as after a merge that died."""
+    warehouse = tmp_path / "warehouse"
+    put(log, 1, 2)
+    assert not job.merge(spark, log.alone, warehouse, ["shop.orders"]).published
+    place = log.alone
+    assert place.store is not None
+    place.store._bytes_max = 1  # type: ignore[attr-defined]  # a step a segment
+    assert job.merge(spark, place, warehouse).published
+    assert cuts_of(spark, warehouse) == [2]
+    put(log, 3, 4)
+    report = job.merge(spark, place, warehouse)
+    assert (report.published, report.cut) == (True, 4)
+    assert {t.name: t.changes for t in report.tables} == {"shop.orders": 8, "_shop.orders": 2}
+    assert rows_of(spark, warehouse, ORDERS.id) == expected(4)
+    assert cuts_of(spark, warehouse) == [2, 3, 4]
+
+
+def test_merge_goes_on_from_a_cut_inside_a_compacted_segment(
+    spark: SparkSession, log: ObjectLog, tmp_path: Path
+) -> None:
+    """Compaction knows nothing of merges: where one stood may be in the middle of a segment afterwards."""
+    warehouse = tmp_path / "warehouse"
+    put(log, 1, 2)
+    job.merge(spark, log.layout, warehouse)
+    put(log, 3, 4, 5)
+    assert [count for _, count in log.keeper().compact()] == [4]
+    assert job.merge(spark, log.layout, warehouse).published
+    assert rows_of(spark, warehouse, ORDERS.id) == expected(5)
+    assert rows_of(spark, warehouse, _HIDDEN) == [(n, "h") for n in range(1, 6)]
+
+
+def test_truncate_that_was_merged_before_empties_nothing_again(spark: SparkSession, tmp_path: Path) -> None:
+    """A compacted segment has a truncate that was merged long ago, and rows that came since; on files alone."""
+    opened = FileLog.open(tmp_path / "log", IDENTITY)
+    writer = Writer.of(opened)
+    for number, run in enumerate((orders(1), orders(0, op="t"), orders(2), orders(3), orders(4))):
+        writer.put(run)
+        opened.roll()
+        opened.seal_pending()
+        if number == 2:
+            job.merge(spark, tmp_path / "log", tmp_path / "warehouse")
+    opened.close()
+    assert len(Keeper(Layout(tmp_path / "log"), grace_s=0).compact()) == 1
+    job.merge(spark, tmp_path / "log", tmp_path / "warehouse")
+    assert [row[0] for row in rows_of(spark, tmp_path / "warehouse", ORDERS.id)] == [2, 3, 4]

@@ -1,0 +1,122 @@
+"""Logs in an object store for tests: opened, put away, read from there alone, copied down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.reader import check, list_segments, read_rows
+from cdcflow.config import Objects
+from cdcflow.model.position import SourceIdentity
+from cdcflow.model.table import OFFSET
+from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.keeping import Keeper
+from cdcflow.sinks.objects.bucket import Bucket
+from cdcflow.sinks.objects.shelf import BucketShelf
+from cdcflow.sinks.objects.store import BucketStore
+from cdcflow.sinks.objects.uploads import Uploads
+from cdcflow.testing.sinks import PRODUCTS, Writer, changes, orders, transactions
+
+IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
+CACHE_BYTES_MAX = 1 << 20
+
+
+@dataclass
+class ObjectLog:
+    """A log whose directory is `root` and whose segments go to `objects`."""
+
+    root: Path
+    objects: Objects
+    keep_local_s: float = 0
+    uploads: Uploads | None = None
+    opened: list[FileLog] = field(default_factory=list)
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.root, BucketStore(Bucket(self.objects), self.root.parent / "cache", CACHE_BYTES_MAX))
+
+    @property
+    def bucket(self) -> Bucket:
+        return Bucket(self.objects)
+
+    @property
+    def alone(self) -> Layout:
+        """The log as somebody sees it who has nothing but the bucket."""
+        return Layout(
+            self.root.parent / "nothing", BucketStore(self.bucket, self.root.parent / "elsewhere", CACHE_BYTES_MAX)
+        )
+
+    def open(self, *, uploading: bool = True) -> FileLog:
+        self.uploads = None
+        if uploading:
+            self.uploads = Uploads(Layout(self.root), self.bucket, keep_local_s=self.keep_local_s)
+        log = FileLog.open(self.layout, IDENTITY, uploads=self.uploads)
+        self.opened.append(log)
+        return log
+
+    def keeper(self, grace_s: float = 0) -> Keeper:
+        return Keeper(self.layout, BucketShelf(self.bucket), grace_s=grace_s)
+
+    def settled(self) -> None:
+        """Wait until everything sealed is in the bucket, and its files are dropped here."""
+        settled(self.layout, self.uploads)
+
+    def copied_down(self, target: Path) -> Path:
+        """Every object of the bucket under its name in a directory: a log on files."""
+        for name in self.bucket.listed(""):
+            path = target / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self.bucket.get(name))
+        return target
+
+
+def settled(layout: Layout, uploads: Uploads | None) -> None:
+    """Wait until the files of all segments were put and dropped; only manifests are left."""
+    until = time.monotonic() + 60
+    while uploads is not None and uploads.error is None and _with_files(layout):
+        assert time.monotonic() < until, "segments were not put away"
+        uploads.wake()
+        time.sleep(0.01)
+    assert uploads is not None
+    assert uploads.error is None
+
+
+def _with_files(layout: Layout) -> bool:
+    listed = [layout.segment(*bounds) for bounds in layout.segment_offsets()]
+    return any(len(list(directory.iterdir())) > 1 for directory in listed)
+
+
+def write(log: FileLog, ids: Sequence[int]) -> None:
+    """One segment with these orders and as many products."""
+    writer = Writer.of(log)
+    wide = changes(PRODUCTS, [{"id": i, "picture": b"\0" * 50} for i in ids])
+    writer.put(orders(*ids, xid=ids[0]), transactions([ids[0] + 1000], [len(ids)], wide))
+    assert log.roll()
+    log.seal_pending()
+
+
+def seen(place: Path | Layout, first: int = 1) -> list[tuple[int, str, object]]:
+    """Every row a reader sees from offset `first` on: offset, table, id."""
+    found = [(row[OFFSET], t.id.name, row["id"]) for t, _, rows in read_rows(place, first) for row in rows.to_pylist()]
+    return sorted(found)
+
+
+def written(ids: Sequence[Sequence[int]]) -> list[tuple[int, str, object]]:
+    """What `seen` shows of segments that `write` made."""
+    found: list[tuple[int, str, object]] = []
+    for part in ids:
+        found += [(len(found) + 1 + n, "orders", i) for n, i in enumerate(part)]
+        found += [(len(found) + 1 + n, PRODUCTS.id.name, i) for n, i in enumerate(part)]
+    return found
+
+
+def assert_whole(log: ObjectLog, ids: Sequence[Sequence[int]], room: Path) -> None:
+    """Here, in the bucket alone, and in a copy of the bucket: the same rows, each once, and every hash right."""
+    for place in (log.layout, log.alone, log.copied_down(room)):
+        assert check(place, deep=True).faults == ()
+        assert seen(place) == written(ids)
+        bounds = [(s.first_offset, s.last_offset) for s in list_segments(place)]
+        assert bounds == [(s.first_offset, s.last_offset) for s in list_segments(log.layout)]
