@@ -83,17 +83,18 @@ class JournalHeader:
 
     def encode(self) -> tuple[bytes, int]:
         """The bytes, and the seed for the frames that follow."""
-        return encode_header(
-            FileKind.JOURNAL,
-            {
-                "log_id": self.log_id,
-                "epoch": self.epoch,
-                "first_offset": self.first_offset,
-                "checkpoint": json.loads(self.base.to_json()),
-                "previous": self.previous,
-                "previous_bytes": self.previous_bytes,
-            },
-        )
+        return encode_header(FileKind.JOURNAL, self.value())
+
+    def value(self) -> dict[str, object]:
+        """As JSON; `from_header` reads it."""
+        return {
+            "log_id": self.log_id,
+            "epoch": self.epoch,
+            "first_offset": self.first_offset,
+            "checkpoint": json.loads(self.base.to_json()),
+            "previous": self.previous,
+            "previous_bytes": self.previous_bytes,
+        }
 
     @classmethod
     def from_header(cls, header: Header) -> JournalHeader:
@@ -193,6 +194,15 @@ class Encoder:
             parts += self._framer.frame(kind, *payload)
             self._taken += size
         return parts
+
+    def payloads(self) -> list[tuple[FrameKind, list[Part]]]:
+        """The same as `take`, without frames around them: for a place that has its own."""
+        found: list[tuple[FrameKind, list[Part]]] = []
+        while self._queue:
+            kind, size, payload = self._queue.popleft()
+            found.append((kind, payload))
+            self._taken += size
+        return found
 
     def shape(self, table: Table, version: int) -> None:
         """Introduce a shape, once a file."""
@@ -388,6 +398,12 @@ def durable_bytes(frame: Frame) -> int:
     """How much of the file a cut's frame calls durable."""
     durable: int = _CUT.unpack_from(frame.payload)[0]
     return durable
+
+
+def cut_number(payload: bytes) -> int:
+    """The number of the cut that a cut's frame is."""
+    number: int = _CUT.unpack_from(payload)[3]
+    return number
 
 
 def records(

@@ -110,7 +110,7 @@ def _partial_rows(
         for rows in _journal_rows(layout, extent):
             if rows.shape.table.id == shape.id and rows.offsets[-1] >= since:
                 batch = rows.rows.slice(int(np.searchsorted(rows.offsets, since)))
-                yield _keys(pa.Table.from_batches([batch]), rows.shape.table, shape)
+                yield keys_of_partial(pa.Table.from_batches([batch]), rows.shape.table, shape)
 
 
 def _keys_in(path: Path, table: Table, shape: Table, since: int) -> Iterator[pa.Table]:
@@ -118,10 +118,10 @@ def _keys_in(path: Path, table: Table, shape: Table, since: int) -> Iterator[pa.
     with pq.ParquetFile(path) as parquet:
         for batch in parquet.iter_batches(columns=columns):
             rows = pa.Table.from_batches([batch])
-            yield _keys(rows.filter(pc.greater_equal(rows.column(OFFSET), since)), table, shape)
+            yield keys_of_partial(rows.filter(pc.greater_equal(rows.column(OFFSET), since)), table, shape)
 
 
-def _keys(rows: pa.Table, table: Table, shape: Table) -> pa.Table:
+def keys_of_partial(rows: pa.Table, table: Table, shape: Table) -> pa.Table:
     """The keys of the partial ones among some rows of `table`, in the key columns of `shape`."""
     keep = pc.and_(pc.is_valid(rows.column(UNCHANGED)), pc.not_equal(rows.column(OP), DELETE))
     schema = pa.schema([shape.row_schema.field(name) for name in shape.key_columns])

@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
@@ -73,10 +74,25 @@ def fetch() -> list[str]:
         return jars()
     except ConfigurationError:
         pass
-    target = folder()
+    _fetch([DELTA], _IN_PYSPARK, folder())
+    return jars()
+
+
+def fetched(packages: Sequence[str], target: Path) -> Path:
+    """A folder with these packages and all that they need, fetched unless it is there.
+
+    Raises:
+        SourceUnavailable: the resolver could not get them; it has printed why.
+    """
+    if not target.exists():
+        _fetch(packages, (), target)
+    return target
+
+
+def _fetch(packages: Sequence[str], left_out: Sequence[str], target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="cdcflow-jars-", dir=target.parent) as room:
-        _resolve(Path(room))
+        _resolve(packages, left_out, Path(room))
         whole = Path(room) / "whole"
         whole.mkdir()
         for jar in (Path(room) / "ivy" / "jars").glob("*.jar"):
@@ -84,19 +100,18 @@ def fetch() -> list[str]:
         if target.exists():
             shutil.rmtree(target)
         whole.rename(target)
-    return jars()
 
 
-def _resolve(room: Path) -> None:
-    """Let Spark resolve the package into `room`/ivy; the session is only a means."""
+def _resolve(packages: Sequence[str], left_out: Sequence[str], room: Path) -> None:
+    """Let Spark resolve the packages into `room`/ivy; the session is only a means."""
     from pyspark.sql import SparkSession
 
     builder = (
         SparkSession.builder.master("local[1]")
         .appName("cdcflow jars")
         .config("spark.ui.enabled", "false")
-        .config("spark.jars.packages", DELTA)
-        .config("spark.jars.excludes", ",".join(_IN_PYSPARK))
+        .config("spark.jars.packages", ",".join(packages))
+        .config("spark.jars.excludes", ",".join(left_out))
         .config("spark.jars.ivy", str(room / "ivy"))
         .config("spark.sql.warehouse.dir", str(room / "warehouse"))
     )
@@ -107,7 +122,7 @@ def _resolve(room: Path) -> None:
         builder.getOrCreate().stop()
     except Exception as error:
         raise SourceUnavailable(
-            f"could not fetch {DELTA} with Spark's resolver (its own words are above)",
+            f"could not fetch {packages[0]} with Spark's resolver (its own words are above)",
             remedy="check the network, or put the jars into the folder that CDCFLOW_JARS names",
         ) from error
 

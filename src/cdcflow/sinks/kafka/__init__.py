@@ -1,0 +1,1 @@
+"""A change log in Kafka."""

@@ -1,0 +1,109 @@
+"""A log's frames as records of a topic.
+
+    key    kind of frame │ 1: the rest of it follows in the next record
+    value  the frame's payload, or a piece of it
+
+What a file needs around its frames, Kafka has: checksums, order, and transactions whose records appear together. A
+stretch of the topic begins with a head, like a journal, and its frames can be read from there on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from cdcflow.changelog.framing import Frame, FrameKind, Header, Part
+from cdcflow.changelog.journal import Decoder, JournalHeader, Record
+from cdcflow.errors import InvariantViolated
+
+HEAD = 0
+"""The kind of the record that begins a stretch; frames have the other numbers."""
+
+_KINDS = {int(kind): kind for kind in FrameKind}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One record of the log's topic: `place` is its offset there, `key` and `value` as above."""
+
+    place: int
+    key: bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What a frame holds, and the place of its first record in the topic."""
+
+    place: int
+    record: Record | JournalHeader
+
+
+def pieces(kind: int, payload: Sequence[Part], bytes_max: int) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of the records for one frame; none has more than `bytes_max` bytes of it."""
+    whole = b"".join(payload) if len(payload) != 1 else bytes(payload[0])
+    if len(whole) <= bytes_max:
+        yield bytes((kind, 0)), whole
+        return
+    for at in range(0, len(whole), bytes_max):
+        yield bytes((kind, at + bytes_max < len(whole))), whole[at : at + bytes_max]
+
+
+def head_of(header: JournalHeader) -> bytes:
+    """The value of a stretch's first record."""
+    return json.dumps(header.value(), separators=(",", ":")).encode()
+
+
+class Stretches:
+    """Reads records back into what the frames hold. Begin at a head; other kinds before the first one are refused.
+
+    `wanted`: other frames are told as `Skipped`, undecoded (None: all are decoded). Shapes always are.
+    """
+
+    def __init__(self, name: str, wanted: Iterable[FrameKind] | None = None) -> None:
+        self._name = name
+        self._wanted = None if wanted is None else {*wanted, FrameKind.SCHEMA, FrameKind.PROGRESS}
+        self._decoder: Decoder | None = None
+        self._open: tuple[int, int, list[bytes]] | None = None
+
+    def take(self, message: Message) -> Placed | None:
+        """What this record completes; None when the rest of a frame is still to come.
+
+        Raises:
+            InvariantViolated: cdcflow did not write it so.
+        """
+        if len(message.key) != 2:
+            raise self._foreign(message)
+        kind, more = message.key
+        if self._open is not None and self._open[1] != kind:
+            raise self._foreign(message)
+        place, value = message.place, message.value
+        if self._open is not None:
+            self._open[2].append(value)
+            place, value = self._open[0], b"" if more else b"".join(self._open[2])
+        elif more:
+            self._open = (place, kind, [value])
+        if more:
+            return None
+        self._open = None
+        return Placed(place, self._whole(kind, value, message))
+
+    def _whole(self, kind: int, value: bytes, message: Message) -> Record | JournalHeader:
+        if kind == HEAD:
+            header = Header(json.loads(value), 0, 0)
+            self._decoder = Decoder(self._name, header)
+            return JournalHeader.from_header(header)
+        if self._decoder is None or kind not in _KINDS:
+            raise self._foreign(message)
+        frame_kind = _KINDS[kind]
+        payload = value if self._wanted is None or frame_kind in self._wanted else b""
+        return self._decoder.record(Frame(frame_kind, payload, message.place, message.place + 1))
+
+    def _foreign(self, message: Message) -> InvariantViolated:
+        return InvariantViolated(
+            f"reading {self._name}: the record at offset {message.place} is not one that cdcflow wrote there"
+        )
+
+
+__all__ = ["HEAD", "Message", "Placed", "Stretches", "head_of", "pieces"]

@@ -1,0 +1,60 @@
+"""The log in Kafka passes the public suite for sinks, on a real broker."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from cdcflow.model.position import SourceIdentity
+from cdcflow.model.table import OFFSET, TableId
+from cdcflow.sinks.kafka.log import KafkaLog
+from cdcflow.sinks.kafka.reading import read_rows
+from cdcflow.sinks.kafka.topics import Topics
+from cdcflow.testing.kafka import KafkaBroker
+from cdcflow.testing.sinks import OpenedLog, Place, Row, SinkContract
+
+IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaBroker]:
+    with KafkaBroker() as running:
+        yield running
+
+
+class KafkaPlace:
+    """A topic. `stretches`: a new stretch begins at each look, so that the same promises are seen over its bounds."""
+
+    def __init__(self, topics: Topics, *, stretches: bool) -> None:
+        self.topics = topics
+        self._stretches = stretches
+        self.opened: list[KafkaLog] = []
+
+    def open(self) -> KafkaLog:
+        log = KafkaLog.open(self.topics, IDENTITY)
+        self.opened.append(log)
+        return log
+
+    def crash(self, log: OpenedLog) -> None:
+        """Nothing is left to do: who opens it next takes it over."""
+
+    def rows(self) -> list[tuple[TableId, Row]]:
+        if self._stretches and self.opened[-1].roll():
+            self.opened[-1].sync()
+        found = [(table.id, row) for table, rows in read_rows(self.topics) for row in rows.to_pylist()]
+        return sorted(found, key=lambda entry: entry[1][OFFSET])  # type: ignore[arg-type,return-value]
+
+
+@pytest.fixture(params=[False, True], ids=["one stretch", "stretches"])
+def place(broker: KafkaBroker, request: pytest.FixtureRequest) -> Iterator[Place]:
+    made = KafkaPlace(Topics(broker.address, f"log{next(_numbers)}", message_bytes=2000), stretches=request.param)
+    yield made
+    for log in made.opened:
+        log.close()
+
+
+class TestKafka(SinkContract):
+    """Every test of the suite; small records, so that frames are in pieces."""
