@@ -6,10 +6,12 @@ The commands, the demo and a program that embeds cdcflow begin here with a `Conf
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 
 from cdcflow.config import Config, Postgres, secret
+from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.machine import Limits
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline import Capture
@@ -17,6 +19,10 @@ from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
 from cdcflow.ports import Finding, Source
 from cdcflow.sinks.files import FileLog
 from cdcflow.sources.postgres.source import PostgresSource
+
+if TYPE_CHECKING:  # who only captures need not load Kafka's library
+    from cdcflow.sinks.kafka.tables.publisher import Publisher
+    from cdcflow.sinks.kafka.tables.tail import Tail
 
 
 def open_source(config: Config) -> Source:
@@ -62,6 +68,29 @@ def capture(
         pace=Pace(heartbeat_s=config.source.heartbeat),
         on_event=on_event or log_event,
     )
+
+
+def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:
+    """What publishes the configured log to the topics of `publish.kafka`.
+
+    Raises:
+        ConfigurationError: `publish` is not set.
+    """
+    if config.publish is None:
+        raise ConfigurationError(
+            "publishing: the settings do not say where to", remedy="set publish.kafka (see docs/debezium.md)"
+        )
+    from cdcflow.sinks.kafka.tables.assembly import publisher_of
+
+    return publisher_of(config.publish.kafka, lambda: _tail(config), config.source.kind, on_event or log_event)
+
+
+def _tail(config: Config) -> Tail | None:
+    """The configured log as a publisher reads it, None while there is none."""
+    from cdcflow.sinks.kafka.tables.tail import FileTail
+
+    path = config.log.path
+    return FileTail(path) if (path / "log.json").exists() else None
 
 
 def limits(config: Config, *, backfill_new: bool) -> Limits:

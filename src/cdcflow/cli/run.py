@@ -31,4 +31,5 @@ def run(
     settings = load(config)
     tell = event_lines(as_json=json)
     capture = wiring.capture(settings, accept_history_loss=accept_history_loss, on_event=tell)
-    daemon.run(settings, capture, tell)
+    publisher = None if settings.publish is None else wiring.publisher(settings, tell)
+    daemon.run(settings, capture, tell, publisher=publisher)

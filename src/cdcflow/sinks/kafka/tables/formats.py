@@ -1,0 +1,56 @@
+"""A format: how values are spelled, and what stands around a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cdcflow.config import FormatName
+from cdcflow.sinks.kafka.tables import json_writer
+from cdcflow.sinks.kafka.tables.connect import Schema
+from cdcflow.sinks.kafka.tables.json_writer import JsonWriter
+from cdcflow.sinks.kafka.tables.rendering import Writer
+
+Frame = tuple[bytes, bytes]
+Register = Callable[[str, str, str], int]
+"""Subject, kind of schema (AVRO, PROTOBUF) and its text to the number that the registry gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """`frame` says what stands before and behind each message of a topic; `part` is key or value."""
+
+    writer: Writer
+    frame: Callable[[str, str, Schema], Frame]
+
+
+def format_of(name: FormatName, register: Register | None = None) -> Format:
+    """The format of a name; Avro and Protobuf need a registry."""
+    match name:
+        case "json":
+            return Format(JsonWriter(), lambda topic, part, schema: (b"", b""))
+        case "json-schema":
+            return Format(JsonWriter(), lambda topic, part, schema: json_writer.with_schema(schema))
+        case "avro":
+            from cdcflow.sinks.kafka.tables import avro_writer
+
+            assert register is not None
+            return Format(avro_writer.AvroWriter(), _registered(register, "AVRO", avro_writer.schema_text, b""))
+        case "protobuf":
+            from cdcflow.sinks.kafka.tables import protobuf_writer
+
+            assert register is not None
+            text = protobuf_writer.schema_text
+            return Format(protobuf_writer.ProtobufWriter(), _registered(register, "PROTOBUF", text, b"\0"))
+
+
+def _registered(
+    register: Register, kind: str, text: Callable[[Schema], str], behind: bytes
+) -> Callable[[str, str, Schema], Frame]:
+    """Confluent's wire format: a zero, the schema's number, and for Protobuf which message of the schema it is."""
+
+    def frame(topic: str, part: str, schema: Schema) -> Frame:
+        number = register(f"{topic}-{part}", kind, text(schema))
+        return b"\0" + number.to_bytes(4, "big") + behind, b""
+
+    return frame
