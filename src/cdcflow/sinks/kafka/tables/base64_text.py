@@ -39,8 +39,10 @@ def _encoded(cells: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     padded = np.zeros((count, (size + 2) // 3, 3), np.uint32)
     padded.reshape(count, -1)[:, :size] = cells
     words = padded[:, :, 0] << 16 | padded[:, :, 1] << 8 | padded[:, :, 2]
-    digits = _ALPHABET[(words[:, :, None] >> np.array([18, 12, 6, 0], np.uint32)) & 63].reshape(count, -1)
-    if size % 3:
+    digits: npt.NDArray[np.uint8] = _ALPHABET[(words[:, :, None] >> np.array([18, 12, 6, 0], np.uint32)) & 63].reshape(
+        count, -1
+    )
+    if size % 3:  # what stands for no byte
         digits[:, size % 3 - 3 :] = ord("=")
     return digits
 
@@ -48,8 +50,8 @@ def _encoded(cells: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 def parts(values: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
     """Where each value of a `large_binary` array begins, and the bytes that this counts in."""
     _, offsets, content = values.buffers()
-    starts = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values)] if len(values) else []
-    return np.asarray(starts, np.int64), np.frombuffer(content or b"", np.uint8)
+    starts = np.frombuffer(offsets or b"", np.int64)[values.offset : values.offset + len(values)]
+    return starts, np.frombuffer(content or b"", np.uint8)
 
 
 def of_parts(ends: npt.NDArray[np.int64], content: npt.NDArray[np.uint8], like: pa.Array | None = None) -> pa.Array:

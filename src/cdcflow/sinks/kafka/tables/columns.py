@@ -55,16 +55,11 @@ def binary(modes: Modes) -> Encoding:
         case "bytes":
             return Encoding(connect.BYTES, values.as_is, modes.unavailable.encode(), b"")
         case "hex":
-            return _binary_text(modes, values.hex_of)
+            return text(modes, convert=values.hex_of)
         case "base64":
-            return _binary_text(modes, values.base64_of)
+            return text(modes, convert=values.base64_of)
         case "base64-url-safe":
-            return _binary_text(modes, values.base64_url_of)
-
-
-def _binary_text(modes: Modes, convert: Convert) -> Encoding:
-    placeholder = convert(pa.array([modes.unavailable.encode()], pa.binary()))[0].as_py()
-    return Encoding(connect.STRING, convert, placeholder, "")
+            return text(modes, convert=values.base64_url_of)
 
 
 def decimal(arrow: pa.DataType, precision: int | None, modes: Modes) -> Encoding:
@@ -73,9 +68,14 @@ def decimal(arrow: pa.DataType, precision: int | None, modes: Modes) -> Encoding
         case "precise":
             return Encoding(connect.decimal(arrow.scale, precision), values.unscaled, None, b"\0")
         case "string":
-            return text(modes, convert=values.plain_decimal, neutral="0")
+            return text(modes, convert=values.plain_decimal, neutral=zero(arrow.scale))
         case "double":
             return Encoding(connect.DOUBLE, values.decimal_double, None, 0.0)
+
+
+def zero(scale: int) -> str:
+    """0 with so many digits behind the point."""
+    return f"{0:.{scale}f}"
 
 
 def moment(digits: int, modes: Modes) -> Encoding:
@@ -86,9 +86,7 @@ def moment(digits: int, modes: Modes) -> Encoding:
 
 
 def zoned_moment(digits: int, modes: Modes) -> Encoding:
-    convert = values.zoned(digits)
-    epoch = convert(pa.array([0], pa.timestamp("us", "UTC")))[0].as_py()
-    return text(modes, connect.ZONED_TIMESTAMP, convert, epoch)
+    return text(modes, connect.ZONED_TIMESTAMP, values.zoned(digits), "1970-01-01T00:00:00Z")
 
 
 def date(modes: Modes) -> Encoding:
@@ -160,7 +158,7 @@ _TYPE = re.compile(
 def parsed(source: str) -> tuple[str, int | None, int | None, bool]:
     """A type's text without its numbers, its numbers, and whether it is an array."""
     found = _TYPE.match(source)
-    assert found is not None
+    assert found is not None  # noqa: S101  matches anything
     first, second = found["first"], found["second"]
     name = (found["name"] + found["rest"]).strip()
     return name, first and int(first), second and int(second), found["lists"] is not None  # type: ignore[return-value]

@@ -36,8 +36,8 @@ class Messages:
     """
 
     topic: str
-    keys: list[bytes | None] | None
-    values: list[bytes]
+    keys: Sequence[bytes | None] | None
+    values: Sequence[bytes | None]
     key_frame: Frame
     value_frame: Frame
     tombstones: list[bool] | None = None
@@ -48,7 +48,7 @@ class Messages:
 class Rules:
     """Debezium's settings that are about events, not values."""
 
-    modes: Modes = Modes()
+    modes: Modes = field(default_factory=Modes)
     tombstones: bool = True
     skipped: frozenset[str] = frozenset({TRUNCATE})
     transactions: bool = False

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cdcflow.config import FormatName
-from cdcflow.sinks.kafka.tables import json_writer
+from cdcflow.errors import ConfigurationError
+from cdcflow.sinks.kafka.tables.avro_writer import AvroWriter
+from cdcflow.sinks.kafka.tables.avro_writer import schema_text as avro_text
 from cdcflow.sinks.kafka.tables.connect import Schema
-from cdcflow.sinks.kafka.tables.json_writer import JsonWriter
+from cdcflow.sinks.kafka.tables.json_writer import JsonWriter, with_schema
+from cdcflow.sinks.kafka.tables.protobuf_writer import ProtobufWriter
+from cdcflow.sinks.kafka.tables.protobuf_writer import schema_text as protobuf_text
 from cdcflow.sinks.kafka.tables.rendering import Writer
 
 Frame = tuple[bytes, bytes]
@@ -18,7 +22,7 @@ Register = Callable[[str, str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`frame` says what stands before and behind each message of a topic; `part` is key or value."""
+    """`frame` says what stands before and behind each message of a topic, given the part (key, value) and schema."""
 
     writer: Writer
     frame: Callable[[str, str, Schema], Frame]
@@ -30,24 +34,19 @@ def format_of(name: FormatName, register: Register | None = None) -> Format:
         case "json":
             return Format(JsonWriter(), lambda topic, part, schema: (b"", b""))
         case "json-schema":
-            return Format(JsonWriter(), lambda topic, part, schema: json_writer.with_schema(schema))
+            return Format(JsonWriter(), lambda topic, part, schema: with_schema(schema))
         case "avro":
-            from cdcflow.sinks.kafka.tables import avro_writer
-
-            assert register is not None
-            return Format(avro_writer.AvroWriter(), _registered(register, "AVRO", avro_writer.schema_text, b""))
+            return Format(AvroWriter(), _registered(register, "AVRO", avro_text, b""))
         case "protobuf":
-            from cdcflow.sinks.kafka.tables import protobuf_writer
-
-            assert register is not None
-            text = protobuf_writer.schema_text
-            return Format(protobuf_writer.ProtobufWriter(), _registered(register, "PROTOBUF", text, b"\0"))
+            return Format(ProtobufWriter(), _registered(register, "PROTOBUF", protobuf_text, b"\0"))
 
 
 def _registered(
-    register: Register, kind: str, text: Callable[[Schema], str], behind: bytes
+    register: Register | None, kind: str, text: Callable[[Schema], str], behind: bytes
 ) -> Callable[[str, str, Schema], Frame]:
     """Confluent's wire format: a zero, the schema's number, and for Protobuf which message of the schema it is."""
+    if register is None:
+        raise ConfigurationError(f"publishing as {kind} without a registry", remedy="set publish.kafka.registry.url")
 
     def frame(topic: str, part: str, schema: Schema) -> Frame:
         number = register(f"{topic}-{part}", kind, text(schema))

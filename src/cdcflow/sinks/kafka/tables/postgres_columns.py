@@ -17,6 +17,7 @@ from cdcflow.sinks.kafka.tables.columns import (
     of_column,
     parsed,
     text,
+    zero,
     zoned_moment,
 )
 from cdcflow.sinks.kafka.tables.connect import Schema
@@ -25,7 +26,7 @@ BITS_MAX = 2_147_483_647
 _NAMED_TEXTS: dict[str, tuple[Schema, str]] = {
     "uuid": (connect.UUID, ""),
     "json": (connect.JSON, "{}"),
-    "jsonb": (connect.JSON, "{}"),
+    "jsonb": (connect.JSON, ""),
     "xml": (connect.XML, ""),
     "tsvector": (connect.TSVECTOR, ""),
     "ltree": (connect.LTREE, ""),
@@ -91,13 +92,13 @@ def _number_text(scale: int | None, precision: int | None, modes: Modes) -> Enco
     """`numeric` without precision, or with more of it than a decimal of the log has: exact text."""
     match modes.decimal:
         case "string":
-            return text(modes, convert=values.plain_text_number, neutral="0")
+            return text(modes, convert=values.plain_text_number, neutral=zero(scale or 0))
         case "double":
             return Encoding(connect.DOUBLE, values.text_double, None, 0.0)
         case "precise" if scale is None:
             return Encoding(connect.VARIABLE_SCALE_DECIMAL, values.variable_scale, None, {"scale": 0, "value": b"\0"})
         case "precise":
-            assert scale is not None
+            assert scale is not None  # noqa: S101  else the case above
             return Encoding(connect.decimal(scale, precision), values.scaled_text(scale), None, b"\0")
 
 
@@ -106,7 +107,7 @@ def _bits(name: str, first: int | None, modes: Modes) -> Encoding:
         return Encoding(connect.BOOLEAN, values.bit_of_text, None, False)
     length = BITS_MAX if first is None else first
     schema = connect.named(connect.BYTES, "io.debezium.data.Bits", length=str(length))
-    return Encoding(schema, values.bits_of_text(first), modes.unavailable.encode(), b"")
+    return Encoding(schema, values.bits_of_text, modes.unavailable.encode(), b"")
 
 
 def _clock(digits: int, modes: Modes) -> Encoding:

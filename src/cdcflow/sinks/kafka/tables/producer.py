@@ -36,6 +36,9 @@ _UNKNOWN = frozenset((KafkaError._TIMED_OUT, KafkaError._STATE, KafkaError.REQUE
 _MISSING = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION))
 
 
+Setting = str | int | float | bool
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """Where the topics are. `options` are librdkafka's own settings; topics that are missing are made with
@@ -52,7 +55,7 @@ class Cluster:
     def position_topic(self) -> str:
         return f"{self.prefix}.cdcflow-position"
 
-    def client(self, **settings: str | int | bool) -> dict[str, str | int | bool]:
+    def client(self, **settings: Setting) -> dict[str, Setting]:
         return {"bootstrap.servers": self.brokers, "log_level": 0, **self.options, **settings}
 
 
@@ -74,22 +77,18 @@ class TableProducer:
             SinkUnavailable: the brokers do not answer.
             ConfigurationError: they refuse.
         """
-        producer = Producer(
-            cluster.client(
-                **{
-                    "transactional.id": f"cdcflow-publish/{cluster.prefix}",
-                    "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-                    "enable.idempotence": True,
-                    # The same key goes to the same partition as from a Java producer.
-                    "partitioner": "murmur2_random",
-                    "linger.ms": 5,
-                    "compression.type": "lz4",
-                    "queue.buffering.max.messages": 1_000_000,
-                    "queue.buffering.max.kbytes": 128 << 10,
-                    **cluster.options,
-                }
-            )
-        )
+        settings: dict[str, Setting] = {
+            "transactional.id": f"cdcflow-publish/{cluster.prefix}",
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            "enable.idempotence": True,
+            # The same key goes to the same partition as from a Java producer.
+            "partitioner": "murmur2_random",
+            "linger.ms": 5,
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 128 << 10,
+        }
+        producer = Producer(cluster.client(**{**settings, **cluster.options}))
         with _naming(f"publishing under {cluster.prefix}"):
             made = cls(cluster, producer, None)
             made.make_topics([])
@@ -130,7 +129,9 @@ class TableProducer:
             for number, value in enumerate(messages.values):
                 plain = None if keys is None else keys[number]
                 key = None if plain is None else key_begin + plain + key_end
-                if number in unchanged:
+                if value is None:
+                    self._put(topic, None, key)
+                elif number in unchanged:
                     self._put(topic, begin + value + end, key, unchanged[number])
                 else:
                     try:
@@ -142,7 +143,9 @@ class TableProducer:
             self._producer.poll(0)
 
     def _put(self, topic: str, value: bytes | None, key: bytes | None, unchanged: bytes | None = None) -> None:
-        headers = None if unchanged is None else [(UNCHANGED_HEADER, unchanged)]
+        headers: list[tuple[str, str | bytes | None]] | None = None
+        if unchanged is not None:
+            headers = [(UNCHANGED_HEADER, unchanged)]
         while True:
             try:
                 self._producer.produce(topic, value, key, headers=headers)
@@ -175,16 +178,13 @@ class TableProducer:
 
 def _published(cluster: Cluster) -> Published | None:
     """The newest committed position, None where there is none."""
-    consumer = Consumer(
-        cluster.client(
-            **{
-                "group.id": "cdcflow-readers-have-no-group",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-            }
-        )
-    )
+    settings: dict[str, Setting] = {
+        "group.id": "cdcflow-readers-have-no-group",
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+    }
+    consumer = Consumer(cluster.client(**settings))
     found: Published | None = None
     try:
         low, _ = consumer.get_watermark_offsets(TopicPartition(cluster.position_topic, 0), timeout=WAIT_S)

@@ -133,7 +133,7 @@ def _checked(found: Published | None, tail: Tail, cluster: Cluster) -> Published
         )
     if found.next_offset > tail.next_offset():
         raise ConfigurationError(
-            f"publishing under {cluster.prefix}: the topics have more than the log, which was put back to an older state",
+            f"publishing under {cluster.prefix}: the topics have more than the log: it is an older copy of itself",
             remedy="restore the newer log, or publish this one under another publish.kafka.topic_prefix",
         )
     return found

@@ -44,7 +44,7 @@ def render(values: pa.Array, schema: Schema, writer: Writer) -> pa.Array:
             parts = [render(values.field(i), inner, writer) for i, (_, inner) in enumerate(schema.fields)]
             whole = writer.record(parts, schema)
         case "array":
-            assert schema.items is not None
+            assert schema.items is not None  # noqa: S101  of an array, always
             lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
             whole = writer.sequence(render(values.flatten(), schema.items, writer), lengths, schema)
         case _:

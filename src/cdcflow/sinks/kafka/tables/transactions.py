@@ -52,7 +52,7 @@ class TransactionEvents:
             self._value_frame,
         )
 
-    def _record(self, columns: list[pa.Array], schema: Schema) -> list[bytes]:
+    def _record(self, columns: list[pa.Array], schema: Schema) -> list[bytes | None]:
         cells = [render(c, s, self._writer) for c, (_, s) in zip(columns, schema.fields, strict=True)]
-        found: list[bytes] = self._writer.record(cells, schema).to_pylist()
+        found: list[bytes | None] = self._writer.record(cells, schema).to_pylist()
         return found
