@@ -11,10 +11,10 @@ from typing import Any
 from cdcflow.spark.jars import fetched
 from cdcflow.testing.debian import cache
 
-PACKAGES = tuple(
-    f"io.debezium:debezium-{part}:3.6.1.Final" for part in ("embedded", "connector-postgres", "connector-mysql")
-)
+PARTS = ("embedded", "connector-postgres", "connector-mysql")
+PACKAGES = tuple(f"io.debezium:debezium-{part}:3.6.1.Final" for part in PARTS)
 PROGRAMS = Path(__file__).parent / "java"
+STATEMENTS = Path(__file__).parent / "everytype"
 
 Event = tuple[str, Any, Any]
 """Topic, key and value; each of the latter two with `schema` and `payload`, or None."""

@@ -32,7 +32,7 @@ def committed(address: str, topic: str) -> list[Found]:
     consumer = Consumer(settings)
     found: list[Found] = []
     try:
-        for partition in consumer.list_topics(topic, timeout=30).topics[topic].partitions:
+        for partition in sorted(consumer.list_topics(topic, timeout=30).topics[topic].partitions):
             consumer.assign([TopicPartition(topic, partition, 0)])
             while True:
                 message = consumer.poll(30)

@@ -25,7 +25,7 @@ from cdcflow.sinks.kafka.tables.connect import Schema
 BITS_MAX = 2_147_483_647
 _NAMED_TEXTS: dict[str, tuple[Schema, str]] = {
     "uuid": (connect.UUID, ""),
-    "json": (connect.JSON, "{}"),
+    "json": (connect.JSON, ""),
     "jsonb": (connect.JSON, ""),
     "xml": (connect.XML, ""),
     "tsvector": (connect.TSVECTOR, ""),
@@ -66,7 +66,7 @@ def _scalar(name: str, first: int | None, second: int | None, arrow: pa.DataType
         case "hstore":
             return text(modes, connect.JSON, values.hstore_json, "{}")
         case "point":
-            return Encoding(connect.POINT, values.point, None, {"x": 0.0, "y": 0.0, "wkb": b"", "srid": None})
+            return Encoding(connect.POINT, values.point, None, values.point_at(0.0, 0.0))
         case _ if name in _NAMED_TEXTS:
             schema, neutral = _NAMED_TEXTS[name]
             return text(modes, schema, neutral=neutral)

@@ -326,12 +326,16 @@ POINT = pa.struct([("x", pa.float64()), ("y", pa.float64()), ("wkb", pa.binary()
 GEOMETRY = pa.struct([("wkb", pa.binary()), ("srid", pa.int32())])
 
 
+def point_at(x: float, y: float) -> dict[str, object]:
+    return {"x": x, "y": y, "wkb": struct.pack("<BIdd", 1, 1, x, y), "srid": None}
+
+
 def point(values: pa.Array) -> pa.Array:
     """A point's text as coordinates, and as WKB."""
 
     def one(text: str) -> dict[str, object]:
-        x, y = (float(n) for n in text.strip("()").split(","))
-        return {"x": x, "y": y, "wkb": struct.pack("<BIdd", 1, 1, x, y), "srid": None}
+        x, y = text.strip("()").split(",")
+        return point_at(float(x), float(y))
 
     return _each(values, POINT, one)
 
