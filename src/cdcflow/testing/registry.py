@@ -52,13 +52,14 @@ def program() -> Path:
 
 def _fetched(room: Path) -> Path:
     (room / "ivy.xml").write_text(_ASKED)
-    command = [_java(), "-jar", str(_ivy()), "-ivy", "ivy.xml", "-cache", "cache", "-retrieve", "out/registry.[ext]"]
+    command = [_java(), "-jar", str(_ivy()), "-ivy", "ivy.xml", "-cache", str(room / "cache")]
+    command += ["-retrieve", str(room / "out" / "[artifact].[ext]")]
     settings = os.environ.get("CDCFLOW_IVY_SETTINGS")
     command += ["-settings", settings] if settings else []
     made = subprocess.run(command, cwd=room, capture_output=True, text=True, check=False)  # noqa: S603  no shell
     if made.returncode != 0:
         raise SourceUnavailable(f"could not fetch Apicurio Registry with Ivy: {made.stdout[-500:]}")
-    return room / "out" / "registry.tar.gz"
+    return room / "out" / "apicurio-registry-app.tar.gz"
 
 
 def _ivy() -> Path:

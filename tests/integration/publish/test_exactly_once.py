@@ -94,7 +94,7 @@ def killed_at(shop: Shop, point: str, count: int) -> None:
 
 
 def test_killed_at_every_step_nothing_is_lost_and_nothing_comes_twice(shop: Shop) -> None:
-    """A machine goes off in the middle of anything; a consumer of read_committed must see each change once, in order."""
+    """A machine goes off in the middle of anything; who reads committed messages must see each change once."""
     shop.sell(150)
     for point in publishkillable.POINTS:
         killed_at(shop, point, 2)

@@ -5,80 +5,32 @@ What is known to differ is listed here by name, and in docs/debezium.md; anythin
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import debezium
 import pytest
-from kafkareading import committed
-from publishing import Capturing
+from everytypes import CHANGES, MODES, Log, is_read, parsed
+from kafkareading import Found
 
-from cdcflow import wiring
-from cdcflow.config import Config
 from cdcflow.testing.kafka import KafkaBroker
-from cdcflow.testing.postgres import Database, PostgresServer
 
 pytestmark = pytest.mark.postgres
 
-SETUP, CHANGES = (debezium.statements(name) for name in ("tables", "changes"))
-MODES: dict[str, dict[str, str]] = {
-    "defaults": {},
-    "others": {
-        "decimal.handling.mode": "string",
-        "time.precision.mode": "connect",
-        "binary.handling.mode": "hex",
-        "interval.handling.mode": "string",
-    },
-}
-"""Settings that have one name at both, dots there and underscores here."""
+
+Event = tuple[Any, Any]
+_told: dict[str, dict[str, list[Event]]] = {}
 
 
-@dataclass(frozen=True)
-class Log:
-    config: Config
-    database: Database
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
-    """Tables of all types, changed while cdcflow captured them, and a slot for each run of Debezium."""
-    folder = tmp_path_factory.mktemp("same")
-    with PostgresServer() as server:
-        database = server.create_database("shop")
-        with database.session(autocommit=True) as session:
-            for statement in SETUP:
-                session.execute(statement)
-        settings = {
-            "source": {"kind": "postgres", "url": database.url, "tables": ["public.*"]},
-            "log": {"path": str(folder / "log")},
-        }
-        config = Config.model_validate(settings)
-        with Capturing(config) as capture, database.session(autocommit=True) as session:
-            session.execute("INSERT INTO finished VALUES (0)")
-            capture.until("public.finished", 1)
-            session.execute('CREATE PUBLICATION witness FOR TABLE v, r, k, f, "Odd name", finished')
-            for mode in MODES:
-                session.execute(f"SELECT pg_create_logical_replication_slot('witness_{mode}', 'pgoutput')")
-            for statement in [*CHANGES, "INSERT INTO finished VALUES (1)"]:
-                session.execute(statement)
-            capture.until("public.finished", 2)
-        yield Log(config, database)
-
-
-_told: dict[str, dict[str, list[tuple[Any, Any]]]] = {}
-
-
-def _theirs(log: Log, mode: str, folder: Path) -> dict[str, list[tuple[Any, Any]]]:
+def _theirs(log: Log, mode: str, folder: Path) -> dict[str, list[Event]]:
     if mode not in _told:
         _told[mode] = _asked(log, mode, folder)
     return _told[mode]
 
 
-def _asked(log: Log, mode: str, folder: Path) -> dict[str, list[tuple[Any, Any]]]:
+def _asked(log: Log, mode: str, folder: Path) -> dict[str, list[Event]]:
     options = {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "database.hostname": "127.0.0.1",
@@ -94,34 +46,14 @@ def _asked(log: Log, mode: str, folder: Path) -> dict[str, list[tuple[Any, Any]]
         "snapshot.mode": "no_data",
         **MODES[mode],
     }
-    found: dict[str, list[tuple[Any, Any]]] = {}
+    found: dict[str, list[Event]] = {}
     for topic, key, value in debezium.events(options, f"{mode}.public.finished", folder):
         found.setdefault(topic, []).append((key, value))
     return found
 
 
-def _ours(log: Log, mode: str, broker: KafkaBroker) -> dict[str, list[tuple[Any, Any]]]:
-    own = {name.replace(".", "_"): value for name, value in MODES[mode].items()}
-    kafka = {
-        "brokers": broker.address,
-        "topic_prefix": mode,
-        "format": "json-schema",
-        "provide_transaction_metadata": True,
-        "skipped_operations": (),
-        **own,
-    }
-    whole = log.config.model_dump(mode="json", exclude_none=True)
-    config = Config.model_validate({**whole, "publish": {"kafka": kafka}})
-    wiring.publisher(config, lambda event, fields: None).run(once=True)
-    topics = ["public.v", "public.r", "public.k", "public.f", "public.Odd_name", "transaction"]
-    return {
-        f"{mode}.{topic}": [(_json(m.key), _json(m.value)) for m in committed(broker.address, f"{mode}.{topic}")]
-        for topic in topics
-    }
-
-
-def _json(text: bytes | None) -> Any:
-    return None if text is None else json.loads(text)
+def _events(messages: list[Found]) -> list[Event]:
+    return [(parsed(m.key), parsed(m.value)) for m in messages if not is_read(m)]
 
 
 def _comparable(value: Any) -> Any:
@@ -172,10 +104,10 @@ KNOWN = {
 @pytest.mark.parametrize("mode", MODES)
 def test_every_event_of_every_type_is_debeziums(log: Log, mode: str, broker: KafkaBroker, tmp_path: Path) -> None:
     """Who moves from Debezium must not have to touch a consumer: keys, values, schemas, tombstones and their order."""
-    theirs, ours = _theirs(log, mode, tmp_path), _ours(log, mode, broker)
+    theirs, ours = _theirs(log, mode, tmp_path), log.published(broker.address, mode)
     found: list[str] = []
     for topic in (t for t in sorted(ours) if not t.endswith(".transaction")):
-        events = [(k, v) for k, v in ours[topic] if v is None or v["payload"]["op"] != "r"]
+        events = _events(ours[topic])
         assert len(events) == len(theirs[topic]), topic
         where = topic.removeprefix(f"{mode}.public.").replace("_", " ")
         for number, (mine, witness) in enumerate(zip(events, theirs[topic], strict=True)):
@@ -189,9 +121,9 @@ def test_every_event_of_every_type_is_debeziums(log: Log, mode: str, broker: Kaf
 
 def test_begin_and_end_of_transactions_are_debeziums(log: Log, broker: KafkaBroker, tmp_path: Path) -> None:
     """Who waits for the END of a transaction gets it, with the counts of what it really has."""
-    theirs, ours = _theirs(log, "defaults", tmp_path), _ours(log, "defaults", broker)
+    theirs, ours = _theirs(log, "defaults", tmp_path), log.published(broker.address, "defaults")
 
-    def told(events: list[tuple[Any, Any]]) -> dict[tuple[str, str], Any]:
+    def told(events: list[Event]) -> dict[tuple[str, str], Any]:
         found = {}
         for key, value in events:
             payload = value["payload"]
@@ -201,7 +133,7 @@ def test_begin_and_end_of_transactions_are_debeziums(log: Log, broker: KafkaBrok
             found[name, payload["status"]] = (payload["event_count"], tables, payload["ts_ms"], value["schema"])
         return found
 
-    mine, witness = told(ours["defaults.transaction"]), told(theirs["defaults.transaction"])
+    mine, witness = told(_events(ours["defaults.transaction"])), told(theirs["defaults.transaction"])
     # Debezium also tells of transactions that only carried a logical message, such as cdcflow's own marks.
     common = [name for name in mine if name in witness]
     assert len(common) >= 2 * len(CHANGES) - 2
