@@ -42,7 +42,7 @@ def committed(address: str, topic: str) -> list[Found]:
                     break
                 if error is not None:
                     raise KafkaException(error)
-                headers = tuple((name, bytes(value)) for name, value in message.headers() or ())  # type: ignore[arg-type]
+                headers = tuple((str(h[0]), bytes(h[1])) for h in message.headers() or ())  # type: ignore[arg-type]
                 found.append(Found(message.key(), message.value(), headers, partition))
     finally:
         consumer.close()

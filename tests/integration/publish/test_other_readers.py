@@ -81,7 +81,7 @@ def test_avro_reads_as_what_json_says(log: Log, broker: KafkaBroker, registry: S
     )
     told = log.published(broker.address, "defaults")
     with SchemaRegistryClient({"url": registry.url}) as client:
-        read = AvroDeserializer(client)  # type: ignore[no-untyped-call]
+        read = AvroDeserializer(client)
         for topic in TOPICS:
             key = SerializationContext(f"avro.{topic}", MessageField.KEY)
             value = SerializationContext(f"avro.{topic}", MessageField.VALUE)
@@ -102,7 +102,7 @@ def test_protobuf_reads_as_what_json_says(
     told = log.published(broker.address, "defaults")
     for number, topic in enumerate(TABLES):
         kind = _class(f"{registry.url}/subjects/protobuf.{topic}-value/versions/latest/schema", number, tmp_path)
-        read = ProtobufDeserializer(kind, {"use.deprecated.format": False})  # type: ignore[no-untyped-call]
+        read = ProtobufDeserializer(kind, {"use.deprecated.format": False})
         context = SerializationContext(f"protobuf.{topic}", MessageField.VALUE)
         found = committed(broker.address, f"protobuf.{topic}")
         for message, same in zip(found, told[f"defaults.{topic}"], strict=True):

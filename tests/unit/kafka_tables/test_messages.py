@@ -144,11 +144,8 @@ def test_rows_of_a_backfill_belong_to_no_transaction() -> None:
     reads = group([1], ["read"])
     messages = told(batch(TABLE, {"id": 1, "count": 0, OP: "r"}), Rules(transactions=True), reads)
     [payload] = payloads(messages)
-    assert (payload["transaction"], payload["source"]["snapshot"], payload["source"]["txId"]) == (
-        None,
-        "incremental",
-        None,
-    )
+    assert payload["transaction"] is None
+    assert (payload["source"]["snapshot"], payload["source"]["txId"]) == ("incremental", None)
     assert TransactionEvents("p", format_of("json")).messages(reads).values == []
 
 
@@ -164,9 +161,8 @@ def test_the_place_of_the_commit_before_is_in_the_sequence() -> None:
 @pytest.mark.parametrize("text", ["", '"', "\\", 'a"b\\c\n\x00\x1f', "Zoë \U0001f600", "\\u0041"])
 def test_any_text_is_the_same_text_again(text: str) -> None:
     """Escaping is done a column at a time, and each character must survive it."""
-    assert [p["after"]["note"] for p in payloads(told(batch(TABLE, *[{"id": 1, "note": text, "count": 0}] * 2)))] == [
-        text
-    ] * 2
+    rows = batch(TABLE, *[{"id": 1, "note": text, "count": 0}] * 2)
+    assert [p["after"]["note"] for p in payloads(told(rows))] == [text] * 2
 
 
 @pytest.mark.parametrize("describe", [avro_text, protobuf_text])

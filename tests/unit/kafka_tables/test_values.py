@@ -21,32 +21,15 @@ INTERVAL = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microsecon
 
 def test_unscaled_numbers_have_as_few_bytes_as_hold_them() -> None:
     """Java's BigInteger says a number so, and Connect's Decimal is that: one byte too many is another message."""
-    numbers = [
-        0,
-        1,
-        -1,
-        127,
-        128,
-        -128,
-        -129,
-        255,
-        256,
-        10**37,
-        -(10**37),
-        *(n * s for n in (2**63, 2**64) for s in (1, -1)),
-    ]
+    large = [n * sign for n in (2**63, 2**64, 10**37) for sign in (1, -1)]
+    numbers = [0, 1, -1, 127, 128, -128, -129, 255, 256, *large]
     for kind in (pa.decimal128(38, 0), pa.decimal256(60, 0)):
         column = pa.array([None, *map(Decimal, numbers)], kind)
         found = values.unscaled(column).to_pylist()
         assert found == [None, *map(values.number_bytes, numbers)]
         assert values.unscaled(column.slice(3, 5)).to_pylist() == found[3:8]
-    assert [values.number_bytes(n) for n in (0, 127, 128, -128, -129)] == [
-        b"\0",
-        b"\x7f",
-        b"\0\x80",
-        b"\x80",
-        b"\xff\x7f",
-    ]
+    said = {0: b"\0", 127: b"\x7f", 128: b"\0\x80", -128: b"\x80", -129: b"\xff\x7f"}
+    assert {number: values.number_bytes(number) for number in said} == said
 
 
 def test_a_decimal_is_never_written_with_an_exponent() -> None:
@@ -94,16 +77,12 @@ def test_varints_of_a_column_are_those_of_each_number() -> None:
 @pytest.mark.parametrize("digits", [0, 3, 6])
 def test_moments_of_any_year_are_iso_texts(digits: int) -> None:
     """Years before 1 and after 9999 are formatted by other means, which must agree where both can."""
-    near = [
-        dt.datetime(y, m, 28, 23, 59, 59, 999_999, dt.UTC)
-        for y in (1, 4, 1600, 1899, 1970, 2000, 9999)
-        for m in (1, 2, 12)
-    ]
-    us = [int((t - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) / dt.timedelta(microseconds=1)) for t in near]
+    days = [(year, month) for year in (1, 4, 1600, 1899, 1970, 2000, 9999) for month in (1, 2, 12)]
+    near = [dt.datetime(year, month, 28, 23, 59, 59, 999_999, dt.UTC) for year, month in days]
+    us = [int((t - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)) for t in near]
     column = pa.array([*us, None], pa.int64()).view(pa.timestamp("us", "UTC"))
-    expected = [
-        t.strftime("%Y").zfill(4) + t.strftime("-%m-%dT%H:%M:%S.%f")[: 16 + digits - (not digits)] + "Z" for t in near
-    ]
+    length = 19 + digits + (digits > 0)
+    expected = [t.isoformat(timespec="microseconds")[:length] + "Z" for t in near]
     assert values.zoned(digits)(column).to_pylist() == [*expected, None]
     far = pa.array([*us, -62_167_219_200_000_001, 253_402_300_800_000_000], pa.int64()).view(pa.timestamp("us", "UTC"))
     fraction = "." + "9" * digits if digits else ""
