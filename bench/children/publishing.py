@@ -43,8 +43,7 @@ def made(settings: PublishKafka, path: Path) -> list[Messages]:
     found: list[Messages] = []
     for table, _, rows in tail.rows(1, end):
         events = events or TableEvents(table, blocks, rules_of(settings, "postgres"), format_of(settings.format))
-        for batch in rows.to_batches(max_chunksize=SLICE_ROWS):
-            found.append(events.messages(batch, group))
+        found += [events.messages(batch, group) for batch in rows.to_batches(max_chunksize=SLICE_ROWS)]
     return found
 
 

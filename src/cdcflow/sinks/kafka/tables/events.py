@@ -21,7 +21,7 @@ from cdcflow.model.table import BEFORE, OFFSET, OP, TRANSACTION, UNCHANGED, Colu
 from cdcflow.sinks.kafka.tables import envelope, mysql_columns, postgres_columns
 from cdcflow.sinks.kafka.tables.columns import Encoding, Modes
 from cdcflow.sinks.kafka.tables.formats import Format, Frame
-from cdcflow.sinks.kafka.tables.rendering import NONE, RENDERED, render, repeated
+from cdcflow.sinks.kafka.tables.rendering import NONE, render, repeated
 from cdcflow.sinks.kafka.tables.sources import Place, SourceBlocks, Transactions
 
 Bools = npt.NDArray[np.bool_]
@@ -148,9 +148,9 @@ class TableEvents:
                 ]
                 whole = self._writer.record(cells, self._row_schema)
                 shown = pc.if_else(updates, whole, NONE if shown is None else shown)
-        return pa.nulls(rows.num_rows, RENDERED) if shown is None else shown
+        return NONE if shown is None else shown
 
-    def _about(self, rows: pa.RecordBatch, group: Group) -> list[pa.Array]:
+    def _about(self, rows: pa.RecordBatch, group: Group) -> list[pa.Array | pa.Scalar]:
         """`source`, `transaction`, `op` and the times."""
         numbers = rows.column(TRANSACTION).to_numpy()
         which = np.searchsorted(group.transactions.numbers, numbers)
@@ -160,14 +160,14 @@ class TableEvents:
         inner = self._blocks.schema.fields
         rendered = [render(c, s, writer) for c, (_, s) in zip(columns, inner, strict=True)]
         source = repeated(writer.record(rendered, self._blocks.schema), index)
-        transaction: pa.Array = pa.nulls(rows.num_rows, RENDERED)
+        transaction: pa.Array | pa.Scalar = NONE
         if self._rules.transactions:
             transaction = self._transaction(rows, which, group)
-        count = rows.num_rows
-        times = [np.full(count, group.now_ns // by) for by in (1_000_000, 1000, 1)]
-        about = [rows.column(OP), *(pa.array(t) for t in times)]
-        schemas = [s for _, s in envelope_fields[4:]]
-        return [source, transaction, *(render(c, s, writer) for c, s in zip(about, schemas, strict=True))]
+        ops, *schemas = (schema for _, schema in envelope_fields[4:])
+        # The same for all rows: rendered once, and joined as a constant.
+        times = zip((1_000_000, 1000, 1), schemas, strict=True)
+        said = (render(pa.array([group.now_ns // by]), schema, writer)[0] for by, schema in times)
+        return [source, transaction, render(rows.column(OP), ops, writer), *said]
 
     def _transaction(self, rows: pa.RecordBatch, which: Int64s, group: Group) -> pa.Array:
         is_read = group.transactions.is_read[which]

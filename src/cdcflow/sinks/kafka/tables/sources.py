@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdcflow import __version__
 from cdcflow.errors import InvariantViolated
@@ -19,35 +21,36 @@ from cdcflow.sinks.kafka.tables.connect import Schema
 CONNECTORS = {"postgres": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Transactions:
     """Headers of consecutive transactions (`TRANSACTIONS_SCHEMA`), and the position of the one before them."""
 
     headers: pa.Table
     previous: str | None = None
 
-    @property
+    @cached_property
     def numbers(self) -> Int64s:
         found: Int64s = self.headers.column("number").to_numpy()
         return found
 
-    @property
+    @cached_property
     def first_offsets(self) -> Int64s:
         found: Int64s = self.headers.column("first_offset").to_numpy()
         return found
 
-    @property
+    @cached_property
     def last_offset(self) -> int:
         return int(self.headers.column("last_offset")[-1].as_py())
 
-    @property
+    @cached_property
     def commit_us(self) -> Int64s:
         found: Int64s = self.headers.column("commit_ts").cast(pa.int64()).to_numpy()
         return found
 
-    @property
+    @cached_property
     def is_read(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        return np.array([k == Kind.READ.value for k in self.headers.column("kind").to_pylist()], bool)
+        kinds = self.headers.column("kind")
+        return np.asarray(pc.equal(kinds, Kind.READ.value).to_numpy(), bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +138,8 @@ class SourceBlocks:
         if not self.is_postgres:
             return pa.nulls(len(which), pa.string())
         first = None if transactions.previous is None else _lsn(transactions.previous)
-        before = [first, *(p.lsn for p in places[:-1])]
-        return pa.array([f"[{_text(before[i])},{_text(places[i].lsn)}]" for i in which], pa.string())
+        pairs = ((places[i - 1].lsn if i else first, places[i].lsn) for i in which.tolist())
+        return pa.array([f"[{_text(before)},{_text(own)}]" for before, own in pairs], pa.string())
 
 
 def _text(number: int | None) -> str:
