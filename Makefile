@@ -62,8 +62,10 @@ demo: setup ## capture a busy database into Delta tables, kill the daemon on the
 # ── prove it ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 .PHONY: servers
-servers: $(INSTALLED) ## find or fetch the MySQL and MariaDB servers that the tests start
+servers: $(INSTALLED) ## find or fetch the MySQL and MariaDB servers, the schema registry and Debezium, which the tests start
 	@$(BIN)/python -m cdcflow.testing.mysql
+	$(BIN)/python -m cdcflow.testing.registry
+	$(BIN)/python tests/support/debezium.py
 
 .PHONY: test
 test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)

@@ -20,14 +20,18 @@ Event = tuple[str, Any, Any]
 """Topic, key and value; each of the latter two with `schema` and `payload`, or None."""
 
 
+def jars() -> Path:
+    """The folder with Debezium's jars and what they need, Kafka Connect among it; fetched unless it is there."""
+    return fetched(PACKAGES, cache() / "debezium-3.6.1")
+
+
 def statements(name: str) -> list[str]:
     """The statements of a file in `everytype`: tables of all types, and changes of them at the edges of each."""
     return [s for s in (STATEMENTS / f"{name}.sql").read_text().split(";\n") if s.strip()]
 
 
 def _run(program: str, arguments: Sequence[str], given: str = "") -> list[str]:
-    jars = fetched(PACKAGES, cache() / "debezium-3.6.1")
-    command = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", str(PROGRAMS / program), *arguments]
+    command = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*", str(PROGRAMS / program), *arguments]
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout.splitlines()
@@ -61,3 +65,7 @@ def unwrapped(messages: Sequence[tuple[str, bytes | None, bytes | None]], **opti
 
 def _text(content: bytes | None) -> str:
     return "null" if content is None else content.decode()
+
+
+if __name__ == "__main__":
+    jars()

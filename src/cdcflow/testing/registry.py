@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import tarfile
 import tempfile
 import time
@@ -139,4 +140,13 @@ class SchemaRegistry:
         self._folder.cleanup()
 
 
+def main() -> int:
+    program()
+    return 0
+
+
 __all__ = ["SchemaRegistry", "program"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
