@@ -17,7 +17,7 @@ import signal
 import threading
 import time
 
-from cdcflow.cli.lean import lean
+from cdcflow.cli.lean import lean, loaded
 
 lean()  # as `cdcflow run` does, before anything of the capture is imported
 
@@ -73,6 +73,7 @@ def main() -> None:
         events[event] = events.get(event, 0) + 1
 
     running = wiring.capture(config, once=once, on_event=count)
+    loaded()
     signal.signal(signal.SIGTERM, lambda *_: running.stop())
     syncs = Syncs()
     clock = Clock()

@@ -16,12 +16,12 @@ from __future__ import annotations
 import enum
 import json
 import struct
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
 from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.model.checksum import crc32
 
 FORMAT_VERSION = 2
 MAGIC = b"cdcflow\n"
@@ -98,7 +98,7 @@ def encode_header(kind: FileKind, value: dict[str, object]) -> tuple[bytes, int]
     """A file's head, and the seed for the frames that follow it."""
     text = json.dumps(value, separators=(",", ":")).encode()
     head = _HEADER.pack(MAGIC, FORMAT_VERSION, kind, len(text)) + text
-    seed = zlib.crc32(head)
+    seed = crc32(head)
     head += _CRC.pack(seed)
     return head + _PADDING[-len(head) % 8], seed
 
@@ -122,7 +122,7 @@ def read_header(file: BinaryIO, kind: FileKind, name: str) -> Header:
     if len(rest) < length + _CRC.size:
         raise Damaged(0, "torn")
     (seed,) = _CRC.unpack_from(rest, length)
-    if zlib.crc32(rest[:length], zlib.crc32(head)) != seed or found != kind:
+    if crc32(rest[:length], crc32(head)) != seed or found != kind:
         raise Damaged(0, "checksum")
     size = _HEADER.size + length + _CRC.size
     file.read(-size % 8)
@@ -146,9 +146,9 @@ class Framer:
     def frame(self, kind: FrameKind, *parts: Part) -> list[Part]:
         """One frame around `parts`, which are not copied."""
         length = sum(map(len, parts))
-        crc = zlib.crc32(_FRAME.pack(_FRAME_MAGIC, kind, length, self._sequence, 0), self._seed)
+        crc = crc32(_FRAME.pack(_FRAME_MAGIC, kind, length, self._sequence, 0), self._seed)
         for part in parts:
-            crc = zlib.crc32(part, crc)
+            crc = crc32(part, crc)
         head = _FRAME.pack(_FRAME_MAGIC, kind, length, self._sequence, crc)
         self._sequence += 1
         pad = -length % 8
@@ -235,4 +235,4 @@ def _whole_at(file: BinaryIO, header: Header, at: int) -> Frame | None:
 
 
 def _checksum(head: bytes, payload: bytes, seed: int) -> int:
-    return zlib.crc32(payload, zlib.crc32(head[: -_CRC.size] + bytes(_CRC.size), seed))
+    return crc32(payload, crc32(head[: -_CRC.size] + bytes(_CRC.size), seed))

@@ -5,7 +5,8 @@ Three columns of the log's own say nothing most of the time: `_op` when all rows
 
 A message of a few rows is mostly Arrow's description of its columns, the same each time. So the first such message
 of a shape is the dictionary, and those after it are deflated with it (RFC 1951, preset dictionary): a tenth of the
-bytes. Larger messages have lz4 buffers, which is Arrow's own.
+bytes. Larger messages have lz4 buffers, which is Arrow's own, as long as that makes them smaller: of long values that
+look like chance (digests, compressed documents) lz4 leaves all, and takes as long as decoding them did.
 """
 
 from __future__ import annotations
@@ -27,12 +28,16 @@ SMALL_ROWS = 8  # up to this, compressing buffers one by one costs more than it 
 DEFLATED_BYTES_MAX = 8 << 10  # larger messages are not mostly description
 
 NO_OP, NO_UNCHANGED, NO_BEFORE = 1, 2, 4
+PLAIN_BYTES_MIN = 64 << 10  # smaller messages say too little about what the next ones will be like
+PLAIN_FROM = 0.9  # from this share of their size on that lz4 leaves, messages are written as they are ...
+PLAIN_MESSAGES = 31  # ... so many, until it is tried again
 _DICTIONARY, _DEFLATED = 1, 2
 
 _HEAD = struct.Struct("<IBBBBqII")
 _BOUND = struct.Struct("<i")
 _GAPS: dict[int, npt.DTypeLike] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_PLAIN = pa.ipc.IpcWriteOptions(use_threads=False)
 
 Part = bytes | memoryview
 
@@ -123,8 +128,9 @@ class _Messages:
     def __init__(self, whole: pa.Schema, stored: pa.Schema) -> None:
         self._schema = stored
         self._places = None if len(whole) == len(stored) else [whole.get_field_index(n) for n in stored.names]
-        self._writer: pa.ipc.RecordBatchStreamWriter | None = None
-        self._sink = _Pieces()
+        self._packed: _Writer | None = None
+        self._plain: _Writer | None = None
+        self._plain_left = 0
         self._template: zlib._Compress | None = None
 
     def parts(self, batch: pa.RecordBatch) -> tuple[int, int, list[Part]]:
@@ -140,14 +146,34 @@ class _Messages:
                 return _DICTIONARY, 0, [message]
             deflater = self._template.copy()
             return _DEFLATED, len(message), [deflater.compress(message) + deflater.flush()]
-        if self._writer is None:
-            # Only a stream writer compresses, and it puts the schema first: that message is let go.
-            sink = pa.PythonFile(self._sink, mode="w")
-            self._writer = pa.ipc.new_stream(sink, self._schema, options=_LZ4)
-            self._writer.write_batch(pa.RecordBatch.from_pylist([], self._schema))
-        pieces = self._sink.pieces = list[Part]()
+        return 0, 0, self._large(batch)
+
+    def _large(self, batch: pa.RecordBatch) -> list[Part]:
+        if self._plain_left:
+            self._plain_left -= 1
+            self._plain = self._plain or _Writer(self._schema, _PLAIN)
+            return self._plain.pieces(batch)
+        self._packed = self._packed or _Writer(self._schema, _LZ4)
+        pieces = self._packed.pieces(batch)
+        size = sum(map(len, pieces))
+        if size >= PLAIN_BYTES_MIN and size > PLAIN_FROM * batch.nbytes:
+            self._plain_left = PLAIN_MESSAGES
+        return pieces
+
+
+class _Writer:
+    """Encapsulated messages with one way of compression. Only a stream writer compresses, and it puts the schema
+    first: that message is let go."""
+
+    def __init__(self, schema: pa.Schema, options: pa.ipc.IpcWriteOptions) -> None:
+        self._sink = _Pieces()
+        self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, mode="w"), schema, options=options)
+        self._writer.write_batch(pa.RecordBatch.from_pylist([], schema))
+
+    def pieces(self, batch: pa.RecordBatch) -> list[Part]:
+        found = self._sink.pieces = list[Part]()
         self._writer.write_batch(batch)
-        return 0, 0, pieces
+        return found
 
 
 class _Pieces:

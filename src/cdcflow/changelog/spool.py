@@ -9,7 +9,6 @@ that were rolled back. Whoever reads it leaves their rows out and closes up the 
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO
@@ -22,6 +21,7 @@ from cdcflow.changelog.framing import Damaged, FileKind, encode_header, read_hea
 from cdcflow.changelog.journal import Attach, Piece, records
 from cdcflow.changelog.rows import Rows, Shape
 from cdcflow.errors import InvariantViolated
+from cdcflow.model.checksum import crc32
 from cdcflow.model.position import Epoch
 
 BLOCK = 1 << 20
@@ -36,7 +36,7 @@ def is_whole(file: BinaryIO, attach: Attach) -> bool:
     """Whether the spool still is what it was when it was attached."""
     crc, left = 0, attach.bytes
     while left and (block := file.read(min(left, BLOCK))):
-        crc = zlib.crc32(block, crc)
+        crc = crc32(block, crc)
         left -= len(block)
     return not left and crc == attach.crc
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from cdcflow.cli import failure, output
-from cdcflow.cli.lean import lean
+from cdcflow.cli.lean import lean, loaded
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.cli.progress import BackfillProgress
 from cdcflow.config import Config, load
@@ -92,6 +92,7 @@ def _by_ourselves(settings: Config, tables: Sequence[str]) -> Tables:
             lines(event, fields)
 
     capture = wiring.capture(settings, backfill=tables, once=True, on_event=tell)
+    loaded()
 
     def look() -> None:
         with BackfillProgress() as progress:

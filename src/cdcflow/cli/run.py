@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cdcflow.cli.lean import lean
+from cdcflow.cli.lean import lean, loaded
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load
 
@@ -32,4 +32,5 @@ def run(
     tell = event_lines(as_json=json)
     capture = wiring.capture(settings, accept_history_loss=accept_history_loss, on_event=tell)
     publisher = None if settings.publish is None else wiring.publisher(settings, tell)
+    loaded()
     daemon.run(settings, capture, tell, publisher=publisher)

@@ -5,10 +5,16 @@ before it begins is in it. The loop acknowledges a position to the source only a
 
 While changes come one by one, handing each sync to another thread and its answer back costs more than a quick disk
 takes, and makes three threads wait for the interpreter instead of one. Then the loop syncs itself, in between.
+
+Sealing is work for idle processors. While a backlog comes in and the server and the loop want them all, it gets the
+smaller part: what was rolled waits in its journal, durable and readable, a little longer.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,13 +24,19 @@ from cdcflow.ports import Log
 
 QUICK_S = 0.002
 """A sync that takes longer than this is worth another thread, so that the loop can go on reading."""
+SEALING_NICE = 5
+"""How far sealing stands back: of a processor that both want the loop gets three quarters."""
 
 
 class Worker:
-    """A thread that does one thing whenever it was asked since it last began. Its error waits for `check`."""
+    """A thread that does one thing whenever it was asked since it last began. Its error waits for `check`.
 
-    def __init__(self, name: str, work: Callable[[], None]) -> None:
+    `nice`: how far it stands back where processors are scarce, as in nice(1); Linux only.
+    """
+
+    def __init__(self, name: str, work: Callable[[], None], nice: int = 0) -> None:
         self._work = work
+        self._nice = nice
         self._turn = threading.Condition()
         self._asked = 0
         self._done = 0
@@ -63,6 +75,10 @@ class Worker:
         self._thread.join()
 
     def _run(self) -> None:
+        if self._nice and sys.platform == "linux":  # elsewhere a thread has no priority of its own
+            with contextlib.suppress(OSError):
+                own = os.getpriority(os.PRIO_PROCESS, 0)
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own + self._nice)
         while True:
             with self._turn:
                 self._turn.wait_for(lambda: self._asked > self._done or self._stopping)
@@ -91,7 +107,7 @@ class Durability:
         self.syncs = 0
         self._took_s = QUICK_S
         self._syncer = Worker("cdcflow-sync", self._sync)
-        self._sealer = Worker("cdcflow-seal", self._seal)
+        self._sealer = Worker("cdcflow-seal", self._seal, SEALING_NICE)
 
     def ask_sync(self) -> None:
         self._syncer.ask()

@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-import zlib
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ from cdcflow.changelog.transactions import Transactions
 from cdcflow.config import Seal
 from cdcflow.errors import CdcflowError, InvariantViolated
 from cdcflow.model.change import ChangeBatch, KeySet, Run, SpooledTransaction, Uint64s
+from cdcflow.model.checksum import crc32
 from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
@@ -594,7 +594,7 @@ class SpoolFile:
 
     def _put(self, parts: Sequence[Part]) -> None:
         for part in parts:
-            self.crc = zlib.crc32(part, self.crc)
+            self.crc = crc32(part, self.crc)
         self.bytes += write_all(self._layer, self._fd, parts)
 
 

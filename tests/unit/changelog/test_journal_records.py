@@ -26,7 +26,7 @@ from cdcflow.changelog.journal import (
     progress_change,
     records,
 )
-from cdcflow.changelog.rows import Rows, RowsDecoder, RowsEncoder, Shape
+from cdcflow.changelog.rows import PLAIN_MESSAGES, Rows, RowsDecoder, RowsEncoder, Shape
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import InvariantViolated
@@ -74,6 +74,27 @@ def test_small_and_large_batches_come_back(count: int) -> None:
         encoding.rows(batch, 1)
     found = written(head, encoding)
     assert [r.rows.equals(batch.rows) for r in found if isinstance(r, Rows)] == [True] * 3
+
+
+def test_what_lz4_cannot_make_smaller_is_written_as_it_is_until_it_can_again() -> None:
+    """Compressing digests costs as much as decoding them did and leaves every byte; the next rows may be others."""
+    chance = random.Random(5)
+    digests = changes(ORDERS, [{"id": i, "note": chance.randbytes(1000).hex()} for i in range(100)])
+    blanks = changes(ORDERS, [{"id": i, "note": " " * 2000} for i in range(100)])
+    head, encoding = encoder()
+    encoding.shape(ORDERS, 1)
+    sizes: list[int] = []
+    for batch in [digests, digests, *[blanks] * (2 * PLAIN_MESSAGES)]:
+        before = encoding.bytes
+        encoding.rows(batch, 1)
+        sizes.append(encoding.bytes - before)
+    assert sizes[1] > 0.99 * digests.rows.nbytes, "the second one is as it is"
+    assert sizes[2] > 0.99 * blanks.rows.nbytes, "so are the next ones, whatever they are"
+    assert max(sizes[PLAIN_MESSAGES + 2 :]) < blanks.rows.nbytes / 10
+    found = [r.rows for r in written(head, encoding) if isinstance(r, Rows)]
+    assert found[0].equals(digests.rows)
+    assert found[1].equals(digests.rows)
+    assert all(rows.equals(blanks.rows) for rows in found[2:])
 
 
 def test_slice_of_a_batch_writes_its_own_rows_only() -> None:

@@ -204,19 +204,27 @@ def written(seed: int) -> History:
     return history
 
 
-@given(st.integers(0, 2**40), st.sampled_from([1, 2, 3, 7, 20, 10_000]), st.sampled_from([60, 300, 1 << 30]))
+@given(
+    st.integers(0, 2**40),
+    st.sampled_from([1, 2, 3, 7, 20, 10_000]),
+    st.sampled_from([60, 300, 1 << 30]),
+    st.sampled_from([0, 200, pgoutput.APART_BYTES_MIN]),
+)
 @EXAMPLES
 def test_random_histories_come_out_as_they_happened(
-    compiled: Compiled | None, seed: int, size: int, spool_bytes_max: int
+    compiled: Compiled | None, seed: int, size: int, spool_bytes_max: int, apart: int
 ) -> None:
-    """Whatever the mix of tables, old rows, blocks and roll-backs, and wherever the polls cut it (P01-P33)."""
+    """Whatever the mix of tables, old rows, blocks and roll-backs, wherever the polls cut it, and whether what follows
+    the end of a transaction that waited is put beside it or not (P01-P33)."""
     history = written(seed)
     decoder, spools = decoder_of(compiled=compiled, spool_bytes_max=spool_bytes_max)
     messages = [xlog(m) for m in history.messages]
     events: list[StreamEvent] = []
-    for i in range(0, len(messages), size):
-        events += decoder.decode(messages[i : i + size])
-        assert not (decoder.idle and decoder.gathering), "nobody waits for the end of what is not there"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pgoutput, "APART_BYTES_MIN", apart)
+        for i in range(0, len(messages), size):
+            events += decoder.decode(messages[i : i + size])
+            assert not (decoder.idle and decoder.gathering), "nobody waits for the end of what is not there"
     assert transactions(events, spools) == history.expected
     assert marks(events) == history.marked
     assert decoder.idle

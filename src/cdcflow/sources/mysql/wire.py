@@ -15,7 +15,6 @@ way or on the server's disk: `SourceUnavailable`, and read again.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdcflow.model.change import Int64s
+from cdcflow.model.checksum import crc32
 from cdcflow.sources.buffers import PAD, Bools, Buffer, garbled
 
 __all__ = ["ARTIFICIAL", "CHECKSUM", "HEADER", "IGNORABLE", "Events", "Little", "Split", "garbled", "padded", "split"]
@@ -77,7 +77,7 @@ def split(data: bytes, begin: int, size: int, checksum: bool) -> Split:
     ends: list[int] = []
     types = bytearray()
     at, state = begin, NEEDS_MORE
-    crc32, view, little = zlib.crc32, memoryview(data), int.from_bytes
+    view, little = memoryview(data), int.from_bytes
     tail = CHECKSUM if checksum else 0
     while at + 5 <= size:
         length = little(data[at : at + 3], "little")
@@ -153,7 +153,7 @@ def checksum_of(event: bytes) -> int:
     body = event[:-CHECKSUM]
     if event[4] == FORMAT and body[17] & 1:
         body = body[:17] + bytes([body[17] & 0xFE]) + body[18:]
-    return zlib.crc32(body)
+    return crc32(body)
 
 
 def has_checksum(event: bytes) -> bool:

@@ -58,6 +58,7 @@ _START, _STOP, _STREAM_COMMIT, _ABORT = (ord(c) for c in "SEcA")
 _HEARTBEAT = b"heartbeat"
 _CELLS_AT_ONCE = 4_000_000  # a cell costs 17 bytes of places beside its own, which may be one (P69: 1600 columns)
 GATHERING_BYTES_MIN = 64 << 10
+APART_BYTES_MIN = 256 << 10  # from here on copying bytes takes longer than decoding in two pieces
 _ROWS = np.zeros(256, np.bool_)
 _ROWS[[ord(c) for c in "IUD"]] = True
 _PLAIN = np.zeros(256, np.bool_)
@@ -196,15 +197,23 @@ class PgoutputDecoder:
         if self._waiting:
             if not len(commits):
                 return self._wait(frames)
-            pieces = [*self._waiting, (frames.raw(), frames.lengths)]
-            self._waiting, self._waiting_bytes = [], 0
-            frames = self._frames(joined([p for p, _ in pieces], np.concatenate([n for _, n in pieces])))
+            end = int(commits[0]) + 1
+            if int(frames.end[-1] - frames.end[end - 1]) > APART_BYTES_MIN:
+                # What waits needs only its own end beside it: the rest stays where it is.
+                events = self._whole(self._with_waiting(frames.part(0, end)))
+                return events + self._plain(frames.part(end, len(frames)))
+            frames = self._with_waiting(frames)
             commits = np.flatnonzero(frames.kind == _COMMIT)
         last = int(commits[-1]) if len(commits) else -1
         begins = np.flatnonzero(frames.kind[last + 1 :] == _BEGIN)
         whole = last + 1 + int(begins[0]) if len(begins) else len(frames)
         events = self._whole(frames.part(0, whole)) if whole else []
         return events + (self._wait(frames.part(whole, len(frames))) if whole < len(frames) else [])
+
+    def _with_waiting(self, frames: Frames) -> Frames:
+        """What waits and these messages behind it, in one piece. Nothing waits any more."""
+        pieces, self._waiting, self._waiting_bytes = [*self._waiting, (frames.raw(), frames.lengths)], [], 0
+        return self._frames(joined([p for p, _ in pieces], np.concatenate([n for _, n in pieces])))
 
     def _wait(self, frames: Frames) -> list[StreamEvent]:
         """Keep an open transaction's bytes; when they are too many, decode them into a spool."""

@@ -8,9 +8,17 @@ finds them). Whoever calls holds the connection for itself until the call return
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.ref cimport PyObject
 
 import numpy as np
+
+cdef extern from "Python.h":
+    PyObject *new_bytes "PyBytes_FromStringAndSize" (const char *content, Py_ssize_t size)
+    char *bytes_content "PyBytes_AS_STRING" (PyObject *of)
+    int resize_bytes "_PyBytes_Resize" (PyObject **of, Py_ssize_t size)
+    void PyErr_Clear()
+    void Py_CLEAR(PyObject *)
 
 cdef extern from "<poll.h>" nogil:
     struct pollfd:
@@ -51,9 +59,10 @@ cdef class Drain:
     cdef free_memory _free
     cdef int _kind
     cdef bint _begun
+    cdef PyObject *_bytes  # what will be handed out: nobody else knows it yet, so it may grow and be written to
     cdef char *_data
     cdef int64_t *_lengths
-    cdef Py_ssize_t _size, _room, _count, _places
+    cdef Py_ssize_t _size, _room, _usual, _count, _places
 
     def __cinit__(self, uintptr_t connection, tuple functions, str kind):
         cdef uintptr_t get = functions[0], consume = functions[1], release = functions[2]
@@ -63,12 +72,13 @@ cdef class Drain:
         self._free = <free_memory> release
         self._kind = ("rows", "stream", "peeked").index(kind)
         self._begun = False
+        self._bytes = NULL
         self._data = NULL
         self._lengths = NULL
-        self._size = self._room = self._count = self._places = 0
+        self._size = self._room = self._usual = self._count = self._places = 0
 
     def __dealloc__(self):
-        free(self._data)
+        Py_CLEAR(self._bytes)
         free(self._lengths)
 
     def take(self, Py_ssize_t bytes_max, Py_ssize_t messages_max, double linger_s=0):
@@ -118,20 +128,18 @@ cdef class Drain:
         return data, lengths, state
 
     cdef tuple _given(self):
-        cdef bytes data = PyBytes_FromStringAndSize(NULL, self._size + _PAD)
-        cdef char *out = PyBytes_AS_STRING(data)
         cdef int64_t[::1] view
-        if self._size:
-            memcpy(out, self._data, self._size)
-        memset(out + self._size, 0, _PAD)
+        if self._grow(self._size + _PAD) != 0:
+            raise MemoryError
+        memset(self._data + self._size, 0, _PAD)
+        data = <object> self._bytes
+        Py_CLEAR(self._bytes)
         lengths = np.empty(self._count, np.int64)
         if self._count:
             view = lengths
             memcpy(&view[0], self._lengths, self._count * sizeof(int64_t))
-        self._size = self._count = 0
-        if self._room > 1 << 24:
-            free(self._data)
-            self._data, self._room = NULL, 0
+        self._usual = min(self._size, 1 << 24)
+        self._size = self._room = self._count = 0
         return data, lengths
 
     cdef int _take(self, Py_ssize_t bytes_max, Py_ssize_t messages_max) noexcept nogil:
@@ -191,11 +199,11 @@ cdef class Drain:
         cdef void *grown
         cdef Py_ssize_t room
         if self._size + length > self._room:
-            room = max(2 * self._room, self._size + length, 1 << 16)
-            grown = realloc(self._data, room)
-            if grown == NULL:
-                return NULL
-            self._data, self._room = <char *> grown, room
+            # As much as the last time, for a start: what is not written to costs no memory, and growing may copy.
+            room = max(2 * self._room, self._size + length, self._usual, 1 << 16)
+            with gil:
+                if self._grow(room) != 0:
+                    return NULL
         if self._count == self._places:
             room = max(2 * self._places, 1 << 10)
             grown = realloc(self._lengths, room * sizeof(int64_t))
@@ -206,3 +214,16 @@ cdef class Drain:
         self._count += 1
         self._size += length
         return self._data + self._size - length
+
+    cdef int _grow(self, Py_ssize_t room) noexcept:
+        """Give the bytes another size; -1 when there is no memory."""
+        if self._bytes == NULL:
+            self._bytes = new_bytes(NULL, room)
+        else:
+            resize_bytes(&self._bytes, room)
+        if self._bytes == NULL:
+            PyErr_Clear()
+            self._size = self._room = self._count = 0
+            return -1
+        self._data, self._room = bytes_content(self._bytes), room
+        return 0

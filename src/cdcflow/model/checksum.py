@@ -1,0 +1,14 @@
+"""The CRC-32 of the log's frames and of the binary log's events (the polynomial of zlib and of RFC 1952).
+
+ISA-L computes it with the processor's carry-less multiplication: 30 GB/s where zlib does 1.4 (bench: 64 KiB pieces),
+and every byte of a log goes through here twice. Where no wheel of it exists, zlib serves: the number is the same.
+"""
+
+from __future__ import annotations
+
+try:
+    from isal.isal_zlib import crc32
+except ImportError:
+    from zlib import crc32
+
+__all__ = ["crc32"]
