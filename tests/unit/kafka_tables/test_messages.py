@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA
+from cdcflow.config import FormatName
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Identity, Table, TableId
@@ -163,6 +164,16 @@ def test_any_text_is_the_same_text_again(text: str) -> None:
     """Escaping is done a column at a time, and each character must survive it."""
     rows = batch(TABLE, *[{"id": 1, "note": text, "count": 0}] * 2)
     assert [p["after"]["note"] for p in payloads(told(rows))] == [text] * 2
+
+
+@pytest.mark.parametrize("form", ["json", "json-schema", "avro", "protobuf"])
+@pytest.mark.parametrize("op", ["c", "u", "d", "t"])
+def test_every_format_says_every_operation(form: FormatName, op: str) -> None:
+    """What is NULL for all rows of a batch is no column any more, which every format has to bear."""
+    events = TableEvents(TABLE, BLOCKS, Rules(skipped=frozenset()), format_of(form, lambda subject, kind, text: 1))
+    messages = events.messages(batch(TABLE, {"id": 1, "count": 5, OP: op}), group([1]))
+    assert len(messages.values) == 1
+    assert messages.values[0]
 
 
 @pytest.mark.parametrize("describe", [avro_text, protobuf_text])

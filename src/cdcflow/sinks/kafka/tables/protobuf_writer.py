@@ -57,8 +57,10 @@ def _tag(number: int, wire: int) -> bytes:
     return varint(number << 3 | wire)
 
 
-def _field(cells: pa.Array | pa.Scalar, number: int, schema: Schema) -> pa.Array:
+def _field(cells: pa.Array | pa.Scalar, number: int, schema: Schema) -> pa.Array | pa.Scalar:
     """A field with its number before it; nothing at all where it is NULL."""
+    if isinstance(cells, pa.Scalar) and not cells.is_valid:
+        return _NOTHING
     if schema.type in ("struct", "array"):
         cells = behind_length(cells, zigzagged=False)
     tag = constant(_tag(number, _WIRE.get(schema.type, _LENGTH)))
