@@ -62,10 +62,12 @@ demo: setup ## capture a busy database into Delta tables, kill the daemon on the
 # ── prove it ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 .PHONY: servers
-servers: $(INSTALLED) ## find, fetch or build the MySQL, MariaDB, Kafka and S3 servers that the tests start
+servers: $(INSTALLED) ## find, fetch or build the MySQL, MariaDB, Kafka and S3 servers, the schema registry and Debezium for the tests
 	@$(BIN)/python -m cdcflow.testing.mysql
 	$(BIN)/python -m cdcflow.testing.kafka
 	$(BIN)/python -m cdcflow.testing.objects
+	$(BIN)/python -m cdcflow.testing.registry
+	$(BIN)/python tests/support/debezium.py
 
 .PHONY: test
 test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)
@@ -101,7 +103,7 @@ fuzz-asan: $(INSTALLED) ## the same with decoders built so that a read beyond a 
 # ── measure it ───────────────────────────────────────────────────────────────────────────────────────────────
 
 BENCHED := $(VENV)/.benched
-BENCHES := drain catchup backfill load latency transaction growth restart writer kafka mysql.drain mysql.backfill mysql.memory
+BENCHES := drain catchup backfill load latency transaction growth restart writer kafka publish mysql.drain mysql.backfill mysql.memory
 
 $(BENCHED): $(INSTALLED)
 	@echo "installing what the benchmarks' Python peers and plots need (once) …"

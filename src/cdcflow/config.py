@@ -13,12 +13,14 @@ import re
 import stat
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import parse_qsl
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -439,6 +441,105 @@ class Merge(Settings):
     every: Seconds | None = None
 
 
+FormatName = Literal["json", "json-schema", "avro", "protobuf"]
+DecimalMode = Literal["precise", "string", "double"]
+TimeMode = Literal["adaptive", "adaptive_time_microseconds", "connect"]
+BinaryMode = Literal["bytes", "base64", "base64-url-safe", "hex"]
+IntervalMode = Literal["numeric", "string"]
+UnsignedMode = Literal["long", "precise"]
+
+_OWN_OPTIONS = frozenset(
+    (
+        *("bootstrap.servers", "metadata.broker.list", "transactional.id", "transaction.timeout.ms"),
+        *("enable.idempotence", "enable.gapless.guarantee", "partitioner", "group.id", "isolation.level"),
+        *("sasl.username", "sasl.password", "enable.auto.commit", "enable.partition.eof"),
+    )
+)
+_OPTION_HOLDS_SECRET = re.compile(r"password|secret|ssl\.key\.pem", re.IGNORECASE)
+
+
+def _by_reference(secret: str | None) -> str | None:
+    if secret is not None and _REFERENCE.fullmatch(secret) is None:
+        raise ValueError("must be a reference, not the secret itself: ${env:NAME} or ${file:path}")
+    return secret
+
+
+SecretReference = Annotated[str | None, AfterValidator(_by_reference)]
+
+
+class Registry(Settings):
+    """A schema registry that speaks Confluent's interface."""
+
+    url: str
+    username: str | None = None
+    password: SecretReference = None
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, url: str) -> str:
+        if not re.match(r"https?://", url):
+            raise ValueError("must look like http://host:8081")
+        return _without_password(url)
+
+
+class PublishKafka(Settings):
+    """A topic a table in Debezium's envelope. What has Debezium's name means what it means there."""
+
+    brokers: str
+    topic_prefix: str
+    username: str | None = None
+    password: SecretReference = None
+    options: dict[str, str] = Field(default_factory=dict)
+    format: FormatName = "json"
+    registry: Registry | None = None
+    partitions: int = Field(1, gt=0)
+    replicas: int = Field(1, gt=0)
+    topic_options: dict[str, str] = Field(default_factory=dict)
+    group_rows_max: int = Field(50_000, gt=0)
+    tombstones_on_delete: bool = True
+    skipped_operations: tuple[Literal["c", "u", "d", "t", "r"], ...] = ("t",)
+    provide_transaction_metadata: bool = False
+    decimal_handling_mode: DecimalMode = "precise"
+    time_precision_mode: TimeMode | None = None
+    binary_handling_mode: BinaryMode = "bytes"
+    interval_handling_mode: IntervalMode = "numeric"
+    bigint_unsigned_handling_mode: UnsignedMode = "long"
+    unavailable_value_placeholder: str = "__debezium_unavailable_value"
+
+    @field_validator("topic_prefix")
+    @classmethod
+    def _topic(cls, prefix: str) -> str:
+        if re.fullmatch(r"[A-Za-z0-9._-]{1,100}", prefix) is None:
+            raise ValueError("must be made of letters, digits, dots, hyphens and underscores, 100 at most")
+        return prefix
+
+    @field_validator("options")
+    @classmethod
+    def _not_ours(cls, options: dict[str, str]) -> dict[str, str]:
+        for name in options:
+            if name in _OWN_OPTIONS:
+                raise ValueError(
+                    f"sets {name}, which cdcflow sets itself (brokers, username and password have settings)"
+                )
+            if _OPTION_HOLDS_SECRET.search(name):
+                raise ValueError(
+                    f"holds a secret ({name}); use a file of the library's own (ssl.key.location), or password"
+                )
+        return options
+
+    @model_validator(mode="after")
+    def _has_registry(self) -> PublishKafka:
+        if (self.format in ("avro", "protobuf")) != (self.registry is not None):
+            raise ValueError("registry belongs to the formats avro and protobuf, and they need it")
+        return self
+
+
+class Publish(Settings):
+    """Where changes go besides the log."""
+
+    kafka: PublishKafka
+
+
 class Service(Settings):
     """HTTP health, metrics and status. `hosts` are names it may be asked by, besides `listen`'s and addresses."""
 
@@ -459,6 +560,7 @@ class Config(Settings):
     source: Annotated[Postgres | MySQL, Field(discriminator="kind")]
     log: FileLog | KafkaLog
     merge: Merge = Merge()
+    publish: Publish | None = None
     service: Service = Service()
 
     @field_validator("log", mode="wrap")
@@ -709,6 +811,7 @@ def _rebased(config: Config, folder: Path) -> Config:
             "source": source,
             "log": _rebased_log(config.log, folder),
             "merge": config.merge.model_copy(update={"warehouse": folder / config.merge.warehouse.expanduser()}),
+            "publish": None if config.publish is None else Publish(kafka=_rebased_topics(config.publish.kafka, folder)),
         }
     )
 
@@ -737,15 +840,36 @@ def _rebased_files(log: FileLog, folder: Path) -> FileLog:
 
 
 def _rebased_kafka(kafka: Kafka, folder: Path) -> Kafka:
-    options = {k: _reference_below(folder, v) for k, v in kafka.options.items()}
-    options |= {k: str(folder / Path(v).expanduser()) for k, v in kafka.options.items() if k in _PATHS and v != "probe"}
     return kafka.model_copy(
         update={
             "work": _below(folder, kafka.work or Path(".cdcflow")),
-            "options": options,
+            "options": _rebased_options(kafka.options, folder),
             "password": _reference_below(folder, kafka.password),
         }
     )
+
+
+def _rebased_topics(kafka: PublishKafka, folder: Path) -> PublishKafka:
+    registry = kafka.registry
+    if registry is not None:
+        registry = registry.model_copy(update={"password": _reference_below(folder, registry.password)})
+    return kafka.model_copy(
+        update={
+            "options": _rebased_options(kafka.options, folder),
+            "password": _reference_below(folder, kafka.password),
+            "registry": registry,
+        }
+    )
+
+
+def _rebased_options(options: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Options of Kafka's library: files that they name, and references to files."""
+    return {
+        name: str(folder / Path(value).expanduser())
+        if name in _PATHS and value != "probe"
+        else _reference_below(folder, value) or value
+        for name, value in options.items()
+    }
 
 
 def _reference_below(folder: Path, reference: str | None) -> str | None:

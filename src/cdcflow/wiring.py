@@ -25,7 +25,9 @@ from cdcflow.sinks import files
 from cdcflow.sinks.keeping import Keeper
 from cdcflow.sources.postgres.source import PostgresSource
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # who only captures need not load Kafka's library
+    from cdcflow.sinks.kafka.tables.publisher import Publisher
+    from cdcflow.sinks.kafka.tables.tail import Tail
     from cdcflow.sinks.kafka.topics import Topics
 
 
@@ -179,6 +181,35 @@ def capture(
         pace=Pace(heartbeat_s=config.source.heartbeat),
         on_event=on_event or log_event,
     )
+
+
+def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:
+    """What publishes the configured log to the topics of `publish.kafka`.
+
+    Raises:
+        ConfigurationError: `publish` is not set.
+    """
+    if config.publish is None:
+        raise ConfigurationError(
+            "publishing: the settings do not say where to", remedy="set publish.kafka (see docs/debezium.md)"
+        )
+    from cdcflow.sinks.kafka.tables.assembly import publisher_of
+
+    return publisher_of(config.publish.kafka, lambda: _tail(config), config.source.kind, on_event or log_event)
+
+
+def _tail(config: Config) -> Tail | None:
+    """The configured log as a publisher reads it, None while there is none."""
+    from cdcflow.sinks.kafka.tables.tail import FileTail
+    from cdcflow.sinks.kafka.tables.topic_tail import TopicTail
+
+    if not log_reader(config).exists():
+        return None
+    match config.log:
+        case FileLog() as log:
+            return FileTail(log_layout(log))
+        case KafkaLog(kafka=kafka):
+            return TopicTail(topics(kafka))
 
 
 def limits(config: Config, *, backfill_new: bool) -> Limits:

@@ -16,6 +16,7 @@ from cdcflow.cli import (
     init,
     log_commands,
     merge,
+    publish,
     run,
     status,
     table_commands,
@@ -77,6 +78,7 @@ app.command("doctor")(doctor.doctor)
 app.command("run")(run.run)
 app.command("backfill")(backfill.backfill)
 app.command("merge")(merge.merge)
+app.command("publish")(publish.publish)
 app.command("status")(status.status)
 app.command("demo")(demo_command.demo)
 app.add_typer(log_commands.app, name="log")

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from cdcflow import wiring
 from cdcflow.cli.events import OnEvent
@@ -84,8 +84,18 @@ def lag_seconds(status: Mapping[str, Any], still_s: float) -> float | None:
     return round(max(0.0, time.time() - int(clock) / 1e6), 1)
 
 
-def run(config: Config, capture: Capture, tell: OnEvent, *, serve: bool = True) -> None:
-    """Run the capture to its end in the calling (main) thread, obeying signals.
+class Publishing(Protocol):
+    """What publishes the log beside the capture."""
+
+    def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def run(
+    config: Config, capture: Capture, tell: OnEvent, *, serve: bool = True, publisher: Publishing | None = None
+) -> None:
+    """Run the capture to its end in the calling (main) thread, obeying signals; `publisher` runs beside it.
 
     Raises whatever ends the capture; returns when it was stopped or has done what it was ordered to.
     """
@@ -99,6 +109,8 @@ def run(config: Config, capture: Capture, tell: OnEvent, *, serve: bool = True) 
                 server = HttpServer(config.service.listen, watch.status, config.service.hosts)
                 around.enter_context(_serving(server))
                 tell("http listening", {"listen": config.service.listen, "port": server.port})
+        if publisher is not None:
+            around.enter_context(_beside(publisher, capture.stop))
         around.enter_context(obeying_signals(capture.stop, tell))
         capture.run()
 
@@ -119,6 +131,29 @@ def answering(capture: Capture, watch: Watch) -> Callable[[Mapping[str, Any]], o
         return capture.request(op, tables, **adjustment)
 
     return answer
+
+
+@contextlib.contextmanager
+def _beside(publisher: Publishing, stop: Callable[[], None]) -> Iterator[None]:
+    """Run a publisher in a thread of its own. What ends it for good ends the capture too, and is raised then."""
+    failures: list[BaseException] = []
+
+    def publish() -> None:
+        try:
+            publisher.run()
+        except BaseException as error:  # noqa: BLE001  it is raised below, in the thread that waits
+            failures.append(error)
+            stop()
+
+    thread = threading.Thread(target=publish, name="publish", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        publisher.stop()
+        thread.join(STOP_WITHIN_S)
+    if failures:
+        raise failures[0]
 
 
 @contextlib.contextmanager

@@ -31,5 +31,6 @@ def run(
     settings = load(config)
     tell = event_lines(as_json=json)
     capture = wiring.capture(settings, accept_history_loss=accept_history_loss, on_event=tell)
+    publisher = None if settings.publish is None else wiring.publisher(settings, tell)
     loaded()
-    daemon.run(settings, capture, tell)
+    daemon.run(settings, capture, tell, publisher=publisher)

@@ -1,0 +1,28 @@
+"""`cdcflow publish`: the change log to a topic a table, in Debezium's envelope."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cdcflow.cli.lean import lean
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.config import load
+
+
+def publish(
+    config: ConfigPath = DEFAULT_CONFIG,
+    once: Annotated[bool, typer.Option("--once", help="Up to the end of what is in the log now.")] = False,
+    json: Json = False,
+) -> None:
+    """Publish changes to Kafka until told to stop (SIGTERM, Ctrl-C), each exactly once for read_committed readers."""
+    lean()
+    from cdcflow import wiring
+    from cdcflow.cli import daemon
+    from cdcflow.cli.events import event_lines
+
+    tell = event_lines(as_json=json)
+    publisher = wiring.publisher(load(config), tell)
+    with daemon.obeying_signals(publisher.stop, tell):
+        publisher.run(once=once)

@@ -1,0 +1,41 @@
+"""Where publishing stands: one record of its own topic, written in the same Kafka transaction as the messages."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from cdcflow.errors import ConfigurationError
+
+FORMAT = 1
+KEY = b"position"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Everything before `next_offset` of this log is in the topics; `position` is its last transaction's place."""
+
+    log_id: str
+    next_offset: int = 1
+    position: str | None = None
+
+    def to_json(self) -> bytes:
+        return json.dumps({"format": FORMAT, **asdict(self)}).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes, topic: str) -> Published:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ConfigurationError: something else wrote it, or a newer cdcflow.
+        """
+        try:
+            value = json.loads(text)
+            if value["format"] == FORMAT:
+                return cls(value["log_id"], value["next_offset"], value["position"])
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise ConfigurationError(
+            f"publishing: topic {topic} holds a position that this cdcflow cannot read",
+            remedy="publish with the version that wrote it, or under another publish.kafka.topic_prefix",
+        )

@@ -1,0 +1,187 @@
+"""The loop: whole transactions of the log into the topics, a group of them in one Kafka transaction.
+
+    position ──▶ next group of whole transactions ──▶ rows, table by table ──▶ messages ──┐
+       ▲                                                                                  ▼
+       └────────────── one Kafka transaction: messages, transaction topic, position ◀─────┘
+
+A `read_committed` reader sees each change once: what is in the topics and the position that says so are committed
+together, and after any interruption publishing goes on from the position that is found.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import tenacity
+
+from cdcflow.errors import ConfigurationError, OutcomeUnknown, SinkUnavailable
+from cdcflow.model.table import Table
+from cdcflow.sinks.kafka.tables.events import Group, Rules, TableEvents
+from cdcflow.sinks.kafka.tables.formats import Format
+from cdcflow.sinks.kafka.tables.position import Published
+from cdcflow.sinks.kafka.tables.producer import Cluster, TableProducer
+from cdcflow.sinks.kafka.tables.sources import SourceBlocks, Transactions
+from cdcflow.sinks.kafka.tables.tail import Tail
+from cdcflow.sinks.kafka.tables.transactions import TransactionEvents
+
+SLICE_ROWS = 4096
+SLICE_BYTES = 8 << 20
+OnEvent = Callable[[str, Mapping[str, object]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`group_rows_max`: a group ends with the transaction that reaches it. `idle_s`: how often the log is looked at."""
+
+    group_rows_max: int = 50_000
+    idle_s: float = 0.1
+    backoff_s_max: float = 30.0
+
+
+class Publisher:
+    """Publishes a log until it is told to stop. `run` belongs to one thread, `stop` may come from any."""
+
+    def __init__(
+        self,
+        open_tail: Callable[[], Tail | None],
+        cluster: Callable[[], Cluster],
+        form: Callable[[], Format],
+        rules: Rules,
+        on_event: OnEvent,
+        pace: Pace | None = None,
+    ) -> None:
+        self._open_tail = open_tail
+        self._make_cluster = cluster
+        self._make_form = form
+        self._rules = rules
+        self._tell = on_event
+        self._pace = pace or Pace()
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """End after the group under way."""
+        self._stop.set()
+
+    def run(self, *, once: bool = False) -> None:
+        """Publish until `stop`; `once`: until the end of what is in the log now.
+
+        Raises:
+            HistoryLost: what comes next has expired from the log.
+            ConfigurationError, InvariantViolated: see their messages.
+        """
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type((SinkUnavailable, OutcomeUnknown)),
+            wait=tenacity.wait_random_exponential(multiplier=0.2, max=self._pace.backoff_s_max),
+            stop=tenacity.stop_when_event_set(self._stop),
+            sleep=tenacity.sleep_using_event(self._stop),
+            before_sleep=self._tell_retry,
+            reraise=True,
+        )
+        for attempt in retrying:
+            with attempt:
+                self._attempt(once=once)
+
+    def _tell_retry(self, state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        self._tell("publishing waits", {"attempt": state.attempt_number, "reason": str(error)})
+
+    def _attempt(self, *, once: bool) -> None:
+        tail = self._tail()
+        if tail is None:
+            return
+        cluster = self._make_cluster()
+        producer = TableProducer.open(cluster)
+        try:
+            published = _checked(producer.published, tail, cluster)
+            session = _Session(tail, producer, self._make_form(), self._rules, cluster.prefix)
+            self._tell("publishing begun", {"prefix": cluster.prefix, "offset": published.next_offset})
+            until = tail.next_offset() if once else None
+            while not self._stop.is_set():
+                newest = tail.next_offset() if until is None else until
+                if published.next_offset < newest:
+                    begun = time.monotonic()
+                    rows = newest - published.next_offset
+                    published = session.publish(published, min(rows, self._pace.group_rows_max))
+                    seconds = round(time.monotonic() - begun, 3)
+                    self._tell("published", {"offset": published.next_offset - 1, "seconds": seconds})
+                elif once:
+                    return
+                else:
+                    self._stop.wait(self._pace.idle_s)
+        finally:
+            producer.close()
+
+    def _tail(self) -> Tail | None:
+        """The log, once there is one."""
+        while (tail := self._open_tail()) is None:
+            if self._stop.wait(self._pace.idle_s):
+                return None
+        return tail
+
+
+def _checked(found: Published | None, tail: Tail, cluster: Cluster) -> Published:
+    if found is None:
+        return Published(tail.log_id)
+    if found.log_id != tail.log_id:
+        raise ConfigurationError(
+            f"publishing under {cluster.prefix}: its topics hold the changes of another log ({found.log_id})",
+            remedy="publish this log under another publish.kafka.topic_prefix, or delete the topics of this one",
+        )
+    if found.next_offset > tail.next_offset():
+        raise ConfigurationError(
+            f"publishing under {cluster.prefix}: the topics have more than the log: it is an older copy of itself",
+            remedy="restore the newer log, or publish this one under another publish.kafka.topic_prefix",
+        )
+    return found
+
+
+class _Session:
+    """Publishes groups through one producer."""
+
+    def __init__(self, tail: Tail, producer: TableProducer, form: Format, rules: Rules, prefix: str) -> None:
+        self._tail = tail
+        self._producer = producer
+        self._form = form
+        self._rules = rules
+        self._blocks = SourceBlocks(tail.identity, prefix)
+        self._tables: dict[Table, TableEvents] = {}
+        self._transactions = TransactionEvents(prefix, form) if rules.transactions else None
+        if self._transactions is not None:
+            producer.make_topics([self._transactions.topic])
+
+    def publish(self, after: Published, rows: int) -> Published:
+        """One group: the transactions from there on, up to the one in which so many rows are reached."""
+        first = after.next_offset
+        headers = pa.concat_tables(self._tail.transactions(first, first + rows - 1))
+        transactions = Transactions(headers, after.position)
+        group = Group(transactions, self._blocks, time.time_ns())
+        self._producer.begin()
+        for table, _, found in self._tail.rows(first, transactions.last_offset):
+            events = self._events(table)
+            for piece in _pieces(found):
+                self._producer.send(events.messages(piece, group))
+        if self._transactions is not None:
+            self._producer.send(self._transactions.messages(group))
+        last = str(headers.column("position")[-1].as_py())
+        done = Published(after.log_id, transactions.last_offset + 1, last)
+        self._producer.commit(done)
+        return done
+
+    def _events(self, table: Table) -> TableEvents:
+        found = self._tables.get(table)
+        if found is None:
+            found = self._tables[table] = TableEvents(table, self._blocks, self._rules, self._form)
+            self._producer.make_topics([found.topic])
+        return found
+
+
+def _pieces(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    """So many rows at once as fit well into memory when they are spelled out."""
+    for batch in rows.to_batches():
+        at_once = max(1, min(SLICE_ROWS, SLICE_BYTES * batch.num_rows // max(1, batch.nbytes)))
+        for start in range(0, batch.num_rows, at_once):
+            yield batch.slice(start, at_once)

@@ -1,0 +1,122 @@
+"""The same MySQL rows, read by Debezium's snapshot and by cdcflow's backfill, are published as the same values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import debezium
+import pytest
+from everytypes import parsed
+from kafkareading import committed
+from publishing import Capturing
+
+from cdcflow import wiring
+from cdcflow.config import Config
+from cdcflow.testing.kafka import KafkaBroker
+from cdcflow.testing.mysql import MySQLDatabase, MySQLServer
+
+pytestmark = pytest.mark.mysql
+
+COLUMNS = {
+    "ti": ("tinyint", "-128", "127"),
+    "tiu": ("tinyint unsigned", "255", "0"),
+    "si": ("smallint", "-32768", "32767"),
+    "siu": ("smallint unsigned", "65535", "0"),
+    "mi": ("mediumint", "-8388608", "8388607"),
+    "i": ("int", "-2147483648", "2147483647"),
+    "iu": ("int unsigned", "4294967295", "0"),
+    "bi": ("bigint", "-9223372036854775808", "9223372036854775807"),
+    "biu": ("bigint unsigned", "9223372036854775807", "0"),
+    "f": ("float", "1.5", "-0.25"),
+    "d": ("double", "1e300", "0.1"),
+    "n": ("decimal(10,2)", "-12345678.90", "0.01"),
+    "w": ("decimal(65,30)", "12345678901234567890.123456789012345678901234567890", "-0.000000000000000000000000000001"),
+    "b1": ("bit(1)", "b'1'", "b'0'"),
+    "b12": ("bit(12)", "b'100000000101'", "b'000000000001'"),
+    "day": ("date", "'1000-01-01'", "'9999-12-31'"),
+    "dt": ("datetime", "'1000-01-01 00:00:01'", "'9999-12-31 23:59:59'"),
+    "dt3": ("datetime(3)", "'2024-02-29 23:59:59.999'", "'1969-12-31 23:59:59.001'"),
+    "dt6": ("datetime(6)", "'2024-02-29 23:59:59.999999'", "'1969-12-31 23:59:59.000001'"),
+    "ts": ("timestamp NULL", "'2024-02-29 23:59:59'", "'1970-01-01 00:00:01'"),
+    "ts6": ("timestamp(6) NULL", "'2024-02-29 23:59:59.000001'", "'2038-01-19 03:14:07.999999'"),
+    "tm": ("time", "'838:59:59'", "'-838:59:59'"),
+    "tm6": ("time(6)", "'23:59:59.999999'", "'-00:00:00.000001'"),
+    "y": ("year", "2155", "1901"),
+    "c": ("char(5)", "'ab'", "''"),
+    "v": ("varchar(20)", "'Zoë \U0001f600'", "'a b'"),
+    "tx": ("longtext", "'text'", "''"),
+    "vb": ("varbinary(5)", "x'00ff'", "x''"),
+    "bl": ("blob", "x'deadbeef'", "x'00'"),
+    "e": ("enum('a','it''s')", "'it''s'", "'a'"),
+    "s": ("set('x','y')", "'x,y'", "''"),
+    "j": ("json", "'[1, null, 1.5]'", "'null'"),
+}
+
+
+def test_every_type_is_debeziums(mysql_servers: Any, broker: KafkaBroker, tmp_path: Path) -> None:
+    """MySQL's connector says some types by other names than PostgreSQL's; each must be met."""
+    server: MySQLServer = mysql_servers("mysql")
+    database = server.create_database("published")
+    try:
+        ours, theirs = _told(database, broker, tmp_path)
+    finally:
+        database.drop()
+    assert len(ours) == 3
+    found = []
+    for mine, witness in zip(ours, theirs, strict=True):
+        assert mine[0]["payload"] == witness[0]["payload"]
+        rows = [event["payload"]["after"] for event in (mine[1], witness[1])]
+        fields = [{f["field"]: f for f in event["schema"]["fields"][1]["fields"]} for event in (mine[1], witness[1])]
+        for both in (rows, fields):
+            assert list(both[0]) == list(both[1])
+            found += [f"{n}: {both[0][n]!r} {both[1][n]!r}" for n in both[0] if both[0][n] != both[1][n]]
+        blocks = [[f for f in event["schema"]["fields"] if f["field"] == "source"] for event in (mine[1], witness[1])]
+        if blocks[0] != blocks[1]:
+            found.append(f"source: {blocks}")
+    assert not found, "\n".join(found)
+
+
+def _told(database: MySQLDatabase, broker: KafkaBroker, folder: Path) -> tuple[list[Any], list[Any]]:
+    listed = ", ".join(f"{name} {kind}" for name, (kind, _, _) in COLUMNS.items())
+    with database.session(autocommit=True) as session, session.cursor() as cursor:
+        cursor.execute("SET NAMES utf8mb4")
+        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute(f"CREATE TABLE v (id int PRIMARY KEY, {listed}) CHARACTER SET utf8mb4")
+        cursor.execute("CREATE TABLE zz_finished (id int PRIMARY KEY)")
+        for number in (1, 2):
+            cursor.execute(f"INSERT INTO v VALUES ({number}, {', '.join(c[number] for c in COLUMNS.values())})")
+        cursor.execute("INSERT INTO v (id) VALUES (3)")
+        cursor.execute("INSERT INTO zz_finished VALUES (1)")
+    name = database.name
+    settings = {
+        "source": {
+            "kind": "mysql", "url": database.url, "tables": [f"{name}.*"], "tls": {"mode": "off"}, "fence": "read-only"
+        },
+        "log": {"path": str(folder / "log")},
+        "publish": {"kafka": {"brokers": broker.address, "topic_prefix": "my", "format": "json-schema"}},
+    }  # fmt: skip
+    config = Config.model_validate(settings)
+    with Capturing(config) as capture:
+        capture.until(f"{name}.zz_finished", 1)
+        capture.until(f"{name}.v", 3)
+    wiring.publisher(config, lambda event, fields: None).run(once=True)
+    options = {
+        "connector.class": "io.debezium.connector.mysql.MySqlConnector",
+        "database.hostname": "127.0.0.1",
+        "database.port": str(database.server.port),
+        "database.user": "root",
+        "database.password": "",
+        "database.server.id": "5401",
+        "database.ssl.mode": "disabled",
+        "topic.prefix": "my",
+        "database.include.list": name,
+        "table.include.list": f"{name}.v,{name}.zz_finished",
+        "snapshot.mode": "initial",
+        "include.schema.changes": "false",
+        "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
+        "schema.history.internal.file.filename": str(folder / "history.dat"),
+    }
+    theirs = [e[1:] for e in debezium.events(options, f"my.{name}.zz_finished", folder) if e[0] == f"my.{name}.v"]
+    ours = [(parsed(m.key), parsed(m.value)) for m in committed(broker.address, f"my.{name}.v")]
+    return ours, theirs
