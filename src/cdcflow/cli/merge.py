@@ -56,7 +56,7 @@ def _merging(settings: Config, path: Path) -> Callable[[], MergeReport]:
     from cdcflow.spark.session import session
 
     send_structlog_to(sys.stderr)  # stdout is for the report
-    spark = session(name="cdcflow merge")
+    spark = session(name="cdcflow merge", settings=settings.merge.spark)
     from cdcflow.spark.job import merge as job
 
     return lambda: job(spark, path, settings.merge.warehouse)
