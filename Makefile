@@ -62,9 +62,10 @@ demo: setup ## capture a busy database into Delta tables, kill the daemon on the
 # ── prove it ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 .PHONY: servers
-servers: $(INSTALLED) ## find or fetch the MySQL, MariaDB and Kafka servers that the tests start
+servers: $(INSTALLED) ## find or fetch the MySQL, MariaDB and Kafka servers that the tests start, and Docker's parsers
 	@$(BIN)/python -m cdcflow.testing.mysql
 	$(BIN)/python -m cdcflow.testing.kafka
+	$(BIN)/python tests/support/composed.py
 
 .PHONY: test
 test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)
@@ -75,11 +76,13 @@ test-kafka-faults: setup servers ## a log in Kafka under every fault: brokers ki
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope tests/integration/kafka $(PYTEST)
 
 .PHONY: lint
-lint: $(INSTALLED) ## format, lint, types, import floors
+lint: $(INSTALLED) ## format, lint, types, import floors, Dockerfiles
 	@$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/yamllint --strict docker
+	$(BIN)/hadolint docker/Dockerfile docker/merge.Dockerfile
 
 .PHONY: unit
 unit: $(INSTALLED) ## only the tests that start no server

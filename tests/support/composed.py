@@ -124,3 +124,7 @@ def one_shot(service: Model) -> bool:
 def conditions(service: Model) -> dict[str, str]:
     """What it waits for: the other's name, and what that must have come to."""
     return {name: wanted["condition"] for name, wanted in (service.get("depends_on") or {}).items()}
+
+
+if __name__ == "__main__":
+    print(f"Docker's parsers: {program()}")

@@ -1,15 +1,15 @@
 """The dev stack of `docker/compose.yaml` as processes on loopback, where no container engine runs.
 
-Everything comes from the compose file: which services there are, their commands, variables, mounted files, health checks
-and what each waits for. Only places are put in, as an engine would by its networks and mounts:
+Everything comes from the compose file: which services there are, their commands, variables, mounted files, health
+checks and what each waits for. Only places are put in, as an engine would by its networks and mounts:
 
     kafka:9092             a loopback address and port of this run
     /secrets, /log, /tmp   a folder of this run
     /opt/cdcflow           the environment that the tests run in
 
-An image that is built here is run by the entry point that its Dockerfile says. Three that come ready (PostgreSQL, MySQL,
-Kafka) are the servers of `cdcflow.testing`, told what the image's own start would have told them. Where Linux allows it,
-a process sees a read-only root but for what it mounts, and has no capabilities.
+An image that is built here is run by the entry point that its Dockerfile says. Three that come ready (PostgreSQL,
+MySQL, Kafka) are the servers of `cdcflow.testing`, told what the image's own start would have told them. Where Linux
+allows it, a process sees a read-only root but for what it mounts, and has no capabilities.
 """
 
 from __future__ import annotations
@@ -134,6 +134,10 @@ class Stack:
         """Where the content of a named volume lies."""
         return self.directory / "volumes" / name
 
+    def mounted(self, service: str, target: str) -> Path:
+        """What a service finds at this path."""
+        return self._parts[service].paths[target]
+
     # ── places ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def take(self, service: str, port: int, place: str) -> None:
@@ -249,6 +253,7 @@ class Part:
 
     def __init__(self, stack: Stack, name: str, service: Model) -> None:
         self._stack, self._name, self._service = stack, name, service
+        self._room = Room()
 
     @property
     def runs(self) -> bool:
@@ -285,11 +290,12 @@ class Part:
         return done.returncode == 0
 
     def _translated(self, text: str) -> str:
-        return self._stack.translated(self._name, text, self._paths)
+        return self._stack.translated(self._name, text, self.paths)
 
     @property
-    def _paths(self) -> Mapping[str, Path]:
-        return {}
+    def paths(self) -> Mapping[str, Path]:
+        """What it mounts, and where that is in this run."""
+        return self._room.paths
 
     def _environment(self) -> dict[str, str]:
         return {"PATH": self._stack.programs, "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", "TZ": "UTC"}
@@ -309,11 +315,6 @@ class Process(Part):
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: Watcher | None = None
         self._image = built_image(service)
-        self._room = Room()
-
-    @property
-    def _paths(self) -> Mapping[str, Path]:
-        return self._room.paths
 
     @property
     def runs(self) -> bool:
@@ -385,11 +386,6 @@ class Postgres(Part):
         settings = dict(word[2:].split("=", 1) for word in service["command"][1:])
         self.server = PostgresServer(settings=settings)
         stack.take(name, 5432, f"127.0.0.1:{self.server.port}")
-        self._room = Room()
-
-    @property
-    def _paths(self) -> Mapping[str, Path]:
-        return self._room.paths
 
     @property
     def runs(self) -> bool:
@@ -433,11 +429,6 @@ class MySQL(Part):
         super().__init__(stack, name, service)
         self.server = MySQLServer("mysql", {})
         stack.take(name, 3306, f"127.0.0.1:{self.server.port}")
-        self._room = Room()
-
-    @property
-    def _paths(self) -> Mapping[str, Path]:
-        return self._room.paths
 
     @property
     def runs(self) -> bool:
@@ -494,11 +485,6 @@ class Kafka(Part):
         stack.take(name, 9092, f"127.0.0.1:{self._port}")
         stack.take(name, 9093, f"127.0.0.1:{free_port()}")
         self._broker: KafkaBroker | None = None
-        self._room = Room()
-
-    @property
-    def _paths(self) -> Mapping[str, Path]:
-        return self._room.paths
 
     @property
     def runs(self) -> bool:
