@@ -69,12 +69,12 @@ def ran(spark: Any) -> Iterator[Ran]:
         assert isinstance(mysql, MySQL)
         captured(stack, "capture-postgres", PostgresSource(postgres.server))
         source = MySQLSource("mysql", mysql.server)
-        end = captured(stack, "capture-mysql", source)
+        newest = captured(stack, "capture-mysql", source)
         warehouse = stack.volume("warehouse") / "mysql"
 
         def merged() -> bool:
             cut = newest_cut(spark, warehouse)
-            return cut is not None and source.passed(cut.position, end)
+            return cut is not None and cut.offset >= newest
 
         wait(merged, "the merge to come to where the load stopped", look_s=2)
         found.verdicts = proof.verdicts(source, read_cut(spark, warehouse), flights.TABLES)
