@@ -206,7 +206,7 @@ class Stack:
     def _bring_up(self, name: str) -> None:
         try:
             for other, wanted in conditions(self.services[name]).items():
-                self._wait(lambda event=self._reached[other, wanted]: event.is_set(), f"{name}: {other} to be {wanted}")
+                self._wait(self._reached[other, wanted].is_set, f"{name}: {other} to be {wanted}")
             self.events.append(("started", name))
             part = self._parts[name]
             part.start()

@@ -21,6 +21,7 @@ from cdcflow.cli.demo.databases import Source
 from cdcflow.cli.demo.mysql import MySQL as MySQLSource
 from cdcflow.cli.demo.postgres import Postgres as PostgresSource
 from cdcflow.config import load
+from cdcflow.merge.fold import Row
 from cdcflow.model.table import TableId
 from cdcflow.spark.cuts import newest_cut, read_cut
 from cdcflow.testing.folded import folded
@@ -80,7 +81,9 @@ def ran(spark: Any) -> Iterator[Ran]:
         found.verdicts = proof.verdicts(source, read_cut(spark, warehouse), flights.TABLES)
         found.in_postgres = rows_of(postgres)
         log = folded(log_reader(load(stack.mounted("capture-postgres", "/etc/cdcflow/cdcflow.yaml"))))
-        found.in_log = {t: {k: plain(row) for k, row in log[TableId("public", t)].items()} for t in flights.TABLES}
+        found.in_log = {
+            t: {k: plain(dict(row)) for k, row in log[TableId("public", t)].items()} for t in flights.TABLES
+        }
         found.codes |= stack.down()
         found.events = stack.events
         found.outputs = {name: stack.output(name) for name in found.services}
@@ -155,19 +158,20 @@ def test_everything_ends_in_good_order(ran: Ran) -> None:
 # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def captured(stack: Stack, daemon: str, source: Source) -> str:
-    """Wait until a daemon's log has all that its source has now; returns where that is."""
+def captured(stack: Stack, daemon: str, source: Source) -> int:
+    """Wait until a daemon's log has all that its source has now; returns the offset of the newest row."""
     end = source.end()
+    status: dict[str, Any] = {}
 
     def passed() -> bool:
         with urllib.request.urlopen(f"http://{stack.place(daemon, 8079)}/status", timeout=10) as answer:
-            status = json.load(answer)
+            status.update(json.load(answer))
         tables = status["tables"]
         done = len(tables) == len(flights.TABLES) and all(table["state"] == "done" for table in tables.values())
         return done and source.passed(status["position"], end)
 
     wait(passed, f"{daemon} to come to {end}")
-    return end
+    return int(status["next_offset"]) - 1
 
 
 def wait(until: Callable[[], bool], what: str, look_s: float = 0.2) -> None:
@@ -200,6 +204,11 @@ def rows_of(postgres: Postgres) -> Rows:
             ]
             found[table] = {tuple(row[name] for name in key): plain(row) for row in rows}
     return found
+
+
+def whole(row: Row) -> Mapping[str, Any]:
+    """A row of the log; one of which something is missing equals none of the database."""
+    return {**plain(row.values), **({"missing": row.missing} if row.missing else {})}
 
 
 def plain(row: Mapping[str, Any]) -> Mapping[str, Any]:
