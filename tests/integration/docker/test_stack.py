@@ -81,9 +81,7 @@ def ran(spark: Any) -> Iterator[Ran]:
         found.verdicts = proof.verdicts(source, read_cut(spark, warehouse), flights.TABLES)
         found.in_postgres = rows_of(postgres)
         log = folded(log_reader(load(stack.mounted("capture-postgres", "/etc/cdcflow/cdcflow.yaml"))))
-        found.in_log = {
-            t: {k: plain(dict(row)) for k, row in log[TableId("public", t)].items()} for t in flights.TABLES
-        }
+        found.in_log = {t: {k: whole(row) for k, row in log[TableId("public", t)].items()} for t in flights.TABLES}
         found.codes |= stack.down()
         found.events = stack.events
         found.outputs = {name: stack.output(name) for name in found.services}
