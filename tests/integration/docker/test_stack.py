@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from composed import COMPOSE, Model, conditions, one_shot, understood
-from stack import MySQL, Postgres, Stack
+from parts import MySQL, Postgres
+from stack import Stack
 
 from cdcflow.cli.demo import flights, proof
 from cdcflow.cli.demo.databases import Source
