@@ -88,14 +88,15 @@ class Stack:
             done.result()
 
     def down(self) -> dict[str, int]:
-        """Stop what runs, as `docker compose down` does: who waits for another is stopped before it. Exit codes."""
-        left = [name for name in self.services if self._parts[name].runs]
+        """Stop what runs, as `docker compose down` does: who waits for another is stopped before it, also by way of
+        one that has ended. Exit codes."""
+        left = list(self.services)
         codes: dict[str, int] = {}
         while left:
-            free = [n for n in left if not any(n in conditions(self.services[other]) for other in left)]
-            for name in free:
-                codes[name] = self.stop(name)
+            for name in [n for n in left if not any(n in conditions(self.services[other]) for other in left)]:
                 left.remove(name)
+                if self._parts[name].runs:
+                    codes[name] = self.stop(name)
         return codes
 
     def stop(self, name: str) -> int:
