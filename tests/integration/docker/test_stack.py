@@ -148,7 +148,7 @@ def test_everything_ends_in_good_order(ran: Ran) -> None:
     ended = [name for what, name in ran.events if what == "ended"]
     assert sorted(ended) == sorted(name for name, service in ran.services.items() if not one_shot(service))
     for name, other in waits_for(ran.services):
-        if name in ended and other in ended and not name.startswith("load-"):
+        if name in ended and other in ended:
             assert ended.index(name) < ended.index(other), f"{name}, {other}"
     for name in ("capture-postgres", "capture-mysql", "load-postgres", "load-mysql", "merge-mysql"):
         assert ran.codes[name] == 0, f"{name}: {ran.outputs[name][-1000:]}"
