@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from composed import COMPOSE, Model, conditions, one_shot, understood
+from composed import COMPOSE, Model, built_image, conditions, one_shot, understood
 
 SECRET = re.compile(r"PASSWORD|SECRET|KEY|TOKEN|CREDENTIAL", re.IGNORECASE)
 
@@ -58,6 +58,14 @@ def test_every_service_is_confined(services: Mapping[str, Model]) -> None:
         assert {key for key in service if key in ("pid", "ipc", "network_mode", "devices", "userns_mode")} == set(), (
             name
         )
+
+
+def test_no_service_runs_as_root(services: Mapping[str, Model]) -> None:
+    """Also where the image would: what breaks out of a container is then nobody on the machine either."""
+    for name, service in services.items():
+        image = built_image(service)
+        user = service.get("user") or (image.user if image is not None else "")
+        assert user.partition(":")[0] not in ("", "root", "0"), name
 
 
 def test_every_service_is_bounded(services: Mapping[str, Model]) -> None:
