@@ -271,9 +271,8 @@ class Kafka(Part):
 
     def __init__(self, stack: Stack, name: str, service: Model) -> None:
         super().__init__(stack, name, service)
-        self._port = free_port()
-        stack.take(name, 9092, f"127.0.0.1:{self._port}")
-        stack.take(name, 9093, f"127.0.0.1:{free_port()}")
+        for port in (9092, 9093):
+            stack.take(name, port, f"127.0.0.1:{free_port()}")
         self._broker: KafkaBroker | None = None
 
     @property
@@ -288,9 +287,9 @@ class Kafka(Part):
             for key, value in self._variables().items()
             if key.startswith("KAFKA_") and key not in NOT_KAFKAS
         }
-        broker = KafkaBroker(settings)
-        broker.port = self._port
-        self._broker = broker.__enter__()
+        self._broker = KafkaBroker(settings)
+        self._broker.format()
+        self._broker.start(wait=False)
 
     def stop(self) -> int:
         if self._broker is not None:
