@@ -12,12 +12,12 @@ COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
 COPY src ./src
 RUN python -m venv /opt/cdcflow \
  && PIP_CONSTRAINT=/build/constraints.txt PIP_BUILD_CONSTRAINT=/build/constraints.txt \
-    /opt/cdcflow/bin/pip install --no-cache-dir '.[spark]' \
+    /opt/cdcflow/bin/pip install --no-cache-dir '.[spark,objects]' \
  && CDCFLOW_JARS=/opt/jars /opt/cdcflow/bin/python -m cdcflow.spark.jars
 
 FROM java AS merge
 RUN useradd --system --uid 10001 --user-group --home-dir /nonexistent --shell /usr/sbin/nologin cdcflow \
- && install --directory --owner cdcflow --group cdcflow --mode 0700 /log /warehouse \
+ && install --directory --owner cdcflow --group cdcflow --mode 0700 /cache /warehouse \
  && install --directory --owner cdcflow --group cdcflow --mode 0750 /secrets
 COPY --from=build /opt/cdcflow /opt/cdcflow
 COPY --from=build /opt/jars /opt/jars

@@ -97,7 +97,7 @@ def test_no_password_is_written_down(services: Mapping[str, Model]) -> None:
                 assert value.startswith("/secrets/"), f"{name}: {key}"
         for word in service.get("command") or ():
             assert not re.search(r"://[^/@\s]*:[^/@\s]*@", word), name
-    for settings in COMPOSE.parent.glob("capture-*.yaml"):
+    for settings in COMPOSE.parent.glob("*-*.yaml"):
         for line in settings.read_text().splitlines():
             if re.search(r"(password|access_key|secret_key):", line):
                 assert re.search(r": \$\{file:/secrets/[a-z-]+\}$", line), f"{settings.name}: {line}"

@@ -53,6 +53,8 @@ class Ran:
     codes: dict[str, int] = field(default_factory=dict)
     in_postgres: Rows = field(default_factory=dict)
     in_log: Rows = field(default_factory=dict)
+    bucket: list[str] = field(default_factory=list)
+    """The manifests in the object store."""
     verdicts: list[proof.Verdict] = field(default_factory=list)
 
 
@@ -83,6 +85,7 @@ def ran(spark: Any) -> Iterator[Ran]:
         found.in_postgres = rows_of(postgres)
         log = folded(log_reader(load(stack.mounted("capture-postgres", "/etc/cdcflow/cdcflow.yaml"))))
         found.in_log = {t: {k: whole(row) for k, row in log[TableId("public", t)].items()} for t in flights.TABLES}
+        found.bucket = [str(path) for path in stack.volume("objects").rglob("segment.json")]
         found.codes |= stack.down()
         found.events = stack.events
         found.outputs = {name: stack.output(name) for name in found.services}
@@ -122,7 +125,9 @@ def test_log_of_postgres_holds_the_rows_of_the_database(ran: Ran) -> None:
 
 
 def test_merged_tables_hold_the_rows_of_mysql(ran: Ran) -> None:
-    """The whole way, through the standalone master and worker: what people start the stack to see."""
+    """The whole way, through the object store, the standalone master and worker: what people start the stack to
+    see."""
+    assert len(ran.bucket) > 5
     assert {verdict.table for verdict in ran.verdicts} == {f"airports.{table}" for table in flights.TABLES}
     assert [verdict.table for verdict in ran.verdicts if not verdict.equal] == []
 
@@ -137,7 +142,7 @@ def test_load_has_written_to_both_databases(ran: Ran) -> None:
 def test_no_password_shows_in_a_command_line_or_an_output(ran: Ran) -> None:
     """Passwords come as files, so that neither `docker inspect`, `docker top` nor `docker logs` shows one."""
     assert len(ran.secrets) == 9
-    assert any("capture-mysql.yaml" in command for command in ran.commands)
+    assert any("merge-mysql.yaml" in command for command in ran.commands)
     for name, secret in ran.secrets.items():
         assert [c for c in ran.commands if secret in c] == [], name
         assert [service for service, output in ran.outputs.items() if secret in output] == [], name
