@@ -62,12 +62,13 @@ demo: setup ## capture a busy database into Delta tables, kill the daemon on the
 # ── prove it ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 .PHONY: servers
-servers: $(INSTALLED) ## find, fetch or build the MySQL, MariaDB, Kafka and S3 servers, the schema registry and Debezium for the tests
+servers: $(INSTALLED) ## find, fetch or build what the tests start: databases, brokers, object store, registry, Debezium, Docker's parsers
 	@$(BIN)/python -m cdcflow.testing.mysql
 	$(BIN)/python -m cdcflow.testing.kafka
 	$(BIN)/python -m cdcflow.testing.objects
 	$(BIN)/python -m cdcflow.testing.registry
 	$(BIN)/python tests/support/debezium.py
+	$(BIN)/python tests/support/composed.py
 
 .PHONY: test
 test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)
@@ -78,11 +79,13 @@ test-kafka-faults: setup servers ## a log in Kafka under every fault: brokers ki
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope tests/integration/kafka $(PYTEST)
 
 .PHONY: lint
-lint: $(INSTALLED) ## format, lint, types, import floors
+lint: $(INSTALLED) ## format, lint, types, import floors, Dockerfiles
 	@$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/yamllint --strict docker
+	$(BIN)/hadolint docker/Dockerfile docker/merge.Dockerfile
 
 .PHONY: unit
 unit: $(INSTALLED) ## only the tests that start no server

@@ -6,12 +6,14 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from cdcflow.config import Objects
+from cdcflow.spark.session import session
 from cdcflow.testing.mysql import FLAVORS, Flavor, MySQLDatabase, MySQLServer
 from cdcflow.testing.objects import ObjectServer
 from cdcflow.testing.postgres import Database, PostgresServer, binaries
@@ -29,7 +31,7 @@ class TogetherByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        if "/spark/" in file:
+        if "/spark/" in file or file.endswith("docker/test_stack.py"):
             return "spark"
         return nodeid if "daemon/" in file else file
 
@@ -43,6 +45,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long comes first, so that both processes end at about the same time."""
     long = ("/spark/", "/cli/", "/simulation/", "daemon/")
     items.sort(key=lambda item: next((place for place, part in enumerate(long) if part in item.nodeid), len(long)))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One Spark session for the whole run."""
+    running = session(
+        name="cdcflow tests",
+        cores=2,
+        scratch=tmp_path_factory.mktemp("spark"),
+        settings={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.default.parallelism": "2",
+            # The tests run many small statements once: compiling them well costs more than running them.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        },
+    )
+    yield running
+    running.stop()
 
 
 @pytest.fixture(scope="session")

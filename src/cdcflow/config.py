@@ -436,9 +436,12 @@ class KafkaLog(Settings):
 
 
 class Merge(Settings):
+    """How the log becomes tables. `spark` are settings of Spark's own, such as `spark.master`; they win over ours."""
+
     format: Literal["delta"] = "delta"
     warehouse: Path = Path("warehouse")
     every: Seconds | None = None
+    spark: dict[str, str] = Field(default_factory=dict)
 
 
 FormatName = Literal["json", "json-schema", "avro", "protobuf"]

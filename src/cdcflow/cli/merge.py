@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,7 @@ import typer
 from cdcflow import wiring
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.config import FileLog, load, seconds
+from cdcflow.config import FileLog, Merge, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 
 if TYPE_CHECKING:
@@ -44,23 +43,23 @@ def merge(
         raise ConfigurationError(
             f"there is no change log at {layout.name}", remedy="start `cdcflow run` first, or mend log in the settings"
         )
-    merged = _merging(settings.log, settings.merge.warehouse)
+    merged = _merging(settings.log, settings.merge)
     if pause_s is None:
         _tell(merged(), json)
     else:
         _again_and_again(merged, pause_s, json)
 
 
-def _merging(log: FileLog, warehouse: Path) -> Callable[[], MergeReport]:
+def _merging(log: FileLog, settings: Merge) -> Callable[[], MergeReport]:
     """A function that merges once; Spark is imported and started here."""
     from cdcflow.cli.events import send_structlog_to
     from cdcflow.spark.session import session
 
     send_structlog_to(sys.stderr)  # stdout is for the report
-    spark = session(name="cdcflow merge")
+    spark = session(name="cdcflow merge", settings=settings.spark)
     from cdcflow.spark.job import merge as job
 
-    return lambda: job(spark, wiring.log_layout(log), warehouse)
+    return lambda: job(spark, wiring.log_layout(log), settings.warehouse)
 
 
 def _again_and_again(merged: Callable[[], MergeReport], pause_s: float, json: bool) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
+import psycopg
 import pytest
 
-from cdcflow.cli.demo import flights
-from cdcflow.cli.demo.databases import Kind, opened, session
+from cdcflow.cli.demo import flights, load
+from cdcflow.cli.demo.databases import Kind, opened, seed, session
 from cdcflow.cli.demo.writer import Writer
+from cdcflow.testing.postgres import PostgresServer
 
 AIRPORTS = "2d5c66a8a1ddc420d7.2d0474be378d158da1"
 """The hash of the table that nobody writes to: the same text of the same rows, by three servers."""
@@ -28,11 +31,13 @@ def test_every_database_of_the_demo_is_loaded_written_to_and_counted(kind: Kind)
         loaded = source.load(2_000)
         assert loaded == {"airlines": 16, "airports": 1458, "planes": 3322, "weather": 26115, "flights": 2000}
         begin = source.end()
-        with contextlib.closing(session(source.url)) as writing:
-            writer = Writer(writing, seed=7)
-            for _ in range(60):
-                writer.transaction()
-        assert sum(writer.done.values()) == 60
+        # Twice, as a load that is started again.
+        for _ in range(2):
+            with contextlib.closing(session(source.url)) as writing:
+                writer = Writer(writing, seed=7)
+                for _ in range(40):
+                    writer.transaction()
+            assert sum(writer.done.values()) == 40
         digests = {table: source.digest(table, source.columns(table)) for table in flights.TABLES}
         assert (digests["airports"].rows, digests["airports"].hash) == (1458, AIRPORTS)
         assert digests["planes"].rows > loaded["planes"]
@@ -41,3 +46,23 @@ def test_every_database_of_the_demo_is_loaded_written_to_and_counted(kind: Kind)
         assert source.digest("planes", source.columns("planes")) != before
         assert not source.passed(None if kind != "postgres" else "0/0", source.end())
         assert begin != source.end()
+        assert seed(source.url, None, 2_000) == {}, "what is there whole stays as it is"
+        if kind != "postgres":
+            source.execute("ALTER TABLE flights COMMENT = ''")
+            assert seed(source.url, None, 2_000) == loaded, "what a seed that was cut off left is made anew"
+            assert source.digest("airports", source.columns("airports")).hash == AIRPORTS
+
+
+def test_load_reads_its_password_from_a_file(tmp_path: Path, own_postgres: PostgresServer) -> None:
+    """The dev stack gives passwords as files, so that none stands in a command line."""
+    own_postgres.execute("CREATE ROLE shop LOGIN PASSWORD 'right'")
+    own_postgres.execute("CREATE DATABASE airports OWNER shop")
+    own_postgres.write_hba("host all postgres 127.0.0.1/32 trust", "host all all 127.0.0.1/32 scram-sha-256")
+    url = own_postgres.url("airports", "shop")
+    (tmp_path / "password").write_text("wrong\n")
+    arguments = ["seed", url, f"--password-file={tmp_path / 'password'}", "--rows=50"]
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        load.main(arguments)
+    (tmp_path / "password").write_text("right\n")
+    assert load.main(arguments) == 0
+    assert own_postgres.execute("SELECT count(*) FROM flights", "airports") == [(50,)]

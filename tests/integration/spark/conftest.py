@@ -20,7 +20,6 @@ from cdcflow.merge.fold import Change
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.spark.session import session
 
 _ORDERED = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
 
@@ -37,23 +36,6 @@ def own_sockets() -> Iterator[None]:
     """Let them go within the test that opened them, where the warning is expected."""
     yield
     gc.collect()
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    running = session(
-        name="cdcflow tests",
-        cores=2,
-        scratch=tmp_path_factory.mktemp("spark"),
-        settings={
-            "spark.sql.shuffle.partitions": "2",
-            "spark.default.parallelism": "2",
-            # The tests run many small statements once: compiling them well costs more than running them.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        },
-    )
-    yield running
-    running.stop()
 
 
 @dataclass

@@ -98,12 +98,23 @@ def opened(kind: Kind) -> Source:
     return MySQL(kind)
 
 
-def session(url: str) -> Session:
+def session(url: str, password: str | None = None) -> Session:
     """A session of the writer."""
     if url.startswith("postgres"):
         from cdcflow.cli.demo.postgres import PostgresSession
 
-        return PostgresSession(url)
+        return PostgresSession(url, password)
     from cdcflow.cli.demo.mysql import MySQLSession
 
-    return MySQLSession(url)
+    return MySQLSession(url, password)
+
+
+def seed(url: str, password: str | None, rows_max: int | None) -> Mapping[str, int]:
+    """Create and fill the tables at this address. Returns the rows of each table; none if they are there already."""
+    if url.startswith("postgres"):
+        from cdcflow.cli.demo import postgres
+
+        return postgres.seed(url, password, rows_max)
+    from cdcflow.cli.demo import mysql
+
+    return mysql.seed(url, password, rows_max)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pymysql
 
@@ -43,22 +44,22 @@ NAMES: Mapping[Flavor, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
 PLAIN_TIME = "replace(left(@time_hour, 19), 'T', ' ')"
 NA = "'NA'"
 UTC = "SET time_zone = '+00:00'"
+_LOADED = "loaded"
 
 
 class MySQL:
-    """Implements `databases.Source`."""
+    """Implements `databases.Source`. `server` None: one of its own, which runs inside."""
 
     schema = flights.DATABASE
     planted_fault = "UPDATE planes SET seats = seats + 1 WHERE tailnum = 'N10156'"
 
-    def __init__(self, flavor: Flavor) -> None:
-        self._server = MySQLServer(flavor)
+    def __init__(self, flavor: Flavor, server: MySQLServer | None = None) -> None:
+        # The rows come from CSV files on the client's side.
+        self._server = server or MySQLServer(flavor, {"local_infile": "ON"})
         self.name = NAMES[flavor]
 
     def __enter__(self) -> Self:
-        # The server reads the CSV files itself, from its own directory and nowhere else.
         self._server.__enter__()
-        self._server.restart(secure_file_priv=str(self._server.directory))
         self.name = f"{NAMES[self._server.flavor]} {self._server.version.split('-')[0]}"
         self._server.create_database(flights.DATABASE)
         return self
@@ -71,34 +72,8 @@ class MySQL:
         return self._server.url()
 
     def load(self, rows_max: int | None) -> Mapping[str, int]:
-        with closing(self._server.connect(flights.DATABASE)) as connection, connection.cursor() as cursor:
-            cursor.execute(UTC)
-            for statement in SCHEMA:
-                cursor.execute(statement)
-            counts = {
-                table: self._fill(cursor, table, rows_max if table == "flights" else None) for table in flights.TABLES
-            }
-            cursor.execute(_REMARKS)
-            cursor.execute(f"ANALYZE NO_WRITE_TO_BINLOG TABLE {', '.join(flights.TABLES)}")
-        return counts
-
-    def _fill(self, cursor: pymysql.cursors.Cursor, table: str, rows_max: int | None) -> int:
-        path = self._server.directory / f"{table}.csv"
-        with flights.csv(table) as lines, path.open("wb") as file:
-            columns = next(iter(lines)).decode().strip().split(",")
-            file.writelines(itertools.islice(lines, rows_max))
-        path.chmod(0o644)
-        taken = ", ".join(f"@{name}" for name in columns)
-        # 2013-01-01T10:00:00Z; what is missing is NA.
-        put = ", ".join(
-            f"{name} = {PLAIN_TIME if name == 'time_hour' else f'NULLIF(@{name}, {NA})'}" for name in columns
-        )
-        cursor.execute(
-            f"LOAD DATA INFILE '{path}' INTO TABLE {table} CHARACTER SET utf8mb4 FIELDS TERMINATED BY ','"
-            f" OPTIONALLY ENCLOSED BY '\"' ESCAPED BY '' LINES TERMINATED BY '\\n' ({taken}) SET {put}"
-        )
-        os.unlink(path)
-        return int(cursor.rowcount)
+        with closing(self._server.connect(flights.DATABASE, local_infile=True)) as connection:
+            return load(connection, rows_max)
 
     def settings(self) -> Sequence[str]:
         return [
@@ -133,6 +108,69 @@ class MySQL:
         return Digest(int(count), f"{int(first):x}.{int(second):x}")
 
 
+def seed(url: str, password: str | None, rows_max: int | None) -> Mapping[str, int]:
+    """Create and fill the tables, unless they are there whole."""
+    with closing(pymysql.connect(**_place(url, password), local_infile=True, autocommit=True)) as connection:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(*) FROM information_schema.tables"
+                " WHERE table_schema = database() AND table_name = 'flights' AND table_comment = %s",
+                (_LOADED,),
+            )
+            if cursor.fetchone()[0]:
+                return {}
+            # A statement that makes a table commits: what is there was left by a run that did not come to its end.
+            cursor.execute(f"DROP TABLE IF EXISTS {', '.join(reversed(flights.TABLES))}")
+        return load(connection, rows_max)
+
+
+def load(connection: pymysql.Connection, rows_max: int | None) -> dict[str, int]:
+    """Create and fill the tables; `rows_max` bounds the flights. Returns the rows of each table."""
+    with connection.cursor() as cursor, tempfile.TemporaryDirectory(prefix="cdcflow-load-") as room:
+        cursor.execute(UTC)
+        for statement in SCHEMA:
+            cursor.execute(statement)
+        counts = {
+            table: _fill(cursor, Path(room), table, rows_max if table == "flights" else None)
+            for table in flights.TABLES
+        }
+        cursor.execute(_REMARKS)
+        cursor.execute(f"ANALYZE NO_WRITE_TO_BINLOG TABLE {', '.join(flights.TABLES)}")
+        cursor.execute(f"ALTER TABLE flights COMMENT = '{_LOADED}'")
+    return counts
+
+
+def _fill(cursor: pymysql.cursors.Cursor, room: Path, table: str, rows_max: int | None) -> int:
+    path = room / f"{table}.csv"
+    with flights.csv(table) as lines, path.open("wb") as file:
+        columns = next(iter(lines)).decode().strip().split(",")
+        file.writelines(itertools.islice(lines, rows_max))
+    taken = ", ".join(f"@{name}" for name in columns)
+    # 2013-01-01T10:00:00Z; what is missing is NA.
+    put = ", ".join(f"{name} = {PLAIN_TIME if name == 'time_hour' else f'NULLIF(@{name}, {NA})'}" for name in columns)
+    cursor.execute(
+        f"LOAD DATA LOCAL INFILE '{path}' INTO TABLE {table} CHARACTER SET utf8mb4 FIELDS TERMINATED BY ','"
+        f" OPTIONALLY ENCLOSED BY '\"' ESCAPED BY '' LINES TERMINATED BY '\\n' ({taken}) SET {put}"
+    )
+    path.unlink()
+    return int(cursor.rowcount)
+
+
+def _place(url: str, password: str | None) -> dict[str, Any]:
+    """How pymysql is told where the server is. `?ssl_ca=FILE` asks for TLS with a certificate that this one signed."""
+    place = urlsplit(url)
+    authority = dict(parse_qsl(place.query)).get("ssl_ca")
+    return {
+        "host": place.hostname,
+        "port": place.port or 3306,
+        "user": place.username,
+        "password": password or "",
+        "database": flights.DATABASE,
+        "charset": "utf8mb4",
+        **({"ssl": {"ca": authority}} if authority else {}),
+    }
+
+
 class MySQLSession:
     """Implements `databases.Session`. Its log leaves wide values out where they did not change."""
 
@@ -145,14 +183,9 @@ class MySQLSession:
         "2014": "timestamp '2014-01-01 00:00:00'",
     }
 
-    def __init__(self, url: str) -> None:
-        place = urlsplit(url)
+    def __init__(self, url: str, password: str | None = None) -> None:
         self._connection = pymysql.connect(
-            host=place.hostname,
-            port=place.port or 3306,
-            user=place.username,
-            database=flights.DATABASE,
-            charset="utf8mb4",
+            **_place(url, password),
             autocommit=True,
             init_command="SET time_zone = '+00:00', SESSION binlog_row_image = 'NOBLOB'",
         )

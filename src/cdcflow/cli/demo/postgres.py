@@ -44,13 +44,13 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 class Postgres:
-    """Implements `databases.Source`."""
+    """Implements `databases.Source`. `server` None: one of its own, which runs inside."""
 
     schema = "public"
     planted_fault = "UPDATE planes SET seats = seats + 1 WHERE tailnum = 'N10156'"
 
-    def __init__(self) -> None:
-        self._server = PostgresServer()
+    def __init__(self, server: PostgresServer | None = None) -> None:
+        self._server = server or PostgresServer()
         self.name = "PostgreSQL"
 
     def __enter__(self) -> Self:
@@ -92,6 +92,14 @@ class Postgres:
             return proof.source_digest(connection, table, columns)
 
 
+def seed(url: str, password: str | None, rows_max: int | None) -> Mapping[str, int]:
+    """Create and fill the tables, unless they are there."""
+    with psycopg.connect(url, password=password, autocommit=True) as connection:
+        found = connection.execute("SELECT to_regclass('public.flights') IS NOT NULL").fetchone()
+        # All tables are made in one transaction: where one of them is, all are whole.
+        return {} if found and found[0] else load(connection, rows_max)
+
+
 def load(connection: Connection, rows_max: int | None) -> dict[str, int]:
     """Create and fill the tables; `rows_max` bounds the flights. Returns the rows of each table."""
     counts: dict[str, int] = {}
@@ -101,7 +109,7 @@ def load(connection: Connection, rows_max: int | None) -> dict[str, int]:
             with flights.csv(table) as lines:
                 counts[table] = _copy(connection, table, lines, rows_max if table == "flights" else None)
         connection.execute(_REMARKS.encode(), (flights.REMARK_CHARACTERS // 32,))
-    connection.execute("ANALYZE")
+    connection.execute(f"ANALYZE {', '.join(flights.TABLES)}".encode())
     return counts
 
 
@@ -139,8 +147,10 @@ class PostgresSession:
         "2014": "timestamptz '2014-01-01Z'",
     }
 
-    def __init__(self, url: str) -> None:
-        self._connection = psycopg.connect(url, autocommit=True, application_name="cdcflow demo writer")
+    def __init__(self, url: str, password: str | None = None) -> None:
+        self._connection = psycopg.connect(
+            url, password=password, autocommit=True, application_name="cdcflow demo writer"
+        )
 
     def execute(self, statement: str, values: Iterable[object] = ()) -> Rows:
         found: Rows = self._connection.execute(statement.encode(), tuple(values) or None)

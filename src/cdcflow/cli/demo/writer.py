@@ -41,7 +41,7 @@ class Writer:
         self._words = session.words
         self._random = random.Random(seed)  # noqa: S311 - a demo's dice
         self.done: Counter[str] = Counter()
-        self._next = NEW_FLIGHT
+        self._next = self._last_number()
         self._keys: list[Key] = self._read(
             f"SELECT time_hour, carrier, flight FROM flights {self._words['a twentieth of']}"  # noqa: S608
         )
@@ -60,6 +60,12 @@ class Writer:
             (self.correct_weather, 6),
             (self.undo_half, 3),
         ]
+
+    def _last_number(self) -> int:
+        """The last number that a writer took here before: one that is started again must not take it twice."""
+        flight = self._execute("SELECT max(flight) FROM flights").fetchone()[0]
+        plane = self._execute("SELECT max(tailnum) FROM planes WHERE left(tailnum, 1) = 'X'").fetchone()[0]
+        return max(NEW_FLIGHT, flight or 0, int(plane[1:]) if plane else 0)
 
     def _read(self, query: str) -> list[Key]:
         return [(row[0], row[1], row[2]) for row in self._execute(query)]
@@ -191,6 +197,13 @@ def remark() -> str:
 
 def main(url: str, per_second: float) -> None:
     """Write until stdin closes or SIGTERM comes."""
+    stop = told_to_stop()
+    with closing(session(url)) as opened:
+        write(opened, per_second, stop, lambda: bool(select.select([sys.stdin], [], [], 0)[0]))
+
+
+def told_to_stop() -> threading.Event:
+    """Set once SIGTERM comes. Ctrl-C is for whoever started us."""
     stop = threading.Event()
 
     def obey(number: int, frame: FrameType | None) -> None:
@@ -198,18 +211,22 @@ def main(url: str, per_second: float) -> None:
 
     signal.signal(signal.SIGTERM, obey)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with closing(session(url)) as opened:
-        writer = Writer(opened, seed=7)
-        began = told_at = time.monotonic()
-        while not stop.is_set() and not select.select([sys.stdin], [], [], 0)[0]:
-            writer.transaction()
-            now = time.monotonic()
-            if now - told_at >= 1:
-                told_at = now
-                _tell(writer)
-            ahead = writer.done.total() / per_second - (now - began)
-            stop.wait(min(max(0.0, ahead), 0.2))
-        _tell(writer)
+    return stop
+
+
+def write(opened: Session, per_second: float, stop: threading.Event, over: Callable[[], bool] = lambda: False) -> None:
+    """Write so many transactions a second until `stop` is set or it is `over`."""
+    writer = Writer(opened, seed=7)
+    began = told_at = time.monotonic()
+    while not stop.is_set() and not over():
+        writer.transaction()
+        now = time.monotonic()
+        if now - told_at >= 1:
+            told_at = now
+            _tell(writer)
+        ahead = writer.done.total() / per_second - (now - began)
+        stop.wait(min(max(0.0, ahead), 0.2))
+    _tell(writer)
 
 
 def _tell(writer: Writer) -> None:

@@ -1,0 +1,160 @@
+"""`docker/compose.yaml`, read by the library that Docker Compose is made of: what it promises to whoever starts it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from composed import COMPOSE, Model, built_image, conditions, one_shot, understood
+
+SECRET = re.compile(r"PASSWORD|SECRET|KEY|TOKEN|CREDENTIAL", re.IGNORECASE)
+
+
+@pytest.fixture(scope="module")
+def project() -> Model:
+    found: Model = understood(COMPOSE)
+    return found
+
+
+@pytest.fixture(scope="module")
+def services(project: Model) -> Mapping[str, Model]:
+    found: Mapping[str, Model] = project["services"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "complaint"),
+    [
+        ("read_only: true", "readonly: true", "readonly"),
+        ("{prepare: {condition: service_completed_successfully}}", "{nobody: {condition: service_started}}", "nobody"),
+        ("{prepare: {condition: service_completed_successfully}}", "{prepare: {condition: service_done}}", "condition"),
+        ("networks: [inside, outside]", "networks: [inside, elsewhere]", "elsewhere"),
+        ("- objects:/objects", "- objets:/objects", "objets"),
+        ("spark-master: {condition: service_healthy}", "merge-mysql: {condition: service_healthy}", "cycle"),
+        ("interval: 5s", "interval: soon", "soon"),
+    ],
+)
+def test_mistake_in_the_file_is_refused(tmp_path: Path, right: str, wrong: str, complaint: str) -> None:
+    """A check that passes everything would let a stack that does not start reach people."""
+    text = COMPOSE.read_text()
+    assert right in text
+    planted = tmp_path / "compose.yaml"
+    planted.write_text(text.replace(right, wrong))
+    with pytest.raises(ValueError, match=complaint):
+        understood(planted)
+
+
+def test_every_service_is_confined(services: Mapping[str, Model]) -> None:
+    """A dev stack runs on people's own machines: no root file system to write to, no capabilities, no way to more."""
+    for name, service in services.items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert "cap_add" not in service, name
+        assert "no-new-privileges:true" in service["security_opt"], name
+        assert not service.get("privileged"), name
+        assert int(service["pids_limit"]) > 0, name
+        assert {key for key in service if key in ("pid", "ipc", "network_mode", "devices", "userns_mode")} == set(), (
+            name
+        )
+
+
+def test_no_service_runs_as_root(services: Mapping[str, Model]) -> None:
+    """Also where the image would: what breaks out of a container is then nobody on the machine either."""
+    for name, service in services.items():
+        image = built_image(service)
+        user = service.get("user") or (image.user if image is not None else "")
+        assert user.partition(":")[0] not in ("", "root", "0"), name
+
+
+def test_every_service_is_bounded(services: Mapping[str, Model]) -> None:
+    """A stack left alone over a weekend must not fill the memory or the disk with logs."""
+    for name, service in services.items():
+        assert 0 < int(service["mem_limit"]) <= 4 << 30, name
+        assert service["logging"]["driver"] == "json-file", name
+        assert set(service["logging"]["options"]) == {"max-size", "max-file"}, name
+        assert service["stop_grace_period"], name
+
+
+def test_nothing_is_published_beyond_this_machine(project: Model) -> None:
+    """Databases with data, and interfaces without a login, are nobody else's business."""
+    published = [port for service in project["services"].values() for port in service.get("ports") or ()]
+    assert len(published) == 3
+    assert {port.get("host_ip") for port in published} == {"127.0.0.1"}
+    assert project["networks"]["inside"]["internal"] is True
+    for name, service in project["services"].items():
+        assert "inside" in service["networks"], name
+        assert ("outside" in service["networks"]) == bool(service.get("ports")), name
+
+
+def test_no_password_is_written_down(services: Mapping[str, Model]) -> None:
+    """Whoever copies the stack copies no password: each set of volumes gets passwords of its own, as files."""
+    for name, service in services.items():
+        for key, value in (service.get("environment") or {}).items():
+            if SECRET.search(key):
+                assert key.endswith("_FILE"), f"{name}: {key}"
+                assert value.startswith("/secrets/"), f"{name}: {key}"
+        for word in service.get("command") or ():
+            assert not re.search(r"://[^/@\s]*:[^/@\s]*@", word), name
+    for settings in COMPOSE.parent.glob("*-*.yaml"):
+        for line in settings.read_text().splitlines():
+            if re.search(r"(password|access_key|secret_key):", line):
+                assert re.search(r": \$\{file:/secrets/[a-z-]+\}$", line), f"{settings.name}: {line}"
+
+
+def test_every_image_is_pinned(services: Mapping[str, Model]) -> None:
+    """The stack that starts today is the one that starts next year."""
+    for name, service in services.items():
+        repository, _, tag = service["image"].partition(":")
+        if "build" in service:
+            assert (repository.split("/")[0], tag) == ("cdcflow-dev", "local"), name
+        else:
+            assert re.fullmatch(r"v?\d+\.\d+(\.\d+)?", tag), f"{name}: {service['image']}"
+
+
+def test_what_waits_can_be_answered(services: Mapping[str, Model]) -> None:
+    """A service that waits for the health of one without a check, or for the end of one that never ends, never
+    starts."""
+    for name, service in services.items():
+        for other, wanted in conditions(service).items():
+            match wanted:
+                case "service_healthy":
+                    assert "healthcheck" in services[other], f"{name} waits for {other}"
+                case "service_completed_successfully":
+                    assert one_shot(services[other]), f"{name} waits for {other}"
+                case _:
+                    raise AssertionError(f"{name} waits for {other} only to be started")
+
+
+def test_every_lasting_service_can_be_asked_whether_it_is_well(services: Mapping[str, Model]) -> None:
+    """`docker compose ps` shows what is wrong. The loads have nothing to be asked: they end when they cannot write."""
+    without = {n for n, service in services.items() if not one_shot(service) and "healthcheck" not in service}
+    assert without == {"load-postgres", "load-mysql"}
+
+
+def test_every_mount_is_there_and_every_volume_is_used(project: Model) -> None:
+    """Docker makes an empty folder, owned by root, of a file that is not there, and says nothing."""
+    mounts = [(name, m) for name, service in project["services"].items() for m in service.get("volumes") or ()]
+    for name, mount in mounts:
+        if mount["type"] == "bind":
+            assert Path(mount["source"]).exists(), f"{name}: {mount['source']}"
+            assert Path(mount["source"]).is_relative_to(COMPOSE.parent), name
+            assert mount.get("read_only") is True, name
+    assert {m["source"] for _, m in mounts if m["type"] == "volume"} == set(project["volumes"])
+    secrets = [(name, m.get("read_only")) for name, m in mounts if m["source"] == "secrets"]
+    assert [name for name, read_only in secrets if not read_only] == ["prepare"]
+
+
+def test_first_scripts_are_run_the_way_they_are_written() -> None:
+    """MySQL's image sources a script that cannot be executed, and only then is its function for SQL there."""
+    [script] = (COMPOSE.parent / "mysql").iterdir()
+    assert script.suffix == ".sh"
+    assert script.stat().st_mode & 0o111 == 0
+
+
+def test_everything_says_that_it_belongs_to_the_stack(project: Model) -> None:
+    """What is left of it can be found, and removed, by a label."""
+    for kind in ("services", "volumes", "networks"):
+        for name, one in project[kind].items():
+            assert one["labels"]["org.cdcflow.stack"] == "dev", f"{kind}: {name}"

