@@ -21,7 +21,19 @@ from rich.table import Table
 RESULTS = Path(__file__).parent / "results"
 LATEST = RESULTS / "latest.json"
 BENCHES = (
-    *("drain", "catch-up", "backfill", "load", "latency", "transaction", "growth", "restart", "writer", "kafka", "publish"),
+    *(
+        "drain",
+        "catch-up",
+        "backfill",
+        "load",
+        "latency",
+        "transaction",
+        "growth",
+        "restart",
+        "writer",
+        "kafka",
+        "publish",
+    ),
     *("mysql.drain", "mysql.backfill", "mysql.memory"),
 )
 """The order in which results are shown."""

@@ -66,6 +66,15 @@ _COLUMN = re.compile(rf"{_NAME_PART}\.{_NAME_PART}\.{_NAME_PART}")
 _LISTEN = re.compile(r"(?:\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}")
 
 
+def _by_reference(secret: str | None) -> str | None:
+    if secret is not None and _REFERENCE.fullmatch(secret) is None:
+        raise ValueError("must be a reference, not the secret itself: ${env:NAME} or ${file:path}")
+    return secret
+
+
+SecretReference = Annotated[str | None, AfterValidator(_by_reference)]
+
+
 class Settings(BaseModel):
     # A ValidationError must not repeat what was given: it may be a secret in the wrong place (hard case S03).
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -85,18 +94,11 @@ class Backfill(Settings):
 class _Database(Settings):
     """What the settings of every database have."""
 
-    password: str | None = None
+    password: SecretReference = None
     columns: dict[str, str] = Field(default_factory=dict)
     heartbeat: Seconds = 10.0
     spool_bytes_max: Bytes = 4 << 20
     backfill: Backfill = Backfill()
-
-    @field_validator("password")
-    @classmethod
-    def _password_by_reference(cls, password: str | None) -> str | None:
-        if password is not None and _REFERENCE.fullmatch(password) is None:
-            raise ValueError("must be a reference, not the password itself: ${env:NAME} or ${file:path}")
-        return password
 
     @field_validator("tables", check_fields=False)
     @classmethod
@@ -239,8 +241,8 @@ class Objects(Settings):
     url: str
     endpoint: str | None = None
     region: str = "us-east-1"
-    access_key: str | None = None
-    secret_key: str | None = None
+    access_key: SecretReference = None
+    secret_key: SecretReference = None
     keep_local: SecondsOrNone = 600.0
     cache: Path | None = None
     cache_bytes_max: Bytes = 1 << 30
@@ -258,13 +260,6 @@ class Objects(Settings):
         if endpoint is not None and re.fullmatch(r"https?://[^/@\s]+/?", endpoint) is None:
             raise ValueError("must look like https://host:port, without user and path")
         return endpoint
-
-    @field_validator("access_key", "secret_key")
-    @classmethod
-    def _key_by_reference(cls, key: str | None) -> str | None:
-        if key is not None and _REFERENCE.fullmatch(key) is None:
-            raise ValueError("must be a reference, not the key itself: ${env:NAME} or ${file:path}")
-        return key
 
     @model_validator(mode="after")
     def _both_keys(self) -> Objects:
@@ -332,7 +327,7 @@ class Kafka(Settings):
     brokers: str
     topic: str
     username: str | None = None
-    password: str | None = None
+    password: SecretReference = None
     options: dict[str, str] = Field(default_factory=dict)
     message_bytes: Annotated[int, _with_unit(_UNITS, "900kB"), Field(ge=1000, le=512 << 20)] = 900_000
     replicas: int | None = Field(None, gt=0)
@@ -351,13 +346,6 @@ class Kafka(Settings):
         if re.fullmatch(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,200}", topic) is None:
             raise ValueError("must be a topic's name: letters, digits, . _ - and at most 200 of them")
         return topic
-
-    @field_validator("password")
-    @classmethod
-    def _password_by_reference(cls, password: str | None) -> str | None:
-        if password is not None and _REFERENCE.fullmatch(password) is None:
-            raise ValueError("must be a reference, not the password itself: ${env:NAME} or ${file:path}")
-        return password
 
     @field_validator("options", mode="before")
     @classmethod
@@ -459,15 +447,6 @@ _OWN_OPTIONS = frozenset(
     )
 )
 _OPTION_HOLDS_SECRET = re.compile(r"password|secret|ssl\.key\.pem", re.IGNORECASE)
-
-
-def _by_reference(secret: str | None) -> str | None:
-    if secret is not None and _REFERENCE.fullmatch(secret) is None:
-        raise ValueError("must be a reference, not the secret itself: ${env:NAME} or ${file:path}")
-    return secret
-
-
-SecretReference = Annotated[str | None, AfterValidator(_by_reference)]
 
 
 class Registry(Settings):

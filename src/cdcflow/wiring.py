@@ -88,7 +88,7 @@ def keeper(config: Config, *, grace_s: float) -> Keeper:
     log = config.log
     if isinstance(log, KafkaLog):
         raise ConfigurationError(
-            f"the log is in Kafka (topic {log.kafka.topic}), and only segments of a log in files are compacted or expired",
+            f"the log is in Kafka (topic {log.kafka.topic}), and only a log in files is compacted or expired",
             remedy="set the topic's retention.ms or retention.bytes: the brokers remove what is older",
         )
     layout = log_layout(log)

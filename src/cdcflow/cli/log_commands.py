@@ -118,8 +118,9 @@ def compact(
     """Make one segment of several small ones, on disk and in the object store. May run beside the daemon."""
     from cdcflow import wiring
 
+    keeper = wiring.keeper(load(config), grace_s=seconds(grace, zero=True))
     _log(config)
-    made = wiring.keeper(load(config), grace_s=seconds(grace, zero=True)).compact(byte_count(bytes_max))
+    made = keeper.compact(byte_count(bytes_max))
     if json:
         output.print_json([{"first": s.first_offset, "last": s.last_offset, "of": count} for s, count in made])
         return
@@ -144,10 +145,11 @@ def expire(
     from cdcflow import wiring
     from cdcflow.sinks.keeping import GRACE_S, Rule
 
+    keeper = wiring.keeper(load(config), grace_s=GRACE_S)
     _log(config)
     clock = None if older_than is None else int((time.time() - seconds(older_than)) * 1e6)
     rule = Rule(before_cut, clock, None if bytes_max is None else byte_count(bytes_max))
-    gone = wiring.keeper(load(config), grace_s=GRACE_S).expire(rule)
+    gone = keeper.expire(rule)
     if json:
         output.print_json([{"first": s.first_offset, "last": s.last_offset, "bytes": s.size} for s in gone])
         return

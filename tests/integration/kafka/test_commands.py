@@ -52,9 +52,10 @@ def test_commands_work_on_a_log_in_kafka_as_on_a_folder(bank: Bank) -> None:
     bank.assert_log_equals_source()
 
 
-def test_merge_of_a_log_in_kafka_is_refused_by_name(bank: Bank) -> None:
+@pytest.mark.parametrize("command", ["merge", "log compact", "log expire --older-than 30d"])
+def test_what_only_files_can_do_is_refused_by_name_for_a_log_in_kafka(bank: Bank, command: str) -> None:
     """A traceback about a missing folder would tell nobody what to do."""
-    refused = cdcflow(bank, "merge")
+    refused = cdcflow(bank, *command.split())
     assert refused.exit_code == 78
     assert "the log is in Kafka" in told(refused)
 

@@ -58,6 +58,13 @@ def test_log_commands_read_the_bucket(log: ObjectLog, tmp_path: Path, home: bool
     assert "1 shop.orders" not in said(config, "log", "show", "--table", "shop.orders", "--limit", "1")
 
 
+def test_a_bucket_without_a_log_is_said_to_have_none(objects: Objects, tmp_path: Path) -> None:
+    """A mistyped prefix is an empty place, and must not look like a log that is."""
+    config = settings(tmp_path, ObjectLog(tmp_path / "log", objects), home=False)
+    for command in (("log", "show"), ("log", "ls"), ("merge",)):
+        assert f"there is no change log at {objects.url}" in said(config, *command, status=78)
+
+
 def test_compact_and_expire_change_the_bucket(log: ObjectLog, tmp_path: Path) -> None:
     """Both places must tell the same afterwards, and every byte of what is gone must be gone."""
     home, alone = settings(tmp_path, log, home=True), settings(tmp_path, log, home=False)

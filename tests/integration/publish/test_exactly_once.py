@@ -17,10 +17,9 @@ import pytest
 from kafkareading import committed
 
 from cdcflow import wiring
-from cdcflow.config import Config, Seal
+from cdcflow.config import Config
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.position import SourceIdentity
-from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.kafka.tables.envelope import topic_name
 from cdcflow.sinks.kafka.tables.position import Published
 from cdcflow.sinks.kafka.tables.producer import Cluster, TableProducer
@@ -36,14 +35,15 @@ _ids = itertools.count(1)
 class Shop:
     """A log with orders and products, and where it is published to."""
 
-    def __init__(self, folder: Path, broker: KafkaBroker, **kafka: Any) -> None:
+    def __init__(self, folder: Path, broker: KafkaBroker, *, log_in_kafka: bool = False, **kafka: Any) -> None:
         self.prefix = f"shop{next(_numbers)}"
         self.address = broker.address
         self.orders: list[int] = []
         self.products: list[int] = []
+        in_kafka = {"kafka": {"brokers": broker.address, "topic": f"{self.prefix}-log", "work": str(folder)}}
         settings = {
             "source": {"kind": "postgres", "url": "postgresql://nobody@127.0.0.1:1/none"},
-            "log": {"path": str(folder / "log")},
+            "log": in_kafka if log_in_kafka else {"path": str(folder / "log")},
             "publish": {
                 "kafka": {"brokers": broker.address, "topic_prefix": self.prefix, "group_rows_max": 50, **kafka}
             },
@@ -51,8 +51,12 @@ class Shop:
         self.file = folder / "cdcflow.yaml"
         self.file.write_text(json.dumps(settings))  # JSON is YAML
         self.config = Config.model_validate(settings)
-        self._log = FileLog.open(folder / "log", IDENTITY, Seal())
+        self._log = wiring.open_log(self.config, IDENTITY)
         self._writer = Writer.of(self._log)
+
+    def seal(self) -> None:
+        """Begin a new part of the log."""
+        self._log.roll()
 
     def sell(self, transactions_count: int = 1, rows: int = 3) -> None:
         """Commit transactions of orders and products."""
@@ -103,6 +107,22 @@ def test_killed_at_every_step_nothing_is_lost_and_nothing_comes_twice(shop: Shop
     shop.sell(20)
     shop.publish()
     shop.check()
+
+
+def test_a_log_in_kafka_is_published_as_one_in_files_is(tmp_path: Path, broker: KafkaBroker) -> None:
+    """Where the log lies is a matter of settings: what consumers get must not depend on it, nor on who was killed."""
+    shop = Shop(tmp_path, broker, log_in_kafka=True)
+    for _ in range(3):
+        shop.sell(20)
+        shop.seal()
+    for point in ("after messages", "after commit"):
+        killed_at(shop, point, 2)
+    shop.publish()
+    shop.check()
+    shop.sell(5)
+    shop.publish()
+    shop.check()
+    shop.close()
 
 
 def test_uncommitted_messages_of_a_killed_publisher_are_never_read(shop: Shop) -> None:

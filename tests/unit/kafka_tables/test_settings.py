@@ -64,6 +64,19 @@ def test_what_is_not_set_is_what_debeziums_connector_does(tmp_path: Path) -> Non
     assert not rules_of(settings, "postgres").transactions
 
 
+def test_files_are_named_from_the_folder_of_the_settings(tmp_path: Path) -> None:
+    """A service manager starts the daemon anywhere; a password beside the settings must be found from there, too."""
+    lines = (
+        "username: shop",
+        "password: ${file:secrets/kafka}",
+        "options: {ssl.ca.location: ca.pem, sasl.mechanism: PLAIN}",
+    )
+    publish = loaded(tmp_path, "\n    ".join(lines)).publish
+    assert publish is not None
+    assert publish.kafka.password == f"${{file:{tmp_path / 'secrets/kafka'}}}"
+    assert publish.kafka.options == {"ssl.ca.location": str(tmp_path / "ca.pem"), "sasl.mechanism": "PLAIN"}
+
+
 class Waiting:
     """A capture or publisher that runs until it is told to stop, or fails."""
 

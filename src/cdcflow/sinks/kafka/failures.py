@@ -51,6 +51,11 @@ def is_fenced(error: KafkaError) -> bool:
     return error.code() in _FENCED or (error.fatal() and "fenced" in error.str().lower())
 
 
+def is_refused(error: KafkaError) -> bool:
+    """The brokers do not let this user in, or not do that."""
+    return error.code() in _AUTHENTICATION | _DENIED
+
+
 def is_missing(error: KafkaError) -> bool:
     return error.code() in _GONE
 
@@ -102,4 +107,4 @@ def _plain(error: KafkaError) -> str:
     return re.sub(r"^(?:[\w-]+#\S*\s*)?(?:\[thrd:[^\]]*\]:\s*)?", "", error.str())
 
 
-__all__ = ["Ear", "Fenced", "GONE", "is_fenced", "is_missing", "named", "refused_option"]
+__all__ = ["Ear", "Fenced", "GONE", "is_fenced", "is_missing", "is_refused", "named", "refused_option"]

@@ -15,25 +15,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, OutcomeUnknown, SinkUnavailable
+from cdcflow.sinks.kafka.failures import is_fenced, is_missing, is_refused
 from cdcflow.sinks.kafka.tables.events import Messages
 from cdcflow.sinks.kafka.tables.position import KEY, Published
 
 WAIT_S = 30.0
 TRANSACTION_TIMEOUT_MS = 600_000
 UNCHANGED_HEADER = "cdcflow.unchanged"
-_DENIED = frozenset(
-    (
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,
-        KafkaError._SSL,
-    )
-)
-_FENCED = frozenset((KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH))
 _UNKNOWN = frozenset((KafkaError._TIMED_OUT, KafkaError._STATE, KafkaError.REQUEST_TIMED_OUT))
-_MISSING = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION))
 
 
 Setting = str | int | float | bool
@@ -215,13 +204,13 @@ def _named(error: KafkaException, attempted: str) -> CdcflowError:
     """What a refusal of the library or the brokers means."""
     about: KafkaError = error.args[0]
     code, said = about.code(), f"{attempted}: {about.str()}"
-    if code in _FENCED or (about.fatal() and "fenced" in about.str().lower()):
+    if is_fenced(about):
         return InvariantViolated(
             f"{attempted}: another process publishes under this prefix now, and the brokers refuse this one"
         )
-    if code in _MISSING:
+    if is_missing(about):
         return SinkUnavailable(f"{attempted}: a topic is gone; it is made anew at the next attempt")
-    if code in _DENIED:
+    if is_refused(about):
         return ConfigurationError(said, remedy="check publish.kafka.options (security) and the rights of that user")
     if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._BAD_MSG):
         return ConfigurationError(

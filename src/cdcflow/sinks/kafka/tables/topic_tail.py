@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pyarrow as pa
 
 from cdcflow.changelog.reader import LogRows
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.kafka.reading import KafkaReader, last_cut, read_state
+from cdcflow.sinks.kafka.state import State
 from cdcflow.sinks.kafka.topics import Topics
 
 
@@ -35,11 +37,17 @@ class TopicTail:
         end = self._state.bounds()[1]
         if end != self._seen:
             state = read_state(self._topics)
-            # A commit comes to be seen in each topic by itself: the cut may be told before its rows can be read.
-            shown = last_cut(self._topics, state)
-            if shown is None or shown >= state.checkpoint.cut:
-                self._seen, self._next_offset = end, int(state.checkpoint.next_offset)
+            self._wait_for_rows(state)
+            self._seen, self._next_offset = end, int(state.checkpoint.next_offset)
         return self._next_offset
+
+    def _wait_for_rows(self, state: State) -> None:
+        # A commit comes to be seen in each topic by itself: a cut may be told a moment before its rows can be read.
+        deadline = time.monotonic() + self._topics.wait_s
+        while (shown := last_cut(self._topics, state)) is not None and shown < state.checkpoint.cut:
+            if time.monotonic() > deadline:
+                raise SinkUnavailable(f"publishing the log in {self._log.name}: the rows of its newest cut do not come")
+            time.sleep(0.005)
 
     def transactions(self, first: int, last: int) -> Iterator[pa.Table]:
         return self._log.read_transactions(first, last)
