@@ -28,11 +28,10 @@ source:
   #   chunk_time_target_ms: 200
   #   ranges_at_once: 2
 
-log:
+log:                                                       # in a folder; docs/kafka.md: in Kafka instead
   path: ./cdcflow-log                                      # the change log; also keeps the position and the progress
   # seal: {bytes_max: 32MiB, age_max: 10s}                 # when a piece of it becomes Parquet that a merge can read
-  # or, instead of path, in Kafka (docs/kafka.md):
-  # kafka: {brokers: "localhost:9092", topic: cdcflow-log}
+  # objects: {url: "s3://bucket/prefix"}                   # finished pieces go to a store (docs/object-store.md)
 
 merge:
   format: delta
