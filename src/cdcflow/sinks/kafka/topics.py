@@ -188,6 +188,7 @@ class Reader:
 
     def __init__(self, topics: Topics, topic: str) -> None:
         self.topic = topic
+        self._closed = False
         self._wait_s = topics.wait_s
         self._ear = Ear()
         try:
@@ -212,6 +213,7 @@ class Reader:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._closed = True
         self._consumer.close()
 
     def bounds(self) -> tuple[int, int]:
@@ -238,7 +240,9 @@ class Reader:
         except KafkaException as error:
             raise named(error, f"reading topic {self.topic}", self._ear) from None
         finally:
-            self._consumer.unassign()
+            # Who stopped in the middle may let go of this generator only after the reader.
+            if not self._closed:
+                self._consumer.unassign()
 
     def _until(self, end: int) -> Iterator[Message]:
         heard_at = time.monotonic()
