@@ -29,7 +29,7 @@ ROWS = 10_000
 
 STARTS = 5
 LOAD = 100.0
-"""Transactions a second: so few that sealing keeps up with one segment each."""
+"""Transactions a second, each a segment: more than sealing keeps up with, so a log has more of them than was asked."""
 
 
 def run(budget: Budget, transport: str) -> list[Line]:

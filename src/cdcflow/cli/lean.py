@@ -34,7 +34,7 @@ class _Absent(MetaPathFinder):
 
 def lean() -> None:
     """Make this process a lean one. To be called before anything of the capture is imported; `loaded` afterwards."""
-    # Modules are not garbage: looking through them again and again is a tenth of the time that importing them takes.
+    # Modules are not garbage, and there is no need to look through them again and again while they are imported.
     gc.disable()
     # numpy's linear algebra, which nothing here asks for, would start a thread for every processor but one.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

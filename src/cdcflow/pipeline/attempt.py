@@ -49,6 +49,9 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 IDLE_WAIT_S = 0.1
 UNSYNCED_BYTES_MAX = 256 << 20
 """Stop reading the source while this much is appended and not yet durable: the disk sets the pace then."""
+UNSEALED_MAX = 16
+"""Stop reading the source while so many closed journals wait to be sealed: a merge sees only what is sealed, and a
+daemon that is told to stop seals the rest first."""
 SMALL_BYTES_MAX = 64 << 10
 """Above this a cut is handed to the syncing thread at once, so that the rest of the turn overlaps with its writing."""
 
@@ -196,7 +199,7 @@ class Attempt:
         self._finish()
 
     def _turn(self) -> None:
-        if self._unsynced_bytes() > UNSYNCED_BYTES_MAX:
+        if self._unsynced_bytes() > UNSYNCED_BYTES_MAX or self._durability.unsealed > UNSEALED_MAX:
             self._bell.wait(None, IDLE_WAIT_S)
             events: Sequence[StreamEvent] = ()
         else:

@@ -7,7 +7,8 @@ While changes come one by one, handing each sync to another thread and its answe
 takes, and makes three threads wait for the interpreter instead of one. Then the loop syncs itself, in between.
 
 Sealing is work for idle processors. While a backlog comes in and the server and the loop want them all, it gets the
-smaller part: what was rolled waits in its journal, durable and readable, a little longer.
+smaller part: what was rolled waits in its journal, durable and readable, a little longer. Not without end: the loop
+waits when too much does (`attempt.UNSEALED_MAX`).
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ class Worker:
     def idle(self) -> bool:
         """Everything asked for is done."""
         return self._done == self._asked
+
+    @property
+    def behind(self) -> int:
+        """How often it was asked since it last began what it has done."""
+        return self._asked - self._done
 
     def check(self) -> None:
         """Raise what the thread ended with, in the caller's thread."""
@@ -124,6 +130,11 @@ class Durability:
 
     def ask_seal(self) -> None:
         self._sealer.ask()
+
+    @property
+    def unsealed(self) -> int:
+        """About how many closed journals wait to be sealed."""
+        return self._sealer.behind
 
     def check(self) -> None:
         self._syncer.check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -16,7 +17,9 @@ from cdcflow import wiring
 from cdcflow.changelog import reader
 from cdcflow.changelog.checking import check
 from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.pipeline import attempt
 from cdcflow.pipeline.attempt import Pace
+from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.layer import OsLayer
 from cdcflow.sources.postgres import chunks
 from cdcflow.testing.postgres import PostgresServer
@@ -144,6 +147,33 @@ def test_full_disk_stops_clean_and_goes_on_when_there_is_room(bank: Bank, monkey
         bank.wait_until(lambda: "capture interrupted SinkUnavailable" in seen, "the full disk to be noticed")
         full[0] = False
         fence = bank.fence()
+        bank.wait_until(lambda: bank.has_reached(fence), "the log to go on")
+    bank.assert_log_equals_source()
+
+
+def test_sealing_that_falls_behind_holds_the_capture_up(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge sees only what is sealed, and a daemon that stops seals the rest first: what waits has an end."""
+    free = threading.Event()
+    free.set()
+    original = FileLog.seal_pending
+
+    def seal_pending(self: FileLog) -> object:
+        assert free.wait(60)
+        return original(self)
+
+    monkeypatch.setattr(FileLog, "seal_pending", seal_pending)
+    monkeypatch.setattr(FileLog, "seal_due", lambda self, now_s: self._numbering.at_cut)
+    monkeypatch.setattr(attempt, "UNSEALED_MAX", 3)
+    with bank.capturing():
+        bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
+        free.clear()
+        for number in range(30):
+            bank.database.execute(f"INSERT INTO entries (account, amount) VALUES ({number}, 1)")
+            time.sleep(0.02)
+        fence = bank.fence()
+        time.sleep(0.5)
+        assert not bank.has_reached(fence)
+        free.set()
         bank.wait_until(lambda: bank.has_reached(fence), "the log to go on")
     bank.assert_log_equals_source()
 

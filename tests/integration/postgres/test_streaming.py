@@ -565,8 +565,8 @@ def test_busy_caller_does_not_lose_its_connection(database: Database, capture: C
         capture.prepare()
         capture.events()
         begin = confirmed(database)
-        for part in range(4):  # each too small to be sent ahead of its commit
-            rows = f"generate_series({part * 5000 + 1}, {part * 5000 + 5000})"
+        for part in range(8):  # each too small to be sent ahead of its commit, or to be spooled
+            rows = f"generate_series({part * 2500 + 1}, {part * 2500 + 2500})"
             database.execute(f"INSERT INTO t SELECT i, repeat('x', 1000) FROM {rows} i")
         query = (
             "SELECT now() - backend_start > '4 s' FROM pg_stat_replication WHERE application_name = 'cdcflow stream'"

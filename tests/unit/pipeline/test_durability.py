@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ class Disk:
         self.takes = QUICK_S / 2
         self.by: list[threading.Thread] = []
         self.error: Exception | None = None
+        self.seal_pending: Callable[[], None] = lambda: None
 
     def sync(self) -> Checkpoint:
         if self.error is not None:
@@ -83,3 +84,23 @@ def test_what_a_sync_raises_is_heard_at_once_and_nothing_counts(disk: Disk, dura
     with pytest.raises(SinkUnavailable):
         durable.sync_now()
     assert durable.durable.cut == 1
+
+
+def test_sealing_that_was_asked_for_and_is_not_done_is_counted(disk: Disk, durable: Durability) -> None:
+    """The loop stops reading when too much waits: it must see that something does, and that nothing does any more."""
+    held, begun = threading.Event(), threading.Event()
+
+    def seal_pending() -> None:
+        begun.set()
+        assert held.wait(30)
+
+    disk.seal_pending = seal_pending
+    assert durable.unsealed == 0
+    durable.ask_seal()
+    assert begun.wait(30)
+    durable.ask_seal()
+    durable.ask_seal()
+    assert durable.unsealed == 3
+    held.set()
+    while durable.unsealed:
+        begun.wait(0.01)

@@ -58,7 +58,7 @@ _START, _STOP, _STREAM_COMMIT, _ABORT = (ord(c) for c in "SEcA")
 _HEARTBEAT = b"heartbeat"
 _CELLS_AT_ONCE = 4_000_000  # a cell costs 17 bytes of places beside its own, which may be one (P69: 1600 columns)
 GATHERING_BYTES_MIN = 64 << 10
-APART_BYTES_MIN = 256 << 10  # from here on copying bytes takes longer than decoding in two pieces
+APART_BYTES_MIN = 256 << 10  # so many bytes are decoded apart rather than copied: a guess, not measured
 _ROWS = np.zeros(256, np.bool_)
 _ROWS[[ord(c) for c in "IUD"]] = True
 _PLAIN = np.zeros(256, np.bool_)
@@ -212,7 +212,12 @@ class PgoutputDecoder:
 
     def _with_waiting(self, frames: Frames) -> Frames:
         """What waits and these messages behind it, in one piece. Nothing waits any more."""
-        pieces, self._waiting, self._waiting_bytes = [*self._waiting, (frames.raw(), frames.lengths)], [], 0
+        self._waiting.append((frames.raw(), frames.lengths))
+        return self._together()
+
+    def _together(self) -> Frames:
+        """What waits, in one piece. Nothing waits any more."""
+        pieces, self._waiting, self._waiting_bytes = self._waiting, [], 0
         return self._frames(joined([p for p, _ in pieces], np.concatenate([n for _, n in pieces])))
 
     def _wait(self, frames: Frames) -> list[StreamEvent]:
@@ -222,8 +227,7 @@ class PgoutputDecoder:
             self._waiting_bytes += len(self._waiting[-1][0])
         if self._waiting_bytes <= self._spool_bytes_max:
             return []
-        pieces, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        frames = self._frames(joined([p for p, _ in pieces], np.concatenate([n for _, n in pieces])))
+        frames = self._together()
         xid = struct.unpack(">I", exactly(frames.one(0), 21)[17:])[0]
         self._large = Large(xid, self._shapes)
         return self._spooled(frames.part(1, len(frames)), self._large, streamed=False)
