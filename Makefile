@@ -47,7 +47,7 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(COMPILED) | python
 
 $(JARS): $(INSTALLED) src/cdcflow/spark/jars.py | java
 	@echo "fetching Spark's jars into the cache (once) …"
-	$(BIN)/python -m cdcflow.spark.jars
+	$(BIN)/python -m cdcflow.spark.jars --kafka
 	touch $@
 
 .PHONY: setup

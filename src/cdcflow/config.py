@@ -240,7 +240,8 @@ class Kafka(Settings):
     `options` go to the client library as they are (`security.protocol`, `sasl.mechanism`, `ssl.ca.location`, …), with
     secrets in them as references. `message_bytes`: what is larger than this goes in pieces. `replicas`: copies of the
     topics that are made (None: what the brokers think). `work`: a local folder for the control socket, and for large
-    transactions while they arrive; nothing in it need be kept.
+    transactions while they arrive; nothing in it need be kept. `history`: the folder that sealed segments go to when
+    the log is merged; it is kept.
     """
 
     brokers: str
@@ -251,6 +252,7 @@ class Kafka(Settings):
     message_bytes: Annotated[int, _with_unit(_UNITS, "900kB"), Field(ge=1000, le=512 << 20)] = 900_000
     replicas: int | None = Field(None, gt=0)
     work: Path | None = None
+    history: Path | None = None
 
     @field_validator("brokers")
     @classmethod
@@ -347,6 +349,11 @@ class KafkaLog(Settings):
     def folder(self) -> Path:
         """The local folder of this log's daemon."""
         return (self.kafka.work or Path(".cdcflow")) / self.kafka.topic
+
+    @property
+    def history(self) -> Path:
+        """The folder with this log's sealed segments."""
+        return self.kafka.history or self.folder / "history"
 
 
 class Merge(Settings):
@@ -625,6 +632,7 @@ def _rebased_log(log: FileLog | KafkaLog, folder: Path) -> FileLog | KafkaLog:
     options |= {k: str(folder / Path(v).expanduser()) for k, v in kafka.options.items() if k in _PATHS and v != "probe"}
     update = {
         "work": _below(folder, kafka.work or Path(".cdcflow")),
+        "history": _below(folder, kafka.history),
         "options": options,
         "password": _reference_below(folder, kafka.password),
     }

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 import structlog
 
 from cdcflow.changelog.folder import FolderReader
+from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Postgres, is_reference, secret
+from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.machine import Limits
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
 from cdcflow.pipeline.capture import OpenedLog
-from cdcflow.ports import Finding, LogReader, Source
+from cdcflow.ports import Finding, LogReader, Source, Tier
 from cdcflow.sinks import files
 from cdcflow.sources.postgres.source import PostgresSource
 
@@ -60,8 +62,24 @@ def log_reader(config: Config) -> LogReader:
             return FolderReader(path)
         case KafkaLog():
             from cdcflow.sinks.kafka.reading import KafkaReader
+            from cdcflow.sinks.kafka.tiering import TieredReader
 
+            if Layout(config.log.history).log_json.exists():
+                return TieredReader(topics(config.log.kafka), config.log.history)
             return KafkaReader(topics(config.log.kafka))
+
+
+def tier(config: Config) -> Tier:
+    """The configured log in Kafka with the folder of its history, for the merge.
+
+    Raises:
+        ConfigurationError: the log is not in Kafka.
+    """
+    if not isinstance(config.log, KafkaLog):
+        raise ConfigurationError("the log is not in Kafka", remedy="merge the folder that log.path names")
+    from cdcflow.sinks.kafka.tiering import KafkaTier
+
+    return KafkaTier(topics(config.log.kafka), config.log.history)
 
 
 def topics(settings: Kafka) -> Topics:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,33 +32,41 @@ def merge(
     """Merge what the log has up to its newest sealed cut, then publish that cut."""
     settings = load(config)
     pause_s = None if once else (seconds(every) if every is not None else settings.merge.every)
-    if not isinstance(settings.log, FileLog):
+    if isinstance(settings.log, FileLog) and not (settings.log.path / "log.json").exists():
         raise ConfigurationError(
-            f"the log is in Kafka (topic {settings.log.kafka.topic}), and `cdcflow merge` reads logs in folders only",
-            remedy="capture into a folder (log.path) to merge it",
+            f"there is no change log at {settings.log.path}", remedy="start `cdcflow run` first, or mend log.path"
         )
-    path = settings.log.path
-    if not (path / "log.json").exists():
-        raise ConfigurationError(
-            f"there is no change log at {path}", remedy="start `cdcflow run` first, or mend log.path"
-        )
-    merged = _merging(settings, path)
+    merged = _merging(settings)
     if pause_s is None:
         _tell(merged(), json)
     else:
         _again_and_again(merged, pause_s, json)
 
 
-def _merging(settings: Config, path: Path) -> Callable[[], MergeReport]:
+def _merging(settings: Config) -> Callable[[], MergeReport]:
     """A function that merges once; Spark is imported and started here."""
+    from cdcflow import wiring
     from cdcflow.cli.events import send_structlog_to
     from cdcflow.spark.session import session
 
     send_structlog_to(sys.stderr)  # stdout is for the report
-    spark = session(name="cdcflow merge")
-    from cdcflow.spark.job import merge as job
+    warehouse = settings.merge.warehouse
+    if isinstance(settings.log, FileLog):
+        path = settings.log.path
+        spark = session(name="cdcflow merge")
+        from cdcflow.spark.job import merge as job
 
-    return lambda: job(spark, path, settings.merge.warehouse)
+        return lambda: job(spark, path, warehouse)
+    log = wiring.log_reader(settings)
+    if not log.exists():
+        raise ConfigurationError(
+            f"there is no change log in {log.name}", remedy="start `cdcflow run` first, or mend log.kafka"
+        )
+    spark = session(name="cdcflow merge", kafka=True)
+    from cdcflow.spark.kafka import merge as from_kafka
+
+    # Asked for anew each time: a secret may have changed.
+    return lambda: from_kafka(spark, wiring.tier(settings), warehouse)
 
 
 def _again_and_again(merged: Callable[[], MergeReport], pause_s: float, json: bool) -> None:

@@ -108,6 +108,26 @@ def write_all(layer: FileLayer, fd: int, parts: Sequence[Part]) -> int:
     return total
 
 
+class DurableFile:
+    """A new file, written from front to back; durable when it is closed."""
+
+    def __init__(self, layer: FileLayer, path: Path) -> None:
+        self._layer = layer
+        self._path = path
+        self._fd = layer.create(path)
+
+    def write(self, content: bytes) -> int:
+        return write_all(self._layer, self._fd, [content])
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        try:
+            with syncing(self._path):
+                self._layer.fsync(fd)
+        finally:
+            self._layer.close(fd)
+
+
 def write_file(layer: FileLayer, path: Path, content: bytes) -> None:
     """Put a file in place in one step: after a crash there is the old one or the whole new one. Durable on return."""
     beside = path.with_name(path.name + ".tmp")

@@ -34,6 +34,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, 
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import MISSING, Add, Evolution, Rename, Target, evolve
 from cdcflow.merge.reduce import Layout, counting, families, reduction
+from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
 from cdcflow.spark import changes
 from cdcflow.spark.cuts import Cut, CutTable, newest_cut, publish
@@ -83,11 +84,15 @@ def merge(
     tables: Collection[str] | None = None,
     *,
     on_edit: OnEdit = "warn",
+    newest: Checkpoint | None = None,
+    origin: Mapping[str, object] | None = None,
 ) -> MergeReport:
     """Bring every current-state table to the newest sealed cut of the log, then publish the cut.
 
     `tables`: only these, by name (`schema.name`); the cut is then published only if no other table has changes up to
     it. `on_edit`: what to do when somebody else changed a table's rows (hard case G36).
+    Where the folder is the history of a log in Kafka, `newest` is that log's newest checkpoint, and `origin` the place
+    in its topic where the history ends, which each table's commit then tells (see `cdcflow.spark.kafka`).
 
     Raises:
         SinkUnavailable: another merge works in this warehouse; try again later.
@@ -102,7 +107,7 @@ def merge(
         log = sealed(Path(log_path))
         if log.newest is None:
             return MergeReport(0, 0, False, time.monotonic() - began, ())
-        run = _Run(spark, log, root, on_edit)
+        run = _Run(spark, log, root, on_edit, newest, origin or {})
         reports = run.tables(tables)
         published = run.publish(reports)
     return MergeReport(log.newest.last_cut, log.newest.last_offset, published, time.monotonic() - began, reports)
@@ -111,14 +116,23 @@ def merge(
 class _Run:
     """One merge: the log's newest cut, and what was published before."""
 
-    def __init__(self, spark: SparkSession, log: Range, warehouse: Path, on_edit: OnEdit) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        log: Range,
+        warehouse: Path,
+        on_edit: OnEdit,
+        newest: Checkpoint | None,
+        origin: Mapping[str, object],
+    ) -> None:
         self._spark = spark
         self._log = log
         self._warehouse = warehouse
         self._on_edit = on_edit
         self._checkpoint = log.checkpoint
         self._cut = self._checkpoint.cut
-        self._backfills = backfills(log)
+        self._backfills = backfills(log, newest)
+        self._origin = origin
         self._published = newest_cut(spark, warehouse)
         self._check_log()
 
@@ -393,6 +407,7 @@ class _TableMerge:
             "cut": self._run._cut,
             "offsets": [first, last],
             "generation": self._run._backfill(self._table).get("generation", 0) if self._sweep else 0,
+            **self._run._origin,
         }
 
 

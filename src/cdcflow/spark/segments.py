@@ -85,7 +85,10 @@ class Range:
             HistoryLost: segments with changes of this table may be gone.
         """
         first = self.segments[0]
-        if first.first_cut <= after_cut + 1 or (after_cut == 0 and since >= first.first_offset > 1):
+        # A copy has fewer cuts than its original, and begins where that began.
+        if first.first_offset == 1 or first.first_cut <= after_cut + 1:
+            return
+        if after_cut == 0 and since >= first.first_offset:
             return
         raise HistoryLost(
             f"merging {table} from cut {after_cut}: the log {self.root} begins at cut {first.first_cut}"
@@ -111,14 +114,18 @@ def sealed(log_path: Path) -> Range:
     return Range(log_path, log.log_id, segments)
 
 
-def backfills(log: Range) -> Mapping[str, Mapping[str, Any]]:
+def backfills(log: Range, newest: Checkpoint | None = None) -> Mapping[str, Mapping[str, Any]]:
     """Per table (by name) the backfill's `state`, `generation`, `since`, as of the newest sealed row.
 
     That a backfill is done may be said by a later cut than the last sealed one, with no row between them: on a quiet
     source no segment may come for hours. A fact about rows that are sealed can be taken from there.
+    `newest` is that newest checkpoint, where it is not in the log's folder.
     """
     checkpoint = log.checkpoint
-    if Layout(log.root).journal_offsets():
+    if newest is not None:
+        if newest.next_offset == checkpoint.next_offset:
+            checkpoint = newest
+    elif Layout(log.root).journal_offsets():
         newest = newest_checkpoint(log.root)
         if newest.next_offset == checkpoint.next_offset:
             checkpoint = newest
