@@ -68,7 +68,7 @@ class Tail:
         self._bytes = 0
         self._epoch = Epoch(0)
         self._cut = self._base = after or Checkpoint()
-        self._next = (self._cut.next_offset, self._cut.next_transaction)
+        self._next = _place(self._cut)
         self._begun = False
         self._records = self._behind(messages)
         self.place = 0

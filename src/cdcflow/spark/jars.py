@@ -41,7 +41,9 @@ _IN_PYSPARK = (
     "org.apache.logging.log4j:*",
     "org.apache.parquet:*",
     "org.locationtech.jts:*",
+    "org.lz4:*",
     "org.roaringbitmap:*",
+    "org.scala-lang.modules:*",
     "org.slf4j:*",
     "org.xerial.snappy:*",
 )

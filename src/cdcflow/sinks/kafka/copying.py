@@ -1,10 +1,10 @@
-"""Copying a log from a folder into a topic, and back: the same log id, offsets, transactions, and cuts where segments end.
+"""Copying a log from a folder into a topic, and back: same log id, offsets and transactions, cuts where segments end.
 
     folder ──a segment──▶ runs ─▶ `KafkaLog` ─▶ one Kafka transaction a segment, its cut the segment's last
     topic ──frames─▶ `Sealer` ─▶ `History` ─▶ segments, then an empty journal with the newest checkpoint
 
-A copy that was interrupted goes on behind its last cut; so does one that is made again later. Two logs that have gone on
-by themselves are found by the cut that they should share, and refused.
+A copy that was interrupted goes on behind its last cut; so does one that is made again later. Two logs that have gone
+on by themselves are found by the cut that they should share, and refused.
 """
 
 from __future__ import annotations
@@ -184,8 +184,8 @@ def _check_same(topics: Topics, log_id: str, segments: list[Segment], newest: Ch
     known = (Checkpoint(), newest, *(s.last_checkpoint() for s in segments))
     if not any((at.cut, at.next_offset, at.position) == (k.cut, k.next_offset, k.position) for k in known):
         raise ConfigurationError(
-            f"{attempted}: the topic's log ends with cut {at.cut} (offset {at.next_offset - 1}), where no segment of the "
-            "folder ends: a daemon has gone on with it, or the folder is an older copy",
+            f"{attempted}: the topic's log ends with cut {at.cut} (offset {at.next_offset - 1}), where no segment of "
+            "the folder ends: a daemon has gone on with it, or the folder is an older copy",
             remedy="a log has one writer: name another topic",
         )
 

@@ -20,7 +20,7 @@ from cdcflow.changelog import checking, reader
 from cdcflow.changelog.checking import Fault, Report
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import LogRows
-from cdcflow.changelog.tail import Topic, TopicTail
+from cdcflow.changelog.tail import SEGMENT_BYTES_MAX, Topic, TopicTail
 from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
@@ -31,11 +31,15 @@ from cdcflow.sinks.kafka.topics import Topics
 
 
 class KafkaTier:
-    """A log in Kafka with the folder of its history. Implements `cdcflow.ports.Tier`."""
+    """A log in Kafka with the folder of its history. Implements `cdcflow.ports.Tier`.
 
-    def __init__(self, topics: Topics, path: Path) -> None:
+    A segment ends at the first cut behind `segment_bytes` of the topic.
+    """
+
+    def __init__(self, topics: Topics, path: Path, segment_bytes: int = SEGMENT_BYTES_MAX) -> None:
         self.topics = topics
         self.path = path
+        self._segment_bytes = segment_bytes
 
     def topic(self) -> Topic:
         """Where the log's topic is."""
@@ -56,13 +60,14 @@ class KafkaTier:
             low, end = found.bounds()
         readable = [s for s in state.stretches if s.place >= low]
         first = readable[0].first_offset if readable else state.checkpoint.next_offset
-        assert state.identity is not None  # a state with a log has one
+        if state.identity is None:
+            raise ConfigurationError(f"sealing topic {self.topics.name}: it has a log id and no source")
         with History.open(self.path, state.log_id, state.identity, first) as history:
             begin = self._begin(state, history, readable)
             tail = None
             if begin is not None:
                 tail = TopicTail(self.topic(), begin.place, end)
-            yield OpenedTier(history, state, tail)
+            yield OpenedTier(history, state, tail, history.sealer(self.topics.name, self._segment_bytes))
 
     def _begin(self, state: State, history: History, readable: list[Stretch]) -> Stretch | None:
         """The stretch that has what comes behind the history; None: nothing with a row does."""
@@ -84,28 +89,23 @@ class KafkaTier:
         there = f"the first that is there is {readable[0].first_offset}" if readable else "nothing is left"
         raise HistoryLost(
             f"{where}: next is offset {next_offset}, and the brokers have let go of it ({there})",
-            remedy="move the history away, run `cdcflow backfill`, then merge again; and let the topic keep its records",
+            remedy="move the history away, run `cdcflow backfill`, then merge again; let the topic keep records longer",
         )
 
 
 class OpenedTier:
-    """A tier while its history is held. `tail` is None where nothing is to be sealed."""
+    """A tier while its history is held. `tail` is None where nothing is to be sealed; `sealer` is for one reading."""
 
-    def __init__(self, history: History, state: State, tail: TopicTail | None) -> None:
+    def __init__(self, history: History, state: State, tail: TopicTail | None, sealer: Sealer) -> None:
         self.history = history
         self.state = state
         self.tail = tail
+        self.sealer = sealer
 
     @property
     def newest(self) -> Checkpoint:
         """The newest checkpoint that the log had when this was opened."""
         return self.state.checkpoint
-
-    @property
-    def sealer(self) -> Sealer:
-        """What turns the tail's messages into segments."""
-        assert self.tail is not None
-        return self.history.sealer(self.tail.topic.name)
 
     def put(self, directory: str) -> None:
         """Add one segment that the sealer wrote to the history."""
