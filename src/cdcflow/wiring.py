@@ -5,7 +5,7 @@ The commands, the demo and a program that embeds cdcflow begin here with a `Conf
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -24,6 +24,7 @@ from cdcflow.sinks import files
 from cdcflow.sources.postgres.source import PostgresSource
 
 if TYPE_CHECKING:
+    from cdcflow.sinks.kafka.copying import Copied
     from cdcflow.sinks.kafka.topics import Topics
 
 
@@ -80,6 +81,32 @@ def tier(config: Config) -> Tier:
     from cdcflow.sinks.kafka.tiering import KafkaTier
 
     return KafkaTier(topics(config.log.kafka), config.log.history)
+
+
+def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], None]) -> Copied:
+    """Copy the one's log into the other's, from a folder into a topic or back. Only the logs of the settings count.
+
+    Raises:
+        ConfigurationError: both are of one kind.
+    """
+    from cdcflow.sinks.kafka import copying
+
+    match config.log, target.log:
+        case FileLog(path=path), KafkaLog() as log:
+            if not Layout(path).log_json.exists():
+                raise ConfigurationError(f"there is no change log at {path}", remedy="mend log.path in the settings")
+            return copying.to_topic(path, topics(log.kafka), on_segment, scratch=log.folder / "spool")
+        case KafkaLog() as log, FileLog(path=path):
+            return copying.to_folder(topics(log.kafka), path, on_segment)
+        case FileLog(), FileLog():
+            raise ConfigurationError(
+                "both logs are folders", remedy="stop the daemon, and copy the folder with the system's own means"
+            )
+        case _:
+            raise ConfigurationError(
+                "both logs are in Kafka, and places in one topic mean nothing in another",
+                remedy="copy into a folder, then from there into the other topic",
+            )
 
 
 def topics(settings: Kafka) -> Topics:

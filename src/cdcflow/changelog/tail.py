@@ -149,13 +149,20 @@ class Tail:
 
     def _is_at(self, base: Checkpoint) -> bool:
         """A stretch that begins where the history ends. Cuts without rows may be between the two."""
+        if base.cut == self._cut.cut:
+            self._check_same(base)
         return _place(base) == self._next and base.cut >= self._cut.cut
 
     def _look_for(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.cut < self._cut.cut:
-            return
+        if checkpoint.cut >= self._cut.cut:
+            self._check_same(checkpoint)
+            self._begin()
+
+    def _check_same(self, found: Checkpoint) -> None:
+        """The cut that the history ends with must be in the topic as it is in the history."""
         known = self._cut
-        if checkpoint.cut > known.cut or (_place(checkpoint), checkpoint.position, checkpoint.commit_clock) != (
+        if (found.cut, _place(found), found.position, found.commit_clock) != (
+            known.cut,
             _place(known),
             known.position,
             known.commit_clock,
@@ -163,7 +170,6 @@ class Tail:
             raise self._wrong(
                 f"cut {known.cut} of the history (offset {known.next_offset - 1}) is not in it as the history has it"
             )
-        self._begin()
 
     def _begin(self) -> None:
         self._begun = True

@@ -22,6 +22,7 @@ from cdcflow.changelog.journal import JournalHeader
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import LogRows, list_segments, newest_checkpoint, read_rows
 from cdcflow.changelog.segment import Segment
+from cdcflow.changelog.tail import SEGMENT_BYTES_MAX
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import ChangeBatch, Int64s, Kind, Run, SpooledTransaction
 from cdcflow.model.position import Checkpoint, Offset, Position
@@ -57,8 +58,8 @@ class Copied:
 # ── from a topic into a folder ──────────────────────────────────────────────────────────────────────────────
 
 
-def to_folder(topics: Topics, path: Path, on_segment: OnSegment) -> Copied:
-    """Copy what the topic has and the folder has not.
+def to_folder(topics: Topics, path: Path, on_segment: OnSegment, segment_bytes: int = SEGMENT_BYTES_MAX) -> Copied:
+    """Copy what the topic has and the folder has not. A segment ends at the first cut behind so many bytes.
 
     Raises:
         ConfigurationError: another log is there, or a daemon has gone on with it.
@@ -68,7 +69,7 @@ def to_folder(topics: Topics, path: Path, on_segment: OnSegment) -> Copied:
     """
     layout = Layout(path)
     _check_untouched(layout, f"copying topic {topics.name} into {path}")
-    with KafkaTier(topics, path).opened() as opened:
+    with KafkaTier(topics, path, segment_bytes).opened() as opened:
         history = opened.history
         parts = 0
         if opened.tail is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -238,7 +239,8 @@ class Reader:
         except KafkaException as error:
             raise named(error, f"reading topic {self.topic}", self._ear) from None
         finally:
-            self._consumer.unassign()
+            with contextlib.suppress(RuntimeError):  # who reads a part only may have closed it already
+                self._consumer.unassign()
 
     def _until(self, end: int) -> Iterator[Message]:
         heard_at = time.monotonic()
