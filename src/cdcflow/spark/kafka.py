@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-RECORDS_AT_ONCE = 64
-"""So many records go to the Python worker in one batch: one may have a megabyte."""
+RECORDS_AT_ONCE, BATCH_BYTES_MAX = 1024, 16 << 20
+"""So much goes to the Python worker in one batch: a record may have a few bytes or a megabyte, or more."""
 
 Sealer = Callable[[Iterable[Message]], Iterator[str]]
 
@@ -120,6 +120,7 @@ def _sealed(spark: SparkSession, opened: OpenTier, tail: TopicTail) -> list[str]
     # A session of its own: how large its batches are is a session's setting.
     own = spark.newSession()
     own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(RECORDS_AT_ONCE))
+    own.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES_MAX))
     options = _connection(tail.topic)
     try:
         rows = (

@@ -52,11 +52,11 @@ def test_commands_work_on_a_log_in_kafka_as_on_a_folder(bank: Bank) -> None:
     bank.assert_log_equals_source()
 
 
-def test_merge_of_a_log_in_kafka_is_refused_by_name(bank: Bank) -> None:
-    """A traceback about a missing folder would tell nobody what to do."""
+def test_merge_of_a_log_that_is_not_there_is_refused_by_name(bank: Bank) -> None:
+    """Before Spark is started, which takes a while."""
     refused = cdcflow(bank, "merge")
     assert refused.exit_code == 78
-    assert "the log is in Kafka" in told(refused)
+    assert "there is no change log in topic" in told(refused)
 
 
 def test_doctor_names_brokers_that_are_not_there(bank: Bank, broker: KafkaBroker) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from logpairs import IDENTITY, FolderReader, assert_equal, history_of_a_shop, into_folder, into_topic, put, topics_on
+from typer.testing import CliRunner
 
+from cdcflow.cli import failure
+from cdcflow.cli.app import app
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.kafka import copying
@@ -18,6 +23,8 @@ from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.testing.kafka import KafkaBroker
 from cdcflow.testing.sinks import Writer, orders
+
+pytestmark = pytest.mark.kafka
 
 
 class Killed(Exception):
@@ -143,3 +150,27 @@ def test_a_topic_of_another_log_is_not_taken_over(topics: Topics, tmp_path: Path
     into_topic(other := replace(topics, name=f"{topics.name}-other"), history_of_a_shop()[:1])
     with pytest.raises(ConfigurationError, match="another log"):
         to_folder(other, tmp_path / "log", nothing)
+
+
+def settings(folder: Path, name: str, log: dict[str, object]) -> str:
+    path = folder / name
+    source = {"kind": "postgres", "url": "postgresql://cdc@127.0.0.1:1/none"}
+    path.write_text(yaml.safe_dump({"source": source, "log": log}))
+    return str(path)
+
+
+def test_the_command_copies_by_two_settings_files(topics: Topics, tmp_path: Path) -> None:
+    """What an operator types on the day of the move."""
+    into_folder(tmp_path / "log", history_of_a_shop())
+    folder = settings(tmp_path, "folder.yaml", {"path": "log"})
+    topic = settings(tmp_path, "topic.yaml", {"kafka": {"brokers": topics.brokers, "topic": topics.name}})
+    run = CliRunner().invoke
+    done = run(app, ["log", "copy", "--to", topic, "--config", folder])
+    assert done.exit_code == 0, done.output
+    assert "the copy has all up to offset" in done.output
+    back = settings(tmp_path, "back.yaml", {"path": "back"})
+    said = json.loads(run(app, ["log", "copy", "--to", back, "--config", topic, "--json"]).stdout)
+    assert said["next_offset"] == FolderReader(tmp_path / "log").newest_checkpoint().next_offset
+    assert_equal(FolderReader(tmp_path / "back"), FolderReader(tmp_path / "log"))
+    refused = run(app, ["log", "copy", "--to", back, "--config", folder])
+    assert refused.exit_code == failure.exit_code(ConfigurationError(""))

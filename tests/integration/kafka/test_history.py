@@ -30,6 +30,7 @@ from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.testing.kafka import KafkaBroker
 from cdcflow.testing.sinks import Writer, orders
 
+pytestmark = pytest.mark.kafka
 SMALL = 500
 """Bytes of the topic to a segment: each cut of the tests' ends one."""
 

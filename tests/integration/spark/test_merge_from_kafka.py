@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from logpairs import (
     FolderReader,
     history_of_a_shop,
@@ -16,7 +17,12 @@ from logpairs import (
     rows_of,
     topics_on,
 )
+from securedbroker import CANARY, secured_broker
+from typer.testing import CliRunner
 
+from cdcflow import wiring
+from cdcflow.cli.app import app
+from cdcflow.config import load
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.tiering import KafkaTier
@@ -26,6 +32,7 @@ from cdcflow.spark.cuts import newest_cut, read_cut
 from cdcflow.testing.kafka import KafkaBroker
 from cdcflow.testing.sinks import orders
 
+pytestmark = pytest.mark.kafka
 SMALL = 500
 
 
@@ -184,6 +191,32 @@ def test_what_a_task_finds_wrong_comes_out_as_what_it_is(spark: Any, topics: Top
     manifest.write_text(manifest.read_text().replace('"position": "0/', '"position": "9/'))
     with pytest.raises(InvariantViolated, match="not in it as the history has it"):
         kafka.merge(spark, tier, tmp_path / "warehouse")
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaBroker, Path]]:
+    with secured_broker(tmp_path_factory.mktemp("tls")) as found:
+        yield found
+
+
+def test_the_command_merges_from_a_broker_that_asks_who_is_there(
+    spark: Any, secured: tuple[KafkaBroker, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings are the daemon's; Spark's client is another one, in another language, and must come in with them."""
+    broker, authority = secured
+    monkeypatch.setenv("KAFKA_PASSWORD", CANARY)
+    options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "ssl.ca.location": str(authority)}
+    login = {"username": "cdcflow", "password": "${env:KAFKA_PASSWORD}"}
+    log = {"kafka": {"brokers": broker.address, "topic": "secured", "options": options, **login}}
+    source = {"kind": "postgres", "url": "postgresql://cdc@127.0.0.1:1/none"}
+    path = tmp_path / "cdcflow.yaml"
+    path.write_text(yaml.safe_dump({"source": source, "log": log}))
+    config = load(path)
+    into_topic(wiring.tier(config).topics, history_of_a_shop()[:1])  # type: ignore[attr-defined]  # the one in Kafka
+    done = CliRunner().invoke(app, ["merge", "--once", "--json", "--config", str(path)])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["offset"] == 5
+    assert CANARY not in done.output + done.stderr + str(spark.sparkContext.getConf().getAll())
 
 
 def test_a_session_without_kafka_s_jars_says_what_to_do() -> None:
