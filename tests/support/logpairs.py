@@ -86,10 +86,12 @@ def into_topic(topics: Topics, steps: Sequence[Step], **more: Any) -> None:
     log.close()
 
 
-def rows_of(log: LogReader, **bounds: int) -> list[tuple[str, dict[str, Any]]]:
+def rows_of(log: LogReader, from_offset: int = 1, to_offset: int | None = None) -> list[tuple[str, dict[str, Any]]]:
     """All rows by offset, with the table and the version of its shape."""
     found = [
-        (f"{table.id}.{version}", row) for table, version, rows in log.read_rows(**bounds) for row in rows.to_pylist()
+        (f"{table.id}.{version}", row)
+        for table, version, rows in log.read_rows(from_offset, to_offset)
+        for row in rows.to_pylist()
     ]
     return sorted(found, key=lambda entry: int(entry[1][OFFSET]))
 

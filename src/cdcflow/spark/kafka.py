@@ -29,7 +29,7 @@ from cdcflow.spark.job import MergeReport, OnEdit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 RECORDS_AT_ONCE, BATCH_BYTES_MAX = 1024, 16 << 20
 """So much goes to the Python worker in one batch: a record may have a few bytes or a megabyte, or more."""
@@ -141,10 +141,10 @@ def _sealed(spark: SparkSession, opened: OpenTier, tail: TopicTail) -> list[str]
     return [row.directory for row in found]
 
 
-def _work(sealer: Sealer) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _work(sealer: Sealer) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
     """What the task does. An error of ours comes back as a row: as an exception it would only be text."""
 
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             for directory in sealer(_messages(batches)):
                 yield _row(directory, None, None)
@@ -159,7 +159,7 @@ def _row(*values: str | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, ["directory", "kind", "message"])
 
 
-def _messages(batches: Iterator[pa.RecordBatch]) -> Iterator[Message]:
+def _messages(batches: Iterable[pa.RecordBatch]) -> Iterator[Message]:
     """The topic's records, which are frames; their rows stay in columns."""
     for batch in batches:
         offset, key, value = batch.columns

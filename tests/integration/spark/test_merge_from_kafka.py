@@ -122,7 +122,7 @@ class DyingTier(KafkaTier):
                     left[0] -= 1
                     put(directory)
 
-                opened.put = dying
+                opened.put = dying  # type: ignore[method-assign]  # that is what dies
                 return opened
 
             def __exit__(inner, *error: Any) -> Any:  # noqa: N805
