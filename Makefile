@@ -47,7 +47,7 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(COMPILED) | python
 
 $(JARS): $(INSTALLED) src/cdcflow/spark/jars.py | java
 	@echo "fetching Spark's jars into the cache (once) …"
-	$(BIN)/python -m cdcflow.spark.jars
+	$(BIN)/python -m cdcflow.spark.jars --kafka
 	touch $@
 
 .PHONY: setup
@@ -56,8 +56,8 @@ setup: $(INSTALLED) $(JARS) ## install everything, do nothing else
 # ── see it ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 .PHONY: demo
-demo: setup ## capture a busy database into Delta tables, kill the daemon on the way, prove the result (SOURCE=mysql, mariadb)
-	@$(BIN)/cdcflow demo $(if $(SOURCE),--source $(SOURCE)) $(DEMO)
+demo: setup ## capture a busy database into Delta tables, kill the daemon on the way, prove the result (SOURCE=mysql, mariadb; LOG=kafka)
+	@$(BIN)/cdcflow demo $(if $(SOURCE),--source $(SOURCE)) $(if $(LOG),--log $(LOG)) $(DEMO)
 
 # ── prove it ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -54,6 +54,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         name="cdcflow tests",
         cores=2,
         scratch=tmp_path_factory.mktemp("spark"),
+        kafka=True,
         settings={
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",

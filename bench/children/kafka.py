@@ -21,12 +21,12 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from bench.children.usage import Clock, given, tell
 from bench.children.writing import runs
+from cdcflow.changelog.records import Message, Stretches
 from cdcflow.changelog.rows import Rows
 from cdcflow.model.change import Run, commit_clock
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.ports import Numbered
 from cdcflow.sinks.kafka.log import KafkaLog
-from cdcflow.sinks.kafka.records import Message, Stretches
 from cdcflow.sinks.kafka.sending import OnDelivery, Sender
 from cdcflow.sinks.kafka.topics import Topics
 

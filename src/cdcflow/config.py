@@ -321,7 +321,8 @@ class Kafka(Settings):
     `options` go to the client library as they are (`security.protocol`, `sasl.mechanism`, `ssl.ca.location`, …), with
     secrets in them as references. `message_bytes`: what is larger than this goes in pieces. `replicas`: copies of the
     topics that are made (None: what the brokers think). `work`: a local folder for the control socket, and for large
-    transactions while they arrive; nothing in it need be kept.
+    transactions while they arrive; nothing in it need be kept. `history`: the folder that sealed segments go to when
+    the log is merged; it is kept.
     """
 
     brokers: str
@@ -332,6 +333,7 @@ class Kafka(Settings):
     message_bytes: Annotated[int, _with_unit(_UNITS, "900kB"), Field(ge=1000, le=512 << 20)] = 900_000
     replicas: int | None = Field(None, gt=0)
     work: Path | None = None
+    history: Path | None = None
 
     @field_validator("brokers")
     @classmethod
@@ -421,6 +423,11 @@ class KafkaLog(Settings):
     def folder(self) -> Path:
         """The local folder of this log's daemon."""
         return (self.kafka.work or Path(".cdcflow")) / self.kafka.topic
+
+    @property
+    def history(self) -> Path:
+        """The folder with this log's sealed segments."""
+        return self.kafka.history or self.folder / "history"
 
 
 class Merge(Settings):
@@ -825,6 +832,7 @@ def _rebased_kafka(kafka: Kafka, folder: Path) -> Kafka:
     return kafka.model_copy(
         update={
             "work": _below(folder, kafka.work or Path(".cdcflow")),
+            "history": _below(folder, kafka.history),
             "options": _rebased_options(kafka.options, folder),
             "password": _reference_below(folder, kafka.password),
         }

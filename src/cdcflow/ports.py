@@ -6,14 +6,18 @@ knows both by these names only. `cdcflow.wiring` is where the concrete classes m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
 from cdcflow.changelog.checking import Report
 from cdcflow.changelog.reader import LogRows
+from cdcflow.changelog.records import Message
+from cdcflow.changelog.tail import Topic, TopicTail
 from cdcflow.interleave.messages import Advanced, Chunk, ChunkRead, Committed, MarkSeen, Planned, RowsFilled, Visibility
 from cdcflow.model.change import ChangeBatch, Int64s, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity, Token
@@ -207,6 +211,53 @@ class LogReader(Protocol):
 
     def check(self, *, deep: bool = False) -> Report:
         """Read the log through and report what is wrong with it; `deep` reads every value."""
+        ...
+
+
+class OpenTier(Protocol):
+    """A log in Kafka whose history is held by the one who adds to it."""
+
+    @property
+    def tail(self) -> TopicTail | None:
+        """What is to be read and sealed; None: nothing."""
+        ...
+
+    @property
+    def sealer(self) -> Callable[[Iterable[Message]], Iterator[str]]:
+        """Turns the tail's messages into directories with a segment each. Can be sent to another process."""
+        ...
+
+    @property
+    def newest(self) -> Checkpoint:
+        """The newest checkpoint of the log, which may be behind its last row."""
+        ...
+
+    def put(self, directory: str) -> None:
+        """Add one of these to the history, in order. Durable on return."""
+        ...
+
+    def origin(self) -> Mapping[str, Any]:
+        """Where in the topic the history ends now, for whoever notes it."""
+        ...
+
+
+class Tier(Protocol):
+    """A log in Kafka, and the folder `path` with its history: sealed segments as a file log has them."""
+
+    path: Path
+
+    def topic(self) -> Topic:
+        """Where the log's topic is."""
+        ...
+
+    def opened(self) -> AbstractContextManager[OpenTier]:
+        """Look what is to be sealed, and hold the history meanwhile.
+
+        Raises:
+            ConfigurationError: there is no log, or the history is not this log's.
+            HistoryLost: what would be next is gone.
+            SinkUnavailable: another process is at it, or nobody answers; try again later.
+        """
         ...
 
 

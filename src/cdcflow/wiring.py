@@ -5,7 +5,7 @@ The commands, the demo and a program that embeds cdcflow begin here with a `Conf
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -20,12 +20,13 @@ from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
 from cdcflow.pipeline.capture import OpenedLog
-from cdcflow.ports import Finding, LogReader, Source
+from cdcflow.ports import Finding, LogReader, Source, Tier
 from cdcflow.sinks import files
 from cdcflow.sinks.keeping import Keeper
 from cdcflow.sources.postgres.source import PostgresSource
 
 if TYPE_CHECKING:  # who only captures need not load Kafka's library
+    from cdcflow.sinks.kafka.copying import Copied
     from cdcflow.sinks.kafka.tables.publisher import Publisher
     from cdcflow.sinks.kafka.tables.tail import Tail
     from cdcflow.sinks.kafka.topics import Topics
@@ -68,7 +69,10 @@ def log_reader(config: Config) -> LogReader:
             return FolderReader(log_layout(log))
         case KafkaLog():
             from cdcflow.sinks.kafka.reading import KafkaReader
+            from cdcflow.sinks.kafka.tiering import TieredReader
 
+            if Layout(config.log.history).log_json.exists():
+                return TieredReader(topics(config.log.kafka), config.log.history)
             return KafkaReader(topics(config.log.kafka))
 
 
@@ -138,6 +142,51 @@ def _client_library() -> Iterator[None]:
             "opening the object store of log.objects: the package obstore is not installed",
             remedy="pip install 'cdcflow[objects]'",
         ) from None
+
+
+def tier(config: Config) -> Tier:
+    """The configured log in Kafka with the folder of its history, for the merge.
+
+    Raises:
+        ConfigurationError: the log is not in Kafka.
+    """
+    if not isinstance(config.log, KafkaLog):
+        raise ConfigurationError("the log is not in Kafka", remedy="merge the folder that log.path names")
+    from cdcflow.sinks.kafka.tiering import KafkaTier
+
+    return KafkaTier(topics(config.log.kafka), config.log.history)
+
+
+def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], None]) -> Copied:
+    """Copy the one's log into the other's, from a folder into a topic or back. Only the logs of the settings count.
+
+    Raises:
+        ConfigurationError: both are of one kind.
+    """
+    from cdcflow.sinks.kafka import copying
+
+    match config.log, target.log:
+        case FileLog() as original, KafkaLog() as log:
+            layout = log_layout(original)
+            if not layout.exists():
+                raise ConfigurationError(f"there is no change log at {layout.name}", remedy="mend log in the settings")
+            return copying.to_topic(layout, topics(log.kafka), on_segment, scratch=log.folder / "spool")
+        case KafkaLog() as log, FileLog(objects=None, path=path):
+            return copying.to_folder(topics(log.kafka), path, on_segment)
+        case KafkaLog(), FileLog():
+            raise ConfigurationError(
+                "the copy's settings name an object store, and a log is copied into a directory",
+                remedy="remove log.objects for the copy; a daemon that goes on with it puts its segments there",
+            )
+        case FileLog(), FileLog():
+            raise ConfigurationError(
+                "both logs are in files", remedy="stop the daemon, and copy the directory with the system's own means"
+            )
+        case _:
+            raise ConfigurationError(
+                "both logs are in Kafka, and places in one topic mean nothing in another",
+                remedy="copy into a folder, then from there into the other topic",
+            )
 
 
 def topics(settings: Kafka) -> Topics:

@@ -18,9 +18,15 @@ class Source(StrEnum):
     MARIADB = "mariadb"
 
 
+class Log(StrEnum):
+    FILES = "files"
+    KAFKA = "kafka"
+
+
 def demo(
     directory: Annotated[Path | None, typer.Option(help="Where it all goes; ./demo-<time> if none.")] = None,
     source: Annotated[Source, typer.Option(help="Which database to capture.")] = Source.POSTGRES,
+    log: Annotated[Log, typer.Option(help="Where the change log is; a Kafka broker is started for it.")] = Log.FILES,
     rows: Annotated[int | None, typer.Option(min=20_000, help="Load only this many flights.")] = None,
     planted_fault: Annotated[
         bool, typer.Option("--planted-fault", hidden=True, help="Change one row after the fence: the proof must fail.")
@@ -37,7 +43,8 @@ def demo(
     place = new_directory(directory)
     screen = Screen()
     with screen:
-        outcome = Story(place, screen, source.value, rows_max=rows, planted_fault=planted_fault).play()
+        story = Story(place, screen, source.value, rows_max=rows, planted_fault=planted_fault, log=log.value)
+        outcome = story.play()
     for text in outcome.failures:
         screen.failed(text)
     lines = [
@@ -61,7 +68,7 @@ def demo(
     )
     screen.print()
     screen.print("Look into it (the source server is stopped):")
-    for command in _commands(place, outcome.verdicts[0].table.partition(".")[0] if outcome.verdicts else "public"):
+    for command in _commands(place, log, outcome.verdicts[0].table.partition(".")[0] if outcome.verdicts else "public"):
         screen.print(f"  {command}")
     screen.print()
     if outcome.passed:
@@ -78,8 +85,9 @@ def demo(
     raise typer.Exit(failure.FINDINGS)
 
 
-def _commands(place: Path, schema: str) -> list[str]:
-    config = place / "cdcflow.yaml"
+def _commands(place: Path, log: Log, schema: str) -> list[str]:
+    # The broker is stopped as well; the log's history is there.
+    config = place / ("cdcflow.yaml" if log is Log.FILES else "history.yaml")
     read = (
         f"from cdcflow.spark import read_cut; from cdcflow.spark.session import session; "
         f"read_cut(session(), '{place / 'warehouse'}')['{schema}.flights'].show(5)"

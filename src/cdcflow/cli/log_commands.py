@@ -13,7 +13,7 @@ import typer
 
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.config import Kafka, KafkaLog, byte_count, load, seconds
+from cdcflow.config import KafkaLog, byte_count, load, seconds
 from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def list_segments(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> No
     settings = load(config)
     log = _log(config)
     if isinstance(settings.log, KafkaLog):
-        _list_stretches(settings.log.kafka, log, json)
+        _list_stretches(settings.log, log, json)
         return
     from cdcflow import wiring
     from cdcflow.changelog import reader
@@ -160,6 +160,28 @@ def expire(
     typer.echo(f"{len(gone)} segments ({size}) are gone; the log begins at offset {gone[-1].last_offset + 1}")
 
 
+@app.command()
+def copy(
+    to: Annotated[Path, typer.Option("--to", help="Settings whose log the copy is: a folder for a topic, or back.")],
+    config: ConfigPath = DEFAULT_CONFIG,
+    json: Json = False,
+) -> None:
+    """Copy the log into the one that other settings name. What is there already is not copied again."""
+    from cdcflow import wiring
+
+    def told(first: int, last: int) -> None:
+        if not json:
+            typer.echo(f"copied offsets {first}-{last}")
+
+    copied = wiring.copy_log(load(config), load(to), told)
+    if json:
+        output.print_json(asdict(copied))
+        return
+    typer.echo(f"the copy has all up to offset {copied.next_offset - 1}, cut {copied.cut}")
+    if copied.left:
+        typer.echo(f"{copied.left} rows more are not sealed yet: copy again when they are, or stop the daemon first")
+
+
 def _log(config: Path) -> LogReader:
     from cdcflow import wiring
 
@@ -171,12 +193,14 @@ def _log(config: Path) -> LogReader:
     return log
 
 
-def _list_stretches(settings: Kafka, log: LogReader, json: bool) -> None:
+def _list_stretches(settings: KafkaLog, log: LogReader, json: bool) -> None:
     """The parts of a topic that can be read by themselves: where each begins."""
     from cdcflow import wiring
+    from cdcflow.changelog.layout import Layout
     from cdcflow.sinks.kafka.reading import KafkaReader
 
-    stretches = KafkaReader(wiring.topics(settings)).stretches()
+    stretches = KafkaReader(wiring.topics(settings.kafka)).stretches()
+    history = Layout(settings.history)
     if json:
         output.print_json([asdict(stretch) for stretch in stretches])
         return
@@ -191,6 +215,10 @@ def _list_stretches(settings: Kafka, log: LogReader, json: bool) -> None:
     ]
     output.stdout().print(output.table(None, ("offsets", "place in the topic", "rows"), rows))
     typer.echo(f"{len(stretches)} stretches in {log.name}")
+    if history.log_json.exists():
+        offsets = history.segment_offsets()
+        upto = f"offsets {offsets[0][0]}-{offsets[-1][1]}" if offsets else "none yet"
+        typer.echo(f"{len(offsets)} sealed segments in the history {history.root}: {upto}")
 
 
 def _table_id(log: LogReader, name: str) -> TableId:

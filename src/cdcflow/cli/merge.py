@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdcflow import wiring
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.config import FileLog, Merge, load, seconds
+from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 
 if TYPE_CHECKING:
@@ -33,33 +32,36 @@ def merge(
     """Merge what the log has up to its newest sealed cut, then publish that cut."""
     settings = load(config)
     pause_s = None if once else (seconds(every) if every is not None else settings.merge.every)
-    if not isinstance(settings.log, FileLog):
-        raise ConfigurationError(
-            f"the log is in Kafka (topic {settings.log.kafka.topic}), and `cdcflow merge` reads logs in files only",
-            remedy="capture into a folder (log.path) to merge it",
-        )
-    layout = wiring.log_layout(settings.log)
-    if not layout.exists():
-        raise ConfigurationError(
-            f"there is no change log at {layout.name}", remedy="start `cdcflow run` first, or mend log in the settings"
-        )
-    merged = _merging(settings.log, settings.merge)
+    merged = _merging(settings)
     if pause_s is None:
         _tell(merged(), json)
     else:
         _again_and_again(merged, pause_s, json)
 
 
-def _merging(log: FileLog, settings: Merge) -> Callable[[], MergeReport]:
-    """A function that merges once; Spark is imported and started here."""
+def _merging(settings: Config) -> Callable[[], MergeReport]:
+    """A function that merges once; Spark is imported and started here, once it is sure that there is a log."""
+    from cdcflow import wiring
     from cdcflow.cli.events import send_structlog_to
     from cdcflow.spark.session import session
 
     send_structlog_to(sys.stderr)  # stdout is for the report
-    spark = session(name="cdcflow merge", settings=settings.spark)
-    from cdcflow.spark.job import merge as job
+    log = settings.log
+    reader = wiring.log_reader(settings)
+    if not reader.exists():
+        raise ConfigurationError(
+            f"there is no change log at {reader.name}", remedy="start `cdcflow run` first, or mend log in the settings"
+        )
+    warehouse = settings.merge.warehouse
+    spark = session(name="cdcflow merge", settings=settings.merge.spark, kafka=isinstance(log, KafkaLog))
+    if isinstance(log, KafkaLog):
+        from cdcflow.spark.kafka import merge as from_kafka
 
-    return lambda: job(spark, wiring.log_layout(log), settings.warehouse)
+        # Asked for anew each time: a secret may have changed.
+        return lambda: from_kafka(spark, wiring.tier(settings), warehouse)
+    from cdcflow.spark.job import merge as from_files
+
+    return lambda: from_files(spark, wiring.log_layout(log), warehouse)
 
 
 def _again_and_again(merged: Callable[[], MergeReport], pause_s: float, json: bool) -> None:

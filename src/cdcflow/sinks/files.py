@@ -51,7 +51,6 @@ from cdcflow.sinks.journals import JournalFile
 from cdcflow.sinks.keeping import Keeper, Rule, Shelf
 from cdcflow.sinks.layer import (
     OS_LAYER,
-    DurableFile,
     FileLayer,
     Part,
     remove_tree,
@@ -64,6 +63,7 @@ from cdcflow.sinks.layer import (
 from cdcflow.sinks.lease import Lease
 from cdcflow.sinks.numbering import Numbering
 from cdcflow.sinks.opening import Closed, Opened, Recovered, made, taken_over, tidy
+from cdcflow.sinks.segments import put_in_place, write_segment
 from cdcflow.sinks.upkeep import Busy, upkeep
 
 BUFFERED_BYTES_MAX = 8 << 20
@@ -503,31 +503,25 @@ class FileLog:
             raise
         self._save_schemas()
         self._lease.check()
-        self._layer.rename(beside, target)
-        with syncing(self._layout.segments):
-            self._layer.fsync_dir(self._layout.segments)
+        put_in_place(self._layer, self._layout, beside, target)
 
     def _write_segment(self, closed: Closed, directory: Path) -> None:
         """Write a segment's files and manifest into a directory; all of it is durable on return."""
-        if directory.exists():
-            remove_tree(self._layer, directory)
-        self._layer.mkdir(directory)
-        segment = seal(
-            self._closed_records(closed),
-            self._spooled,
-            lambda name: DurableFile(self._layer, directory / name),
-            log_id=self.log_id,
-            base=closed.header.base,
-            epoch=closed.header.epoch,
-            previous=self._last_manifest,
-            previous_offset=self._sealed_last.first_offset if self._sealed_last else None,
-            xid_newest=self._sealed_last.xid_newest if self._sealed_last else None,
+        write_segment(
+            self._layer,
+            directory,
+            lambda open_target: seal(
+                self._closed_records(closed),
+                self._spooled,
+                open_target,
+                log_id=self.log_id,
+                base=closed.header.base,
+                epoch=closed.header.epoch,
+                previous=self._last_manifest,
+                previous_offset=self._sealed_last.first_offset if self._sealed_last else None,
+                xid_newest=self._sealed_last.xid_newest if self._sealed_last else None,
+            ),
         )
-        manifest = DurableFile(self._layer, directory / "segment.json")
-        manifest.write(segment.to_json().encode())
-        manifest.close()
-        with syncing(directory):
-            self._layer.fsync_dir(directory)
 
     def _closed_records(self, closed: Closed) -> Iterator[Record]:
         with opened_journal(self._layout, closed.header.first_offset) as (file, header, path):

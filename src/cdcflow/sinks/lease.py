@@ -20,6 +20,10 @@ from cdcflow.model.position import Epoch
 from cdcflow.sinks.layer import FileLayer, storing, write_file
 
 
+class Held(ConfigurationError):
+    """Another process has the lock."""
+
+
 class Lease:
     """The right to write a log. `release` gives it up."""
 
@@ -75,7 +79,7 @@ def _locked(path: Path) -> int:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise ConfigurationError(
+            raise Held(
                 f"opening the log {path.parent} for writing: {_holder(path)} is writing it",
                 remedy="a log has one writer: stop that one first",
             ) from None

@@ -1,6 +1,7 @@
-"""Delta's jars: fetched once into a cache folder, then used without a network.
+"""Delta's jars, and those for Kafka: fetched once into a cache folder, then used without a network.
 
-    python -m cdcflow.spark.jars        fetch what is not there yet, print the folder
+    python -m cdcflow.spark.jars              fetch what is not there yet, print the folder
+    python -m cdcflow.spark.jars --kafka      also what Spark needs to read a log in Kafka
 
 Spark's own resolver (Ivy, part of pyspark) fetches them, so nothing but pyspark and Java is needed. Where it looks
 is the user's matter: Ivy's and Spark's usual settings apply (`DEFAULT_ARTIFACT_REPOSITORY`, and an Ivy settings
@@ -20,6 +21,12 @@ from pathlib import Path
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 
 DELTA = "io.delta:delta-spark_4.1_2.13:4.4.0"
+KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3"
+# Its classes must be there, and do nothing for cdcflow, which uses no tokens. The one of Spark 4.1.3 is missing in
+# mirrors that have all the rest.
+_TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
+_TOKENS_VERSION = "4.1.0-preview1"
+_NEEDED_FOR_KAFKA = ("spark-sql-kafka-0-10", "kafka-clients", "commons-pool2", "spark-token-provider-kafka-0-10")
 _NEEDED = ("io.delta_delta-spark", "io.delta_delta-storage")
 _IN_PYSPARK = (
     "com.fasterxml.jackson.core:*",
@@ -34,7 +41,9 @@ _IN_PYSPARK = (
     "org.apache.logging.log4j:*",
     "org.apache.parquet:*",
     "org.locationtech.jts:*",
+    "org.lz4:*",
     "org.roaringbitmap:*",
+    "org.scala-lang.modules:*",
     "org.slf4j:*",
     "org.xerial.snappy:*",
 )
@@ -78,6 +87,44 @@ def fetch() -> list[str]:
     return jars()
 
 
+def kafka_folder() -> Path:
+    """Where the jars are kept that let Spark read from Kafka: beside Delta's."""
+    return folder().parent / KAFKA.replace(":", "-")
+
+
+def kafka_jars() -> list[str]:
+    """The paths of the jars that let Spark read from Kafka.
+
+    Raises:
+        ConfigurationError: they were not fetched yet.
+    """
+    found = sorted(str(p) for p in kafka_folder().glob("*.jar"))
+    if not all(any(needed in Path(f).name for f in found) for needed in _NEEDED_FOR_KAFKA):
+        raise ConfigurationError(
+            f"Spark needs Kafka's jars to read a log in Kafka, and {kafka_folder()} does not have them",
+            remedy="run `python -m cdcflow.spark.jars --kafka` once (or `make setup`)",
+        )
+    return found
+
+
+def fetch_kafka() -> list[str]:
+    """Fetch the jars for Kafka unless they are there, and return their paths.
+
+    Raises:
+        SourceUnavailable: the resolver could not get them; it has printed why.
+    """
+    try:
+        return kafka_jars()
+    except ConfigurationError:
+        # Two steps: of two versions that are asked for, the resolver takes the newer one.
+        steps = (
+            ([KAFKA], (*_IN_PYSPARK, _TOKENS)),
+            ([f"{_TOKENS}:{_TOKENS_VERSION}"], ("*:kafka-clients", *_IN_PYSPARK)),
+        )
+        _fetch_all(steps, kafka_folder())
+    return kafka_jars()
+
+
 def fetched(packages: Sequence[str], target: Path) -> Path:
     """A folder with these packages and all that they need, fetched unless it is there.
 
@@ -90,13 +137,20 @@ def fetched(packages: Sequence[str], target: Path) -> Path:
 
 
 def _fetch(packages: Sequence[str], left_out: Sequence[str], target: Path) -> None:
+    _fetch_all([(packages, left_out)], target)
+
+
+def _fetch_all(steps: Sequence[tuple[Sequence[str], Sequence[str]]], target: Path) -> None:
+    """Packages, and what is left out of all that they need, one step after another into one folder."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="cdcflow-jars-", dir=target.parent) as room:
-        _resolve(packages, left_out, Path(room))
         whole = Path(room) / "whole"
         whole.mkdir()
-        for jar in (Path(room) / "ivy" / "jars").glob("*.jar"):
-            jar.rename(whole / jar.name)
+        for number, (packages, left_out) in enumerate(steps):
+            step = Path(room) / str(number)
+            _resolve(packages, left_out, step)
+            for jar in (step / "ivy" / "jars").glob("*.jar"):
+                jar.rename(whole / jar.name)
         if target.exists():
             shutil.rmtree(target)
         whole.rename(target)
@@ -120,6 +174,7 @@ def _resolve(packages: Sequence[str], left_out: Sequence[str], room: Path) -> No
         builder = builder.config("spark.jars.ivySettings", settings)
     try:
         builder.getOrCreate().stop()
+        _leave_java()
     except Exception as error:
         raise SourceUnavailable(
             f"could not fetch {packages[0]} with Spark's resolver (its own words are above)",
@@ -127,11 +182,25 @@ def _resolve(packages: Sequence[str], left_out: Sequence[str], room: Path) -> No
         ) from error
 
 
-def main() -> int:
+def _leave_java() -> None:
+    """The resolver runs when Java starts: the next one needs another."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    SparkContext._gateway = SparkContext._jvm = None
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(60)
+
+
+def main(arguments: Sequence[str]) -> int:
     fetch()
+    if "--kafka" in arguments:
+        fetch_kafka()
     sys.stdout.write(f"{folder()}\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -35,6 +35,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, 
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import MISSING, Add, Evolution, Rename, Target, evolve
 from cdcflow.merge.reduce import Layout, counting, families, reduction
+from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
 from cdcflow.spark import changes
 from cdcflow.spark.cuts import Cut, CutTable, newest_cut, publish
@@ -84,6 +85,8 @@ def merge(
     tables: Collection[str] | None = None,
     *,
     on_edit: OnEdit = "warn",
+    newest: Checkpoint | None = None,
+    origin: Mapping[str, object] | None = None,
 ) -> MergeReport:
     """Bring every current-state table to the newest sealed cut of the log, then publish the cut.
 
@@ -91,6 +94,8 @@ def merge(
     merged in several steps, so that the local disk holds little of it at one time. `tables`: only these, by name
     (`schema.name`); the cut is then published only if no other table has changes up to it. `on_edit`: what to do when
     somebody else changed a table's rows (hard case G36).
+    Where the directory is the history of a log in Kafka, `newest` is that log's newest checkpoint, and `origin` the
+    place in its topic where the history ends, which each table's commit then tells (see `cdcflow.spark.kafka`).
 
     Raises:
         SinkUnavailable: another merge works in this warehouse; try again later.
@@ -109,13 +114,13 @@ def merge(
         reports: dict[str, TableReport] = {}
         published = False
         for step in whole.steps(0 if before is None else before.cut):
-            run = _Run(spark, step, root, on_edit, whole.checkpoint.cut)
+            run = _Run(spark, step, root, on_edit, whole.checkpoint.cut, newest, origin or {})
             found = run.tables(_known(tables, step, whole))
             published |= run.publish(found)
             reports |= {r.name: _both(reports.get(r.name), r) for r in found}
-    newest = whole.newest
+    last = whole.newest
     ordered = tuple(reports[name] for name in sorted(reports))
-    return MergeReport(newest.last_cut, newest.last_offset, published, time.monotonic() - began, ordered)
+    return MergeReport(last.last_cut, last.last_offset, published, time.monotonic() - began, ordered)
 
 
 def _known(tables: Collection[str] | None, step: Range, whole: Range) -> Collection[str] | None:
@@ -142,7 +147,14 @@ class _Run:
     """One merge: the log's newest cut, and what was published before."""
 
     def __init__(
-        self, spark: SparkSession, log: Range, warehouse: Path, on_edit: OnEdit, newest: int | None = None
+        self,
+        spark: SparkSession,
+        log: Range,
+        warehouse: Path,
+        on_edit: OnEdit,
+        last_cut: int,
+        newest: Checkpoint | None,
+        origin: Mapping[str, object],
     ) -> None:
         self._spark = spark
         self._log = log
@@ -150,9 +162,10 @@ class _Run:
         self._on_edit = on_edit
         self._checkpoint = log.checkpoint
         self._cut = self._checkpoint.cut
-        self._newest = self._cut if newest is None else newest
+        self._last_cut = last_cut
         self._ahead: set[TableId] = set()
-        self._backfills = backfills(log)
+        self._backfills = backfills(log, newest)
+        self._origin = origin
         self._published = newest_cut(spark, warehouse)
         self._check_log()
 
@@ -166,9 +179,9 @@ class _Run:
                 f" ({before.log_id}, this one is {self._log.log_id})",
                 remedy="merge into another warehouse",
             )
-        if before.cut > self._newest:
+        if before.cut > self._last_cut:
             raise ConfigurationError(
-                f"merging {self._log.layout.name} into {self._warehouse}: the log ends at cut {self._newest},"
+                f"merging {self._log.layout.name} into {self._warehouse}: the log ends at cut {self._last_cut},"
                 f" the tables have cut {before.cut} already, so this is an older copy of the log",
                 remedy="merge the newest log, or into another warehouse",
             )
@@ -293,9 +306,9 @@ class _Run:
         done = before.transactions.get(ours, 0)
         if entry is not None and self._published is not None and before.version >= entry.version:
             done = max(done, self._published.cut)
-        if done > self._newest:
+        if done > self._last_cut:
             raise ConfigurationError(
-                f"merging {self._log.layout.name} into {table}: the log ends at cut {self._newest},"
+                f"merging {self._log.layout.name} into {table}: the log ends at cut {self._last_cut},"
                 f" the table has cut {done} already, so this is an older copy of the log",
                 remedy="merge the newest log, or into another warehouse",
             )
@@ -433,6 +446,7 @@ class _TableMerge:
             "cut": self._run._cut,
             "offsets": [first, last],
             "generation": self._run._backfill(self._table).get("generation", 0) if self._sweep else 0,
+            **self._run._origin,
         }
 
 

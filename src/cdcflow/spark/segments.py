@@ -107,7 +107,10 @@ class Range:
             HistoryLost: segments with changes of this table may be gone.
         """
         first = self.segments[0]
-        if first.first_cut <= after_cut + 1 or (after_cut == 0 and since >= first.first_offset > 1):
+        # A copy has fewer cuts than its original, and begins where that began.
+        if first.first_offset == 1 or first.first_cut <= after_cut + 1:
+            return
+        if after_cut == 0 and since >= first.first_offset:
             return
         raise HistoryLost(
             f"merging {table} from cut {after_cut}: the log {self.layout.name} begins at cut {first.first_cut}"
@@ -134,17 +137,18 @@ def sealed(place: Place) -> Range:
     return Range(layout, log.log_id, segments)
 
 
-def backfills(log: Range) -> Mapping[str, Mapping[str, Any]]:
+def backfills(log: Range, newest: Checkpoint | None = None) -> Mapping[str, Mapping[str, Any]]:
     """Per table (by name) the backfill's `state`, `generation`, `since`, as of the newest sealed row.
 
     That a backfill is done may be said by a later cut than the last sealed one, with no row between them: on a quiet
     source no segment may come for hours. A fact about rows that are sealed can be taken from there.
+    `newest` is that newest checkpoint, where it is not in the log's folder.
     """
     checkpoint = log.checkpoint
-    if log.layout.journal_offsets():
+    if newest is None and log.layout.journal_offsets():
         newest = newest_checkpoint(log.layout)
-        if newest.next_offset == checkpoint.next_offset:
-            checkpoint = newest
+    if newest is not None and newest.next_offset == checkpoint.next_offset:
+        checkpoint = newest
     found = checkpoint.progress.get("tables", {})
     return found if isinstance(found, dict) else {}
 

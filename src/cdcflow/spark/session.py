@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.spark.jars import jars
+from cdcflow.spark.jars import jars, kafka_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,14 +41,15 @@ def session(
     memory: str = "2g",
     scratch: Path | None = None,
     settings: Mapping[str, str] | None = None,
+    kafka: bool = False,
 ) -> SparkSession:
     """Start a local Spark session, or return the one that runs already.
 
     `cores` None: all of the machine's. `scratch` is where Spark spills; None: the system's temporary folder.
-    `settings` come last and win.
+    `settings` come last and win. `kafka`: the session is to read logs in Kafka.
 
     Raises:
-        ConfigurationError: pyspark or Delta's jars are not installed; the message says what to run.
+        ConfigurationError: pyspark or the jars are not installed; the message says what to run.
     """
     try:
         from pyspark.sql import SparkSession
@@ -64,7 +65,7 @@ def session(
         **_SETTINGS,
         **DELTA_SETTINGS,
         "spark.sql.shuffle.partitions": str(2 * workers),
-        "spark.jars": ",".join(jars()),
+        "spark.jars": ",".join([*jars(), *(kafka_jars() if kafka else ())]),
     }
     # Spark makes the folder of its default database even where nothing is ever put there.
     chosen["spark.sql.warehouse.dir"] = str((scratch or Path(tempfile.gettempdir())) / "cdcflow-spark-warehouse")

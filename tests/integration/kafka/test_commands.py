@@ -52,12 +52,19 @@ def test_commands_work_on_a_log_in_kafka_as_on_a_folder(bank: Bank) -> None:
     bank.assert_log_equals_source()
 
 
-@pytest.mark.parametrize("command", ["merge", "log compact", "log expire --older-than 30d"])
+@pytest.mark.parametrize("command", ["log compact", "log expire --older-than 30d"])
 def test_what_only_files_can_do_is_refused_by_name_for_a_log_in_kafka(bank: Bank, command: str) -> None:
     """A traceback about a missing folder would tell nobody what to do."""
     refused = cdcflow(bank, *command.split())
     assert refused.exit_code == 78
     assert "the log is in Kafka" in told(refused)
+
+
+def test_merge_of_a_log_that_is_not_there_is_refused_by_name(bank: Bank) -> None:
+    """Before Spark is started, which takes a while."""
+    refused = cdcflow(bank, "merge")
+    assert refused.exit_code == 78
+    assert "there is no change log in topic" in told(refused)
 
 
 def test_doctor_names_brokers_that_are_not_there(bank: Bank, broker: KafkaBroker) -> None:

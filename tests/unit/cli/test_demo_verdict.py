@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcflow.cli.demo import flights, story
+from cdcflow.cli.demo import flights, logs, story
 from cdcflow.cli.demo.databases import Digest
 from cdcflow.cli.demo.proof import Verdict
 from cdcflow.cli.demo.screen import bar
@@ -45,12 +45,16 @@ def test_failure_on_the_way_fails_though_all_is_equal() -> None:
     assert not outcome(EQUAL, "the first cut is not consistent").passed
 
 
-def test_settings_of_the_demo_are_ordinary_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["files", "kafka"])
+def test_settings_of_the_demo_are_ordinary_ones(tmp_path: Path, place: logs.Place) -> None:
     """The file that stays behind is one that a user may copy."""
     path = tmp_path / "cdcflow.yaml"
-    path.write_text(story.settings(["kind: postgres", "url: postgresql://postgres@127.0.0.1:5432/airports"], 336_776))
+    log = logs.opened(place, tmp_path)
+    lines = [line.replace("brokers: ", "brokers: 127.0.0.1:9092") for line in log.settings()]
+    url = "url: postgresql://postgres@127.0.0.1:5432/airports"
+    path.write_text(story.settings(["kind: postgres", url], 336_776, lines))
     config = load(path)
-    assert config.log.folder == tmp_path / "log"
+    assert config.log.folder == log.folder
     assert config.source.backfill.rows_per_second_max is not None
 
 

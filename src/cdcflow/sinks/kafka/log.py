@@ -33,6 +33,7 @@ from cdcflow.changelog import spool as spools
 from cdcflow.changelog.framing import FrameKind, Part
 from cdcflow.changelog.journal import Attach, Encoder, JournalHeader
 from cdcflow.changelog.lookup import GATHERED_ROWS_MAX, keys_of_partial
+from cdcflow.changelog.records import HEAD, head_of, pieces
 from cdcflow.changelog.rows import Rows, RowsEncoder
 from cdcflow.changelog.sealing import check_storable
 from cdcflow.changelog.transactions import Transactions
@@ -46,7 +47,6 @@ from cdcflow.sinks.kafka import state as states
 from cdcflow.sinks.kafka.doctor import wrong
 from cdcflow.sinks.kafka.failures import GONE, Fenced
 from cdcflow.sinks.kafka.reading import frames, last_cut, read_state
-from cdcflow.sinks.kafka.records import HEAD, head_of, pieces
 from cdcflow.sinks.kafka.sending import Sender
 from cdcflow.sinks.kafka.state import Saying, State, Stretch
 from cdcflow.sinks.kafka.topics import Admin, Reader, Topics
@@ -131,11 +131,19 @@ class KafkaLog:
 
     @classmethod
     def open(
-        cls, topics: Topics, identity: SourceIdentity, *, accept_timeline: bool = False, scratch: Path | None = None
+        cls,
+        topics: Topics,
+        identity: SourceIdentity,
+        *,
+        accept_timeline: bool = False,
+        scratch: Path | None = None,
+        copy_of: str | None = None,
+        after_epoch: Epoch | None = None,
     ) -> KafkaLog:
         """Open the log for writing, made when there is none; a writer that still has it is refused from here on.
 
-        `scratch`: a folder for large transactions while they arrive (None: a temporary one).
+        `scratch`: a folder for large transactions while they arrive (None: a temporary one). `copy_of`: the id that a
+        log which is made gets (None: a new one), and `after_epoch` one that its epochs are above.
 
         Raises:
             ConfigurationError: the brokers refuse, or the log belongs to another source.
@@ -147,7 +155,8 @@ class KafkaLog:
         _check_topics(topics, topics.make(), attempted)
         sender = Sender(topics)
         found = read_state(topics)
-        owned = _owned(found, identity, attempted, accept_timeline=accept_timeline)
+        owned = _owned(found, identity, attempted, copy_of, accept_timeline=accept_timeline)
+        owned = replace(owned, epoch=max(owned.epoch, after_epoch or owned.epoch))
         if (cut := last_cut(topics, found)) not in (None, found.checkpoint.cut):
             raise InvariantViolated(
                 f"{attempted}: it ends with cut {cut}, and topic {topics.state} says {found.checkpoint.cut}: one of "
@@ -487,10 +496,12 @@ def _check_topics(topics: Topics, admin: Admin, attempted: str) -> None:
         raise ConfigurationError(f"{attempted}: {found[0].subject}: {found[0].text}", remedy=found[0].remedy)
 
 
-def _owned(state: State, identity: SourceIdentity, attempted: str, *, accept_timeline: bool) -> State:
+def _owned(
+    state: State, identity: SourceIdentity, attempted: str, copy_of: str | None, *, accept_timeline: bool
+) -> State:
     """The state of a log of this source; a new one where there is none."""
     if state.identity is None:
-        return replace(state, log_id=str(uuid.uuid4()), identity=identity)
+        return replace(state, log_id=copy_of or str(uuid.uuid4()), identity=identity)
     known = state.identity
     if replace(known, timeline="") != replace(identity, timeline=""):
         raise ConfigurationError(

@@ -16,13 +16,13 @@ from cdcflow.changelog.checking import Report
 from cdcflow.changelog.framing import FrameKind
 from cdcflow.changelog.journal import JournalHeader, Owners, cut_number
 from cdcflow.changelog.reader import LogRows
+from cdcflow.changelog.records import HEAD, Placed, Stretches, head_from
 from cdcflow.changelog.rows import Rows, Shape
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
 from cdcflow.sinks.kafka import state as states
-from cdcflow.sinks.kafka.records import HEAD, Placed, Stretches, head_from
 from cdcflow.sinks.kafka.state import State, Stretch
 from cdcflow.sinks.kafka.topics import Admin, Reader, Topics
 
@@ -89,16 +89,16 @@ class KafkaReader:
 
     def newest_checkpoint(self) -> Checkpoint:
         """The checkpoint of the newest durable cut (`cut` 0: none yet)."""
-        return self._state().checkpoint
+        return self.state().checkpoint
 
     def table_shapes(self) -> dict[TableId, dict[int, Table]]:
         """Every table's shapes by version number, oldest first."""
-        return self._state().shapes.shapes()
+        return self.state().shapes.shapes()
 
     def stretches(self) -> list[Stretch]:
         """The parts of the topic that can still be read, oldest first."""
         with self._topics.reader(self._topics.name) as reader:
-            return _readable(self._state(), reader.bounds()[0])
+            return _readable(self.state(), reader.bounds()[0])
 
     def read_rows(
         self, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
@@ -145,7 +145,8 @@ class KafkaReader:
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _state(self) -> State:
+    def state(self) -> State:
+        """What the checkpoint's topic says. ConfigurationError: there is no log."""
         if not self.exists():
             raise ConfigurationError(f"reading the log in {self.name}: there is no log there")
         return read_state(self._topics)
@@ -154,7 +155,7 @@ class KafkaReader:
     def _from(
         self, offset: int, wanted: Iterable[FrameKind] | None = None
     ) -> Iterator[Iterator[tuple[object, _Place]]]:
-        state = self._state()
+        state = self.state()
         with self._topics.reader(self._topics.name) as reader:
             low, end = reader.bounds()
             readable = _readable(state, low)

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cdcflow.changelog.framing import other_version
+from cdcflow.changelog.records import Message
 from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Checkpoint, Epoch, SourceIdentity
 from cdcflow.model.table import Table, table_from_json
-from cdcflow.sinks.kafka.records import Message
 
 FORMAT = 1
 NO_EPOCH = Epoch(0)

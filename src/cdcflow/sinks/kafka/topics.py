@@ -15,9 +15,9 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._metadata import TopicMetadata
 from confluent_kafka.cimpl import NewTopic
 
+from cdcflow.changelog.records import Message
 from cdcflow.errors import InvariantViolated, SinkUnavailable
 from cdcflow.sinks.kafka.failures import GONE, Ear, named, refused_option
-from cdcflow.sinks.kafka.records import Message
 
 CLEANED = "cleanup.policy"
 _FOREVER = {CLEANED: "delete", "retention.ms": "-1", "retention.bytes": "-1"}

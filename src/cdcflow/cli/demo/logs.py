@@ -1,0 +1,121 @@
+"""Where the demo's log is: in a folder, or in Kafka on a broker that the demo starts itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+
+from cdcflow.changelog.reader import list_segments
+from cdcflow.config import load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from cdcflow.spark.job import MergeReport
+
+Place = Literal["files", "kafka"]
+TOPIC = "demo-log"
+
+
+class Log(Protocol):
+    """The demo's log. A context manager: inside it can be written."""
+
+    name: str
+    folder: Path
+    """Where the daemon's control socket is."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+    def settings(self) -> list[str]:
+        """The part of the settings below `log:`."""
+        ...
+
+    def progress(self) -> Mapping[str, Any]:
+        """The backfill progress that a merge would see now."""
+        ...
+
+    def merge(self, spark: SparkSession) -> MergeReport: ...
+
+
+class Folder:
+    """A log in files."""
+
+    name = "a folder"
+
+    def __init__(self, directory: Path) -> None:
+        self.folder = directory / "log"
+        self._warehouse = directory / "warehouse"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def settings(self) -> list[str]:
+        return ["path: ./log", "seal: {bytes_max: 64MiB, age_max: 3s}"]
+
+    def progress(self) -> Mapping[str, Any]:
+        """A merge reads sealed segments: what their newest checkpoint says."""
+        segments = list_segments(self.folder)
+        found: Any = segments[-1].checkpoint["progress"] if segments else {}  # Any: JSON
+        return dict(found)
+
+    def merge(self, spark: SparkSession) -> MergeReport:
+        from cdcflow.spark.job import merge
+
+        return merge(spark, self.folder, self._warehouse)
+
+
+class Topic:
+    """A log in Kafka, on one broker of its own."""
+
+    name = f"Kafka, topic {TOPIC}"
+
+    def __init__(self, directory: Path) -> None:
+        self.folder = directory / "work" / TOPIC
+        self._directory = directory
+        self._address = ""
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        from cdcflow.testing.kafka import KafkaBroker
+
+        self._address = self._stack.enter_context(KafkaBroker()).address
+        # The broker goes with the demo. Its log's history stays, and is read as a log in files is.
+        source = "source: {kind: postgres, url: postgresql://nobody@127.0.0.1/gone}"
+        history = (
+            f"# The log's sealed segments, for the log commands.\n{source}\nlog:\n  path: ./work/{TOPIC}/history\n"
+        )
+        (self._directory / "history.yaml").write_text(history)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def settings(self) -> list[str]:
+        return ["kafka:", f"  brokers: {self._address}", f"  topic: {TOPIC}", "  work: ./work"]
+
+    def progress(self) -> Mapping[str, Any]:
+        """A merge seals all that is committed."""
+        from cdcflow import wiring
+
+        return wiring.log_reader(load(self._directory / "cdcflow.yaml")).newest_checkpoint().progress
+
+    def merge(self, spark: SparkSession) -> MergeReport:
+        from cdcflow import wiring
+        from cdcflow.spark.kafka import merge
+
+        config = load(self._directory / "cdcflow.yaml")
+        return merge(spark, wiring.tier(config), config.merge.warehouse)
+
+
+def opened(place: Place, directory: Path) -> Log:
+    """The demo's log in this place; nothing is started yet."""
+    return Folder(directory) if place == "files" else Topic(directory)
+
+
+__all__ = ["Folder", "Log", "Place", "Topic", "opened"]

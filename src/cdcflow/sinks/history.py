@@ -1,0 +1,241 @@
+"""The history of a log in Kafka: sealed segments in a folder, as the file log has them, and no journal.
+
+    topic ─▶ `Sealer`, wherever Spark runs it ─▶ segments/.….tmp ─▶ `History.put` ─▶ segments/…
+             files, manifest, fsync               no reader looks      chain compared, schemas.json, then the name
+
+Whoever adds to it holds its lock. A run that dies leaves directories without a name, which the next one removes; what
+has its name is whole and follows what was there. So a run is repeated from where the named segments end, and nothing
+comes twice or is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cdcflow.changelog.journal import Attach
+from cdcflow.changelog.layout import Layout, LogFile
+from cdcflow.changelog.records import Message
+from cdcflow.changelog.rows import Rows
+from cdcflow.changelog.schema_history import SchemaHistory
+from cdcflow.changelog.sealing import seal
+from cdcflow.changelog.segment import Segment, manifest_hash
+from cdcflow.changelog.tail import SEGMENT_BYTES_MAX, Tail, Unsealed
+from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.model.position import Checkpoint, SourceIdentity
+from cdcflow.model.table import table_from_json
+from cdcflow.sinks.layer import OS_LAYER, FileLayer, remove_tree, storing, syncing, write_file
+from cdcflow.sinks.lease import Held, Lease
+from cdcflow.sinks.segments import put_in_place, write_segment
+
+PLACE = "place.json"
+"""Beside a segment's manifest: the topic it came from, and the place behind its last cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealer:
+    """Writes what a topic has behind the history's end into directories without a name, and tells what they are called.
+
+    It can be sent to another process: it holds only values. `after` is the checkpoint that the history ends with
+    (None: there is none yet), and `previous`, `previous_offset` and `xid_newest` come from the history's last segment.
+    """
+
+    segments: Path
+    topic: str
+    log_id: str
+    after: Checkpoint | None
+    previous: str
+    previous_offset: int | None
+    xid_newest: int | None
+    bytes_max: int = SEGMENT_BYTES_MAX
+
+    def __call__(self, messages: Iterable[Message]) -> Iterator[str]:
+        """Directories with a whole, durable segment each, in order. `messages` begin at a stretch's head.
+
+        Raises:
+            InvariantViolated: something is missing, or it is another log.
+            SinkUnavailable: no room.
+        """
+        tail = Tail(messages, f"topic {self.topic}", self.log_id, self.after, self.bytes_max)
+        chain = self.previous, self.previous_offset, self.xid_newest
+        for unsealed in tail.segments():
+            name = f".{uuid.uuid4().hex}.tmp"
+            with storing(f"sealing a part of topic {self.topic} in {self.segments}"):
+                segment, text = self._written(self.segments / name, unsealed, chain)
+                said = json.dumps({"topic": self.topic, "place": tail.place}).encode()
+                write_file(OS_LAYER, self.segments / name / PLACE, said)
+            yield name
+            chain = manifest_hash(text), segment.first_offset, segment.xid_newest
+
+    def _written(
+        self, directory: Path, unsealed: Unsealed, chain: tuple[str, int | None, int | None]
+    ) -> tuple[Segment, bytes]:
+        previous, previous_offset, xid_newest = chain
+        return write_segment(
+            OS_LAYER,
+            directory,
+            lambda open_target: seal(
+                unsealed.records,
+                _no_spool,
+                open_target,
+                log_id=self.log_id,
+                base=unsealed.base,
+                epoch=unsealed.epoch,
+                previous=previous,
+                previous_offset=previous_offset,
+                xid_newest=xid_newest,
+            ),
+        )
+
+
+def _no_spool(attach: Attach) -> Iterator[Rows]:
+    raise InvariantViolated(f"sealing a topic: it names a spool ({attach.spool}), and a topic has none")
+
+
+class History:
+    """A history opened by the one who adds to it. A context manager: the lock is given up at the end."""
+
+    def __init__(self, layout: Layout, lease: Lease, layer: FileLayer = OS_LAYER) -> None:
+        self.layout = layout
+        self.lease = lease
+        self._layer = layer
+        self._shapes = SchemaHistory()
+        if layout.schemas.exists():
+            self._shapes = SchemaHistory.from_json(layout.schemas.read_bytes(), str(layout.schemas))
+        self.newest: Segment | None = None
+        self._manifest = ""
+        offsets, unfinished = layout.listed_segments()
+        for left in unfinished:
+            remove_tree(layer, left)
+        if offsets:
+            self.newest, text = layout.manifest(*offsets[-1])
+            self._manifest = manifest_hash(text)
+
+    @classmethod
+    def open(
+        cls, path: Path, log_id: str, identity: SourceIdentity, first_offset: int, layer: FileLayer = OS_LAYER
+    ) -> History:
+        """Open the history of a log for adding to it; made when there is none, then it begins with `first_offset`.
+
+        Raises:
+            SinkUnavailable: another process is adding to it; or no room.
+            ConfigurationError: it is another log's.
+        """
+        layout = Layout(path)
+        with storing(f"making the history {path}"):
+            layout.segments.mkdir(parents=True, exist_ok=True)
+        try:
+            lease = Lease(layout)
+        except Held:
+            raise SinkUnavailable(
+                f"adding to the history {path}: another process is doing so", remedy="try again when it is done"
+            ) from None
+        try:
+            with storing(f"opening the history {path}"):
+                _own(layout, log_id, identity, first_offset, layer)
+                return cls(layout, lease, layer)
+        except BaseException:
+            lease.release()
+            raise
+
+    def __enter__(self) -> History:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.lease.release()
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """What it ends with; None: it has no segment yet."""
+        return None if self.newest is None else self.newest.last_checkpoint()
+
+    def sealer(self, topic: str, bytes_max: int = SEGMENT_BYTES_MAX) -> Sealer:
+        """Writes what belongs behind its end."""
+        newest = self.newest
+        return Sealer(
+            self.layout.segments.resolve(),
+            topic,
+            self.layout.log_file().log_id,
+            self.checkpoint,
+            self._manifest,
+            None if newest is None else newest.first_offset,
+            None if newest is None else newest.xid_newest,
+            bytes_max,
+        )
+
+    def put(self, directory: str, shapes: SchemaHistory | None = None) -> Segment:
+        """Give a segment that a `Sealer` wrote its name. It must be the next one. `shapes`: all that the log knows.
+
+        Raises:
+            InvariantViolated: it does not follow what is there.
+            SinkUnavailable: no room.
+        """
+        beside = self.layout.segments / directory
+        with storing(f"adding a segment to the history {self.layout.root}"):
+            text = (beside / "segment.json").read_bytes()
+            segment = Segment.from_json(text, str(beside / "segment.json"))
+            self._check(segment)
+            for file in segment.files:
+                if file.table is not None:
+                    self._shapes.learn(table_from_json(file.table), file.version)
+            for table, number in shapes or ():
+                self._shapes.learn(table, number)
+            # Shapes come before the first segment that needs them.
+            write_file(self._layer, self.layout.schemas, self._shapes.to_json().encode())
+            target = self.layout.segment(segment.first_offset, segment.last_offset)
+            put_in_place(self._layer, self.layout, beside, target)
+        self.newest, self._manifest = segment, manifest_hash(text)
+        return segment
+
+    def _check(self, segment: Segment) -> None:
+        file = self.layout.log_file()
+        newest = self.newest
+        expected = newest.last_offset + 1 if newest is not None else file.first_offset
+        found = (segment.log_id, segment.first_offset, segment.previous)
+        if found != (file.log_id, expected, self._manifest):
+            raise InvariantViolated(
+                f"adding a segment to the history {self.layout.root}: offsets {segment.first_offset} to "
+                f"{segment.last_offset} do not follow what is there, which ends before offset {expected}"
+            )
+        if newest is not None and (
+            segment.first_cut <= newest.last_cut or segment.first_transaction != newest.last_transaction + 1
+        ):
+            raise InvariantViolated(
+                f"adding a segment to the history {self.layout.root}: its cuts or transactions do not follow cut "
+                f"{newest.last_cut} and transaction {newest.last_transaction}"
+            )
+
+
+def place_of(layout: Layout, segment: Segment) -> Mapping[str, Any]:
+    """The topic that a segment came from, and the place there behind its last cut; {} where nobody knows."""
+    path = layout.segment(segment.first_offset, segment.last_offset) / PLACE
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return {}
+
+
+def _own(layout: Layout, log_id: str, identity: SourceIdentity, first_offset: int, layer: FileLayer) -> None:
+    if not layout.log_json.exists():
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        file = LogFile(log_id, identity, created, first_offset)
+        write_file(layer, layout.log_json, file.to_json().encode())
+        with syncing(layout.root.parent):
+            layer.fsync_dir(layout.root.parent)
+        return
+    file = layout.log_file()
+    if file.log_id != log_id:
+        raise ConfigurationError(
+            f"opening the history {layout.root}: it belongs to another log ({file.log_id}, the topic has {log_id})",
+            remedy="name another folder in log.kafka.history, or move that one away",
+        )
+    if file.source != identity:  # the source is on another timeline by now
+        write_file(layer, layout.log_json, replace(file, source=identity).to_json().encode())
+
+
+__all__ = ["History", "Sealer", "place_of"]

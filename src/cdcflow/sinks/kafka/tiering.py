@@ -1,0 +1,206 @@
+"""A log in Kafka and its history: what is to be sealed next, and reading the two as one.
+
+history    segment ─ segment ─ segment │ sealed so far
+topic                 stretch ─ stretch ─ stretch ─ … newest cut
+readers    ◀── from the files ─────────│── from the brokers ──▶
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from cdcflow.changelog import checking, reader
+from cdcflow.changelog.checking import Fault, Report
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.reader import LogRows
+from cdcflow.changelog.tail import SEGMENT_BYTES_MAX, Topic, TopicTail
+from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
+from cdcflow.model.position import Checkpoint
+from cdcflow.model.table import Table, TableId
+from cdcflow.sinks.history import History, Sealer, place_of
+from cdcflow.sinks.kafka.reading import KafkaReader, last_cut
+from cdcflow.sinks.kafka.state import State, Stretch
+from cdcflow.sinks.kafka.topics import Topics
+
+
+class KafkaTier:
+    """A log in Kafka with the folder of its history. Implements `cdcflow.ports.Tier`.
+
+    A segment ends at the first cut behind `segment_bytes` of the topic.
+    """
+
+    def __init__(self, topics: Topics, path: Path, segment_bytes: int = SEGMENT_BYTES_MAX) -> None:
+        self.topics = topics
+        self.path = path
+        self._segment_bytes = segment_bytes
+
+    def topic(self) -> Topic:
+        """Where the log's topic is."""
+        return Topic(self.topics.brokers, self.topics.name, self.topics.options)
+
+    @contextmanager
+    def opened(self) -> Iterator[OpenedTier]:
+        """Look what there is to be sealed, and hold the history until it is put there.
+
+        Raises:
+            ConfigurationError: there is no log, the history is another log's, or it is ahead of the topic.
+            HistoryLost: the brokers have let go of what would be next.
+            SinkUnavailable: the brokers do not answer, or another process is adding to the history.
+        """
+        state = KafkaReader(self.topics).state()
+        _wait_until_shown(self.topics, state)
+        with self.topics.reader(self.topics.name) as found:
+            low, end = found.bounds()
+        readable = [s for s in state.stretches if s.place >= low]
+        first = readable[0].first_offset if readable else state.checkpoint.next_offset
+        if state.identity is None:
+            raise ConfigurationError(f"sealing topic {self.topics.name}: it has a log id and no source")
+        with History.open(self.path, state.log_id, state.identity, first) as history:
+            begin = self._begin(state, history, readable)
+            tail = None
+            if begin is not None:
+                tail = TopicTail(self.topic(), begin.place, end)
+            yield OpenedTier(history, state, tail, history.sealer(self.topics.name, self._segment_bytes))
+
+    def _begin(self, state: State, history: History, readable: list[Stretch]) -> Stretch | None:
+        """The stretch that has what comes behind the history; None: nothing with a row does."""
+        at, newest = history.checkpoint, state.checkpoint
+        where = f"sealing topic {self.topics.name} into the history {self.path}"
+        if at is not None and (at.next_offset, at.cut) > (newest.next_offset, newest.cut):
+            raise ConfigurationError(
+                f"{where}: the history ends with cut {at.cut} (offset {at.next_offset - 1}), and the topic with cut "
+                f"{newest.cut} (offset {newest.next_offset - 1}), so the topic is an older copy of the log",
+                remedy="name the newest topic, or another folder in log.kafka.history and another warehouse",
+            )
+        next_offset = history.layout.log_file().first_offset if at is None else at.next_offset
+        if next_offset >= newest.next_offset:
+            return None
+        exact = next((s for s in readable if s.first_offset == next_offset), None)
+        before = [s for s in readable if s.first_offset < next_offset]
+        if exact is not None or before:
+            return exact or before[-1]
+        there = f"the first that is there is {readable[0].first_offset}" if readable else "nothing is left"
+        raise HistoryLost(
+            f"{where}: next is offset {next_offset}, and the brokers have let go of it ({there})",
+            remedy="move the history away, run `cdcflow backfill`, then merge again; let the topic keep records longer",
+        )
+
+
+class OpenedTier:
+    """A tier while its history is held. `tail` is None where nothing is to be sealed; `sealer` is for one reading."""
+
+    def __init__(self, history: History, state: State, tail: TopicTail | None, sealer: Sealer) -> None:
+        self.history = history
+        self.state = state
+        self.tail = tail
+        self.sealer = sealer
+
+    @property
+    def newest(self) -> Checkpoint:
+        """The newest checkpoint that the log had when this was opened."""
+        return self.state.checkpoint
+
+    def put(self, directory: str) -> None:
+        """Add one segment that the sealer wrote to the history."""
+        self.history.put(directory, self.state.shapes)
+
+    def origin(self) -> Mapping[str, Any]:
+        """Where in the topic the history ends."""
+        newest = self.history.newest
+        return {} if newest is None else place_of(self.history.layout, newest)
+
+
+def _wait_until_shown(topics: Topics, state: State) -> None:
+    """Until the log's topic shows the newest cut of the state: the brokers do not mark a commit in both at once."""
+    deadline = time.monotonic() + topics.wait_s
+    while (cut := last_cut(topics, state)) is not None and cut < state.checkpoint.cut:
+        if time.monotonic() > deadline:
+            raise SinkUnavailable(f"reading topic {topics.name}: cut {state.checkpoint.cut} does not come to be seen")
+        time.sleep(0.01)
+
+
+class TieredReader:
+    """Reads a log in Kafka that has a history: what is sealed from files, only the rest from the brokers.
+
+    Implements `cdcflow.ports.LogReader`; may be used beside the daemon and a merge.
+    """
+
+    def __init__(self, topics: Topics, path: Path) -> None:
+        self._tail = KafkaReader(topics)
+        self._layout = Layout(path)
+        self.name = self._tail.name
+
+    def exists(self) -> bool:
+        return self._tail.exists()
+
+    def newest_checkpoint(self) -> Checkpoint:
+        return self._tail.newest_checkpoint()
+
+    def table_shapes(self) -> dict[TableId, dict[int, Table]]:
+        return self._tail.table_shapes()
+
+    def stretches(self) -> list[Stretch]:
+        """The parts of the topic that can still be read, oldest first."""
+        return self._tail.stretches()
+
+    def read_rows(
+        self, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
+    ) -> Iterator[LogRows]:
+        """The log's rows from one offset to another (both inclusive; None: up to the newest cut)."""
+        sealed = self._sealed()
+        if from_offset < sealed:
+            last = sealed - 1 if to_offset is None else min(to_offset, sealed - 1)
+            yield from reader.read_rows(self._layout.root, from_offset, last, tables)
+        if to_offset is None or to_offset >= sealed:
+            yield from self._tail.read_rows(max(from_offset, sealed), to_offset, tables)
+
+    def read_transactions(self, from_offset: int = 1, to_offset: int | None = None) -> Iterator[pa.Table]:
+        """The headers of the transactions with a row from one offset to another, in order."""
+        sealed = self._sealed()
+        if from_offset < sealed:
+            last = sealed - 1 if to_offset is None else min(to_offset, sealed - 1)
+            yield from reader.read_transactions(self._layout.root, from_offset, last)
+        if to_offset is None or to_offset >= sealed:
+            yield from self._tail.read_transactions(max(from_offset, sealed), to_offset)
+
+    def check(self, *, deep: bool = False) -> Report:
+        """Read the history and the topic through and report what is wrong with either, or between them."""
+        self._sealed()
+        history, topic = checking.check(self._layout.root, deep=deep), self._tail.check(deep=deep)
+        faults = [*history.faults, *topic.faults]
+        if topic.first_offset > history.next_offset:
+            text = f"offsets {history.next_offset} to {topic.first_offset - 1} are in neither"
+            faults.append(Fault(f"{self._layout.root} and {self.name}", text))
+        return replace(
+            topic,
+            faults=tuple(faults),
+            segments=history.segments,
+            transactions=history.transactions + topic.transactions,
+            rows=history.rows + topic.rows,
+            bytes=history.bytes + topic.bytes,
+            first_offset=min(history.first_offset, topic.first_offset),
+            next_offset=max(history.next_offset, topic.next_offset),
+        )
+
+    def _sealed(self) -> int:
+        """The offset behind the history."""
+        file = self._layout.log_file()
+        known = self._tail.state().log_id
+        if file.log_id != known:
+            raise ConfigurationError(
+                f"reading the log in {self.name}: the history {self._layout.root} belongs to another log "
+                f"({file.log_id}, the topic has {known})",
+                remedy="name another folder in log.kafka.history, or move that one away",
+            )
+        offsets = self._layout.segment_offsets()
+        return offsets[-1][1] + 1 if offsets else file.first_offset
+
+
+__all__ = ["KafkaTier", "OpenedTier", "TieredReader"]

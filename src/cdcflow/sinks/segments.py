@@ -1,0 +1,41 @@
+"""Segments on disk: all of one is durable before it has its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.sealing import OpenTarget
+from cdcflow.changelog.segment import Segment
+from cdcflow.sinks.layer import DurableFile, FileLayer, remove_tree, syncing
+
+
+def write_segment(layer: FileLayer, directory: Path, sealed: Callable[[OpenTarget], Segment]) -> tuple[Segment, bytes]:
+    """Let `sealed` write a segment's files into a new directory, and put the manifest with them. All of it is durable
+    on return. The manifest's bytes come with it.
+
+    Raises:
+        OSError: no room; the directory is left as it is.
+    """
+    if directory.exists():
+        remove_tree(layer, directory)
+    layer.mkdir(directory)
+    segment = sealed(lambda name: DurableFile(layer, directory / name))
+    text = segment.to_json().encode()
+    manifest = DurableFile(layer, directory / "segment.json")
+    manifest.write(text)
+    manifest.close()
+    with syncing(directory):
+        layer.fsync_dir(directory)
+    return segment, text
+
+
+def put_in_place(layer: FileLayer, layout: Layout, beside: Path, target: Path) -> None:
+    """Give a segment that was written beside its place its name. Durable on return."""
+    layer.rename(beside, target)
+    with syncing(layout.segments):
+        layer.fsync_dir(layout.segments)
+
+
+__all__ = ["put_in_place", "write_segment"]

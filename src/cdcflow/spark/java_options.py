@@ -1,0 +1,70 @@
+"""The settings' options for Kafka, written for librdkafka, as those of the Java client that Spark reads with.
+
+Only what opens the connection is carried over; what tunes the other library means nothing here. An option that secures
+the connection and has no counterpart is refused: reading without it would be another connection than was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cdcflow.errors import ConfigurationError
+
+_SAME = {
+    "security.protocol": "security.protocol",
+    "sasl.mechanism": "sasl.mechanism",
+    "sasl.mechanisms": "sasl.mechanism",
+    "client.dns.lookup": "client.dns.lookup",
+}
+_HANDLED = {*_SAME, "sasl.username", "sasl.password", "ssl.ca.location", "ssl.endpoint.identification.algorithm"}
+_SECURING = ("ssl.", "sasl.", "security.", "enable.ssl.", "enable.sasl.", "https.")
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_LOGINS = {"PLAIN": _PLAIN, "SCRAM-SHA-256": _SCRAM, "SCRAM-SHA-512": _SCRAM}
+
+
+def java_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Names as Spark's Kafka source takes them (`kafka.…`). The password is in one of the values.
+
+    Raises:
+        ConfigurationError: an option of the settings has no counterpart; the message names it.
+    """
+    unknown = sorted(name for name in options if name.startswith(_SECURING) and name not in _HANDLED)
+    if unknown:
+        raise ConfigurationError(
+            f"reading the log in Kafka with Spark: log.kafka.options has {', '.join(unknown)}, and Spark's client has "
+            "nothing for it that cdcflow knows",
+            remedy="secure the connection with security.protocol, sasl.mechanism (PLAIN, SCRAM-SHA-256 or -512) and "
+            "ssl.ca.location; or copy the log into a folder (`cdcflow log copy`) and merge that",
+        )
+    found = {_SAME[name]: value for name, value in options.items() if name in _SAME}
+    if "security.protocol" in found:
+        found["security.protocol"] = found["security.protocol"].upper()
+    if "ssl.ca.location" in options:
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": options["ssl.ca.location"]}
+    if "ssl.endpoint.identification.algorithm" in options:
+        asked = options["ssl.endpoint.identification.algorithm"]
+        found["ssl.endpoint.identification.algorithm"] = "" if asked == "none" else asked
+    if "sasl.username" in options:
+        found["sasl.jaas.config"] = _login(found.get("sasl.mechanism", ""), options)
+    return {f"kafka.{name}": value for name, value in found.items()}
+
+
+def _login(mechanism: str, options: Mapping[str, str]) -> str:
+    module = _LOGINS.get(mechanism.upper())
+    if module is None:
+        raise ConfigurationError(
+            f"reading the log in Kafka with Spark: sasl.mechanism {mechanism or 'is not set'} with a username and a "
+            "password is none that Spark's client has",
+            remedy=f"use one of {', '.join(_LOGINS)}",
+        )
+    username, password = (_quoted(options.get(name, "")) for name in ("sasl.username", "sasl.password"))
+    return f"{module} required username={username} password={password};"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+__all__ = ["java_options"]

@@ -1,0 +1,202 @@
+"""Merging a log in Kafka: seal what is behind its history with Spark's Kafka source, then merge the history.
+
+    topic ──Kafka source, read_committed──▶ one task: frames ─▶ Parquet ─▶ history/segments ──merge──▶ tables
+            from the stretch that has the                     put in place by the driver,
+            next offset to what is committed                  in order, under the history's lock
+
+So the result is the same as from files, whatever dies at whatever moment: what is sealed is sealed once, and where a
+table stands its own commit says. The topic has one partition, so one task reads it, in the order of the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from cdcflow import errors
+from cdcflow.changelog.records import Message
+from cdcflow.changelog.tail import Topic, TopicTail
+from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
+from cdcflow.model.position import Checkpoint
+from cdcflow.ports import OpenTier, Tier
+from cdcflow.spark import job
+from cdcflow.spark.java_options import java_options
+from cdcflow.spark.job import MergeReport, OnEdit
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+RECORDS_AT_ONCE, BATCH_BYTES_MAX = 1024, 16 << 20
+"""So much goes to the Python worker in one batch: a record may have a few bytes or a megabyte, or more."""
+
+Sealer = Callable[[Iterable[Message]], Iterator[str]]
+
+
+def merge(
+    spark: SparkSession,
+    tier: Tier,
+    warehouse: Path | str,
+    tables: Collection[str] | None = None,
+    *,
+    on_edit: OnEdit = "warn",
+) -> MergeReport:
+    """Bring every current-state table to the newest committed cut of the log, then publish the cut.
+
+    `tier` comes from `cdcflow.wiring.tier(config)`; `spark` from `session(kafka=True)`, or has Kafka's jars otherwise.
+    Several machines must see the history's folder under the same path.
+
+    Raises:
+        ConfigurationError, HistoryLost, SinkUnavailable, InvariantViolated: as `cdcflow.ports.Tier.opened` and
+            `cdcflow.spark.job.merge` say.
+    """
+    newest, origin = seal(spark, tier)
+    return job.merge(spark, tier.path, warehouse, tables, on_edit=on_edit, newest=newest, origin=origin)
+
+
+def seal(spark: SparkSession, tier: Tier) -> tuple[Checkpoint, Mapping[str, object]]:
+    """Add to the history what the topic has behind it, up to what is committed now.
+
+    Returns the log's newest checkpoint, and the place in the topic where the history ends. Durable on return.
+    """
+    with tier.opened() as opened:
+        if opened.tail is not None:
+            for directory in _sealed(spark, opened, opened.tail):
+                opened.put(directory)
+        return opened.newest, dict(opened.origin())
+
+
+def merge_stream(
+    spark: SparkSession,
+    tier: Tier,
+    warehouse: Path | str,
+    *,
+    checkpoint: Path | str | None = None,
+    trigger: Mapping[str, bool | str] | None = None,
+    on_merge: Callable[[MergeReport], None] | None = None,
+) -> StreamingQuery:
+    """Merge as the log grows: a streaming query on its topic, one merge for each of Spark's batches.
+
+    `trigger` as Spark's `DataStreamWriter.trigger` takes it (None: as quick as it goes), such as
+    `{"availableNow": True}` or `{"processingTime": "10 seconds"}`. `checkpoint` is Spark's own folder for the query.
+    It only says when to merge, never from where: that the tables and the history know, so it may be lost, and a batch
+    that comes again changes nothing.
+
+    A batch of Spark's ends where it likes, which may be inside a transaction of the log. So a merge takes what is
+    committed when it begins: never less than its batch has.
+    """
+    rows = (
+        spark.readStream.format("kafka")
+        .options(**_connection(tier.topic()))
+        # Whether something is missing the history's own chain says: here, the stream is only what wakes us.
+        .option("failOnDataLoss", "false")
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+
+    def merged(batch: DataFrame, number: int) -> None:
+        report = merge(spark, tier, warehouse)
+        if on_merge is not None:
+            on_merge(report)
+
+    writer = rows.writeStream.foreachBatch(merged)
+    if checkpoint is not None:
+        writer = writer.option("checkpointLocation", str(checkpoint))
+    if trigger is not None:
+        writer = writer.trigger(**trigger)  # type: ignore[arg-type]  # one of several keywords
+    return writer.start()
+
+
+# ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _sealed(spark: SparkSession, opened: OpenTier, tail: TopicTail) -> list[str]:
+    """Let one task of Spark's write the segments; the directories they are in."""
+    attempted = f"sealing topic {tail.topic.name} with Spark, places {tail.begin} to {tail.end}"
+    # A session of its own: how large its batches are is a session's setting.
+    own = spark.newSession()
+    own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(RECORDS_AT_ONCE))
+    own.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES_MAX))
+    options = _connection(tail.topic)
+    try:
+        rows = (
+            own.read.format("kafka")
+            .options(**options)
+            .option("startingOffsets", _places(tail.topic.name, tail.begin))
+            .option("endingOffsets", _places(tail.topic.name, tail.end))
+            .option("failOnDataLoss", "true")
+            .load()
+            .select("offset", "key", "value")
+        )
+        found = rows.mapInArrow(_work(opened.sealer), "directory string, kind string, message string").collect()
+    except Exception as error:
+        raise _named(attempted, error) from error
+    for row in found:
+        if row.kind is not None:
+            raise _again(row.kind, row.message)
+    return [row.directory for row in found]
+
+
+def _work(sealer: Sealer) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    """What the task does. An error of ours comes back as a row: as an exception it would only be text."""
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            for directory in sealer(_messages(batches)):
+                yield _row(directory, None, None)
+        except CdcflowError as error:
+            yield _row(None, type(error).__name__, str(error))
+
+    return work
+
+
+def _row(*values: str | None) -> pa.RecordBatch:
+    columns = [pa.array([value], pa.string()) for value in values]
+    return pa.RecordBatch.from_arrays(columns, ["directory", "kind", "message"])
+
+
+def _messages(batches: Iterable[pa.RecordBatch]) -> Iterator[Message]:
+    """The topic's records, which are frames; their rows stay in columns."""
+    for batch in batches:
+        offset, key, value = batch.columns
+        for at in range(batch.num_rows):
+            yield Message(offset[at].as_py(), key[at].as_py() or b"", value[at].as_py() or b"")
+
+
+def _connection(topic: Topic) -> dict[str, str]:
+    return {
+        **java_options(topic.options),
+        "kafka.bootstrap.servers": topic.brokers,
+        "kafka.isolation.level": "read_committed",
+        "assign": json.dumps({topic.name: [0]}),
+    }
+
+
+def _places(topic: str, place: int) -> str:
+    return json.dumps({topic: {"0": place}})
+
+
+def _named(attempted: str, error: Exception) -> CdcflowError:
+    """An error of Spark's: its first line only, for the rest is a trace of another language."""
+    text = str(error).split("\n")[0][:500]
+    if "data source" in text and "kafka" in text:
+        return ConfigurationError(
+            f"{attempted}: this Spark session has no Kafka source",
+            remedy="fetch its jars with `python -m cdcflow.spark.jars --kafka` and begin with session(kafka=True), or "
+            "give them to spark-submit with --jars",
+        )
+    return SinkUnavailable(f"{attempted}: {text}", remedy="nothing was added to the history; merge again")
+
+
+def _again(kind: str, message: str) -> CdcflowError:
+    """The error that a task met."""
+    made = getattr(errors, kind, SinkUnavailable)
+    error: CdcflowError = made(message)
+    return error
+
+
+__all__ = ["merge", "merge_stream", "seal"]

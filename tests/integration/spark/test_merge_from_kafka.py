@@ -1,0 +1,229 @@
+"""A log in Kafka is merged to the same tables as the same log in files, whatever dies on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from logpairs import (
+    FolderReader,
+    history_of_a_shop,
+    into_folder,
+    into_topic,
+    rows_of,
+    topics_on,
+)
+from securedbroker import CANARY, secured_broker
+from typer.testing import CliRunner
+
+from cdcflow import wiring
+from cdcflow.changelog.framing import FrameKind
+from cdcflow.cli.app import app
+from cdcflow.config import load
+from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
+from cdcflow.sinks.kafka.reading import KafkaReader
+from cdcflow.sinks.kafka.tiering import KafkaTier
+from cdcflow.sinks.kafka.topics import Topics
+from cdcflow.spark import job, kafka
+from cdcflow.spark.cuts import newest_cut, read_cut
+from cdcflow.testing.kafka import KafkaBroker
+from cdcflow.testing.sinks import orders
+
+pytestmark = pytest.mark.kafka
+SMALL = 500
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaBroker]:
+    with KafkaBroker() as running:
+        yield running
+
+
+@pytest.fixture
+def topics(broker: KafkaBroker) -> Topics:
+    return topics_on(broker.address)
+
+
+def tables(spark: Any, warehouse: Path) -> dict[str, list[dict[str, Any]]]:
+    """Every table's rows as of the newest cut."""
+    found = read_cut(spark, warehouse, incomplete=True)
+    return {
+        name: sorted((row.asDict(recursive=True) for row in frame.collect()), key=lambda row: row["_offset"])
+        for name, frame in found.items()
+    }
+
+
+def versions(spark: Any, warehouse: Path) -> dict[str, int]:
+    cut = newest_cut(spark, warehouse)
+    assert cut is not None
+    return {name: table.version for name, table in cut.tables.items()}
+
+
+@pytest.fixture(scope="module")
+def by_files(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """The tables that the same changes make when the log is a folder."""
+    room = tmp_path_factory.mktemp("by-files")
+    into_folder(room / "log", history_of_a_shop())
+    job.merge(spark, room / "log", room / "warehouse")
+    return tables(spark, room / "warehouse")
+
+
+def test_the_tables_are_those_that_come_of_files(
+    spark: Any, topics: Topics, tmp_path: Path, by_files: dict[str, list[dict[str, Any]]]
+) -> None:
+    """The place of the log is a matter of operation, and none of what the warehouse shows. In two halves, so that the
+    second begins behind a history; then once more, which must change nothing. A commit names the records it is of."""
+    steps = history_of_a_shop()
+    tier = KafkaTier(topics, tmp_path / "history", SMALL)
+    for half in (steps[:4], steps[4:]):
+        into_topic(topics, half)
+        report = kafka.merge(spark, tier, tmp_path / "kafka")
+        assert report.published
+        assert report.offset == KafkaReader(topics).newest_checkpoint().next_offset - 1
+    assert tables(spark, tmp_path / "kafka") == by_files
+    assert rows_of(FolderReader(tmp_path / "history")) == rows_of(KafkaReader(topics))
+    before = versions(spark, tmp_path / "kafka")
+    again = kafka.merge(spark, tier, tmp_path / "kafka")
+    assert not again.published
+    assert [table.changes for table in again.tables] == [0, 0]
+    assert versions(spark, tmp_path / "kafka") == before
+    (row, *_) = spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path}/kafka/shop/orders`").collect()
+    said = json.loads(row.userMetadata)["cdcflow"]
+    with topics.reader(topics.name) as reader:
+        # Behind the last cut; a new stretch may begin there, with no row yet.
+        cuts = [m.place for m in reader.messages(0) if m.key == bytes((FrameKind.CUT, 0))]
+    assert said["topic"] == topics.name
+    assert said["place"] == cuts[-1] + 1
+    assert said["cut"] == KafkaReader(topics).newest_checkpoint().cut
+
+
+class Dies(Exception):
+    """Stands for the end of the driver."""
+
+
+class DyingTier(KafkaTier):
+    """Its driver dies before it gives the segment of this number its name."""
+
+    put_before = 0
+
+    def opened(self) -> Any:
+        found = super().opened()
+
+        class Dying:
+            def __enter__(inner) -> Any:  # noqa: N805
+                opened = found.__enter__()
+                put, left = opened.put, [self.put_before]
+
+                def dying(directory: str) -> None:
+                    if not left[0]:
+                        raise Dies
+                    left[0] -= 1
+                    put(directory)
+
+                opened.put = dying  # type: ignore[method-assign]  # that is what dies
+                return opened
+
+            def __exit__(inner, *error: Any) -> Any:  # noqa: N805
+                return found.__exit__(*error)
+
+        return Dying()
+
+
+def test_a_merge_that_dies_anywhere_is_finished_by_the_next(
+    spark: Any, topics: Topics, tmp_path: Path, by_files: dict[str, list[dict[str, Any]]]
+) -> None:
+    """Before any segment has its name, between two of them, and between the last of them and the merge."""
+    steps = history_of_a_shop()
+    tier = KafkaTier(topics, tmp_path / "history", SMALL)
+    dying = DyingTier(topics, tmp_path / "history", SMALL)
+    into_topic(topics, steps[:4])
+    with pytest.raises(Dies):
+        kafka.merge(spark, dying, tmp_path / "kafka")
+    dying.put_before = 1
+    with pytest.raises(Dies):
+        kafka.merge(spark, dying, tmp_path / "kafka")
+    kafka.seal(spark, tier)
+    into_topic(topics, steps[4:])
+    kafka.merge(spark, tier, tmp_path / "kafka")
+    assert tables(spark, tmp_path / "kafka") == by_files
+    assert FolderReader(tmp_path / "history").check(deep=True).is_whole
+
+
+def test_a_stream_makes_the_same_tables(
+    spark: Any, topics: Topics, tmp_path: Path, by_files: dict[str, list[dict[str, Any]]]
+) -> None:
+    """Structured Streaming drives the merge; a batch that comes again, or a lost checkpoint, changes nothing."""
+    steps = history_of_a_shop()
+    tier = KafkaTier(topics, tmp_path / "history", SMALL)
+    reports: list[Any] = []
+
+    def streamed(checkpoint: str) -> None:
+        query = kafka.merge_stream(
+            spark,
+            tier,
+            tmp_path / "kafka",
+            checkpoint=tmp_path / checkpoint,
+            trigger={"availableNow": True},
+            on_merge=reports.append,
+        )
+        assert query.awaitTermination(120)
+
+    into_topic(topics, steps[:4])
+    streamed("checkpoint")
+    assert reports[-1].published
+    into_topic(topics, steps[4:])
+    streamed("checkpoint")
+    assert reports[-1].published
+    assert tables(spark, tmp_path / "kafka") == by_files
+    streamed("another")
+    assert not reports[-1].published
+
+
+def test_what_a_task_finds_wrong_comes_out_as_what_it_is(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    """A damaged topic found in another process must not look like a broker that is away, and be tried for ever."""
+    into_topic(topics, history_of_a_shop()[:2])
+    tier = KafkaTier(topics, tmp_path / "history")
+    kafka.seal(spark, tier)
+    into_topic(topics, [[orders(9, xid=50)]])
+    manifest = next((tmp_path / "history").glob("segments/*/segment.json"))
+    manifest.write_text(manifest.read_text().replace('"position": "0/', '"position": "9/'))
+    with pytest.raises(InvariantViolated, match="not in it as the history has it"):
+        kafka.merge(spark, tier, tmp_path / "warehouse")
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaBroker, Path]]:
+    with secured_broker(tmp_path_factory.mktemp("tls")) as found:
+        yield found
+
+
+def test_the_command_merges_from_a_broker_that_asks_who_is_there(
+    spark: Any, secured: tuple[KafkaBroker, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings are the daemon's; Spark's client is another one, in another language, and must come in with them."""
+    broker, authority = secured
+    monkeypatch.setenv("KAFKA_PASSWORD", CANARY)
+    options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "ssl.ca.location": str(authority)}
+    login = {"username": "cdcflow", "password": "${env:KAFKA_PASSWORD}"}
+    log = {"kafka": {"brokers": broker.address, "topic": "secured", "options": options, **login}}
+    source = {"kind": "postgres", "url": "postgresql://cdc@127.0.0.1:1/none"}
+    path = tmp_path / "cdcflow.yaml"
+    path.write_text(yaml.safe_dump({"source": source, "log": log}))
+    config = load(path)
+    into_topic(wiring.tier(config).topics, history_of_a_shop()[:1])  # type: ignore[attr-defined]  # the one in Kafka
+    done = CliRunner().invoke(app, ["merge", "--once", "--json", "--config", str(path)])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["offset"] == 5
+    assert CANARY not in done.output + done.stderr + str(spark.sparkContext.getConf().getAll())
+
+
+def test_a_session_without_kafka_s_jars_says_what_to_do() -> None:
+    """The commonest mistake of whoever brings a session of their own."""
+    error = kafka._named("sealing", Exception("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: kafka. Make"))
+    assert isinstance(error, ConfigurationError)
+    assert "cdcflow.spark.jars --kafka" in str(error)
+    assert not isinstance(error, HistoryLost)

@@ -1,0 +1,45 @@
+"""The settings for one client library, told to another: nothing that secures the connection is lost on the way."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.spark.java_options import java_options
+
+LOGIN = {"sasl.username": "cdc", "sasl.password": 'a"b\\c'}
+
+
+def test_a_login_over_tls_is_told_in_java_s_words() -> None:
+    """A password may have any character; the module's line must not end at one of them."""
+    found = java_options(
+        {"security.protocol": "sasl_ssl", "sasl.mechanisms": "SCRAM-SHA-512", "ssl.ca.location": "/ca.pem", **LOGIN}
+    )
+    assert found == {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": "/ca.pem",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required"
+        ' username="cdc" password="a\\"b\\\\c";',
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["ssl.key.location", "sasl.kerberos.service.name", "enable.ssl.certificate.verification"]
+)
+def test_what_secures_the_connection_and_is_not_known_is_refused_by_name(name: str) -> None:
+    """Left out in silence, the connection would be another one than was asked for."""
+    with pytest.raises(ConfigurationError, match=name.replace(".", r"\.")):
+        java_options({name: "x"})
+
+
+def test_what_only_tunes_the_other_library_means_nothing_here() -> None:
+    """The daemon and the merge share one settings file."""
+    assert java_options({"compression.type": "zstd", "linger.ms": "5", "socket.timeout.ms": "9"}) == {}
+
+
+def test_a_mechanism_without_a_login_module_is_refused() -> None:
+    """OAUTHBEARER wants more than a name and a password."""
+    with pytest.raises(ConfigurationError, match="OAUTHBEARER"):
+        java_options({"sasl.mechanism": "OAUTHBEARER", **LOGIN})
