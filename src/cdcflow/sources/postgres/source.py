@@ -100,6 +100,8 @@ class PostgresSource:
         self._left_out: tuple[TableId, ...] = ()
         self._checkpoint: Checkpoint | None = None
         self._looked_up: tuple[float, Mapping[TableId, Relid]] = (0.0, {})
+        self._selected: Selected | None = None
+        self._has_binary: bool | None = None
 
     # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
 
@@ -139,24 +141,28 @@ class PostgresSource:
             self._connector.discard(connection)
         self._prepared = frozenset(t.rel.id for t in selected.tables)
         self._looked_up = (0.0, {})
+        # Whoever prepares asks for the tables next: what was just read of a thousand of them is not read again.
+        self._selected = selected
         self._checkpoint = prepared
         return prepared
 
     def tables(self) -> Sequence[Table]:
-        selected = self._catalog.selected()
-        if self._prepared is None:
-            selected.check()
-        else:
+        selected, self._selected = self._selected or self._catalog.selected(), None
+        if self._prepared is not None:
             selected = selected.only(self._prepared)
-            selected.check()
-        return [described.table for described in self._catalog.tables(selected)]
+        selected.check()
+        described = self._catalog.tables(selected)
+        self._has_binary = all(d.has_binary for d in described)
+        return [d.table for d in described]
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if checkpoint.position is None:
             raise ValueError("a stream begins at a position; `prepare` gives the first one")
         name = checkpoint.source["slot"]
-        selected = self._catalog.selected()
-        has_binary = all(d.has_binary for d in self._catalog.tables(selected))
+        if self._has_binary is None:
+            self.tables()
+        # A table that has come up since, and has no binary form, asks for text when it comes (`NeedsText`).
+        has_binary = bool(self._has_binary)
 
         def make_decoder(after: int, binary: bool) -> PgoutputDecoder:
             return PgoutputDecoder(
