@@ -41,7 +41,9 @@ def delivered(layout: Layout, journals: Sequence[Extent], newest: tuple[int, int
         left = wanted[~found]
         if not len(left):
             break
-        if segment.xid_newest is not None and ((left - np.uint32(segment.xid_newest)).view(np.int32) > 0).all():
+        if segment.xid_newest is None:
+            break  # only rows of backfills, in this segment and in all before it
+        if ((left - np.uint32(segment.xid_newest)).view(np.int32) > 0).all():
             break  # all of them are newer than anything in this segment and those before it
         if segment.xid_min is None or segment.xid_max is None:
             continue

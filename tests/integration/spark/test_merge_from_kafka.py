@@ -170,7 +170,7 @@ def test_a_stream_makes_the_same_tables(
             trigger={"availableNow": True},
             on_merge=reports.append,
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(600)
 
     into_topic(topics, steps[:4])
     streamed("checkpoint")

@@ -136,23 +136,12 @@ _PLANS: Mapping[int, _Plan] = {
 _NUMERIC = 1700
 
 
-def column_of(attribute: AttributeInfo, table: TableId, policy: Policy) -> Column:
-    """The column with the Arrow type that its values get in the log.
-
-    Raises:
-        ConfigurationError: the policy for this column is not one that its type knows.
-    """
-    arrow = _plan(attribute, table, policy)[0].arrow
-    kind = ColumnType(attribute.type_text, arrow)
+def _column(attribute: AttributeInfo, plan: _Plan) -> Column:
+    kind = ColumnType(attribute.type_text, plan.arrow)
     return Column(attribute.name, attribute.number, kind, not attribute.not_null, attribute.missing)
 
 
-def has_binary(attribute: AttributeInfo, table: TableId, policy: Policy) -> bool:
-    """Whether this column's values can be taken in the server's binary format."""
-    return _plan(attribute, table, policy)[0].binary is not None
-
-
-def copy_expression(attribute: AttributeInfo, table: TableId, policy: Policy) -> str:
+def _copy_expression(attribute: AttributeInfo, plan: _Plan) -> str:
     """What a chunk's COPY (FORMAT binary) selects for this column: the column, or its text.
 
     The text is made by `format`, which calls the type's own output function. A cast to text is something else for
@@ -160,7 +149,7 @@ def copy_expression(attribute: AttributeInfo, table: TableId, policy: Policy) ->
     NULL nor NOT NULL in SQL, hence DISTINCT.
     """
     name = quoted(attribute.name)
-    if has_binary(attribute, table, policy):
+    if plan.binary is not None:
         return name
     return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {name}) END"
 
@@ -180,19 +169,23 @@ def describe_table(
     """The table's shape and codecs.
 
     `attributes` are the published columns in the order in which rows carry them; those with `in_key` are the key.
+
+    Raises:
+        ConfigurationError: the policy for a column is not one that its type knows.
     """
     plans = [_plan(a, table, policy) for a in attributes]
+    planned = [(a, plan) for a, (plan, _) in zip(attributes, plans, strict=True)]
     return DescribedTable(
         table=Table(
             id=table,
             incarnation=oid,
-            columns=tuple(column_of(a, table, policy) for a in attributes),
+            columns=tuple(_column(a, plan) for a, plan in planned),
             key=tuple(a.name for a in attributes if a.in_key),
             identity=identity,
         ),
         codecs=tuple(Codec(where, plan.text, plan.binary) for plan, where in plans),
         has_binary=all(plan.binary is not None for plan, _ in plans),
-        copy_expressions=tuple(copy_expression(a, table, policy) for a in attributes),
+        copy_expressions=tuple(_copy_expression(a, plan) for a, plan in planned),
     )
 
 
