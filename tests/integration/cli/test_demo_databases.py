@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from cdcflow.cli.demo import flights, load
-from cdcflow.cli.demo.databases import Kind, opened, seed, session
+from cdcflow.cli.demo.databases import Kind
+from cdcflow.cli.demo.opening import opened, seed, session
 from cdcflow.cli.demo.writer import Writer
 from cdcflow.testing.postgres import PostgresServer
 

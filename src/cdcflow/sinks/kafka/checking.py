@@ -12,7 +12,7 @@ from cdcflow.changelog.journal import JournalHeader, Record
 from cdcflow.changelog.records import Placed
 from cdcflow.changelog.rows import Shape
 from cdcflow.errors import CdcflowError
-from cdcflow.sinks.kafka.reading import frames, read_state
+from cdcflow.sinks.kafka.frames import frames, read_state
 from cdcflow.sinks.kafka.state import State, Stretch
 from cdcflow.sinks.kafka.topics import Topics
 

@@ -46,7 +46,7 @@ from cdcflow.sinks.files import SpoolFile
 from cdcflow.sinks.kafka import state as states
 from cdcflow.sinks.kafka.doctor import wrong
 from cdcflow.sinks.kafka.failures import GONE, Fenced
-from cdcflow.sinks.kafka.reading import frames, last_cut, read_state
+from cdcflow.sinks.kafka.frames import frames, last_cut, read_state
 from cdcflow.sinks.kafka.sending import Sender
 from cdcflow.sinks.kafka.state import Saying, State, Stretch
 from cdcflow.sinks.kafka.topics import Admin, Reader, Topics

@@ -14,56 +14,20 @@ import pyarrow as pa
 
 from cdcflow.changelog.checking import Report
 from cdcflow.changelog.framing import FrameKind
-from cdcflow.changelog.journal import JournalHeader, Owners, cut_number
+from cdcflow.changelog.journal import JournalHeader, Owners
 from cdcflow.changelog.reader import LogRows
-from cdcflow.changelog.records import HEAD, Placed, Stretches, head_from
 from cdcflow.changelog.rows import Rows, Shape
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
-from cdcflow.sinks.kafka import state as states
+from cdcflow.sinks.kafka.checking import check
+from cdcflow.sinks.kafka.frames import frames, read_state
 from cdcflow.sinks.kafka.state import State, Stretch
 from cdcflow.sinks.kafka.topics import Admin, Reader, Topics
 
 _END = (FrameKind.TRANSACTIONS, FrameKind.CUT)
 _NO_OFFSET = 1 << 62
-
-
-def read_state(topics: Topics) -> State:
-    """What the checkpoint's topic says now."""
-    with topics.reader(topics.state) as reader:
-        return states.read(reader.messages(reader.bounds()[0]), topics.state)
-
-
-def frames(
-    reader: Reader, begin: int, end: int | None = None, wanted: Iterable[FrameKind] | None = None
-) -> Iterator[Placed]:
-    """What the frames from a stretch's place on hold, up to the place `end` (None: to the end of what is committed)."""
-    stretches = Stretches(f"topic {reader.topic}", wanted)
-    for message in reader.messages(begin, end):
-        placed = stretches.take(message)
-        if placed is not None:
-            yield placed
-
-
-def last_cut(topics: Topics, state: State) -> int | None:
-    """The number of the cut that the log's topic ends with (0: there is none; None: the brokers let go of it)."""
-    with topics.reader(topics.name) as reader:
-        low, high = reader.bounds()
-        known = state.stretches[-1].place if state.stretches else -1
-        begin, back = high, 8
-        while begin > low:
-            begin, back = max(low, high - back), back * 8
-            last: int | None = None
-            for message in reader.messages(begin, high):
-                if message.key == bytes((FrameKind.CUT, 0)):
-                    last = cut_number(message.value)
-                elif message.key == bytes((HEAD, 0)):
-                    last = head_from(message.value).base.cut
-            if last is not None:
-                return last
-    return None if 0 <= known < low else 0
 
 
 @dataclass(slots=True)
@@ -139,8 +103,6 @@ class KafkaReader:
 
     def check(self, *, deep: bool = False) -> Report:
         """Read the log through and report what is wrong with it."""
-        from cdcflow.sinks.kafka.checking import check
-
         return check(self._topics, deep=deep)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -198,4 +160,4 @@ def _readable(state: State, low: int) -> list[Stretch]:
     return [s for s in state.stretches if s.place >= low]
 
 
-__all__ = ["KafkaReader", "frames", "last_cut", "read_state"]
+__all__ = ["KafkaReader"]

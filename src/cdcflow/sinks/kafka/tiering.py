@@ -25,7 +25,8 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
 from cdcflow.sinks.history import History, Sealer, place_of
-from cdcflow.sinks.kafka.reading import KafkaReader, last_cut
+from cdcflow.sinks.kafka.frames import last_cut
+from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.state import State, Stretch
 from cdcflow.sinks.kafka.topics import Topics
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 from cdcflow.changelog.reader import LogRows
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.model.position import SourceIdentity
-from cdcflow.sinks.kafka.reading import KafkaReader, last_cut, read_state
+from cdcflow.sinks.kafka.frames import last_cut, read_state
+from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.state import State
 from cdcflow.sinks.kafka.topics import Topics
 

@@ -1,0 +1,51 @@
+"""The two topics of a log as they are: what the state says, and the frames from a place on. Committed records only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from cdcflow.changelog.framing import FrameKind
+from cdcflow.changelog.journal import cut_number
+from cdcflow.changelog.records import HEAD, Placed, Stretches, head_from
+from cdcflow.sinks.kafka import state as states
+from cdcflow.sinks.kafka.state import State
+from cdcflow.sinks.kafka.topics import Reader, Topics
+
+
+def read_state(topics: Topics) -> State:
+    """What the checkpoint's topic says now."""
+    with topics.reader(topics.state) as reader:
+        return states.read(reader.messages(reader.bounds()[0]), topics.state)
+
+
+def frames(
+    reader: Reader, begin: int, end: int | None = None, wanted: Iterable[FrameKind] | None = None
+) -> Iterator[Placed]:
+    """What the frames from a stretch's place on hold, up to the place `end` (None: to the end of what is committed)."""
+    stretches = Stretches(f"topic {reader.topic}", wanted)
+    for message in reader.messages(begin, end):
+        placed = stretches.take(message)
+        if placed is not None:
+            yield placed
+
+
+def last_cut(topics: Topics, state: State) -> int | None:
+    """The number of the cut that the log's topic ends with (0: there is none; None: the brokers let go of it)."""
+    with topics.reader(topics.name) as reader:
+        low, high = reader.bounds()
+        known = state.stretches[-1].place if state.stretches else -1
+        begin, back = high, 8
+        while begin > low:
+            begin, back = max(low, high - back), back * 8
+            last: int | None = None
+            for message in reader.messages(begin, high):
+                if message.key == bytes((FrameKind.CUT, 0)):
+                    last = cut_number(message.value)
+                elif message.key == bytes((HEAD, 0)):
+                    last = head_from(message.value).base.cut
+            if last is not None:
+                return last
+    return None if 0 <= known < low else 0
+
+
+__all__ = ["frames", "last_cut", "read_state"]
