@@ -1,0 +1,111 @@
+"""Three brokers, and the one that leads the log dies, gets the lead back, and is restarted: the daemon goes on."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bank import Bank
+
+from cdcflow.model.table import OP, TableId
+from cdcflow.testing.kafka import KafkaBroker, KafkaCluster
+from cdcflow.testing.postgres import PostgresServer
+
+TOPIC = "led"
+PATIENCE_S = 180.0  # brokers take 9 s to miss one of them, and the machine may be busy
+MORE_TRANSACTIONS = 40
+# The lead goes back to the preferred broker soon after it is there again, from one that lives and goes on.
+SETTINGS = {
+    "min.insync.replicas": "2",
+    "auto.leader.rebalance.enable": "true",
+    "leader.imbalance.check.interval.seconds": "2",
+}
+
+
+class Led:
+    """A daemon that captures a busy bank into three brokers, and what may happen to those."""
+
+    def __init__(self, cluster: KafkaCluster, bank: Bank) -> None:
+        self.cluster = cluster
+        self.bank = bank
+        self.daemon: subprocess.Popen[bytes] = bank.daemon()
+
+    def until_more_is_durable(self, when: str) -> None:
+        """What the bank commits from here on comes to be read in the log."""
+        written = self.bank.transactions + MORE_TRANSACTIONS
+        self._until(lambda: self.bank.transactions >= written, f"the bank to go on {when}")
+        fence = self.bank.fence()
+        self._until(lambda: self.bank.has_reached(fence), f"the log to go on {when}")
+
+    def until_led_by_another(self, than: KafkaBroker) -> None:
+        self._until(lambda: self.cluster.leader(TOPIC) is not than, f"another broker than {than.node} to lead")
+
+    def until_led_by(self, broker: KafkaBroker) -> None:
+        self._until(lambda: self.cluster.leader(TOPIC) is broker, f"broker {broker.node} to lead")
+
+    def until_all_have_it(self) -> None:
+        self._until(lambda: len(self.cluster.in_sync(TOPIC)) == len(self.cluster.brokers), "all copies to be in sync")
+
+    def killed(self) -> None:
+        """The end of a daemon that a failed test leaves behind."""
+        if self.daemon.poll() is None:
+            self.daemon.kill()
+            self.daemon.wait()
+
+    def _until(self, holds: Callable[[], bool], what: str) -> None:
+        self.bank.wait_until(holds, what, self.daemon, PATIENCE_S)
+
+
+@pytest.mark.long
+@pytest.mark.postgres
+@pytest.mark.kafka
+def test_leader_that_dies_moves_and_is_restarted_costs_the_daemon_nothing(
+    kafka_server: PostgresServer, tmp_path: Path
+) -> None:
+    """K01, O07: brokers are replaced under a running capture every month; nobody should have to look at it."""
+    database = kafka_server.create_database("led")
+    with KafkaCluster(3, SETTINGS) as cluster:
+        bank = Bank(database, tmp_path, log={"kafka": {"brokers": cluster.address, "topic": TOPIC, "replicas": 3}})
+        led = Led(cluster, bank)
+        bank.start_writing(seed=61)
+        try:
+            led.until_more_is_durable("at the start")
+            first = cluster.leader(TOPIC)
+            assert cluster.preferred(TOPIC) is first
+
+            first.kill()
+            led.until_led_by_another(than=first)
+            led.until_more_is_durable("while the broker that led it is dead")
+
+            first.start()
+            led.until_led_by(first)
+            led.until_more_is_durable("led by the first broker again")
+
+            led.until_all_have_it()
+            coordinator = cluster.leader("__transaction_state")
+            for broker in {first.node: first, coordinator.node: coordinator}.values():
+                broker.stop()
+                led.until_more_is_durable(f"while broker {broker.node} is away")
+                broker.start()
+                led.until_all_have_it()
+            led.until_more_is_durable("at the end")
+            bank.stop_writing()
+            bank.catch_up_and_stop(led.daemon)
+        finally:
+            bank.stop_writing()
+            led.killed()
+        bank.assert_log_equals_source()
+        assert not inserted_twice(bank)
+    database.drop()
+
+
+def inserted_twice(bank: Bank) -> list[int]:
+    """Keys that the log says were inserted more than once, of a table whose keys are never used again."""
+    seen: Counter[int] = Counter()
+    for _, _, rows in bank.reader.read_rows(tables={TableId(bank.schema, "entries")}):
+        operations = zip(rows.column(OP).to_pylist(), rows.column("id").to_pylist(), strict=True)
+        seen.update(key for operation, key in operations if operation == "c")
+    return [key for key, count in seen.items() if count > 1]
