@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,16 +11,17 @@ import numpy as np
 import numpy.typing as npt
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
-from bench.harness import Failed
+from bench.harness import Child, Failed
 from bench.peers import spelled
 from cdcflow.testing.kafka import KafkaBroker
 
 WAIT_S = 60.0
-AT_ONCE = 10_000
 
 Settings = Mapping[str, object]
+Keys = npt.NDArray[np.int64]
 
 # What its own documentation gives for throughput: large compressed batches that wait a little for more; and none of
 # the waiting where each record counts. Acknowledged by all copies, idempotent, as Kafka Connect has it.
@@ -46,7 +48,8 @@ def produced(broker: KafkaBroker, how: Mapping[str, str]) -> dict[str, str]:
 
 def made(broker: KafkaBroker, topic: str) -> str:
     """A new topic with one partition, as the log's is."""
-    for future in _admin(broker).create_topics([NewTopic(topic, 1, 1)]).values():
+    admin = _admin(broker)  # whose answers come as long as it is there
+    for future in admin.create_topics([NewTopic(topic, 1, 1)]).values():
         future.result(WAIT_S)
     return topic
 
@@ -59,7 +62,7 @@ def forget(broker: KafkaBroker, prefix: str) -> None:
         future.result(WAIT_S)
 
 
-def keys(broker: KafkaBroker, topic: str) -> npt.NDArray[np.int64]:
+def keys(broker: KafkaBroker, topic: str) -> Keys:
     """The `id` of each committed record's key (JSON), in the order of the partition."""
     consumer = Consumer(
         {
@@ -74,17 +77,16 @@ def keys(broker: KafkaBroker, topic: str) -> npt.NDArray[np.int64]:
     found: list[int] = []
     try:
         while True:
-            messages = consumer.consume(AT_ONCE, WAIT_S)
-            if not messages:
+            message = consumer.poll(WAIT_S)
+            if message is None:
                 raise Failed(f"topic {topic} has {len(found)} records, and no end")
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    found.append(json.loads(message.key() or b"")["id"])
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    return np.array(found, np.int64)
-                else:
-                    raise Failed(f"reading topic {topic}: {error}")
+            error = message.error()
+            if error is None:
+                found.append(json.loads(message.key() or b"")["id"])
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return np.array(found, np.int64)
+            else:
+                raise Failed(f"reading topic {topic}: {error}")
     finally:
         consumer.close()
 
@@ -95,11 +97,31 @@ def verify(broker: KafkaBroker, topic: str, rows: int) -> None:
     Raises:
         Failed: it has not; nothing may be printed of this run.
     """
-    found = keys(broker, topic)
+    check(keys(broker, topic), topic, rows)
+
+
+def check(found: Keys, topic: str, rows: int) -> None:
+    """That these are the keys 1 to `rows`, each once, in any order; else `Failed`."""
     if not np.array_equal(np.sort(found), np.arange(1, rows + 1)):
         once = len(np.unique(found))
-        raise Failed(f"topic {topic} has {len(found)} records of {once} keys, {rows} rows were written")
+        raise Failed(f"topic {topic} has {len(found)} records of {once} keys, not the keys 1 to {rows}")
+
+
+def until_there(broker: KafkaBroker, topic: str, records: int, child: Child) -> None:
+    """Wait until a child has put so many records into a topic.
+
+    Raises:
+        Failed: it ended instead.
+    """
+    admin = _admin(broker)
+    partition = TopicPartition(topic, 0)
+    newest = {partition: OffsetSpec.latest()}  # type: ignore[no-untyped-call]  # the library's
+    while admin.list_offsets(newest)[partition].result(WAIT_S).offset < records:
+        if not child.is_alive:
+            child.outcome()
+            raise Failed(f"there are no {records} records in topic {topic} yet, and nobody writes any more")
+        time.sleep(0.1)
 
 
 def _admin(broker: KafkaBroker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.address})
+    return AdminClient({"bootstrap.servers": broker.address, "log_level": 0})

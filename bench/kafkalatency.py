@@ -19,7 +19,7 @@ from pathlib import Path
 from bench import brokers, peers
 from bench.drain import US
 from bench.harness import Budget, Child, Outcome, Party, rounds, tell
-from bench.latency import DEBEZIUM_WARM_ROWS, DEBEZIUM_WARM_S, Bench, pairs, timed
+from bench.latency import DEBEZIUM_WARM_ROWS, Bench, pairs, timed
 from bench.parties import DEBEZIUM
 from bench.results import Line, compared
 from bench.server import Server, settings
@@ -29,6 +29,7 @@ from cdcflow.testing.kafka import KafkaBroker
 ROWS = 10_000
 RATES = (100, 1_000)
 SECONDS = 10.0  # of each run, at `ROWS`
+SETTLED_S = 2.0  # after the rows that warm Debezium up
 LIMIT = "transactional producer alone"
 PUBLISHED = "cdcflow, published"
 OURS = {US: "log topic", PUBLISHED: "published topic"}
@@ -155,7 +156,8 @@ def produced(beside: Beside) -> Outcome:
         bench.server.until_read(engine)
         consumer = beside.consumer(topic, "json")
         bench.server.execute(NARROW.insert(str(-DEBEZIUM_WARM_ROWS), "-1"))
-        time.sleep(DEBEZIUM_WARM_S)
+        brokers.until_there(beside.broker, topic, DEBEZIUM_WARM_ROWS, engine)
+        time.sleep(SETTLED_S)
         bench.writer().outcome()
         engine.outcome()
         return beside.timed(consumer)
