@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from bank import Bank
 
 from cdcflow.model.table import OP, TableId
+from cdcflow.sinks.kafka.reading import KafkaReader
+from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.testing.kafka import KafkaBroker, KafkaCluster
 from cdcflow.testing.postgres import PostgresServer
 
@@ -23,6 +26,12 @@ SETTINGS = {
     "auto.leader.rebalance.enable": "true",
     "leader.imbalance.check.interval.seconds": "2",
 }
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[KafkaCluster]:
+    with KafkaCluster(3, SETTINGS) as running:
+        yield running
 
 
 class Led:
@@ -60,45 +69,57 @@ class Led:
 
 
 @pytest.mark.long
+@pytest.mark.kafka
+def test_topic_that_was_just_made_is_not_taken_for_one_that_is_gone(cluster: KafkaCluster) -> None:
+    """L05: brokers hear of a topic one after another; who reads beside a daemon's first start must not stop there."""
+    for number in range(40):
+        topics = Topics(cluster.address, f"made{number}", replicas=3)
+        maker = threading.Thread(target=topics.make)
+        maker.start()
+        while maker.is_alive():
+            assert not KafkaReader(topics).exists()
+        assert not KafkaReader(topics).exists()
+
+
+@pytest.mark.long
 @pytest.mark.postgres
 @pytest.mark.kafka
 def test_leader_that_dies_moves_and_is_restarted_costs_the_daemon_nothing(
-    kafka_server: PostgresServer, tmp_path: Path
+    kafka_server: PostgresServer, cluster: KafkaCluster, tmp_path: Path
 ) -> None:
     """K01, O07: brokers are replaced under a running capture every month; nobody should have to look at it."""
     database = kafka_server.create_database("led")
-    with KafkaCluster(3, SETTINGS) as cluster:
-        bank = Bank(database, tmp_path, log={"kafka": {"brokers": cluster.address, "topic": TOPIC, "replicas": 3}})
-        led = Led(cluster, bank)
-        bank.start_writing(seed=61)
-        try:
-            led.until_more_is_durable("at the start")
-            first = cluster.leader(TOPIC)
-            assert cluster.preferred(TOPIC) is first
+    bank = Bank(database, tmp_path, log={"kafka": {"brokers": cluster.address, "topic": TOPIC, "replicas": 3}})
+    led = Led(cluster, bank)
+    bank.start_writing(seed=61)
+    try:
+        led.until_more_is_durable("at the start")
+        first = cluster.leader(TOPIC)
+        assert cluster.preferred(TOPIC) is first
 
-            first.kill()
-            led.until_led_by_another(than=first)
-            led.until_more_is_durable("while the broker that led it is dead")
+        first.kill()
+        led.until_led_by_another(than=first)
+        led.until_more_is_durable("while the broker that led it is dead")
 
-            first.start()
-            led.until_led_by(first)
-            led.until_more_is_durable("led by the first broker again")
+        first.start()
+        led.until_led_by(first)
+        led.until_more_is_durable("led by the first broker again")
 
+        led.until_all_have_it()
+        coordinator = cluster.leader("__transaction_state")
+        for broker in {first.node: first, coordinator.node: coordinator}.values():
+            broker.stop()
+            led.until_more_is_durable(f"while broker {broker.node} is away")
+            broker.start()
             led.until_all_have_it()
-            coordinator = cluster.leader("__transaction_state")
-            for broker in {first.node: first, coordinator.node: coordinator}.values():
-                broker.stop()
-                led.until_more_is_durable(f"while broker {broker.node} is away")
-                broker.start()
-                led.until_all_have_it()
-            led.until_more_is_durable("at the end")
-            bank.stop_writing()
-            bank.catch_up_and_stop(led.daemon)
-        finally:
-            bank.stop_writing()
-            led.killed()
-        bank.assert_log_equals_source()
-        assert not inserted_twice(bank)
+        led.until_more_is_durable("at the end")
+        bank.stop_writing()
+        bank.catch_up_and_stop(led.daemon)
+    finally:
+        bank.stop_writing()
+        led.killed()
+    bank.assert_log_equals_source()
+    assert not inserted_twice(bank)
     database.drop()
 
 
