@@ -1,8 +1,9 @@
-"""Three brokers, and the one that leads the log dies, gets the lead back, and is restarted: the daemon goes on."""
+"""Three brokers under a running capture: they die, lead in turn, are restarted and fall silent, and it goes on."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import subprocess
 import threading
 from collections import Counter
@@ -19,7 +20,8 @@ from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.testing.kafka import KafkaBroker, KafkaCluster
 from cdcflow.testing.postgres import PostgresServer
 
-TOPIC = "led"
+_numbers = itertools.count(1)
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 PATIENCE_S = 180.0  # brokers take 9 s to miss one of them, and the machine may be busy
 MORE_TRANSACTIONS = 40
 # The lead goes back to the preferred broker soon after it is there again, from one that lives and goes on.
@@ -39,9 +41,10 @@ def cluster() -> Iterator[KafkaCluster]:
 class Led:
     """A daemon that captures a busy bank into three brokers, and what may happen to those."""
 
-    def __init__(self, cluster: KafkaCluster, bank: Bank) -> None:
+    def __init__(self, cluster: KafkaCluster, bank: Bank, topic: str) -> None:
         self.cluster = cluster
         self.bank = bank
+        self.topic = topic
         self.daemon: subprocess.Popen[bytes] = bank.daemon()
 
     def until_more_is_durable(self, when: str) -> None:
@@ -52,16 +55,30 @@ class Led:
         self._until(lambda: self.bank.has_reached(fence), f"the log to go on {when}")
 
     def until_led_by_another(self, than: KafkaBroker) -> None:
-        self._until(lambda: self.cluster.leader(TOPIC) is not than, f"another broker than {than.node} to lead")
+        self._until(lambda: self.cluster.leader(self.topic) is not than, f"another broker than {than.node} to lead")
 
     def until_led_by(self, broker: KafkaBroker) -> None:
-        self._until(lambda: self.cluster.leader(TOPIC) is broker, f"broker {broker.node} to lead")
+        self._until(lambda: self.cluster.leader(self.topic) is broker, f"broker {broker.node} to lead")
 
     def until_all_have_it(self) -> None:
-        self._until(lambda: len(self.cluster.in_sync(TOPIC)) == len(self.cluster.brokers), "all copies to be in sync")
+        self._until(
+            lambda: len(self.cluster.in_sync(self.topic)) == len(self.cluster.brokers), "all copies to be in sync"
+        )
 
-    def killed(self) -> None:
-        """The end of a daemon that a failed test leaves behind."""
+    def until_interrupted(self) -> None:
+        """The daemon gives an attempt up, and goes on to the next."""
+        self._until(lambda: "capture interrupted" in self.bank.output(), "the capture to be interrupted")
+
+    def assert_nothing_is_lost_or_doubled(self) -> None:
+        """The daemon is the one that was started, and the log has all that the bank committed, once."""
+        self.bank.stop_writing()
+        self.bank.catch_up_and_stop(self.daemon)
+        self.bank.assert_log_equals_source()
+        assert not inserted_twice(self.bank)
+
+    def ended(self) -> None:
+        """Leave nothing running, also where the test has failed."""
+        self.bank.stop_writing()
         if self.daemon.poll() is None:
             self.daemon.kill()
             self.daemon.wait()
@@ -76,8 +93,19 @@ class Led:
         self.bank.wait_until(does, what, self.daemon, PATIENCE_S)
 
 
+@pytest.fixture
+def led(kafka_server: PostgresServer, cluster: KafkaCluster, tmp_path: Path) -> Iterator[Led]:
+    topic = f"led_{next(_numbers)}"
+    database = kafka_server.create_database(topic)
+    log = {"kafka": {"brokers": cluster.address, "topic": topic, "replicas": 3}}
+    made = Led(cluster, Bank(database, tmp_path, log=log), topic)
+    made.bank.start_writing(seed=61)
+    yield made
+    made.ended()
+    database.drop()
+
+
 @pytest.mark.long
-@pytest.mark.kafka
 def test_topic_that_was_just_made_is_not_taken_for_one_that_is_gone(cluster: KafkaCluster) -> None:
     """L05: brokers hear of a topic one after another; who reads beside a daemon's first start must not stop there."""
     for number in range(40):
@@ -91,45 +119,47 @@ def test_topic_that_was_just_made_is_not_taken_for_one_that_is_gone(cluster: Kaf
 
 
 @pytest.mark.long
-@pytest.mark.postgres
-@pytest.mark.kafka
-def test_leader_that_dies_moves_and_is_restarted_costs_the_daemon_nothing(
-    kafka_server: PostgresServer, cluster: KafkaCluster, tmp_path: Path
-) -> None:
+def test_leader_that_dies_moves_and_is_restarted_costs_the_daemon_nothing(led: Led) -> None:
     """K01, O07: brokers are replaced under a running capture every month; nobody should have to look at it."""
-    database = kafka_server.create_database("led")
-    bank = Bank(database, tmp_path, log={"kafka": {"brokers": cluster.address, "topic": TOPIC, "replicas": 3}})
-    led = Led(cluster, bank)
-    bank.start_writing(seed=61)
-    try:
-        led.until_more_is_durable("at the start")
-        first = cluster.leader(TOPIC)
-        assert cluster.preferred(TOPIC) is first
+    cluster = led.cluster
+    led.until_more_is_durable("at the start")
+    first = cluster.leader(led.topic)
+    assert cluster.preferred(led.topic) is first
 
-        first.kill()
-        led.until_led_by_another(than=first)
-        led.until_more_is_durable("while the broker that led it is dead")
+    first.kill()
+    led.until_led_by_another(than=first)
+    led.until_more_is_durable("while the broker that led it is dead")
 
-        first.start()
-        led.until_led_by(first)
-        led.until_more_is_durable("led by the first broker again")
+    first.start()
+    led.until_led_by(first)
+    led.until_more_is_durable("led by the first broker again")
 
+    led.until_all_have_it()
+    coordinator = cluster.leader("__transaction_state")
+    for broker in {first.node: first, coordinator.node: coordinator}.values():
+        broker.stop()
+        led.until_more_is_durable(f"while broker {broker.node} is away")
+        broker.start()
         led.until_all_have_it()
-        coordinator = cluster.leader("__transaction_state")
-        for broker in {first.node: first, coordinator.node: coordinator}.values():
-            broker.stop()
-            led.until_more_is_durable(f"while broker {broker.node} is away")
-            broker.start()
-            led.until_all_have_it()
-        led.until_more_is_durable("at the end")
-        bank.stop_writing()
-        bank.catch_up_and_stop(led.daemon)
+    led.until_more_is_durable("at the end")
+    led.assert_nothing_is_lost_or_doubled()
+
+
+@pytest.mark.long
+def test_brokers_without_a_majority_are_waited_for(led: Led) -> None:
+    """O07, K04: one broker alone acknowledges nothing; what was under way then is sent again, or was committed."""
+    led.until_more_is_durable("at the start")
+    leader = led.cluster.leader(led.topic)
+    silent = [broker for broker in led.cluster.brokers if broker is not leader]
+    for broker in silent:
+        broker.pause()
+    try:
+        led.until_interrupted()
     finally:
-        bank.stop_writing()
-        led.killed()
-    bank.assert_log_equals_source()
-    assert not inserted_twice(bank)
-    database.drop()
+        for broker in silent:
+            broker.resume()
+    led.until_more_is_durable("with all brokers again")
+    led.assert_nothing_is_lost_or_doubled()
 
 
 def inserted_twice(bank: Bank) -> list[int]:
