@@ -106,7 +106,7 @@ fuzz-asan: $(INSTALLED) ## the same with decoders built so that a read beyond a 
 # ── measure it ───────────────────────────────────────────────────────────────────────────────────────────────
 
 BENCHED := $(VENV)/.benched
-BENCHES := drain catchup backfill load latency transaction growth restart writer kafka publish mysql.drain mysql.backfill mysql.memory
+BENCHES := drain catchup backfill load latency transaction growth restart writer kafka publish tokafka kafkalatency mysql.drain mysql.backfill mysql.memory
 
 $(BENCHED): $(INSTALLED)
 	@echo "installing what the benchmarks' Python peers and plots need (once) …"

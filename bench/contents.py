@@ -16,9 +16,9 @@ from pyarrow import csv
 from bench.harness import Failed
 from bench.server import Server
 from bench.shapes import Shape
-from cdcflow.changelog.checking import check
-from cdcflow.changelog.reader import read_rows
+from cdcflow.changelog.folder import FolderReader
 from cdcflow.model.table import OFFSET, OP
+from cdcflow.ports import LogReader
 
 _ARROW = {
     "bigint": pa.int64(),
@@ -60,9 +60,9 @@ def source_rows(server: Server, shape: Shape) -> pa.Table:
     ).combine_chunks()
 
 
-def log_rows(log: Path, shape: Shape) -> pa.Table:
+def log_rows(log: LogReader, shape: Shape) -> pa.Table:
     """The log's rows of one table, folded: what it says is in the source now."""
-    tables = [rows for table, _, rows in read_rows(log) if table.id.name == shape.name]
+    tables = [rows for table, _, rows in log.read_rows() if table.id.name == shape.name]
     names = [name for name, _, _ in shape.columns]
     if not tables:
         return pa.schema({name: pa.null() for name in names}).empty_table()
@@ -92,16 +92,17 @@ def same(log: pa.Table, source: pa.Table) -> bool:
     return True
 
 
-def verify(log: Path, shape: Shape, source: pa.Table, changes: int | None = None) -> None:
+def verify(log: Path | LogReader, shape: Shape, source: pa.Table, changes: int | None = None) -> None:
     """That a log is whole, has just these changes (None: however many), and folds to the table's rows.
 
     Raises:
         Failed: it is not; nothing may be printed of this run.
     """
-    report = check(log)
+    reader = FolderReader(log) if isinstance(log, Path) else log
+    report = reader.check()
     if not report.is_whole:
         raise Failed(f"the log does not hold: {report.faults[:3]}")
     if changes is not None and report.rows != changes:
         raise Failed(f"the log has {report.rows} rows, {changes} changes were made")
-    if not same(log_rows(log, shape), source):
+    if not same(log_rows(reader, shape), source):
         raise Failed(f"the log does not fold to the rows that {shape.name} has")

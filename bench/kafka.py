@@ -1,27 +1,19 @@
 """log in Kafka: batches in memory into the log's topic, each cut a Kafka transaction.
 
 The limit is confluent-kafka producing the very same records, made beforehand, to the same broker, in as many
-transactions. Then the whole way: from a commit's answer at PostgreSQL to the row in the hands of a consumer that reads
-committed records, at two rates.
+transactions.
 """
 
 from __future__ import annotations
 
 import itertools
-import tempfile
-from pathlib import Path
 
 from bench.drain import US
 from bench.harness import Budget, Child, Outcome, Party, rounds, tell
-from bench.latency import Bench, pairs, timed
-from bench.results import Line, alone, at_least, compared
-from bench.server import Server, settings
-from bench.shapes import NARROW
+from bench.results import Line, at_least, compared
 from cdcflow.testing.kafka import KafkaBroker
 
 ROWS = 1_000_000
-RATES = (200, 1_000)
-SECONDS = 10.0
 LIMIT = "confluent-kafka, the same records"
 _numbers = itertools.count(1)
 
@@ -34,34 +26,7 @@ def run(budget: Budget, transport: str) -> list[Line]:
             case = f"log topic, narrow, {rows:,} rows, {rows_each:,} a cut"
             tell(f"  kafka: {case}")
             lines += _lines(case, _measured(broker, rows, rows_each, budget))
-        with tempfile.TemporaryDirectory() as folder, Server(transport) as server:
-            server.execute(NARROW.create)
-            for rate in RATES[:1] if budget.quick else RATES:
-                case = f"commit to consumer, {rate:,} single-row commits/s"
-                tell(f"  kafka: {case}")
-                bench = Bench(server, Path(folder), rate, round(rate * SECONDS))
-                measured = rounds({US: lambda b=bench: _followed(b, broker)}, budget.rounds, postmaster=None)
-                for part in ("p50", "p99"):
-                    figures = [float(str(o.found[part])) for o in measured[US]]
-                    lines.append(alone("kafka", case, f"ms {part}", figures))
     return lines
-
-
-def _followed(bench: Bench, broker: KafkaBroker) -> Outcome:
-    """cdcflow captures into a new topic, and a consumer reads along."""
-    bench.empty()
-    topic = f"bench{next(_numbers)}"
-    where = {"brokers": broker.address, "topic": topic}
-    log = {"kafka": {**where, "work": str(bench.folder / topic)}}
-    daemon = Child.of("capture", {"config": {**settings(bench.server, bench.folder), "log": log}})
-    bench.server.until_read(daemon)
-    consumer = Child.of("kafka", {**where, "mode": "consume", "rows": bench.rows, "times": str(bench.arrived)})
-    consumer.line()
-    bench.writer().outcome()
-    outcome = consumer.outcome()
-    daemon.ask_to_end()
-    daemon.outcome(bench.rows)
-    return timed(bench, outcome, pairs(bench.arrived))
 
 
 def _measured(broker: KafkaBroker, rows: int, rows_each: int, budget: Budget) -> dict[str, list[Outcome]]:

@@ -33,6 +33,8 @@ BENCHES = (
         "writer",
         "kafka",
         "publish",
+        "to-kafka",
+        "kafka-latency",
     ),
     *("mysql.drain", "mysql.backfill", "mysql.memory"),
 )

@@ -7,7 +7,8 @@ Argument: `config` (as in cdcflow.yaml) and one of
 `times` names a file for one line `rows nanoseconds` a sync: how many rows of the log were durable when.
 `first_above`: as soon as more than this many rows are durable, say so: a line `{"first_ns": …}` ahead of the last one.
 
-The clock looks at the log's own `sync`: when it returns, the rows before its checkpoint are on disk.
+The clock looks at the log's own `sync`: when it returns, the rows before its checkpoint are on disk, or with the
+brokers.
 """
 
 from __future__ import annotations
@@ -23,32 +24,32 @@ lean()  # as `cdcflow run` does, before anything of the capture is imported
 
 from bench.children.usage import Clock, Syncs, given, tell  # noqa: E402
 from cdcflow import wiring  # noqa: E402
-from cdcflow.config import Config  # noqa: E402
+from cdcflow.config import Config, KafkaLog  # noqa: E402
 from cdcflow.model.position import Checkpoint  # noqa: E402
-from cdcflow.sinks.files import FileLog  # noqa: E402
+from cdcflow.ports import Log  # noqa: E402
 
 
 class Durable:
     """Notes what is durable when. `reached` is set once `until_rows` rows are."""
 
-    def __init__(self, until_rows: int | None, first_above: int | None, clock: Clock) -> None:
+    def __init__(self, log: type[Log], until_rows: int | None, first_above: int | None, clock: Clock) -> None:
         self._until = until_rows
         self._first_above = first_above
         self._clock = clock
         self.reached = threading.Event()
         self.figures: dict[str, float] = {}
         self.times: list[tuple[int, int]] = []
-        self._watch()
+        self._watch(log)
 
-    def _watch(self) -> None:
-        sync = FileLog.sync
+    def _watch(self, kind: type[Log]) -> None:
+        sync = kind.sync
 
-        def watched(log: FileLog) -> Checkpoint:
+        def watched(log: Log) -> Checkpoint:
             checkpoint = sync(log)
             self._note(checkpoint.next_offset - 1)
             return checkpoint
 
-        FileLog.sync = watched  # type: ignore[method-assign,assignment]  # the one place where durable is said
+        kind.sync = watched  # type: ignore[method-assign]  # the one place where durable is said
 
     def _note(self, rows: int) -> None:
         self.times.append((rows, time.monotonic_ns()))
@@ -58,6 +59,17 @@ class Durable:
         if self._until is not None and rows >= self._until and not self.reached.is_set():
             self.figures = self._clock.stop()
             self.reached.set()
+
+
+def log_of(config: Config) -> type[Log]:
+    """The class of the configured log; who writes files does not load Kafka's library."""
+    if isinstance(config.log, KafkaLog):
+        from cdcflow.sinks.kafka import log as kafka
+
+        return kafka.KafkaLog
+    from cdcflow.sinks.files import FileLog
+
+    return FileLog
 
 
 def main() -> None:
@@ -77,7 +89,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: running.stop())
     syncs = Syncs()
     clock = Clock()
-    durable = Durable(until, above, clock)
+    durable = Durable(log_of(config), until, above, clock)
     threading.Thread(target=_stop_when, args=(durable.reached, running.stop), daemon=True).start()
     running.run()
     figures = durable.figures or clock.stop()

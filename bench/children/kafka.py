@@ -3,8 +3,6 @@
 Argument: `brokers`, `topic`, `rows`, `rows_each` (a cut's rows, in transactions of 100), `mode`:
     log       cdcflow: one thread appends and cuts, another one syncs, as in the pipeline
     produce   confluent-kafka: the same records, made beforehand, in as many Kafka transactions as there are cuts
-    consume   a consumer that reads committed records as they come, until it has `rows` rows of the table; `times`
-              names a file for one line `id nanoseconds` a row. Says a line once it reads
 
 `bytes` is the size of the records' keys and values.
 """
@@ -12,17 +10,13 @@ Argument: `brokers`, `topic`, `rows`, `rows_each` (a cut's rows, in transactions
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from bench.children.usage import Clock, given, tell
 from bench.children.writing import runs
-from cdcflow.changelog.records import Message, Stretches
-from cdcflow.changelog.rows import Rows
 from cdcflow.model.change import Run, commit_clock
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.ports import Numbered
@@ -119,41 +113,9 @@ def through_producer(topics: Topics, transactions: list[Records]) -> dict[str, o
     return clock.stop()
 
 
-def consumed(topics: Topics, rows: int, times: Path) -> dict[str, object]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": topics.brokers,
-            "group.id": "bench",
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-        }
-    )
-    consumer.assign([TopicPartition(topics.name, 0, OFFSET_BEGINNING)])
-    stretches = Stretches(topics.name)
-    arrived: list[tuple[int, int]] = []
-    consumer.poll(5)
-    print("{}", flush=True)
-    consumer.seek(TopicPartition(topics.name, 0, OFFSET_BEGINNING))
-    clock = Clock()
-    while len(arrived) < rows:
-        found = consumer.poll(60)
-        if found is None or found.error() is not None:
-            raise SystemExit(f"{len(arrived)} of {rows} rows came: {found and found.error()}")
-        now = time.monotonic_ns()
-        placed = stretches.take(Message(found.offset() or 0, found.key() or b"", found.value() or b""))
-        if placed is not None and isinstance(placed.record, Rows) and "id" in placed.record.rows.schema.names:
-            arrived += [(i, now) for i in placed.record.rows.column("id").to_pylist()]
-    figures = clock.stop()
-    times.write_text("".join(f"{i} {ns}\n" for i, ns in arrived))
-    return figures
-
-
 def main() -> None:
     asked = given()
     topics = Topics(asked["brokers"], asked["topic"])
-    if asked["mode"] == "consume":
-        tell({**consumed(topics, asked["rows"], Path(asked["times"])), "rows": asked["rows"]})
-        return
     made = runs(asked["rows"], asked["rows_each"])
     if asked["mode"] == "log":
         figures = through_log(topics, made)

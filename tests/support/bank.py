@@ -176,11 +176,17 @@ class Branch(ABC):
         finally:
             patience.cancel()
 
-    def wait_until(self, holds: Callable[[], bool], what: str, alive: subprocess.Popen[bytes] | None = None) -> None:
-        deadline = time.monotonic() + WAIT_S
+    def wait_until(
+        self,
+        holds: Callable[[], bool],
+        what: str,
+        alive: subprocess.Popen[bytes] | None = None,
+        patience_s: float = WAIT_S,
+    ) -> None:
+        deadline = time.monotonic() + patience_s
         while not holds():
             assert alive is None or alive.poll() is None, f"the daemon ended while waiting for {what}:\n{self.output()}"
-            assert time.monotonic() < deadline, f"waited {WAIT_S:.0f} s in vain for {what}"
+            assert time.monotonic() < deadline, f"waited {patience_s:.0f} s in vain for {what}"
             time.sleep(0.05)
 
     @property

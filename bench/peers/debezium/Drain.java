@@ -6,21 +6,32 @@ import java.io.PrintWriter;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.serialization.StringSerializer;
 import org.apache.kafka.connect.data.Struct;
 import org.apache.kafka.connect.source.SourceRecord;
 
 /**
- * Debezium's embedded engine at its best: records are counted and acknowledged batch by batch, and go nowhere.
+ * Debezium's embedded engine at its best: records are counted and acknowledged batch by batch, and go nowhere, or into
+ * Kafka.
  *
  * <p>Arguments: FORMAT CHANGES [option=value ...]. FORMAT is `connect` (records as objects, the quickest), `json`
  * (Debezium's default, each with its schema) or `json-plain` (without). Every option is the engine's, but
  * `bench.times=FILE` writes a line `id nanoseconds` for each change when it reached the consumer, on the machine's
  * monotonic clock, and `bench.close=true` closes the engine in good order, so that its files say where it came to.
+ *
+ * <p>Options with `bench.producer.` before them are a KafkaProducer's. With one of them, and a format of JSON, records go
+ * into their topics, and count when the brokers have acknowledged them. A batch is on its way while the engine makes the
+ * next one, and is acknowledged to the engine after the brokers have done so.
  *
  * <p>The clock begins with the batch after a third of the changes and ends with the last one, and only what came in
  * between counts: the JVM's start and the compiler's warm-up are Debezium's for free. Prints one line of JSON.
@@ -103,6 +114,59 @@ public final class Drain {
     return (List<ChangeEvent<SourceRecord, SourceRecord>>) records;
   }
 
+  /** Records on their way to the brokers, and whom to tell when they are there. */
+  private record Sent(
+      List<ChangeEvent<String, String>> records,
+      List<Future<RecordMetadata>> answers,
+      DebeziumEngine.RecordCommitter<ChangeEvent<String, String>> committer) {
+    void settle() throws InterruptedException {
+      try {
+        for (var answer : answers) {
+          answer.get();
+        }
+      } catch (java.util.concurrent.ExecutionException error) {
+        throw new IllegalStateException("a record was not acknowledged", error.getCause());
+      }
+      for (var record : records) {
+        committer.markProcessed(record);
+      }
+      committer.markBatchFinished();
+    }
+  }
+
+  private static DebeziumEngine<?> intoKafka(Properties options, Properties settings) {
+    var producer = new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer());
+    var before = new ArrayList<Sent>();
+    return DebeziumEngine.create(Json.class)
+        .using(options)
+        .using(Drain::completed)
+        .notifying(
+            (List<ChangeEvent<String, String>> records,
+                DebeziumEngine.RecordCommitter<ChangeEvent<String, String>> committer) -> {
+              var answers = new ArrayList<Future<RecordMetadata>>(records.size());
+              for (var record : records) {
+                var message = new ProducerRecord<>(record.destination(), record.key(), record.value());
+                answers.add(producer.send(message, (at, error) -> acknowledged(at, error)));
+              }
+              for (var sent : before) {
+                sent.settle();
+              }
+              before.clear();
+              before.add(new Sent(records, answers, committer));
+            })
+        .build();
+  }
+
+  /** Called by the producer's only thread. */
+  private static void acknowledged(RecordMetadata at, Exception error) {
+    if (error != null) {
+      completed(false, "a record was not acknowledged", error);
+    } else if (at.serializedValueSize() > 0) {
+      bytes += at.serializedValueSize();
+      count(1);
+    }
+  }
+
   private static DebeziumEngine<?> asJson(Properties options) {
     return DebeziumEngine.create(Json.class)
         .using(options)
@@ -135,6 +199,17 @@ public final class Drain {
     DONE.countDown();
   }
 
+  /** Takes the options that begin with `prefix` out of the others. */
+  private static Properties taken(Properties options, String prefix) {
+    var found = new Properties();
+    for (String name : options.stringPropertyNames()) {
+      if (name.startsWith(prefix)) {
+        found.setProperty(name.substring(prefix.length()), (String) options.remove(name));
+      }
+    }
+    return found;
+  }
+
   private static long peakBytes() throws Exception {
     for (String line : Files.readAllLines(Path.of("/proc/self/status"))) {
       if (line.startsWith("VmHWM:")) {
@@ -161,7 +236,11 @@ public final class Drain {
     if (format.equals("json-plain")) {
       options.setProperty("converter.schemas.enable", "false");
     }
-    DebeziumEngine<?> engine = format.equals("connect") ? asObjects(options) : asJson(options);
+    Properties producer = taken(options, "bench.producer.");
+    DebeziumEngine<?> engine =
+        !producer.isEmpty()
+            ? intoKafka(options, producer)
+            : format.equals("connect") ? asObjects(options) : asJson(options);
     long startedNs = System.nanoTime();
     Executors.newSingleThreadExecutor().execute((Runnable) engine);
     if (!DONE.await(900, TimeUnit.SECONDS) || failed || seen < expected) {

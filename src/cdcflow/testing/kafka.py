@@ -21,6 +21,7 @@ from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._metadata import PartitionMetadata
 
 from cdcflow.testing.debian import cache
 from cdcflow.testing.servers import OrdinaryUser, Watcher, free_port
@@ -248,7 +249,7 @@ class KafkaCluster:
                 node=node,
                 quorum=quorum,
                 cluster_id=cluster_id,
-                java_options=("-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+                java_options=("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             )
             for node in quorum
         ]
@@ -262,9 +263,29 @@ class KafkaCluster:
         return next(broker for broker in self.brokers if broker.node == node)
 
     def leader(self, topic: str) -> KafkaBroker:
-        """Who leads the first partition of a topic now."""
-        metadata = AdminClient({"bootstrap.servers": self.address, "log_level": 0}).list_topics(topic, timeout=30)
-        return self.broker(metadata.topics[topic].partitions[0].leader)
+        """Who leads the first partition of a topic, as the brokers say: one that was killed, until they know of it."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (leader := self._partition(topic).leader) < 0:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"nobody leads topic {topic}")
+            time.sleep(0.1)
+        return self.broker(leader)
+
+    def preferred(self, topic: str) -> KafkaBroker:
+        """Who is to lead it when all are there: the first of those that have a copy."""
+        return self.broker(self._partition(topic).replicas[0])
+
+    def in_sync(self, topic: str) -> set[int]:
+        """The numbers of the brokers whose copy of it has all that was acknowledged."""
+        return set(self._partition(topic).isrs)
+
+    def _partition(self, topic: str) -> PartitionMetadata:
+        return self._admin().list_topics(topic, timeout=30).topics[topic].partitions[0]
+
+    def _admin(self) -> AdminClient:
+        # A new one each time: one that lives on asks those that are dead again.
+        running = [broker.address for broker in self.brokers if broker.is_running]
+        return AdminClient({"bootstrap.servers": ",".join(running), "log_level": 0})
 
     def __enter__(self) -> Self:
         try:

@@ -17,9 +17,11 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdcflow.changelog.records import Message
 from cdcflow.errors import InvariantViolated, SinkUnavailable
-from cdcflow.sinks.kafka.failures import GONE, Ear, named, refused_option
+from cdcflow.sinks.kafka.failures import GONE, Ear, is_missing, named, refused_option
 
 CLEANED = "cleanup.policy"
+NEWS_S = 3.0
+"""So long a broker may not know of a topic yet that was made through another one; after that the topic is gone."""
 _FOREVER = {CLEANED: "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 # Only closed segments are compacted: small ones keep short what is read at a start.
 _COMPACTED = {CLEANED: "compact", "segment.bytes": str(16 << 20), "min.cleanable.dirty.ratio": "0.1"}
@@ -218,12 +220,17 @@ class Reader:
 
     def bounds(self) -> tuple[int, int]:
         """The first offset that is there, and the one behind the last that is committed."""
-        try:
-            low, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=self._wait_s)
-        except KafkaException as error:
-            self._consumer.poll(0)
-            raise named(error, f"reading topic {self.topic}", self._ear) from None
-        return int(low), int(high)
+        deadline = time.monotonic() + NEWS_S
+        while True:
+            try:
+                low, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=self._wait_s)
+            except KafkaException as error:
+                self._consumer.poll(0)
+                if not is_missing(error.args[0]) or time.monotonic() > deadline:
+                    raise named(error, f"reading topic {self.topic}", self._ear) from None
+                time.sleep(0.1)
+            else:
+                return int(low), int(high)
 
     def messages(self, begin: int, end: int | None = None) -> Iterator[Message]:
         """The committed records from an offset on, up to `end` (exclusive; None: the end of what is committed now).
