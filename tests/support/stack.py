@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
@@ -34,7 +34,7 @@ from cdcflow.spark.jars import folder as jars_folder
 from cdcflow.testing.objects import versitygw
 
 PATIENCE_S = 600.0  # only so that a hang ends
-OF_THE_IMAGES = {"/opt/cdcflow": sys.prefix, "/opt/jars": str(jars_folder())}
+OF_THE_IMAGES = {"/opt/cdcflow": sys.prefix, "/opt/jars/delta": str(jars_folder())}
 """Where the images built here have what the tests have elsewhere."""
 
 
@@ -58,6 +58,7 @@ class Stack:
         self._reached: dict[tuple[str, str], threading.Event] = {}
         self._given_up = threading.Event()
         self._failure: BaseException | None = None
+        self._rising = ThreadPoolExecutor(1)
 
     def __enter__(self) -> Self:
         for name, service in self.services.items():
@@ -67,19 +68,23 @@ class Stack:
 
     def __exit__(self, *error: object) -> None:
         self._given_up.set()
+        self._rising.shutdown()
         for part in self._parts.values():
             part.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def up(self) -> None:
-        """Start every service when what it waits for has come, and return once all are well.
+    def up(self) -> Future[None]:
+        """Start every service when what it waits for has come. What is returned is done once all are well.
 
-        Raises:
+        Raises (`result()`):
             Unhealthy: one ended or never became healthy; the message ends with its output.
         """
         for name in self.services:
             for state in ("service_started", "service_healthy", "service_completed_successfully"):
                 self._reached[name, state] = threading.Event()
+        return self._rising.submit(self._bring_all_up)
+
+    def _bring_all_up(self) -> None:
         with ThreadPoolExecutor(len(self.services)) as pool:
             brought = [pool.submit(self._bring_up, name) for name in self.services]
         if self._failure is not None:
