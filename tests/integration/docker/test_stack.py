@@ -213,7 +213,7 @@ def status_of(stack: Stack, daemon: str) -> Mapping[str, Any]:
 
 def is_whole(status: Mapping[str, Any]) -> bool:
     """Whether every table has been read."""
-    tables = status["tables"]
+    tables = status.get("tables", {})
     return len(tables) == len(flights.TABLES) and all(table["state"] == "done" for table in tables.values())
 
 
