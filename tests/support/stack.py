@@ -22,8 +22,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
@@ -58,7 +58,6 @@ class Stack:
         self._reached: dict[tuple[str, str], threading.Event] = {}
         self._given_up = threading.Event()
         self._failure: BaseException | None = None
-        self._rising = ThreadPoolExecutor(1)
 
     def __enter__(self) -> Self:
         for name, service in self.services.items():
@@ -68,25 +67,24 @@ class Stack:
 
     def __exit__(self, *error: object) -> None:
         self._given_up.set()
-        self._rising.shutdown()
         for part in self._parts.values():
             part.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def up(self) -> Future[None]:
-        """Start every service when what it waits for has come. What is returned is done once all are well.
+    def up(self, without: Collection[str] = ()) -> None:
+        """Start every service when what it waits for has come, and return once all are well.
 
-        Raises (`result()`):
+        `without`: these not yet. The next call starts them, and none that was started before.
+
+        Raises:
             Unhealthy: one ended or never became healthy; the message ends with its output.
         """
-        for name in self.services:
+        names = [n for n in self.services if n not in without and (n, "service_started") not in self._reached]
+        for name in names:
             for state in ("service_started", "service_healthy", "service_completed_successfully"):
                 self._reached[name, state] = threading.Event()
-        return self._rising.submit(self._bring_all_up)
-
-    def _bring_all_up(self) -> None:
-        with ThreadPoolExecutor(len(self.services)) as pool:
-            brought = [pool.submit(self._bring_up, name) for name in self.services]
+        with ThreadPoolExecutor(len(names)) as pool:
+            brought = [pool.submit(self._bring_up, name) for name in names]
         if self._failure is not None:
             raise self._failure
         for done in brought:
