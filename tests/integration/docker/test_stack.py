@@ -78,7 +78,10 @@ def ran(spark: Any) -> Iterator[Ran]:
         postgres, mysql = stack.part("postgres"), stack.part("mysql")
         assert isinstance(postgres, Postgres)
         assert isinstance(mysql, MySQL)
-        sources = {"postgres": PostgresSource(postgres.server), "mysql": MySQLSource("mysql", mysql.server)}
+        sources: Mapping[str, Source] = {
+            "postgres": PostgresSource(postgres.server),
+            "mysql": MySQLSource("mysql", mysql.server),
+        }
         newest = {name: captured(stack, f"capture-{name}", source) for name, source in sources.items()}
         stack.up()
         found.commands = command_lines()
