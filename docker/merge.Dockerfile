@@ -13,16 +13,16 @@ COPY src ./src
 RUN python -m venv /opt/cdcflow \
  && PIP_CONSTRAINT=/build/constraints.txt PIP_BUILD_CONSTRAINT=/build/constraints.txt \
     /opt/cdcflow/bin/pip install --no-cache-dir '.[spark,objects]' \
- && CDCFLOW_JARS=/opt/jars /opt/cdcflow/bin/python -m cdcflow.spark.jars
+ && CDCFLOW_JARS=/opt/jars/delta /opt/cdcflow/bin/python -m cdcflow.spark.jars --kafka
 
 FROM java AS merge
 RUN useradd --system --uid 10001 --user-group --home-dir /nonexistent --shell /usr/sbin/nologin cdcflow \
- && install --directory --owner cdcflow --group cdcflow --mode 0700 /cache /warehouse \
+ && install --directory --owner cdcflow --group cdcflow --mode 0700 /cache /history /warehouse \
  && install --directory --owner cdcflow --group cdcflow --mode 0750 /secrets
 COPY --from=build /opt/cdcflow /opt/cdcflow
 COPY --from=build /opt/jars /opt/jars
 ENV PATH=/opt/cdcflow/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
-    CDCFLOW_JARS=/opt/jars PYSPARK_PYTHON=/opt/cdcflow/bin/python
+    CDCFLOW_JARS=/opt/jars/delta PYSPARK_PYTHON=/opt/cdcflow/bin/python
 USER 10001:10001
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["cdcflow"]

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -34,7 +34,7 @@ from cdcflow.spark.jars import folder as jars_folder
 from cdcflow.testing.objects import versitygw
 
 PATIENCE_S = 600.0  # only so that a hang ends
-OF_THE_IMAGES = {"/opt/cdcflow": sys.prefix, "/opt/jars": str(jars_folder())}
+OF_THE_IMAGES = {"/opt/cdcflow": sys.prefix, "/opt/jars/delta": str(jars_folder())}
 """Where the images built here have what the tests have elsewhere."""
 
 
@@ -71,17 +71,20 @@ class Stack:
             part.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def up(self) -> None:
+    def up(self, without: Collection[str] = ()) -> None:
         """Start every service when what it waits for has come, and return once all are well.
+
+        `without`: these not yet. The next call starts them, and none that was started before.
 
         Raises:
             Unhealthy: one ended or never became healthy; the message ends with its output.
         """
-        for name in self.services:
+        names = [n for n in self.services if n not in without and (n, "service_started") not in self._reached]
+        for name in names:
             for state in ("service_started", "service_healthy", "service_completed_successfully"):
                 self._reached[name, state] = threading.Event()
-        with ThreadPoolExecutor(len(self.services)) as pool:
-            brought = [pool.submit(self._bring_up, name) for name in self.services]
+        with ThreadPoolExecutor(len(names)) as pool:
+            brought = [pool.submit(self._bring_up, name) for name in names]
         if self._failure is not None:
             raise self._failure
         for done in brought:

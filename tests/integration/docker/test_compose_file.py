@@ -146,6 +146,18 @@ def test_every_mount_is_there_and_every_volume_is_used(project: Model) -> None:
     assert [name for name, read_only in secrets if not read_only] == ["prepare"]
 
 
+def test_merges_and_the_worker_see_the_same_folders(services: Mapping[str, Model]) -> None:
+    """The driver names files and a task on the worker reads or writes them: under the same path, on the same volume."""
+    shared = {m["target"]: m["source"] for m in services["spark-worker"]["volumes"]}
+    written = {m["target"] for m in services["spark-worker"]["volumes"] if not m.get("read_only")}
+    merges = [service for name, service in services.items() if name.startswith("merge-")]
+    assert len(merges) == 2
+    for service in merges:
+        volumes = [m for m in service["volumes"] if m["type"] == "volume" and m["source"] != "secrets"]
+        assert {(m["target"], m["source"]) for m in volumes} <= shared.items()
+    assert {"/history", "/warehouse"} <= written
+
+
 def test_first_scripts_are_run_the_way_they_are_written() -> None:
     """MySQL's image sources a script that cannot be executed, and only then is its function for SQL there."""
     [script] = (COMPOSE.parent / "mysql").iterdir()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from composed import COMPOSE, ROOT, Image, built_image, images, understood
 
+from cdcflow.spark import jars
 from cdcflow.testing import kafka
 
 DOCKERFILES = (ROOT / "docker" / "Dockerfile", ROOT / "docker" / "merge.Dockerfile")
@@ -67,6 +68,17 @@ def test_package_installs_from_what_is_copied() -> None:
     for path in DOCKERFILES:
         build = images(path)["build"]
         assert {source for origin, sources in build.copied if not origin for source in sources} == needed
+
+
+def test_merge_finds_every_jar_in_its_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jars that were fetched to another folder than the merge looks in would only be missed when the stack runs."""
+    built, merge = (images(DOCKERFILES[1])[stage] for stage in ("build", "merge"))
+    said = [run.split("CDCFLOW_JARS=")[1] for run in built.runs if "cdcflow.spark.jars --kafka" in run]
+    assert [words.split()[0] for words in said] == [merge.environment["CDCFLOW_JARS"]]
+    monkeypatch.setenv("CDCFLOW_JARS", merge.environment["CDCFLOW_JARS"])
+    copied = {Path(source) for origin, sources in merge.copied if origin == "build" for source in sources}
+    for folder in (jars.folder(), jars.kafka_folder()):
+        assert set(folder.parents) & copied, folder
 
 
 def test_every_version_that_is_installed_is_pinned() -> None:

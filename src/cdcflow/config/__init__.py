@@ -1,0 +1,60 @@
+"""Settings: one file, `cdcflow.yaml`, parsed once into frozen models. The names here are the names everywhere.
+
+    loading ─▶ places (YAML) ─▶ whole: sources, logs, publishing ─▶ folders ─▶ Config
+                                └─ mistakes: one line each, with its place
+
+Secrets are references (`${env:NAME}`, `${file:path}`) and are resolved when they are used, so that a rotated one is
+read anew.
+"""
+
+from __future__ import annotations
+
+from cdcflow.config.base import Settings
+from cdcflow.config.loading import load
+from cdcflow.config.logs import FileLog, Kafka, KafkaLog, Objects, Seal
+from cdcflow.config.publishing import (
+    BinaryMode,
+    DecimalMode,
+    FormatName,
+    IntervalMode,
+    Publish,
+    PublishKafka,
+    Registry,
+    TimeMode,
+    UnsignedMode,
+)
+from cdcflow.config.references import is_reference, secret
+from cdcflow.config.sources import Backfill, MySQL, Postgres, Special, Tls
+from cdcflow.config.units import byte_count, seconds
+from cdcflow.config.whole import Config, Merge, Service
+
+__all__ = [
+    "Backfill",
+    "BinaryMode",
+    "Config",
+    "DecimalMode",
+    "FileLog",
+    "FormatName",
+    "IntervalMode",
+    "Kafka",
+    "KafkaLog",
+    "Merge",
+    "MySQL",
+    "Objects",
+    "Postgres",
+    "Publish",
+    "PublishKafka",
+    "Registry",
+    "Seal",
+    "Service",
+    "Settings",
+    "Special",
+    "TimeMode",
+    "Tls",
+    "UnsignedMode",
+    "byte_count",
+    "is_reference",
+    "load",
+    "seconds",
+    "secret",
+]

@@ -1,0 +1,17 @@
+"""What all settings have in common."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import BaseModel, ConfigDict
+
+HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}")
+
+
+class Settings(BaseModel):
+    # A ValidationError must not repeat what was given: it may be a secret in the wrong place (hard case S03).
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+__all__ = ["HOST_AND_PORT", "Settings"]

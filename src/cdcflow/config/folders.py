@@ -1,0 +1,107 @@
+"""Relative paths of the settings, taken from the folder that the file lies in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from cdcflow.config.logs import FileLog, Kafka, KafkaLog
+from cdcflow.config.publishing import Publish, PublishKafka
+from cdcflow.config.sources import MySQL
+from cdcflow.config.whole import Config
+
+_PATHS = (
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.keystore.location",
+    "ssl.crl.location",
+)
+
+
+def rebased(config: Config, folder: Path) -> Config:
+    source = config.source
+    source = source.model_copy(update={"password": _reference_below(folder, source.password)})
+    if isinstance(source, MySQL):
+        tls = source.tls.model_copy(update={"ca": _below(folder, source.tls.ca)})
+        key = _below(folder, source.server_public_key)
+        source = source.model_copy(update={"tls": tls, "server_public_key": key})
+    return config.model_copy(
+        update={
+            "source": source,
+            "log": _rebased_log(config.log, folder),
+            "merge": config.merge.model_copy(update={"warehouse": folder / config.merge.warehouse.expanduser()}),
+            "publish": None if config.publish is None else Publish(kafka=_rebased_topics(config.publish.kafka, folder)),
+        }
+    )
+
+
+def _rebased_log(log: FileLog | KafkaLog, folder: Path) -> FileLog | KafkaLog:
+    match log:
+        case FileLog():
+            return _rebased_files(log, folder)
+        case KafkaLog(kafka=kafka):
+            return log.model_copy(update={"kafka": _rebased_kafka(kafka, folder)})
+
+
+def _rebased_files(log: FileLog, folder: Path) -> FileLog:
+    objects = log.objects
+    if objects is not None:
+        objects = objects.model_copy(
+            update={
+                "access_key": _reference_below(folder, objects.access_key),
+                "secret_key": _reference_below(folder, objects.secret_key),
+                "cache": _below(folder, objects.cache),
+            }
+        )
+    if objects is not None and not log.has_directory:
+        return FileLog(seal=log.seal, objects=objects)  # type: ignore[call-arg]  # the path is the store's cache
+    return log.model_copy(update={"objects": objects, "path": folder / log.path.expanduser()})
+
+
+def _rebased_kafka(kafka: Kafka, folder: Path) -> Kafka:
+    return kafka.model_copy(
+        update={
+            "work": _below(folder, kafka.work or Path(".cdcflow")),
+            "history": _below(folder, kafka.history),
+            "options": _rebased_options(kafka.options, folder),
+            "password": _reference_below(folder, kafka.password),
+        }
+    )
+
+
+def _rebased_topics(kafka: PublishKafka, folder: Path) -> PublishKafka:
+    registry = kafka.registry
+    if registry is not None:
+        registry = registry.model_copy(update={"password": _reference_below(folder, registry.password)})
+    return kafka.model_copy(
+        update={
+            "options": _rebased_options(kafka.options, folder),
+            "password": _reference_below(folder, kafka.password),
+            "registry": registry,
+        }
+    )
+
+
+def _rebased_options(options: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Options of Kafka's library: files that they name, and references to files."""
+    return {
+        name: str(folder / Path(value).expanduser())
+        if name in _PATHS and value != "probe"
+        else _reference_below(folder, value) or value
+        for name, value in options.items()
+    }
+
+
+def _reference_below(folder: Path, reference: str | None) -> str | None:
+    """A reference to a file, from the folder that the settings lie in."""
+    if reference is None or not reference.startswith("${file:"):
+        return reference
+    return f"${{file:{folder / Path(reference[7:-1]).expanduser()}}}"
+
+
+def _below(folder: Path, path: Path | None) -> Path | None:
+    return None if path is None else folder / path.expanduser()
+
+
+__all__ = ["rebased"]

@@ -1,0 +1,39 @@
+"""Reading a settings file: once, into frozen models, every mistake with its place in the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from cdcflow.config.folders import rebased
+from cdcflow.config.mistakes import mistake
+from cdcflow.config.places import Places, at, composed, note_places
+from cdcflow.config.whole import Config
+from cdcflow.errors import ConfigurationError
+
+
+def load(path: Path | str) -> Config:
+    """Read a settings file. Relative paths in it are taken from the folder it lies in.
+
+    Raises:
+        ConfigurationError: one line a mistake, each with its place in the file.
+    """
+    path = Path(path)
+    node = composed(path)
+    places: Places = {}
+    note_places(path, node, (), places)
+    try:
+        config = Config.model_validate(yaml.SafeLoader("").construct_document(node))
+    except ValidationError as error:
+        lines = [mistake(path, places, tuple(e["loc"]), e["type"], e["msg"]) for e in error.errors(include_input=False)]
+        raise ConfigurationError("\n".join(lines)) from None
+    except yaml.constructor.ConstructorError as error:
+        raise ConfigurationError(
+            f"{at(path, error.problem_mark)}: this value cannot be read; put it in quotes"
+        ) from None
+    return rebased(config, path.parent.absolute())
+
+
+__all__ = ["load"]

@@ -1,0 +1,214 @@
+"""Where the change log is: a folder, with or without an object store behind it, or a Kafka topic."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, field_validator, model_validator
+
+from cdcflow.config.base import HOST_AND_PORT, Settings
+from cdcflow.config.references import SecretReference, is_reference
+from cdcflow.config.units import BYTES, Bytes, Seconds, SecondsOrNone, with_unit
+
+
+class Seal(Settings):
+    bytes_max: Bytes = 32 << 20
+    age_max: Seconds = 10.0
+
+
+class Objects(Settings):
+    """An S3-compatible store that sealed segments are put into.
+
+    Without `access_key` the usual places are asked: `AWS_*` in the environment, then the machine's own role. A
+    segment's files stay on the local disk for `keep_local` after they were put, so that what has begun to read them
+    there can go on. What is read back lies in `cache`, up to `cache_bytes_max`.
+    """
+
+    url: str
+    endpoint: str | None = None
+    region: str = "us-east-1"
+    access_key: SecretReference = None
+    secret_key: SecretReference = None
+    keep_local: SecondsOrNone = 600.0
+    cache: Path | None = None
+    cache_bytes_max: Bytes = 1 << 30
+
+    @field_validator("url")
+    @classmethod
+    def _bucket(cls, url: str) -> str:
+        if re.fullmatch(r"s3://[^/@:?#\s]+(/[^?#]*)?", url) is None:
+            raise ValueError("must look like s3://bucket/prefix")
+        return url.rstrip("/")
+
+    @field_validator("endpoint")
+    @classmethod
+    def _http(cls, endpoint: str | None) -> str | None:
+        if endpoint is not None and re.fullmatch(r"https?://[^/@\s]+/?", endpoint) is None:
+            raise ValueError("must look like https://host:port, without user and path")
+        return endpoint
+
+    @model_validator(mode="after")
+    def _both_keys(self) -> Objects:
+        if (self.access_key is None) != (self.secret_key is None):
+            raise ValueError("needs access_key and secret_key, or neither")
+        return self
+
+
+_NOWHERE = Path("/dev/null/no log.path")
+
+
+def _elsewhere(objects: Objects) -> Path:
+    """Where a log that has no directory of its own on this machine keeps what it reads."""
+    if objects.cache is not None:
+        return objects.cache
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    place = hashlib.sha256(f"{objects.endpoint} {objects.url}".encode()).hexdigest()[:16]
+    return Path(base) / "cdcflow" / "objects" / place
+
+
+class FileLog(Settings):
+    """A log in a directory; with `objects` its sealed segments are put into an object store.
+
+    Without `path` the log is only read, from the store: `has_directory` says so, and `path` is where what was read
+    is kept.
+    """
+
+    path: Path
+    seal: Seal = Seal()
+    objects: Objects | None = None
+
+    @property
+    def has_directory(self) -> bool:
+        return "path" in self.model_fields_set
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_in_the_store(cls, given: object) -> object:
+        if isinstance(given, dict) and "path" not in given and given.get("objects") is not None:
+            return {**given, "path": _NOWHERE}
+        return given
+
+    @model_validator(mode="after")
+    def _place_for_what_is_read(self) -> FileLog:
+        if self.path == _NOWHERE and self.objects is not None:
+            self.__dict__["path"] = _elsewhere(self.objects)
+            self.model_fields_set.discard("path")
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """The local folder of this log's daemon: the log's own."""
+        return self.path
+
+
+class Kafka(Settings):
+    """A log in Kafka: its topic, and `<topic>.checkpoint` beside it.
+
+    `options` go to the client library as they are (`security.protocol`, `sasl.mechanism`, `ssl.ca.location`, …), with
+    secrets in them as references. `message_bytes`: what is larger than this goes in pieces. `replicas`: copies of the
+    topics that are made (None: what the brokers think). `work`: a local folder for the control socket, and for large
+    transactions while they arrive; nothing in it need be kept. `history`: the folder that sealed segments go to when
+    the log is merged; it is kept.
+    """
+
+    brokers: str
+    topic: str
+    username: str | None = None
+    password: SecretReference = None
+    options: dict[str, str] = Field(default_factory=dict)
+    message_bytes: Annotated[int, with_unit(BYTES, "900kB"), Field(ge=1000, le=512 << 20)] = 900_000
+    replicas: int | None = Field(None, gt=0)
+    work: Path | None = None
+    history: Path | None = None
+
+    @field_validator("brokers")
+    @classmethod
+    def _hosts(cls, brokers: str) -> str:
+        if not all(HOST_AND_PORT.fullmatch(broker.strip()) for broker in brokers.split(",")):
+            raise ValueError("must be host:port, several with a comma between: kafka1:9092,kafka2:9092")
+        return brokers
+
+    @field_validator("topic")
+    @classmethod
+    def _topic_name(cls, topic: str) -> str:
+        if re.fullmatch(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,200}", topic) is None:
+            raise ValueError("must be a topic's name: letters, digits, . _ - and at most 200 of them")
+        return topic
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _texts(cls, options: object) -> object:
+        # YAML reads true and 30000 as what they look like; the library takes texts.
+        if not isinstance(options, dict):
+            return options
+        return {
+            k: str(v).lower() if isinstance(v, bool) else str(v) if isinstance(v, int) else v
+            for k, v in options.items()
+        }
+
+    @field_validator("options")
+    @classmethod
+    def _not_ours(cls, options: dict[str, str]) -> dict[str, str]:
+        for name, value in options.items():
+            if name in _OURS:
+                raise ValueError(f"has {name}, which {_OURS[name]}")
+            if _SECRET_OPTION.search(name) and not is_reference(value):
+                raise ValueError(f"has {name}: it must be a reference, ${{env:NAME}} or ${{file:path}}")
+        return options
+
+    @model_validator(mode="after")
+    def _whole_login(self) -> Kafka:
+        if (self.username is None) != (self.password is None):
+            raise ValueError("has a username without a password, or the other way round")
+        if self.username is not None and not self.options.keys() & {"sasl.mechanism", "sasl.mechanisms"}:
+            raise ValueError("has a username, and options do not say sasl.mechanism: PLAIN, SCRAM-SHA-512 …")
+        return self
+
+
+_OF_THE_LOG = "cdcflow sets itself: the log is right only so"
+_OURS = {
+    "bootstrap.servers": "is log.kafka.brokers",
+    "metadata.broker.list": "is log.kafka.brokers",
+    "sasl.username": "is log.kafka.username",
+    "sasl.password": "is log.kafka.password",
+    "message.max.bytes": "is log.kafka.message_bytes",
+    **dict.fromkeys(
+        (
+            "acks",
+            "request.required.acks",
+            "auto.offset.reset",
+            "enable.auto.commit",
+            "enable.auto.offset.store",
+            "enable.idempotence",
+            "enable.partition.eof",
+            "group.id",
+            "isolation.level",
+            "max.in.flight",
+            "max.in.flight.requests.per.connection",
+            "transactional.id",
+        ),
+        _OF_THE_LOG,
+    ),
+}
+_SECRET_OPTION = re.compile(r"password|secret|\.pem$|jaas")
+
+
+class KafkaLog(Settings):
+    kafka: Kafka
+
+    @property
+    def folder(self) -> Path:
+        """The local folder of this log's daemon."""
+        return (self.kafka.work or Path(".cdcflow")) / self.kafka.topic
+
+    @property
+    def history(self) -> Path:
+        """The folder with this log's sealed segments."""
+        return self.kafka.history or self.folder / "history"
+
+
+__all__ = ["FileLog", "Kafka", "KafkaLog", "Objects", "Seal"]

@@ -1,0 +1,73 @@
+"""A settings file as YAML, and where in it each setting stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from cdcflow.errors import ConfigurationError
+
+Place = tuple[str | int, ...]
+Places = dict[Place, yaml.Mark]
+
+
+def composed(path: Path) -> yaml.Node:
+    try:
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"there is no settings file {path}", remedy="run `cdcflow init` to write one, or name yours with --config"
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(f"the settings file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"the settings file {path} is not UTF-8 text") from None
+    except yaml.composer.ComposerError as error:
+        # Not its own words: they repeat what stands there, which may be a password that begins with *.
+        raise ConfigurationError(f"{at(path, error.problem_mark)}: a value that begins with * needs quotes") from None
+    except yaml.MarkedYAMLError as error:
+        if "alias" in str(error.context):
+            raise ConfigurationError(
+                f"{at(path, error.problem_mark)}: a value that begins with * needs quotes"
+            ) from None
+        raise ConfigurationError(f"{at(path, error.problem_mark)}: not YAML: {error.problem}") from None
+    except yaml.YAMLError:
+        raise ConfigurationError(f"{path}: not YAML: a character that YAML does not allow") from None
+    if not isinstance(node, yaml.MappingNode):
+        raise ConfigurationError(
+            f"{path}: holds no settings", remedy="run `cdcflow init` elsewhere to see a whole file"
+        )
+    return node
+
+
+def note_places(path: Path, node: yaml.Node, place: Place, places: Places) -> None:
+    if len(place) > 16:
+        raise ConfigurationError(f"{at(path, node.start_mark)}: settings are not nested this deep")
+    if node.tag.startswith("!"):
+        raise ConfigurationError(f"{at(path, node.start_mark)}: a value that begins with ! needs quotes")
+    match node:
+        case yaml.MappingNode():
+            for key, value in node.value:
+                inner = (*place, str(key.value) if isinstance(key, yaml.ScalarNode) else "?")
+                if inner in places:
+                    raise ConfigurationError(f"{at(path, key.start_mark)}: {dotted(inner)} is set twice")
+                places[inner] = key.start_mark
+                note_places(path, value, inner, places)
+        case yaml.SequenceNode():
+            for number, value in enumerate(node.value):
+                places[(*place, number)] = value.start_mark
+                note_places(path, value, (*place, number), places)
+        case _:
+            pass
+
+
+def dotted(place: Place) -> str:
+    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place).removeprefix(".")
+
+
+def at(path: Path, mark: yaml.Mark | None) -> str:
+    return str(path) if mark is None else f"{path}:{mark.line + 1}:{mark.column + 1}"
+
+
+__all__ = ["Place", "Places", "at", "composed", "dotted", "note_places"]

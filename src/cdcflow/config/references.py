@@ -1,0 +1,80 @@
+"""Secrets by reference: the settings say where one is, and it is read when it is used."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import parse_qsl
+
+from pydantic import AfterValidator
+
+from cdcflow.errors import ConfigurationError
+
+_REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+
+
+def _by_reference(secret: str | None) -> str | None:
+    if secret is not None and _REFERENCE.fullmatch(secret) is None:
+        raise ValueError("must be a reference, not the secret itself: ${env:NAME} or ${file:path}")
+    return secret
+
+
+SecretReference = Annotated[str | None, AfterValidator(_by_reference)]
+
+
+def without_password(url: str) -> str:
+    authority, _, query = url.partition("?")
+    secrets = {n for n, _ in parse_qsl(query) if n.lower() in ("password", "sslpassword", "passwd")}
+    if secrets or re.match(r"[^:]+://[^@]*:[^@]*@", authority):
+        raise ValueError("holds a password; take it out and set source.password: ${env:NAME} or ${file:path}")
+    return url
+
+
+def is_reference(text: str) -> bool:
+    """Whether a setting's text names a secret instead of being the value."""
+    return _REFERENCE.fullmatch(text) is not None
+
+
+def secret(reference: str | None) -> str | None:
+    """The secret that a reference of the settings names, read anew at every call; None for None.
+
+    Raises:
+        ConfigurationError: it is not there, or everybody on the machine may read its file.
+    """
+    if reference is None:
+        return None
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
+        raise ConfigurationError("a secret is given as such; write a reference: ${env:NAME} or ${file:path}")
+    kind, name = match.groups()
+    return _secret_from_environment(name) if kind == "env" else _secret_from_file(Path(name).expanduser())
+
+
+def _secret_from_environment(name: str) -> str:
+    try:
+        return os.environ[name]
+    except KeyError:
+        raise ConfigurationError(
+            f"the settings take a secret from the environment variable {name}, which is not set",
+            remedy=f"set {name} where cdcflow is started",
+        ) from None
+
+
+def _secret_from_file(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            if os.fstat(file.fileno()).st_mode & stat.S_IROTH:
+                raise ConfigurationError(
+                    f"everybody on this machine may read the secret in {path}", remedy=f"chmod o-rwx {path}"
+                )
+            return file.read().rstrip("\r\n")
+    except OSError as error:
+        raise ConfigurationError(f"the settings take a secret from {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"the secret in {path} is not UTF-8 text") from None
+
+
+__all__ = ["SecretReference", "is_reference", "secret", "without_password"]

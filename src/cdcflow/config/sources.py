@@ -1,0 +1,159 @@
+"""The databases that changes are captured from, one kind of settings each."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from cdcflow.config.base import Settings
+from cdcflow.config.references import SecretReference, without_password
+from cdcflow.config.units import Bytes, Seconds
+
+Special = Literal["stop", "null", "text", "clamp"]
+
+_NAME_PART = r'(?:"(?:[^"]|"")+"|[^".\s]+)'
+_PATTERN = re.compile(rf"!?{_NAME_PART}\.{_NAME_PART}")
+_COLUMN = re.compile(rf"{_NAME_PART}\.{_NAME_PART}\.{_NAME_PART}")
+
+
+class Backfill(Settings):
+    """How existing rows are read."""
+
+    chunk_time_target_ms: int = Field(200, gt=0)
+    chunk_time_busy_ms: int = Field(10, gt=0)
+    chunk_rows_max: int = Field(400_000, gt=0)
+    rows_per_second_max: int | None = Field(None, gt=0)
+    ranges_at_once: int = Field(2, gt=0, le=16)
+    held_bytes_max: Bytes = 64 << 20
+
+
+class _Database(Settings):
+    """What the settings of every database have."""
+
+    password: SecretReference = None
+    columns: dict[str, str] = Field(default_factory=dict)
+    heartbeat: Seconds = 10.0
+    spool_bytes_max: Bytes = 4 << 20
+    backfill: Backfill = Backfill()
+
+    @field_validator("tables", check_fields=False)
+    @classmethod
+    def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            if _PATTERN.fullmatch(pattern) is None:
+                raise ValueError(
+                    f'"{pattern}" is no table pattern; write schema.name, with * for any, ! in front to leave out'
+                )
+        if all(pattern.startswith("!") for pattern in patterns):
+            raise ValueError("selects no table; name at least one pattern without !")
+        return patterns
+
+    @field_validator("columns")
+    @classmethod
+    def _full_column_names(cls, columns: dict[str, str]) -> dict[str, str]:
+        for name in columns:
+            if _COLUMN.fullmatch(name) is None:
+                raise ValueError(f'"{name}" is no full column name; write schema.table.column')
+        return columns
+
+
+class Postgres(_Database):
+    """A PostgreSQL source.
+
+    `slot` and `publication` are named after the log when left out, so that nobody else's is ever taken.
+    `special_values` says what becomes of values that the Arrow type cannot hold (infinity in dates and timestamps, NaN
+    in a numeric with precision): stop the capture by name, NULL, keep the whole column as text, or clamp to the
+    type's ends. `unconstrained_numeric` is the type of `numeric` without precision: exact text, or `decimal(p,s)`.
+    `columns` overrides either for one column, by its full name (`public.orders.due`).
+    """
+
+    kind: Literal["postgres"]
+    url: str
+    tables: tuple[str, ...] = ("public.*",)
+    slot: str | None = None
+    publication: str | None = None
+    failover: bool = False
+    special_values: Special = "stop"
+    unconstrained_numeric: str = "text"
+    streaming: bool = True
+    binary: bool = True
+    catch_up: Literal["auto", "never"] = "auto"
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, url: str) -> str:
+        if not re.match(r"postgres(ql)?://", url):
+            raise ValueError("must look like postgresql://user@host:5432/database")
+        return without_password(url)
+
+    @field_validator("unconstrained_numeric")
+    @classmethod
+    def _numeric(cls, policy: str) -> str:
+        if policy != "text" and re.fullmatch(r"decimal\(\d{1,2},\d{1,2}\)", policy) is None:
+            raise ValueError("must be text or decimal(precision,scale)")
+        return policy
+
+
+def _off(value: object) -> object:
+    # YAML reads the plain word `off` as false.
+    return "off" if value is False else value
+
+
+class Tls(Settings):
+    """How the link to a MySQL or MariaDB server is secured.
+
+    `verify`: the certificate must be good for the host's name; `ca` names the authority that signed it, else those that
+    the system trusts count. `verify-ca`: signed by `ca`, whatever the name. `off`: no encryption.
+    """
+
+    mode: Annotated[Literal["verify", "verify-ca", "off"], BeforeValidator(_off)] = "verify"
+    ca: Path | None = None
+
+    @model_validator(mode="after")
+    def _authority(self) -> Tls:
+        if self.mode == "verify-ca" and self.ca is None:
+            raise ValueError("needs ca: the file with the authority's certificate")
+        return self
+
+
+class MySQL(_Database):
+    """A MySQL or MariaDB source.
+
+    `fence` says how a backfill finds its place in the log: `marks` writes rows to `marks_table`, `read-only` writes
+    nothing at all. `server_id` is the number under which we read the binary log, as a replica does (left out: one
+    made from the log's id). `server_public_key` is a file with the server's RSA key, for passwords over links without
+    TLS. `tables_without_key` refuses them, or reads each whole, in one piece. `zero_dates` and `bad_text` say what
+    becomes of values that the column's type cannot hold; `columns` overrides either for one column by its full name.
+    """
+
+    kind: Literal["mysql", "mariadb"]
+    url: str
+    tables: tuple[str, ...]
+    server_id: int | None = Field(None, ge=1, lt=1 << 32)
+    fence: Literal["marks", "read-only"] = "marks"
+    marks_table: str = "cdcflow.cdcflow_marks"
+    tls: Tls = Tls()
+    server_public_key: Path | None = None
+    tables_without_key: Literal["refuse", "whole"] = "refuse"
+    zero_dates: Literal["stop", "null", "text"] = "stop"
+    bad_text: Literal["stop", "replace"] = "stop"
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, url: str) -> str:
+        if not re.match(r"(mysql|mariadb)://", url):
+            raise ValueError("must look like mysql://user@host:3306/")
+        return without_password(url)
+
+    @field_validator("marks_table")
+    @classmethod
+    def _table_name(cls, name: str) -> str:
+        if re.fullmatch(rf"{_NAME_PART}\.{_NAME_PART}", name) is None or "*" in name or "?" in name:
+            raise ValueError("must be the name of one table: schema.table")
+        return name
+
+
+__all__ = ["Backfill", "MySQL", "Postgres", "Special", "Tls"]

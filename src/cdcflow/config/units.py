@@ -1,0 +1,62 @@
+"""Amounts with a unit, as the settings and the options of commands write them: `64MiB`, `10s`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+
+from cdcflow.errors import ConfigurationError
+
+BYTES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+TIMES = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def with_unit(units: dict[str, float] | dict[str, int], example: str) -> BeforeValidator:
+    """Takes a text with one of these units beside a plain number."""
+
+    def parse(value: object) -> object:
+        if isinstance(value, bool) or not isinstance(value, str):
+            return value
+        text = value.strip().lower()
+        for unit in sorted(units, key=len, reverse=True):
+            if text.endswith(unit):
+                try:
+                    return float(text[: -len(unit)]) * units[unit]
+                except ValueError:
+                    break
+        raise ValueError(f"must be a number with a unit, such as {example}")
+
+    return BeforeValidator(parse)
+
+
+Bytes = Annotated[int, with_unit(BYTES, "64MiB"), Field(gt=0)]
+Seconds = Annotated[float, with_unit(TIMES, "10s"), Field(gt=0)]
+SecondsOrNone = Annotated[float, with_unit(TIMES, "10m"), Field(ge=0)]
+
+
+def byte_count(text: str) -> int:
+    """An amount of bytes as the settings write it (`64MiB`), for options of commands.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    try:
+        return TypeAdapter(Bytes).validate_python(text)
+    except ValidationError:
+        raise ConfigurationError("an amount of bytes must be a number with a unit, such as 256MiB") from None
+
+
+def seconds(text: str, *, zero: bool = False) -> float:
+    """A time as the settings write it (`30s`, `5m`), for options of commands. `zero`: 0s is one too.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    try:
+        return TypeAdapter(SecondsOrNone if zero else Seconds).validate_python(text)
+    except ValidationError:
+        raise ConfigurationError("a time must be a number with a unit, such as 30s or 5m") from None
+
+
+__all__ = ["BYTES", "Bytes", "Seconds", "SecondsOrNone", "byte_count", "seconds", "with_unit"]
