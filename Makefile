@@ -78,6 +78,10 @@ test: setup lint servers ## lint, types, floors and every test, with real server
 test-kafka-faults: setup servers ## a log in Kafka under every fault: brokers killed, moved, cut off, slow; a daemon killed at each step
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope tests/integration/kafka $(PYTEST)
 
+.PHONY: test-stack
+test-stack: setup servers ## the dev stack of docker/, started as processes, from seed data to merged tables
+	@$(BIN)/python -m pytest tests/integration/docker $(PYTEST)
+
 .PHONY: lint
 lint: $(INSTALLED) ## format, lint, types, import floors, Dockerfiles
 	@$(BIN)/ruff format --check --quiet .

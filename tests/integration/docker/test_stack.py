@@ -29,6 +29,7 @@ from cdcflow.testing.folded import folded
 from cdcflow.wiring import log_reader
 
 pytestmark = [
+    pytest.mark.long,  # two databases, a broker, a store, and a Spark of five processes
     pytest.mark.postgres,
     pytest.mark.mysql,
     pytest.mark.spark,
