@@ -249,8 +249,8 @@ def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:
 
 def _tail(config: Config) -> Tail | None:
     """The configured log as a publisher reads it, None while there is none."""
+    from cdcflow.sinks.kafka.tables.kafka_tail import KafkaTail
     from cdcflow.sinks.kafka.tables.tail import FileTail
-    from cdcflow.sinks.kafka.tables.topic_tail import TopicTail
 
     if not log_reader(config).exists():
         return None
@@ -258,7 +258,7 @@ def _tail(config: Config) -> Tail | None:
         case FileLog() as log:
             return FileTail(log_layout(log))
         case KafkaLog(kafka=kafka):
-            return TopicTail(topics(kafka))
+            return KafkaTail(topics(kafka))
 
 
 def limits(config: Config, *, backfill_new: bool) -> Limits:

@@ -45,13 +45,13 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
     from cdcflow.cli.events import send_structlog_to
     from cdcflow.spark.session import session
 
-    send_structlog_to(sys.stderr)  # stdout is for the report
     log = settings.log
     reader = wiring.log_reader(settings)
     if not reader.exists():
         raise ConfigurationError(
             f"there is no change log at {reader.name}", remedy="start `cdcflow run` first, or mend log in the settings"
         )
+    send_structlog_to(sys.stderr)  # stdout is for the report
     warehouse = settings.merge.warehouse
     spark = session(name="cdcflow merge", settings=settings.merge.spark, kafka=isinstance(log, KafkaLog))
     if isinstance(log, KafkaLog):

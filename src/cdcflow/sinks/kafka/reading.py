@@ -16,13 +16,14 @@ from cdcflow.changelog.checking import Report
 from cdcflow.changelog.framing import FrameKind
 from cdcflow.changelog.journal import JournalHeader, Owners
 from cdcflow.changelog.reader import LogRows
+from cdcflow.changelog.records import Stretches
 from cdcflow.changelog.rows import Rows, Shape
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
 from cdcflow.sinks.kafka.checking import check
-from cdcflow.sinks.kafka.frames import frames, read_state
+from cdcflow.sinks.kafka.frames import read_state
 from cdcflow.sinks.kafka.state import State, Stretch
 from cdcflow.sinks.kafka.topics import Admin, Reader, Topics
 
@@ -31,12 +32,61 @@ _NO_OFFSET = 1 << 62
 
 
 @dataclass(slots=True)
-class _Place:
-    """Where a reader stands in the topic: whose rows come, and what was announced."""
+class Context:
+    """What a row's frame does not say: whose rows come, and what was announced before."""
 
     owners: Owners | None = None
-    run: Transactions | None = None
     versions: dict[Table, int] = field(default_factory=dict)
+
+    def log_rows(self, rows: Rows, first: int, last: int) -> LogRows | None:
+        """Those of the rows from one offset to another (both inclusive), as the log has them; None: it has none."""
+        a, b = np.searchsorted(rows.offsets, (first, last + 1))
+        if self.owners is None or a >= b:
+            return None
+        table = rows.shape.table
+        batch = self.owners.log_rows(table, rows.offsets[a:b], rows.rows.slice(a, b - a))
+        return table, self.versions[table], pa.Table.from_batches([batch])
+
+
+class Walk:
+    """Goes through a log's topic from the head of a stretch on, in as many goes as one likes, and misses no offset.
+
+    `place` is where the next go begins.
+    """
+
+    def __init__(self, topics: Topics, begin: Stretch, wanted: Iterable[FrameKind] | None = None) -> None:
+        self._name = f"topic {topics.name}"
+        self._stretches = Stretches(self._name, wanted)
+        self._next_offset = begin.first_offset
+        self._context = Context()
+        self.place = begin.place
+
+    def read(self, reader: Reader, end: int) -> Iterator[tuple[object, Context]]:
+        """What the frames up to the place `end` hold.
+
+        Raises:
+            InvariantViolated: something is missing, or cdcflow did not write it.
+        """
+        for message in reader.messages(self.place, end):
+            self.place = message.place + 1
+            placed = self._stretches.take(message)
+            if placed is None:
+                continue
+            match placed.record:
+                case Shape():
+                    self._context.versions[placed.record.table] = placed.record.version
+                case Transactions() | JournalHeader():
+                    if placed.record.first_offset != self._next_offset:
+                        raise InvariantViolated(
+                            f"reading the log in {self._name}: offset {placed.record.first_offset} comes at place "
+                            f"{placed.place}, expected was {self._next_offset}"
+                        )
+                    if isinstance(placed.record, Transactions):
+                        self._next_offset = placed.record.next_offset
+                        self._context.owners = Owners.of(placed.record.headers)
+                case _:
+                    pass
+            yield placed.record, self._context
 
 
 class KafkaReader:
@@ -75,18 +125,14 @@ class KafkaReader:
         """
         to = _NO_OFFSET if to_offset is None else to_offset
         with self._from(from_offset) as found:
-            for record, place in found:
+            for record, context in found:
                 if isinstance(record, Transactions) and record.first_offset > to:
                     return
-                if not isinstance(record, Rows) or place.owners is None:
+                if not isinstance(record, Rows) or not (tables is None or record.shape.table.id in tables):
                     continue
-                table = record.shape.table
-                if tables is not None and table.id not in tables:
-                    continue
-                a, b = np.searchsorted(record.offsets, (from_offset, to + 1))
-                if a < b:
-                    batch = place.owners.log_rows(table, record.offsets[a:b], record.rows.slice(a, b - a))
-                    yield table, place.versions[table], pa.Table.from_batches([batch])
+                rows = context.log_rows(record, from_offset, to)
+                if rows is not None:
+                    yield rows
 
     def read_transactions(self, from_offset: int = 1, to_offset: int | None = None) -> Iterator[pa.Table]:
         """The headers (`TRANSACTIONS_SCHEMA`) of the transactions with a row from one offset to another, in order."""
@@ -97,9 +143,7 @@ class KafkaReader:
                     continue
                 if record.first_offset > to:
                     return
-                headers = pa.Table.from_batches([record.headers])
-                first, last = headers.column("first_offset").to_numpy(), headers.column("last_offset").to_numpy()
-                yield headers.filter(pa.array((last >= max(from_offset, 1)) & (last >= first) & (first <= to)))
+                yield headers_of(record, from_offset, to)
 
     def check(self, *, deep: bool = False) -> Report:
         """Read the log through and report what is wrong with it."""
@@ -116,48 +160,40 @@ class KafkaReader:
     @contextmanager
     def _from(
         self, offset: int, wanted: Iterable[FrameKind] | None = None
-    ) -> Iterator[Iterator[tuple[object, _Place]]]:
-        state = self.state()
+    ) -> Iterator[Iterator[tuple[object, Context]]]:
         with self._topics.reader(self._topics.name) as reader:
             low, end = reader.bounds()
-            readable = _readable(state, low)
-            if not readable:
-                yield iter(())
-                return
-            begin = [s for s in readable if s.first_offset <= max(offset, 1)]
-            if not begin:
-                raise HistoryLost(
-                    f"reading the log in {self.name} from offset {offset}: the brokers have let go of it, the first "
-                    f"that is there is {readable[0].first_offset}",
-                    remedy="read the current-state tables anew, or start from the first offset that is there",
-                )
-            yield self._walked(reader, begin[-1], end, wanted)
+            begin = self.stretch_of(offset, low)
+            yield iter(()) if begin is None else Walk(self._topics, begin, wanted).read(reader, end)
 
-    def _walked(
-        self, reader: Reader, begin: Stretch, end: int, wanted: Iterable[FrameKind] | None
-    ) -> Iterator[tuple[object, _Place]]:
-        place = _Place()
-        next_offset = begin.first_offset
-        for placed in frames(reader, begin.place, end, wanted):
-            match placed.record:
-                case Shape():
-                    place.versions[placed.record.table] = placed.record.version
-                case Transactions() | JournalHeader():
-                    if placed.record.first_offset != next_offset:
-                        raise InvariantViolated(
-                            f"reading the log in {self.name}: offset {placed.record.first_offset} comes at place "
-                            f"{placed.place}, expected was {next_offset}"
-                        )
-                    if isinstance(placed.record, Transactions):
-                        next_offset = placed.record.next_offset
-                        place.run, place.owners = placed.record, Owners.of(placed.record.headers)
-                case _:
-                    pass
-            yield placed.record, place
+    def stretch_of(self, offset: int, low: int) -> Stretch | None:
+        """The stretch that has an offset (or will have it), of those from the place `low` on; None: there is none yet.
+
+        Raises:
+            HistoryLost: the brokers have let go of it.
+        """
+        readable = _readable(self.state(), low)
+        if not readable:
+            return None
+        begin = [s for s in readable if s.first_offset <= max(offset, 1)]
+        if not begin:
+            raise HistoryLost(
+                f"reading the log in {self.name} from offset {offset}: the brokers have let go of it, the first "
+                f"that is there is {readable[0].first_offset}",
+                remedy="read the current-state tables anew, or start from the first offset that is there",
+            )
+        return begin[-1]
+
+
+def headers_of(run: Transactions, first: int, last: int) -> pa.Table:
+    """The headers of those of a run's transactions that have a row from one offset to another."""
+    headers = pa.Table.from_batches([run.headers])
+    begins, ends = headers.column("first_offset").to_numpy(), headers.column("last_offset").to_numpy()
+    return headers.filter(pa.array((ends >= max(first, 1)) & (ends >= begins) & (begins <= last)))
 
 
 def _readable(state: State, low: int) -> list[Stretch]:
     return [s for s in state.stretches if s.place >= low]
 
 
-__all__ = ["KafkaReader"]
+__all__ = ["Context", "KafkaReader", "Walk", "headers_of"]

@@ -1,0 +1,106 @@
+"""The tail that a publisher reads: the log as it is, in groups, while it grows; each record read once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from logpairs import IDENTITY, Step, history_of_a_shop, put, rows_of, topics_on, transactions_of
+
+from cdcflow.model.table import OFFSET
+from cdcflow.sinks.kafka.log import KafkaLog
+from cdcflow.sinks.kafka.reading import KafkaReader
+from cdcflow.sinks.kafka.tables.kafka_tail import KafkaTail
+from cdcflow.sinks.kafka.topics import Reader, Topics
+from cdcflow.testing.kafka import KafkaBroker
+from cdcflow.testing.sinks import Writer, orders
+
+pytestmark = pytest.mark.kafka
+
+Told = tuple[list[tuple[str, dict[str, Any]]], list[dict[str, Any]]]
+"""Rows by offset, with the table and the version of its shape; and the headers of transactions."""
+
+
+@pytest.fixture
+def topics(broker: KafkaBroker) -> Topics:
+    return topics_on(broker.address)
+
+
+def written(topics: Topics, steps: list[Step], *, roll: bool) -> None:
+    """Write some steps more and leave."""
+    log = KafkaLog.open(topics, IDENTITY)
+    put(Writer.of(log), steps, roll=roll)
+    log.close()
+    topics.wait_until_shown()
+
+
+def told(tail: KafkaTail, first: int, rows_max: int) -> Told:
+    """All that the tail has from an offset on, taken as the publisher takes it: group by group, to its end."""
+    rows: list[tuple[str, dict[str, Any]]] = []
+    headers: list[dict[str, Any]] = []
+    while first < (newest := tail.next_offset()):
+        group = pa.concat_tables(tail.transactions(first, first + min(rows_max, newest - first) - 1))
+        last = group.column("last_offset")[-1].as_py()
+        found = [
+            (f"{table.id}.{version}", row)
+            for table, version, part in tail.rows(first, last)
+            for row in part.to_pylist()
+        ]
+        assert len(found) == last - first + 1, "a group is whole"
+        rows += sorted(found, key=lambda entry: int(entry[1][OFFSET]))
+        headers += group.to_pylist()
+        first = last + 1
+    return rows, headers
+
+
+@pytest.mark.parametrize("held_bytes_max", [1, 2000, 64 << 20])
+@pytest.mark.parametrize("rows_max", [3, 100_000])
+@pytest.mark.parametrize("roll", [False, True], ids=["one stretch", "stretches"])
+def test_groups_are_the_log_whatever_is_held(topics: Topics, held_bytes_max: int, rows_max: int, roll: bool) -> None:
+    """O07: however little may be held, and wherever a stretch or a writer ends, nothing is missed and nothing comes
+    twice, also by what was written after the tail had come to the end."""
+    steps = history_of_a_shop()
+    written(topics, steps[:4], roll=roll)
+    tail = KafkaTail(topics, held_bytes_max)
+    first = told(tail, 1, rows_max)
+    written(topics, steps[4:], roll=roll)
+    second = told(tail, int(first[0][-1][1][OFFSET]) + 1, rows_max)
+    log = KafkaReader(topics)
+    assert first[0] + second[0] == rows_of(log)
+    assert [h for h in transactions_of(log) if h["last_offset"] >= h["first_offset"]] == first[1] + second[1]
+
+
+def test_tail_begins_in_the_middle_and_may_go_back(topics: Topics) -> None:
+    """A publisher that starts again begins where its position is, inside a run; and what failed is asked for again."""
+    written(topics, history_of_a_shop(), roll=False)
+    log = KafkaReader(topics)
+    tail = KafkaTail(topics)
+    assert told(tail, 4, 100_000)[0] == rows_of(log, 4)
+    assert told(tail, 2, 2)[0] == rows_of(log, 2)
+
+
+def test_each_record_is_read_once(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tail that begins at its stretch's beginning for every group costs more with each one, on an idle source too."""
+    log = KafkaLog.open(topics, IDENTITY)
+    writer = Writer.of(log)
+    writer.put(orders(1))
+    tail = KafkaTail(topics)
+    topics.wait_until_shown()
+    told(tail, 1, 1000)
+    places: list[int] = []
+    messages = Reader.messages
+
+    def counted(reader: Reader, *span: int) -> Any:
+        for message in messages(reader, *span):
+            if reader.topic == topics.name:
+                places.append(message.place)
+            yield message
+
+    monkeypatch.setattr(Reader, "messages", counted)
+    for number in range(2, 12):
+        writer.put(orders(number))
+        topics.wait_until_shown()
+        assert len(told(tail, number, 1000)[0]) == 1
+    assert len(places) == len(set(places))
+    log.close()
