@@ -54,6 +54,7 @@ class Capture:
 
     def prepare(self, before: Checkpoint | None = None) -> Checkpoint:
         self.checkpoint = self.source.prepare(before or Checkpoint(epoch=Epoch(1)), LOG_ID)
+        self.source.tables()  # as the pipeline does: what was read of them while preparing is used up with that
         return self.checkpoint
 
     @property

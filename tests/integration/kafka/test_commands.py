@@ -64,7 +64,7 @@ def test_merge_of_a_log_that_is_not_there_is_refused_by_name(bank: Bank) -> None
     """Before Spark is started, which takes a while."""
     refused = cdcflow(bank, "merge")
     assert refused.exit_code == 78
-    assert "there is no change log in topic" in told(refused)
+    assert "there is no change log at topic" in told(refused)
 
 
 def test_doctor_names_brokers_that_are_not_there(bank: Bank, broker: KafkaBroker) -> None:

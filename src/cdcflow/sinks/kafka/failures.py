@@ -26,6 +26,9 @@ _DENIED = frozenset(
 _FENCED = frozenset((KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH))
 _GONE = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION))
 _IN_VAIN = frozenset((KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._FAIL))
+_MOVING = frozenset(
+    (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.OFFSET_NOT_AVAILABLE)
+)
 _TOO_LARGE = frozenset((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE))
 
 
@@ -58,6 +61,11 @@ def is_refused(error: KafkaError) -> bool:
 
 def is_missing(error: KafkaError) -> bool:
     return error.code() in _GONE
+
+
+def is_moving(error: KafkaError) -> bool:
+    """The partition has no leader at this moment, or a new one that only some know of."""
+    return error.code() in _MOVING
 
 
 def named(error: KafkaException, attempted: str, ear: Ear | None = None) -> CdcflowError:
@@ -107,4 +115,4 @@ def _plain(error: KafkaError) -> str:
     return re.sub(r"^(?:[\w-]+#\S*\s*)?(?:\[thrd:[^\]]*\]:\s*)?", "", error.str())
 
 
-__all__ = ["Ear", "Fenced", "GONE", "is_fenced", "is_missing", "is_refused", "named", "refused_option"]
+__all__ = ["Ear", "Fenced", "GONE", "is_fenced", "is_missing", "is_moving", "is_refused", "named", "refused_option"]

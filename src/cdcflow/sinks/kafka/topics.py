@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdcflow.changelog.records import Message
 from cdcflow.errors import InvariantViolated, SinkUnavailable
-from cdcflow.sinks.kafka.failures import GONE, Ear, is_missing, named, refused_option
+from cdcflow.sinks.kafka.failures import GONE, Ear, is_missing, is_moving, named, refused_option
 
 CLEANED = "cleanup.policy"
 NEWS_S = 3.0
@@ -220,13 +220,15 @@ class Reader:
 
     def bounds(self) -> tuple[int, int]:
         """The first offset that is there, and the one behind the last that is committed."""
-        deadline = time.monotonic() + NEWS_S
+        began = time.monotonic()
         while True:
             try:
                 low, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=self._wait_s)
             except KafkaException as error:
                 self._consumer.poll(0)
-                if not is_missing(error.args[0]) or time.monotonic() > deadline:
+                about = error.args[0]
+                patience = NEWS_S if is_missing(about) else self._wait_s if is_moving(about) else 0.0
+                if time.monotonic() - began >= patience:
                     raise named(error, f"reading topic {self.topic}", self._ear) from None
                 time.sleep(0.1)
             else:

@@ -101,6 +101,23 @@ def executed(connection: Connection) -> str:
     return "".join(str(one(connection, "SELECT @@GLOBAL.gtid_executed")[0]).split())
 
 
+def executed_before(connection: Connection, end: End) -> str:
+    """MySQL: the transactions that every later snapshot sees and the binary log has before a place, as a set of GTIDs.
+
+    The server tells both only as of now, so what it has logged behind the place is taken from it again.
+    """
+    seen = executed(connection)
+    behind: list[str] = []
+    names = [name for name, _ in files(connection)]
+    for name in names[names.index(end.file) :]:
+        pos = end.pos if name == end.file else _FIRST_POS
+        while rows := query(connection, f"SHOW BINLOG EVENTS IN '{_plain(name)}' FROM {pos} LIMIT {_LISTED_AT_ONCE}"):
+            gtids = (_GTID_NEXT.search(str(row[5])) for row in rows if str(row[2]) in ("Gtid", "Gtid_tagged"))
+            behind += [f"{found[1]}:{found[2]}" for found in gtids if found]
+            pos = int(rows[-1][4])
+    return "".join(str(one(connection, f"SELECT GTID_SUBTRACT('{seen}', '{','.join(behind)}')")[0]).split())
+
+
 def owned(connection: Connection) -> str:
     """MySQL: the GTIDs of transactions that are being committed, each with its thread: `uuid:7#12:8#13,…`."""
     return str(one(connection, "SELECT @@GLOBAL.gtid_owned")[0])
@@ -120,6 +137,8 @@ def gtids_at(connection: Connection, file: str, pos: int) -> str | None:
 _BETWEEN = frozenset(("Gtid", "Gtid_tagged", "Anonymous_Gtid", "Rotate", "Stop", "Previous_gtids", "Format_desc"))
 _GTID_NEXT = re.compile(r"GTID_NEXT\s*=\s*'([0-9a-fA-F-]{36}(?::[a-z_]\w*)?):(\d+)'")
 _WRONG_OFFSET = 1220
+_FIRST_POS = 4  # behind the magic number
+_LISTED_AT_ONCE = 10_000
 
 
 def next_gtid(connection: Connection, position: BinlogPosition) -> tuple[str, int] | None:

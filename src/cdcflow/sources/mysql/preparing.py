@@ -27,6 +27,7 @@ from cdcflow.sources.mysql.position import BinlogPosition
 
 WAIT_S = 60.0
 _NAP_S = 0.05
+_FOUND_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,12 @@ class Preparing:
         if self._flavor == "mariadb":
             with place.snapshot(self._connection):
                 found = place.snapshot_place(self._connection)
-            gtids = place.gtids_at(self._connection, found.file, found.pos)
-            return Begun(BinlogPosition(found.file, found.pos, MariadbGtids.parse(gtids or "").text()))
+            gtids = self._gtids_at(found.file, found.pos)
+            if gtids is None:
+                raise SourceUnavailable(
+                    f"the server at {self._address} does not find place {found.file} {found.pos} of its own binary log"
+                )
+            return Begun(BinlogPosition(found.file, found.pos, MariadbGtids.parse(gtids).text()))
         end = place.end(self._connection, self._flavor)
         if not self.has_gtids:
             self._marking.beat(self._connection)
@@ -87,7 +92,8 @@ class Preparing:
             "transactions that are in the binary log already become visible",
             lambda: not committing & _owned(place.owned(self._connection)),
         )
-        return Begun(BinlogPosition(end.file, end.pos, self._executed().text()))
+        before = MysqlGtids.parse(place.executed_before(self._connection, end))
+        return Begun(BinlogPosition(end.file, end.pos, before.text()))
 
     def _check_prepared(self) -> None:
         with contextlib.suppress(pymysql.Error):  # MySQL shows them only to whom it lets
@@ -171,7 +177,7 @@ class Preparing:
         position, ours = before.position, MariadbGtids.parse(before.position.gtids)
         there = None
         if not before.by_gtid and position.file in dict(place.files(self._connection)):
-            there = place.gtids_at(self._connection, position.file, position.pos)
+            there = self._gtids_at(position.file, position.pos)
         is_same = before.server == self.server or bool(ours.domains())
         if is_same and there is not None and MariadbGtids.parse(there).domains() == ours.domains():
             self._check_files(position.start)
@@ -196,6 +202,13 @@ class Preparing:
             )
         self._until("what our log has becomes visible", lambda: self._seen_gtids().covers(ours))
         return Begun(position, by_gtid=True)
+
+    def _gtids_at(self, file: str, pos: int) -> str | None:
+        """As `place.gtids_at`. For a moment the server may not find a place that it has told of itself."""
+        deadline = time.monotonic() + _FOUND_S
+        while (found := place.gtids_at(self._connection, file, pos)) is None and time.monotonic() < deadline:
+            time.sleep(_NAP_S)
+        return found
 
     def _seen(self) -> int:
         with place.snapshot(self._connection):
