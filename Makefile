@@ -74,11 +74,13 @@ servers: $(INSTALLED) ## find, fetch or build what the tests start: databases, b
 test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder -m "not long" $(PYTEST)
 
-.PHONY: test-kafka-faults
+.PHONY: test-long test-kafka-faults test-stack
+test-long: setup servers ## the tests that `make test` leaves out: whole stack, three brokers, more kill points, streaming merge
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope -m long $(PYTEST)
+
 test-kafka-faults: setup servers ## a log in Kafka under every fault: brokers killed, moved, cut off, slow; a daemon killed at each step
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope tests/integration/kafka $(PYTEST)
 
-.PHONY: test-stack
 test-stack: setup servers ## the dev stack of docker/, started as processes, from seed data to merged tables
 	@$(BIN)/python -m pytest tests/integration/docker $(PYTEST)
 

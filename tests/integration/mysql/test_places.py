@@ -249,7 +249,7 @@ def test_first_checkpoint_is_the_end_of_the_log(mysql_database: MySQLDatabase, c
 def test_first_checkpoint_has_nothing_of_what_comes_while_it_is_made(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """M13: a busy server goes on between the answers that a place is made from. GTIDs that lie behind the place would
+    """P35: a busy server goes on between the answers that a place is made from. GTIDs that lie behind the place would
     be missing after a failover, and a restart before the first row would take the log for one that was begun anew."""
     mysql_database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, v int)")
     asks = "end" if flavor == "mysql" else "snapshot_place"
@@ -272,3 +272,29 @@ def test_first_checkpoint_has_nothing_of_what_comes_while_it_is_made(
     again.prepare(before)
     # What came while the place was asked for at last lies behind it.
     assert [row["id"] for row in again.changes()][-2:] == [2 * asked - 1, 2 * asked]
+
+
+def test_event_larger_than_a_packet_does_not_hide_what_is_behind_it(
+    own_mysql: MySQLServer, make_capture: MakeMySQLCapture
+) -> None:
+    """M14: MariaDB cannot name a place behind such an event (old and new image of one row are in it). A capture
+    that began there, or goes on there, has a place all the same, and still sees a log that was begun anew."""
+    database = own_mysql.create_database("shop")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v longblob)")
+    database.execute("INSERT INTO t VALUES (1, repeat('x', 12000000))", "UPDATE t SET v = repeat('y', 12000000)")
+    capture = make_capture(database, tables=["shop.t"])
+    before = capture.prepare()
+    database.execute("INSERT INTO t VALUES (2, 'a')")
+    assert [row["id"] for row in seen(capture)] == [2]
+    capture.close()
+    for checkpoint, expected in ((capture.checkpoint, [3]), (before, [2, 3])):
+        database.execute("INSERT IGNORE INTO t VALUES (3, 'b')")
+        again = make_capture(database, tables=["shop.t"])
+        again.prepare(checkpoint)
+        assert [row["id"] for row in again.changes()] == expected
+        again.close()
+    own_mysql.execute("RESET BINARY LOGS AND GTIDS" if own_mysql.flavor == "mysql" else "RESET MASTER")
+    database.execute("UPDATE t SET v = repeat('x', 12000000) WHERE id = 1", "UPDATE t SET v = repeat('y', 12000000)")
+    database.execute(*(f"INSERT INTO t VALUES ({n}, 'z')" for n in range(10, 60)))
+    with pytest.raises(HistoryLost, match="accept-history-loss"):
+        make_capture(database, tables=["shop.t"]).prepare(capture.checkpoint)

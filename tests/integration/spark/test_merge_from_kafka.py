@@ -153,6 +153,7 @@ def test_a_merge_that_dies_anywhere_is_finished_by_the_next(
     assert FolderReader(tmp_path / "history").check(deep=True).is_whole
 
 
+@pytest.mark.long
 def test_a_stream_makes_the_same_tables(
     spark: Any, topics: Topics, tmp_path: Path, by_files: dict[str, list[dict[str, Any]]]
 ) -> None:

@@ -129,13 +129,17 @@ def has_gtids(connection: Connection, flavor: Flavor) -> bool:
 
 
 def gtids_at(connection: Connection, file: str, pos: int) -> str | None:
-    """MariaDB: the last GTIDs before a place in its binary log; None when it has no such place."""
+    """MariaDB: the last GTIDs before a place in its binary log; None when it has no such place, or when an event before
+    it in that file is larger than `max_allowed_packet`: then the function gives up."""
     text = one(connection, f"SELECT BINLOG_GTID_POS('{_plain(file)}', {pos})")[0]
     return None if text is None else str(text)
 
 
-_BETWEEN = frozenset(("Gtid", "Gtid_tagged", "Anonymous_Gtid", "Rotate", "Stop", "Previous_gtids", "Format_desc"))
+_BETWEEN = frozenset(
+    ("Gtid", "Gtid_tagged", "Anonymous_Gtid", "Rotate", "Stop", "Previous_gtids", "Format_desc", "Gtid_list")
+)
 _GTID_NEXT = re.compile(r"GTID_NEXT\s*=\s*'([0-9a-fA-F-]{36}(?::[a-z_]\w*)?):(\d+)'")
+_MARIADB_GTID = re.compile(r"GTID (\d+)-\d+-(\d+)")
 _WRONG_OFFSET = 1220
 _FIRST_POS = 4  # behind the magic number
 _LISTED_AT_ONCE = 10_000
@@ -147,6 +151,13 @@ def next_gtid(connection: Connection, position: BinlogPosition) -> tuple[str, in
     Raises:
         ValueError: no transaction begins or ends there.
     """
+    found = _following(connection, position)
+    gtid = None if found is None else _GTID_NEXT.search(found)
+    return (gtid[1].lower(), int(gtid[2])) if gtid else None
+
+
+def _following(connection: Connection, position: BinlogPosition) -> str | None:
+    """What the server says of the event at a place; None when there is none yet. ValueError as above."""
     try:
         rows = query(connection, f"SHOW BINLOG EVENTS IN '{_plain(position.file)}' FROM {position.pos} LIMIT 1")
     except pymysql.Error as error:
@@ -157,8 +168,27 @@ def next_gtid(connection: Connection, position: BinlogPosition) -> tuple[str, in
         return None
     if str(rows[0][2]) not in _BETWEEN:
         raise ValueError
-    found = _GTID_NEXT.search(str(rows[0][5]))
-    return (found[1].lower(), int(found[2])) if found else None
+    return str(rows[0][5])
+
+
+def quiet_end(connection: Connection) -> tuple[End, str] | None:
+    """MariaDB: the end of the binary log with the last GTIDs before it; None when it moved while it was asked for."""
+    before, gtids, after = at_once(
+        connection, "SHOW MASTER STATUS", "SELECT @@GLOBAL.gtid_binlog_pos", "SHOW MASTER STATUS"
+    )
+    file, pos, *_ = before[0]
+    return (End(str(file), int(pos), ""), str(gtids[0][0])) if before == after else None
+
+
+def next_of_mariadb(connection: Connection, position: BinlogPosition) -> tuple[int, int] | None:
+    """MariaDB: domain and number of the transaction that begins at a place; None when there is none yet.
+
+    Raises:
+        ValueError: no transaction begins or ends there.
+    """
+    found = _following(connection, position)
+    gtid = None if found is None else _MARIADB_GTID.search(found)
+    return (int(gtid[1]), int(gtid[2])) if gtid else None
 
 
 def state(connection: Connection) -> str:

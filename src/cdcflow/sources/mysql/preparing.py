@@ -27,7 +27,6 @@ from cdcflow.sources.mysql.position import BinlogPosition
 
 WAIT_S = 60.0
 _NAP_S = 0.05
-_FOUND_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +75,9 @@ class Preparing:
         if self._flavor == "mariadb":
             with place.snapshot(self._connection):
                 found = place.snapshot_place(self._connection)
-            gtids = self._gtids_at(found.file, found.pos)
+            gtids = place.gtids_at(self._connection, found.file, found.pos)
             if gtids is None:
-                raise SourceUnavailable(
-                    f"the server at {self._address} does not find place {found.file} {found.pos} of its own binary log"
-                )
+                found, gtids = self._quiet_end()
             return Begun(BinlogPosition(found.file, found.pos, MariadbGtids.parse(gtids).text()))
         end = place.end(self._connection, self._flavor)
         if not self.has_gtids:
@@ -177,7 +174,7 @@ class Preparing:
         position, ours = before.position, MariadbGtids.parse(before.position.gtids)
         there = None
         if not before.by_gtid and position.file in dict(place.files(self._connection)):
-            there = self._gtids_at(position.file, position.pos)
+            there = place.gtids_at(self._connection, position.file, position.pos)
         is_same = before.server == self.server or bool(ours.domains())
         if is_same and there is not None and MariadbGtids.parse(there).domains() == ours.domains():
             self._check_files(position.start)
@@ -191,7 +188,11 @@ class Preparing:
         ]
         if not lacking and before.server == self.server and not before.by_gtid:
             self._check_files(position.start)
-            raise self._begun_anew(position)
+            if there is not None:
+                raise self._begun_anew(position)
+            self._check_goes_on(position.start)
+            self._until("what our log has becomes visible", lambda: self._seen() >= position.coordinate)
+            return Begun(position)
         if lacking or not ours.domains():
             if before.server != self.server and not known.keys() & {(d, s) for d, (s, _) in ours.domains().items()}:
                 raise self._another(f"server_id {before.server}", f"{self.server}, with none of its transactions")
@@ -203,12 +204,32 @@ class Preparing:
         self._until("what our log has becomes visible", lambda: self._seen_gtids().covers(ours))
         return Begun(position, by_gtid=True)
 
-    def _gtids_at(self, file: str, pos: int) -> str | None:
-        """As `place.gtids_at`. For a moment the server may not find a place that it has told of itself."""
-        deadline = time.monotonic() + _FOUND_S
-        while (found := place.gtids_at(self._connection, file, pos)) is None and time.monotonic() < deadline:
-            time.sleep(_NAP_S)
-        return found
+    def _quiet_end(self) -> tuple[place.End, str]:
+        """MariaDB: the end of the log at a moment at which nothing was added to it, once all before it is visible."""
+        ends: list[tuple[place.End, str]] = []
+
+        def is_quiet() -> bool:
+            found = place.quiet_end(self._connection)
+            if found is not None:
+                ends.append(found)
+            return found is not None
+
+        self._until("its binary log stands still for a moment", is_quiet, 0)
+        self._until("what is in the binary log becomes visible", lambda: self._seen() >= ends[0][0].coordinate)
+        return ends[0]
+
+    def _check_goes_on(self, position: BinlogPosition) -> None:
+        """MariaDB: what follows this place is what our log has not. For where the server cannot tell what is before."""
+        ours = MariadbGtids.parse(position.gtids).domains()
+        try:
+            found = place.next_of_mariadb(self._connection, position)
+        except ValueError:
+            raise self._begun_anew(position) from None
+        if found is None:
+            return
+        domain, number = found
+        if domain in ours and number <= ours[domain][1]:
+            raise self._begun_anew(position)
 
     def _seen(self) -> int:
         with place.snapshot(self._connection):
@@ -256,7 +277,7 @@ class Preparing:
             remedy="set source.url back, or use another log.path for this source",
         )
 
-    def _until(self, what: str, done: Callable[[], bool]) -> None:
+    def _until(self, what: str, done: Callable[[], bool], nap_s: float = _NAP_S) -> None:
         deadline = time.monotonic() + self._wait_s
         while not done():
             if time.monotonic() > deadline:
@@ -264,7 +285,7 @@ class Preparing:
                     f"waited {self._wait_s:g} s at {self._address} until {what}; commits may be waiting for a "
                     "semi-synchronous replica"
                 )
-            time.sleep(_NAP_S)
+            time.sleep(nap_s)
 
 
 def _owned(text: str) -> frozenset[str]:
