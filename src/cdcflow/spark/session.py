@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.spark.jars import jars, kafka_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +56,8 @@ def session(
         raise ConfigurationError(
             "merging needs pyspark, which is not installed", remedy="run `pip install 'cdcflow[spark]'`"
         ) from error
+    from cdcflow.spark.jars import jars, kafka_jars  # here, so that `python -m cdcflow.spark.jars` is not loaded twice
+
     workers = cores or os.cpu_count() or 2
     # Workers otherwise take the python that stands first in PATH, which may be another version.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
