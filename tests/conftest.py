@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import structlog
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -45,6 +46,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long comes first, so that both processes end at about the same time."""
     long = ("/spark/", "/cli/", "/simulation/", "daemon/")
     items.sort(key=lambda item: next((place for place, part in enumerate(long) if part in item.nodeid), len(long)))
+
+
+@pytest.fixture(autouse=True)
+def own_words() -> Iterator[None]:
+    """A command that runs inside a test sends log lines to that test's stderr, which is closed after it."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
