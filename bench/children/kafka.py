@@ -10,16 +10,13 @@ Argument: `brokers`, `topic`, `rows`, `rows_each` (a cut's rows, in transactions
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from dataclasses import replace
 
 from confluent_kafka import Producer
 
 from bench.children.usage import Clock, given, tell
-from bench.children.writing import runs
-from cdcflow.model.change import Run, commit_clock
-from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
-from cdcflow.ports import Numbered
+from bench.children.writing import appended, runs
+from cdcflow.model.change import Run
+from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.sending import OnDelivery, Sender
 from cdcflow.sinks.kafka.topics import Topics
@@ -27,24 +24,6 @@ from cdcflow.sinks.kafka.topics import Topics
 AHEAD_MAX = 8
 """So many cuts may wait for a sync."""
 Records = list[tuple[str, bytes, bytes]]
-
-
-def written(log: KafkaLog, made: list[Run]) -> Iterator[Checkpoint]:
-    """Appends and cuts a run at a time."""
-    checkpoint = replace(log.checkpoint, epoch=log.epoch)
-    for run in made:
-        clock = commit_clock(checkpoint.commit_clock, run.commit_ts)
-        log.append(Numbered(run, checkpoint.next_offset, checkpoint.next_transaction, clock))
-        checkpoint = replace(
-            checkpoint,
-            position=Position(str(run.last_position)),
-            next_offset=Offset(checkpoint.next_offset + run.rows),
-            next_transaction=checkpoint.next_transaction + run.transactions,
-            cut=checkpoint.cut + 1,
-            commit_clock=int(clock[-1]),
-        )
-        log.cut(checkpoint)
-        yield checkpoint
 
 
 def opened(topics: Topics) -> KafkaLog:
@@ -64,7 +43,7 @@ def through_log(topics: Topics, made: list[Run]) -> dict[str, object]:
 
     thread = threading.Thread(target=sync)
     thread.start()
-    for _ in written(log, made):
+    for _ in appended(log, made):
         asked.release()
         synced.acquire()
     thread.join()
@@ -86,7 +65,7 @@ def recorded(topics: Topics, made: list[Run]) -> list[Records]:
 
     log = opened(topics)
     Sender.put = noted  # type: ignore[method-assign]
-    for _ in written(log, made):
+    for _ in appended(log, made):
         found.append([])
         log.sync()
     Sender.put = put  # type: ignore[method-assign]

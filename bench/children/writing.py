@@ -27,7 +27,7 @@ from cdcflow.model.change import ChangeBatch, Int64s, Run, commit_clock
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.ports import Numbered
+from cdcflow.ports import Log, Numbered
 from cdcflow.sinks.files import FileLog
 
 PER_TRANSACTION = 100
@@ -87,11 +87,9 @@ def _run(first: int, count: int) -> Run:
     )
 
 
-def written(path: Path, made: list[Run]) -> Iterator[FileLog]:
-    """Writes the runs, each with its own cut and sync; gives the log before the first and after the last."""
-    log = FileLog.open(path, SourceIdentity("postgres", "1", "bench"), Seal(bytes_max=1 << 40, age_max=1e9))
-    yield log
-    checkpoint = replace(Checkpoint(), epoch=log.epoch)
+def appended(log: Log, made: list[Run]) -> Iterator[Checkpoint]:
+    """Appends and cuts a run at a time; gives each cut's checkpoint, which the caller syncs when it likes."""
+    checkpoint = replace(log.checkpoint, epoch=log.epoch)
     for run in made:
         clock = commit_clock(checkpoint.commit_clock, run.commit_ts)
         log.append(Numbered(run, checkpoint.next_offset, checkpoint.next_transaction, clock))
@@ -104,6 +102,14 @@ def written(path: Path, made: list[Run]) -> Iterator[FileLog]:
             commit_clock=int(clock[-1]),
         )
         log.cut(checkpoint)
+        yield checkpoint
+
+
+def written(path: Path, made: list[Run]) -> Iterator[FileLog]:
+    """Writes the runs, each with its own cut and sync; gives the log before the first and after the last."""
+    log = FileLog.open(path, SourceIdentity("postgres", "1", "bench"), Seal(bytes_max=1 << 40, age_max=1e9))
+    yield log
+    for _ in appended(log, made):
         log.sync()
     yield log
 

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +39,7 @@ class Room:
     writable: list[Path] = field(default_factory=list)
 
 
-class Part:
+class Part(ABC):
     """One service."""
 
     def __init__(self, stack: Stack, name: str, service: Model) -> None:
@@ -46,22 +47,22 @@ class Part:
         self._room = Room()
 
     @property
-    def runs(self) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def runs(self) -> bool: ...
 
-    def start(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def start(self) -> None: ...
 
+    @abstractmethod
     def stop(self) -> int:
         """End it in good order. Its exit code; also of one that has ended."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """End it, however."""
-        raise NotImplementedError
 
-    def output(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def output(self) -> str: ...
 
     def well(self) -> bool:
         """Run the health check once, as the compose file says it."""

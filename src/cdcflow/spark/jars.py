@@ -64,13 +64,7 @@ def jars() -> list[str]:
     Raises:
         ConfigurationError: they were not fetched yet.
     """
-    found = sorted(str(p) for p in folder().glob("*.jar"))
-    if not all(any(Path(f).name.startswith(needed) for f in found) for needed in _NEEDED):
-        raise ConfigurationError(
-            f"Spark needs Delta's jars, and {folder()} does not have them",
-            remedy="run `python -m cdcflow.spark.jars` once (or `make setup`)",
-        )
-    return found
+    return _listed(folder(), _NEEDED, "Spark needs Delta's jars", "python -m cdcflow.spark.jars")
 
 
 def fetch() -> list[str]:
@@ -98,11 +92,15 @@ def kafka_jars() -> list[str]:
     Raises:
         ConfigurationError: they were not fetched yet.
     """
-    found = sorted(str(p) for p in kafka_folder().glob("*.jar"))
-    if not all(any(needed in Path(f).name for f in found) for needed in _NEEDED_FOR_KAFKA):
+    needs = "Spark needs Kafka's jars to read a log in Kafka"
+    return _listed(kafka_folder(), _NEEDED_FOR_KAFKA, needs, "python -m cdcflow.spark.jars --kafka")
+
+
+def _listed(place: Path, needed: Sequence[str], needs: str, command: str) -> list[str]:
+    found = sorted(str(p) for p in place.glob("*.jar"))
+    if not all(any(part in Path(f).name for f in found) for part in needed):
         raise ConfigurationError(
-            f"Spark needs Kafka's jars to read a log in Kafka, and {kafka_folder()} does not have them",
-            remedy="run `python -m cdcflow.spark.jars --kafka` once (or `make setup`)",
+            f"{needs}, and {place} does not have them", remedy=f"run `{command}` once (or `make setup`)"
         )
     return found
 

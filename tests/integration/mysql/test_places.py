@@ -249,7 +249,7 @@ def test_first_checkpoint_is_the_end_of_the_log(mysql_database: MySQLDatabase, c
 def test_first_checkpoint_has_nothing_of_what_comes_while_it_is_made(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P35: a busy server goes on between the answers that a place is made from. GTIDs that lie behind the place would
+    """A busy server goes on between the answers that a place is made from. GTIDs that lie behind the place would
     be missing after a failover, and a restart before the first row would take the log for one that was begun anew."""
     mysql_database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, v int)")
     asks = "end" if flavor == "mysql" else "snapshot_place"
@@ -277,7 +277,7 @@ def test_first_checkpoint_has_nothing_of_what_comes_while_it_is_made(
 def test_event_larger_than_a_packet_does_not_hide_what_is_behind_it(
     own_mysql: MySQLServer, make_capture: MakeMySQLCapture
 ) -> None:
-    """M14: MariaDB cannot name a place behind such an event (old and new image of one row are in it). A capture
+    """MariaDB cannot name a place behind such an event (old and new image of one row are in it). A capture
     that began there, or goes on there, has a place all the same, and still sees a log that was begun anew."""
     database = own_mysql.create_database("shop")
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v longblob)")

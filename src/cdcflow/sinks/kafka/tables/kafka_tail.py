@@ -68,7 +68,6 @@ class KafkaTail:
         return self._next_offset if self._walk is not None else self._next_in_state()
 
     def transactions(self, first: int, last: int) -> Iterator[pa.Table]:
-        """As `Tail.transactions` says, but fewer where not all of them are held."""
         self._hold(first)
         if self._walk is None:
             yield from self._log.read_transactions(first, last)

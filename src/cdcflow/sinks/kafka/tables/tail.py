@@ -27,7 +27,7 @@ class Tail(Protocol):
         ...
 
     def transactions(self, first: int, last: int) -> Iterator[pa.Table]:
-        """Headers of the transactions with a row from one offset to another, in order.
+        """Headers of the transactions with a row from one offset to another, in order; at least one, perhaps not all.
 
         Raises:
             HistoryLost: `first` has expired.
@@ -35,7 +35,8 @@ class Tail(Protocol):
         ...
 
     def rows(self, first: int, last: int) -> Iterator[LogRows]:
-        """Rows from one offset to another, ascending within a table."""
+        """Rows from one offset to another, ascending within a table. Asked for after their transactions, up to the last
+        of those; what is before them may be let go of then."""
         ...
 
 
