@@ -28,8 +28,10 @@ ROWS = 10_000
 """The most segments; a tenth as many tables."""
 
 STARTS = 5
+SEALED = 30.0
+"""Transactions a second, each a segment, while a log is made: as many as sealing keeps up with."""
 LOAD = 100.0
-"""Transactions a second, each a segment: more than sealing keeps up with, so a log has more of them than was asked."""
+"""Transactions a second while a process starts."""
 
 
 def run(budget: Budget, transport: str) -> list[Line]:
@@ -49,13 +51,14 @@ def _segments(wants: list[int], transport: str) -> list[Line]:
         log = Path(folder) / "log"
         config = settings(server, log)
         config["log"] = {"path": str(log), "seal": {"bytes_max": 1, "age_max": "1h"}}
-        with _load(server):
-            for wanted in wants:
+        for wanted in wants:
+            with _load(server, SEALED):
                 size = _sealed(server, config, log, wanted)
-                tell(f"  growth: {size:,} segments, {transport}")
-                sizes.append(size)
+            tell(f"  growth: {size:,} segments, {transport}")
+            sizes.append(size)
+            with _load(server, LOAD):
                 restarts[size], memory[size] = _restarts(server, log)
-                tell(f"    restart {restarts[size]:.0f} ms, {memory[size]:.0f} MB")
+            tell(f"    restart {restarts[size]:.0f} ms, {memory[size]:.0f} MB")
         report = check(log)
         if not report.is_whole:
             raise Failed(f"the log does not hold: {report.faults[:3]}")
@@ -91,7 +94,7 @@ def _tables(sizes: list[int], transport: str) -> list[Line]:
             with fresh_log(None, log):
                 outcome = Child.of("capture", {"config": settings(server, log), "once": True}).outcome()
                 read[size] = outcome.seconds
-                with _load(server):
+                with _load(server, LOAD):
                     restarts[size], memory[size] = _restarts(server, log)
             tell(f"    first read {read[size]:.1f} s, restart {restarts[size]:.0f} ms, {memory[size]:.0f} MB")
     lines = _lines("tables", sizes, restarts, memory)
@@ -104,9 +107,9 @@ def _tables(sizes: list[int], transport: str) -> list[Line]:
 
 
 @contextmanager
-def _load(server: Server) -> Iterator[None]:
-    """Single-row transactions all the while."""
-    asked = {"dsn": server.dsn, "statement": insert(NARROW), "connections": 1, "seconds": 0, "rate": LOAD}
+def _load(server: Server, rate: float) -> Iterator[None]:
+    """Single-row transactions all the while, so many a second."""
+    asked = {"dsn": server.dsn, "statement": insert(NARROW), "connections": 1, "seconds": 0, "rate": rate}
     first = int(server.value(f"SELECT coalesce(max(id), 0) + 1 FROM {NARROW.name}"))
     writer = Child.of("writer", {**asked, "first": first, "rows": 1 << 40})
     try:

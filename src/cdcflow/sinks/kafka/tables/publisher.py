@@ -35,9 +35,11 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`group_rows_max`: a group ends with the transaction that reaches it. `idle_s`: how often the log is looked at."""
+    """`group_rows_max`: a group ends with the transaction that reaches it. `idle_s`: how often a quiet log is looked
+    at. After a group the next look comes after `prompt_s`, then after twice that, and so on up to `idle_s`."""
 
     group_rows_max: int = 50_000
+    prompt_s: float = 0.004
     idle_s: float = 0.1
     backoff_s_max: float = 30.0
 
@@ -100,6 +102,7 @@ class Publisher:
             session = _Session(tail, producer, self._make_form(), self._rules, cluster.prefix)
             self._tell("publishing begun", {"prefix": cluster.prefix, "offset": published.next_offset})
             until = tail.next_offset() if once else None
+            pause_s = self._pace.idle_s
             while not self._stop.is_set():
                 newest = tail.next_offset() if until is None else until
                 if published.next_offset < newest:
@@ -108,10 +111,12 @@ class Publisher:
                     published = session.publish(published, min(rows, self._pace.group_rows_max))
                     seconds = round(time.monotonic() - begun, 3)
                     self._tell("published", {"offset": published.next_offset - 1, "seconds": seconds})
+                    pause_s = self._pace.prompt_s
                 elif once:
                     return
                 else:
-                    self._stop.wait(self._pace.idle_s)
+                    self._stop.wait(pause_s)
+                    pause_s = min(2 * pause_s, self._pace.idle_s)
         finally:
             producer.close()
 
