@@ -78,7 +78,7 @@ class Follower:
 
     def until(self, done: Callable[[], bool], timeout_s: float = 20) -> None:
         deadline = time.monotonic() + timeout_s
-        while not done():
+        while not done() or self.stream._ahead.active:
             assert time.monotonic() < deadline, self.events
             self.events += self.stream.poll()
             time.sleep(0.005)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
+import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -208,3 +210,52 @@ def test_expected_mark_that_was_passed_makes_the_stream_ready(ends: Ends) -> Non
     assert ends.stream.ready
     assert marks(ends.poll()) == ["e1/low"]
     assert not ends.stream.ready
+
+
+def wait_as_the_loop_does(stream: BinlogStream) -> None:
+    if not stream.ready:
+        select.select([stream], [], [], 0.1)
+
+
+def test_a_backlog_is_decoded_in_another_thread_in_order(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the loop writes what came before. At its end, what comes one by one is the loop's own work again."""
+    monkeypatch.setattr(streams, "BUSY_BYTES_MIN", 1 << 12)
+    threads: set[str] = set()
+    decode = ends.stream._decode
+
+    def noted() -> list[StreamEvent]:
+        threads.add(threading.current_thread().name)
+        return decode()
+
+    monkeypatch.setattr(ends.stream, "_decode", noted)
+    dump = many(3000, 150).dump()
+    sender = threading.Thread(target=ends.server.sendall, args=(dump,))
+    sender.start()
+    deadline = time.monotonic() + 10
+    while len(ends.ids()) < 3000 and time.monotonic() < deadline:
+        wait_as_the_loop_does(ends.stream)
+        ends.poll()
+    sender.join()
+    assert ends.ids() == list(range(3000))
+    assert threads == {"MainThread", "cdcflow-decode_0"}
+    while ends.stream._ahead.active:
+        wait_as_the_loop_does(ends.stream)
+        assert ends.poll() == []
+    assert ends.stream.fileno() == ends.stream._socket.fileno()
+
+
+def test_a_connection_lost_in_a_backlog_is_told_after_what_came_before(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole transactions that were received count, in whichever thread they were decoded."""
+    monkeypatch.setattr(streams, "BUSY_BYTES_MIN", 1 << 12)
+
+    def send() -> None:
+        ends.server.sendall(many(2000, 150).dump())
+        ends.server.close()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    ends.fails(SourceUnavailable, "the server closed it")
+    sender.join()
+    assert ends.ids() == list(range(2000))

@@ -8,6 +8,9 @@ only remembers; how much longer the server keeps what we still need is a questio
 After the command nobody but this module reads from the socket: everything that the connection's own reader had asked
 for was answered before, so it holds nothing back. Under TLS a wait for the socket is no wait for bytes that TLS has
 read already; `poll` therefore reads until there is nothing, or says that it is `ready`.
+
+While a backlog comes in, receiving and decoding are another thread's (`ahead`); then `fileno` and `ready` tell of what
+that thread has done.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from cdcflow.model.position import Position, Token
 from cdcflow.ports import StreamEvent
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.mysql import wire
+from cdcflow.sources.mysql.ahead import Ahead
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.connection import Connector
 from cdcflow.sources.mysql.dump import Dump, Evictions, begin, refusal_of
@@ -34,7 +38,8 @@ BYTES_MAX: Final = 2 << 20
 LINGER_S: Final = 0.004
 NAP_S: Final = 0.0004
 BUSY_BYTES_MIN: Final = 128 << 10
-"""When so many bytes were there at once, the next ones are given a moment to gather. What comes alone never waits."""
+"""When so many bytes were there at once, the next ones are given a moment to gather, and are decoded in another thread.
+What comes alone never waits."""
 SILENT_PERIODS: Final = 3
 SETTLED_S: Final = 60.0
 
@@ -72,18 +77,51 @@ class BinlogStream:
         except BaseException:
             connector.discard(self._connection)
             raise
+        self._ahead = Ahead(self._turn, self._goes_on)
         self._began_at = self._heard_at = time.monotonic()
 
     # ── cdcflow.ports.Stream ────────────────────────────────────────────────────────────────────────────────
 
     def fileno(self) -> int:
-        return self._socket.fileno()
+        return self._ahead.fileno() if self._ahead.active else self._socket.fileno()
 
     @property
     def ready(self) -> bool:
+        if self._ahead.active:
+            return self._ahead.ready
         return self._more or self._failure is not None or self._decoder.reached.due
 
     def poll(self) -> Sequence[StreamEvent]:
+        if self._ahead.active:
+            return self._ahead.take() or ()
+        events = self._turn()
+        if self._goes_on():
+            self._ahead.start()
+        return events
+
+    def acknowledge(self, position: Position) -> None:
+        self.acknowledged = position
+
+    def expect(self, token: Token, place: int) -> None:
+        """Answer with this mark once everything up to this coordinate was delivered; for marks that are not written.
+        May be called by any thread."""
+        self._decoder.reached.expect(token, place)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._ahead.close()
+            self._decoder.close()
+            self._connector.discard(self._connection)
+
+    # ── a turn ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _goes_on(self) -> bool:
+        """Much is coming."""
+        return self._is_busy and self._failure is None
+
+    def _turn(self) -> Sequence[StreamEvent]:
+        """Receive and decode what is there. By the loop's thread, or by the one that runs ahead; never both."""
         if self._failure is not None:
             raise self._failure
         events = self._decoder.reached.seen()
@@ -98,20 +136,6 @@ class BinlogStream:
         if self._failure is not None and not events:
             raise self._failure
         return events
-
-    def acknowledge(self, position: Position) -> None:
-        self.acknowledged = position
-
-    def expect(self, token: Token, place: int) -> None:
-        """Answer with this mark once everything up to this coordinate was delivered; for marks that are not written.
-        May be called by any thread."""
-        self._decoder.reached.expect(token, place)
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._decoder.close()
-            self._connector.discard(self._connection)
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────────────────────
 
