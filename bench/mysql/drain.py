@@ -22,7 +22,7 @@ from bench.server import fresh_log
 from bench.shapes import NARROW
 from cdcflow.testing.mysql import FLAVORS
 
-ROWS = 1_000_000
+ROWS = 2_000_000
 CASES = ((1, 0.2), (100, 1.0), (10_000, 1.0))
 RAW, GO, DEBEZIUM = "binlog --raw", "go-mysql", "Debezium"
 REPLICATION, EVENT_STREAM = "mysql-replication", "mysql-event-stream"

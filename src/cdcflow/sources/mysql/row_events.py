@@ -27,7 +27,7 @@ from cdcflow.sources.mysql.rows import Extents, RowKind
 from cdcflow.sources.mysql.shapes import DescribedTable
 from cdcflow.sources.mysql.table_map import TableMap, table_map, table_name
 from cdcflow.sources.mysql.twins import COMPILED, Compiled, changes
-from cdcflow.sources.mysql.wire import HEADER, Events, garbled
+from cdcflow.sources.mysql.wire import HEADER, Events, Types, garbled
 
 _ID = HEADER + 6
 _V1_BODY = HEADER + 8
@@ -221,7 +221,7 @@ class RowEvents:
         return out
 
     def _decode(self, events: Events, at: Int64s, described: DescribedTable, out: Found) -> None:
-        for kind in np.unique(events.type[at]).tolist():
+        for kind in _distinct(events.type[at]):
             left = at[events.type[at] == kind]
             body = events.start[left] + _V1_BODY
             if kind not in _V1:
@@ -310,7 +310,7 @@ def _images(kind: int) -> int:
     return 2 if _KINDS[EventType(kind)] is RowKind.UPDATE else 1
 
 
-def _distinct(ids: Int64s) -> list[int]:
+def _distinct(ids: Int64s | Types) -> list[int]:
     return [int(ids[0])] if (ids == ids[0]).all() else [int(i) for i in np.unique(ids)]
 
 
