@@ -25,9 +25,9 @@ from typing import Final
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.model.position import Position, Token
 from cdcflow.ports import StreamEvent
+from cdcflow.sources.ahead import Ahead
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.mysql import wire
-from cdcflow.sources.mysql.ahead import Ahead
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.connection import Connector
 from cdcflow.sources.mysql.dump import Dump, Evictions, begin, refusal_of

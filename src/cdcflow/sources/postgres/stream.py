@@ -31,6 +31,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled
 from cdcflow.model.position import Position
 from cdcflow.ports import StreamEvent
+from cdcflow.sources.ahead import Ahead
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.postgres.arrivals import Arrivals
 from cdcflow.sources.postgres.connection import Connector, explained, history_lost, literal, quoted
@@ -44,6 +45,8 @@ LINGER_S = 0.004
 BUSY_MESSAGES_MIN = 1000
 """When so many messages were there at once, the next ones are given a moment to gather: waking for each of them costs
 more than they do. A change that comes alone is never kept waiting."""
+LARGE_BYTES_MIN = 256 << 10
+"""When so many bytes were there at once, the next ones are decoded in another thread."""
 STATUS_INTERVAL_S = 1.0
 SILENCE_MAX_S = 60.0
 ACTIVE_WAIT_S = 5.0
@@ -106,8 +109,9 @@ class PostgresStream:
         self._acknowledged = position if acknowledged is None else acknowledged
         self._binary = binary
         self._failure: CdcflowError | None = None
-        self._more = self._answer_due = self._is_busy = False
+        self._more = self._answer_due = self._is_busy = self._is_large = False
         self._between = True
+        self._ahead = Ahead(self._turn, self._goes_on)
         self._lock = threading.Lock()  # libpq's connection is one thread's at a time
         self._closed = threading.Event()
         self._start()
@@ -117,13 +121,45 @@ class PostgresStream:
     # ── cdcflow.ports.Stream ────────────────────────────────────────────────────────────────────────────────
 
     def fileno(self) -> int:
-        return self._pg.socket
+        return self._ahead.fileno() if self._ahead.active else self._pg.socket
 
     @property
     def ready(self) -> bool:
+        if self._ahead.active:
+            return self._ahead.ready
         return self._more or self._failure is not None
 
     def poll(self) -> Sequence[StreamEvent]:
+        if self._ahead.active:
+            return self._ahead.take() or ()
+        events = self._turn()
+        if self._goes_on():
+            self._ahead.start()
+        return events
+
+    def acknowledge(self, position: Position) -> None:
+        self._acknowledged = max(self._acknowledged, lsn_of(position))
+
+    def close(self) -> None:
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._ahead.close()
+        with self._lock, contextlib.suppress(psycopg.Error, OSError, SourceUnavailable):
+            # The last word, so that the server need not send again what is durable already.
+            self._say()
+        self._voice.join()
+        self._decoder.close()
+        self._connector.discard(self._connection)
+
+    # ── a turn ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _goes_on(self) -> bool:
+        """Much is coming."""
+        return self._is_large and self._failure is None
+
+    def _turn(self) -> Sequence[StreamEvent]:
+        """Receive and decode what is there, and say what is due. By the loop's thread or by `ahead`'s."""
         if self._failure is not None:
             raise self._failure
         with self._lock:
@@ -143,20 +179,6 @@ class PostgresStream:
             raise self._failure
         return events
 
-    def acknowledge(self, position: Position) -> None:
-        self._acknowledged = max(self._acknowledged, lsn_of(position))
-
-    def close(self) -> None:
-        if self._closed.is_set():
-            return
-        self._closed.set()
-        with self._lock, contextlib.suppress(psycopg.Error, OSError, SourceUnavailable):
-            # The last word, so that the server need not send again what is durable already.
-            self._say()
-        self._voice.join()
-        self._decoder.close()
-        self._connector.discard(self._connection)
-
     # ── receiving ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _drain(self) -> tuple[Joined, int]:
@@ -172,6 +194,7 @@ class PostgresStream:
             return joined([]), 0
         messages = taken.messages
         self._is_busy = len(messages) >= BUSY_MESSAGES_MIN
+        self._is_large = len(messages.data) >= LARGE_BYTES_MIN
         for before, message in taken.aside:
             heard = self._hear(message)
             if before == len(messages):

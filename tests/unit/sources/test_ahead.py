@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.sources.mysql.ahead import ANSWERS_MAX, Ahead
+from cdcflow.sources.ahead import ANSWERS_MAX, Ahead
 
 MakeAhead = Callable[[Callable[[], int], Callable[[], bool]], Ahead[int]]
 
