@@ -111,10 +111,10 @@ class PostgresStream:
         self._failure: CdcflowError | None = None
         self._more = self._answer_due = self._is_busy = self._is_large = False
         self._between = True
-        self._ahead = Ahead(self._turn, self._goes_on)
         self._lock = threading.Lock()  # libpq's connection is one thread's at a time
         self._closed = threading.Event()
         self._start()
+        self._ahead = Ahead(self._turn, self._goes_on)
         self._voice = threading.Thread(target=self._keep_talking, name="cdcflow-status", daemon=True)
         self._voice.start()
 
