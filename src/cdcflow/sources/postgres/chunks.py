@@ -21,7 +21,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TypeVar
@@ -272,7 +272,7 @@ class PostgresChunks:
         try:
             found = [self._read_parts(chunk.table, plan.root, shares[0])]
         finally:
-            wait(futures)  # nobody goes on reading for a chunk that was given up
+            settle(futures)  # nobody goes on reading for a chunk that was given up
         found += [f.result() for f in futures]
         shapes = {read.look.described.table for read in found}
         if len(shapes) > 1:
@@ -469,6 +469,16 @@ class PostgresChunks:
             )
 
         self._with("writing a mark", emit)
+
+
+def settle(futures: Sequence[Future[T]]) -> None:
+    """Wait until none of them runs or is to run, whatever comes of them.
+
+    Not `concurrent.futures.wait`: it waits for ever for one that was cancelled by its executor's shutdown.
+    """
+    for future in futures:
+        with contextlib.suppress(CancelledError):
+            future.exception()
 
 
 def mark_prefix(slot: str) -> str:
