@@ -42,10 +42,28 @@ def test_what_a_later_set_holds_is_not_forgotten_for_an_earlier_fence() -> None:
     """A chunk's snapshot that is taken but not answered yet is older than the look that came after it."""
     delivered = DeliveredGtids()
     delivered.add(ids(10, 20), gtids((ONE, 1), (ONE, 2)))
-    early = delivered.fence(MysqlGtids.parse(f"{ONE}:1"))
-    late = delivered.fence(MysqlGtids.parse(f"{ONE}:1-2"))
+    with delivered.look():
+        early = delivered.fence(MysqlGtids.parse(f"{ONE}:1"))
+    with delivered.look():
+        late = delivered.fence(MysqlGtids.parse(f"{ONE}:1-2"))
     assert early.hidden(ids(10, 20)).tolist() == [20]
     assert late.hidden(ids(10, 20)).tolist() == []
+
+
+def test_fence_that_comes_after_one_with_more_misses_nothing() -> None:
+    """W03, W26: two parts of a chunk look at once. The one that read its set first may make its fence last."""
+    delivered = DeliveredGtids()
+    delivered.add(ids(10, 20), gtids((ONE, 1), (ONE, 2)))
+    with delivered.look():
+        with delivered.look():
+            late = delivered.fence(MysqlGtids.parse(f"{ONE}:1-2"))
+        early = delivered.fence(MysqlGtids.parse(f"{ONE}:1"))
+    assert early.hidden(ids(10, 20)).tolist() == [20]
+    with delivered.look():
+        latest = delivered.fence(MysqlGtids.parse(f"{ONE}:1-2"))
+    assert early.hidden(ids(10, 20)).tolist() == [20]
+    assert not len(late.hidden(ids(10, 20)))
+    assert not len(latest.hidden(ids(10, 20)))
 
 
 def test_what_every_fence_sees_is_forgotten() -> None:
@@ -53,7 +71,10 @@ def test_what_every_fence_sees_is_forgotten() -> None:
     delivered = DeliveredGtids()
     for n in range(100):
         delivered.add(ids(n), gtids((ONE, n + 1)))
-        delivered.fence(MysqlGtids.parse(f"{ONE}:1-{n + 1}"))
+        with delivered.look():
+            fence = delivered.fence(MysqlGtids.parse(f"{ONE}:1-{n + 1}"))
+        assert not len(fence.hidden(ids(n)))
+        del fence
         gc.collect()
     assert len(delivered) <= 1
 

@@ -19,8 +19,10 @@ it the same place; else it is read again.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,13 +62,15 @@ class DeliveredGtids:
     """Which GTID each delivered transaction has, by its coordinate, while some fence may still ask. Thread-safe.
 
     The stream writes, chunks read. What one set of executed transactions holds every later one holds too, so what all
-    fences that are still in use can see is forgotten.
+    fences that are still in use can see is forgotten; unless a look is under way whose set is read and whose fence is
+    not there yet: that set may be older than all of them.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._parts: list[tuple[Uint64s, Gtids]] = []
         self._fences: list[weakref.ref[GtidVisibility]] = []
+        self._looks = 0
 
     def __len__(self) -> int:
         return sum(len(c) for c, _ in self._parts)
@@ -76,14 +80,24 @@ class DeliveredGtids:
         with self._lock:
             self._parts.append((coordinates, gtids))
 
+    @contextlib.contextmanager
+    def look(self) -> Iterator[None]:
+        """Around the reading of a set of executed transactions and the making of its fence."""
+        with self._lock:
+            self._looks += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._looks -= 1
+                if not self._looks:
+                    self._forget()
+
     def fence(self, executed: MysqlGtids) -> GtidVisibility:
-        """A fence for a snapshot that was taken after this set was read."""
+        """A fence for a snapshot that was taken after this set was read, within a `look`."""
         made = GtidVisibility(executed, self)
         with self._lock:
-            self._fences = [f for f in self._fences if f() is not None]
             self._fences.append(weakref.ref(made))
-            oldest = self._fences[0]() or made
-            self._forget(oldest.executed)
         return made
 
     def outside(self, executed: MysqlGtids, xids: Uint64s) -> Uint64s:
@@ -96,10 +110,15 @@ class DeliveredGtids:
             return xids[:0]
         return xids[np.isin(xids, np.concatenate(lacking))]
 
-    def _forget(self, executed: MysqlGtids) -> None:
+    def _forget(self) -> None:
+        # Looks end in another order than their sets were read, so the oldest fence is not always the first one.
+        fences = [fence for reference in self._fences if (fence := reference()) is not None]
+        self._fences = [weakref.ref(fence) for fence in fences]
+        if not fences:
+            return
         kept = []
         for coordinates, gtids in self._parts:
-            lacking = _lacking(executed, gtids)
+            lacking = np.logical_or.reduce([_lacking(fence.executed, gtids) for fence in fences])
             if lacking.any():
                 kept.append((coordinates[lacking], Gtids(gtids.sources, gtids.which[lacking], gtids.number[lacking])))
         self._parts = kept

@@ -62,13 +62,16 @@ class Looking:
         """A snapshot of MySQL's, taken while nothing is being committed if that moment comes soon: then its place is
         exact. Else it has two bounds."""
         for tries_left in reversed(range(EXACT_TRIES)):
-            with place.bounded_snapshot(connection) as (executed, end, is_exact):
-                if is_exact or not tries_left:
+            with contextlib.ExitStack() as stack:
+                with self._delivered.look():
+                    executed, end, is_exact = stack.enter_context(place.bounded_snapshot(connection))
+                    if not is_exact and tries_left:
+                        continue
                     fences: list[Visibility] = [self._delivered.fence(MysqlGtids.parse(executed))]
-                    if not is_exact:
-                        fences.append(CoordinateVisibility(end.coordinate))
-                    yield Look(tuple(fences), end, _clock_us(connection))
-                    return
+                if not is_exact:
+                    fences.append(CoordinateVisibility(end.coordinate))
+                yield Look(tuple(fences), end, _clock_us(connection))
+                return
 
     def visibility(self, connection: Connection) -> Visibility:
         """What is surely visible now."""
@@ -111,7 +114,8 @@ class Looking:
 
     def _lower(self, connection: Connection) -> Visibility:
         if self._has_gtids:
-            return self._delivered.fence(MysqlGtids.parse(place.executed(connection)))
+            with self._delivered.look():
+                return self._delivered.fence(MysqlGtids.parse(place.executed(connection)))
         # Commits become visible in the order of the log (binlog_order_commits). So when a mark of ours is committed,
         # everything that was logged before it is visible.
         assert isinstance(self._marking, WrittenMarks)  # noqa: S101  `prepare` refuses the other without GTIDs
