@@ -47,6 +47,7 @@ def source_kit(
     mysql_database: MySQLDatabase, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> SourceKit:
     monkeypatch.setattr("cdcflow.sources.mysql.chunks.ROWS_MIN", 1)  # the suite's chunks are small
+    monkeypatch.setattr("cdcflow.sources.mysql.chunks.PART_ROWS_MIN", 1)
     return MySQLKit(mysql_database, request.param)
 
 

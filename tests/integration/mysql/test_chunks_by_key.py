@@ -21,6 +21,7 @@ pytestmark = pytest.mark.mysql
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks as small as these tests ask for."""
     monkeypatch.setattr("cdcflow.sources.mysql.chunks.ROWS_MIN", 1)
+    monkeypatch.setattr("cdcflow.sources.mysql.chunks.PART_ROWS_MIN", 1)
 
 
 KEYS: dict[str, tuple[str, list[Any]]] = {

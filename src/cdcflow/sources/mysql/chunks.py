@@ -10,6 +10,8 @@ business (see `interleave.machine`).
 Each chunk: take the snapshot; touch the table, which keeps changes of its shape away until the transaction ends; then
 look at the shape, through another connection, which sees the catalog as it is; then read. A table that was altered
 between snapshot and touch makes the server say so ("table definition has changed", M55): the chunk is read again.
+
+A large chunk is read in parts, at once, each of which does all of this for itself (see `ranges`).
 """
 
 from __future__ import annotations
@@ -18,30 +20,29 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
 import pymysql
 
-from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, Visibility
 from cdcflow.model.change import ChangeBatch, Kind, Run, reads
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.catalog import CatalogTable
 from cdcflow.sources.mysql.connection import Connection, Connector, query
-from cdcflow.sources.mysql.fetch import Fetched, fetch
-from cdcflow.sources.mysql.images import Extents
-from cdcflow.sources.mysql.keys import Key, Literals, cells_of
+from cdcflow.sources.mysql.fetch import fetch
+from cdcflow.sources.mysql.keys import Key, Literals
 from cdcflow.sources.mysql.looks import Look, Looking
 from cdcflow.sources.mysql.marking import Marking
+from cdcflow.sources.mysql.ranges import Ordered, Part, PartRead, joined, sizes
 from cdcflow.sources.mysql.refusals import NO_SUCH_TABLE, explained
-from cdcflow.sources.mysql.results import quoted, select_expression
+from cdcflow.sources.mysql.results import quoted
 from cdcflow.sources.mysql.row_events import truncation
 from cdcflow.sources.mysql.shapes import DescribedTable
-from cdcflow.sources.mysql.twins import decode
 
 T = TypeVar("T")
 
@@ -49,6 +50,8 @@ FIRST_ROWS = 20_000
 ROWS_MIN = 1000
 """A chunk's fixed cost (snapshot, catalog) is many times what so few rows take: asking for less would make a backfill
 stand still on a busy table, and no wait shorter."""
+PART_ROWS_MIN = 10_000
+"""Below this a second connection costs more than it reads."""
 CHUNK_BYTES_MAX = 64 << 20
 """A chunk ends early at this size, however many rows it may have: rows may be large."""
 
@@ -100,13 +103,22 @@ class MySQLChunks:
     """
 
     def __init__(
-        self, connector: Connector, *, looking: Looking, marking: Marking, look_up: LookUp, describe: Describe
+        self,
+        connector: Connector,
+        *,
+        ranges_at_once: int,
+        looking: Looking,
+        marking: Marking,
+        look_up: LookUp,
+        describe: Describe,
     ) -> None:
         self._connector = connector
+        self._ranges_at_once = ranges_at_once
         self._looking = looking
         self._marking = marking
         self._look_up = look_up
         self._describe = describe
+        self._row_bytes: dict[TableId, int] = {}
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
 
@@ -115,8 +127,8 @@ class MySQLChunks:
     def plan(self, table: TableId, generation: int) -> Planned:
         entry = self._look_up(table)
         described = self._describe(entry)
-        key = key_of(entry, described)
-        plan = Plan(key.digest, self._with(f"planning the backfill of {table}", lambda c: _greatest(c, entry, key)))
+        ordered = Ordered(entry, described, key_of(entry, described))
+        plan = Plan(ordered.key.digest, self._with(f"planning the backfill of {table}", ordered.greatest))
         return Planned(
             table=table,
             generation=generation,
@@ -153,55 +165,77 @@ class MySQLChunks:
     # ── chunks ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _read(self, connection: Connection, chunk: Chunk) -> ChunkRead:
-        if chunk.kind == "whole":
-            return self._whole(connection, chunk)
-        with self._looking.snapshot(connection) as look:
-            entry, described = self._touched(connection, chunk.table)
-            key = key_of(entry, described)
-            plan = Plan.from_json(chunk.plan)
-            if plan.digest != key.digest:
-                raise _Rewritten
-            about = _Read(look, entry, described, key, time.monotonic())
-            if chunk.kind == "keys":
-                return self._keys(connection, chunk, about)
-            return self._range(connection, chunk, plan, about)
+        match chunk.kind:
+            case "range":
+                return self._range(connection, chunk)
+            case "keys":
+                return self._keys(connection, chunk)
+            case "whole":
+                return self._whole(connection, chunk)
 
-    def _range(self, connection: Connection, chunk: Chunk, plan: Plan, about: _Read) -> ChunkRead:
+    def _range(self, connection: Connection, chunk: Chunk) -> ChunkRead:
         cursor = Cursor.from_json(chunk.after)
-        if plan.bound is None:
-            return about.answer(chunk, [], cursor, exhausted=True)
-        key, size = about.key, max(chunk.size, ROWS_MIN)
-        conditions = [key.upto(plan.bound), *([key.after(cursor.row)] if cursor.row is not None else [])]
-        fetched = fetch(
-            connection,
-            f"{_select(about.described)} FROM {about.entry.sql} FORCE INDEX ({_index(key)}) "
-            f"WHERE {' AND '.join(conditions)} ORDER BY {key.names} LIMIT {size}",
-            bytes_max=CHUNK_BYTES_MAX,
-        )
-        reached = cursor
-        if len(fetched):
-            row = _last_key(fetched, about.described, key)
-            if row == cursor.row:
-                # The server sends the same row as behind itself: the backfill would never end (W17).
-                raise ConfigurationError(
-                    f"the backfill of {chunk.table} makes no progress: for the server a row comes behind itself",
-                    remedy="check the collation of its key's columns, or leave the table out of source.tables",
-                )
-            reached = Cursor(row, cursor.rows + len(fetched))
-        rows = [_decoded(fetched, about.described)]
-        return about.answer(chunk, rows, reached, exhausted=fetched.is_whole and len(fetched) < size)
+        # Its end waits for all parts, so that nobody goes on reading for a chunk that was given up. By then the
+        # first one's transaction is over: a change of the table's shape may wait for it, and other parts for that.
+        with (
+            ThreadPoolExecutor(self._ranges_at_once, thread_name_prefix="cdcflow-part") as readers,
+            self._opened(connection, chunk) as about,
+        ):
+            parts = self._parts(connection, chunk, about.table, cursor)
+            if not parts:
+                return about.answer(chunk, [], cursor, exhausted=True)
+            bytes_max = CHUNK_BYTES_MAX // len(parts)
+            later = [readers.submit(self._elsewhere, chunk, part, bytes_max) for part in parts[1:]]
+            first = about.table.read(connection, parts[0], about.look.visibilities, bytes_max)
+        found = joined(chunk.table, [first, *(part.result() for part in later)])
+        rows = sum(part.rows.num_rows for part in found)
+        if rows:
+            self._row_bytes[chunk.table] = sum(part.bytes for part in found) // rows
+        others = tuple(v for part in found[1:] for v in part.visibilities)
+        reached = Cursor(found[-1].reached, cursor.rows + rows)
+        batches = [part.rows for part in found]
+        return about.answer(chunk, batches, reached, exhausted=found[-1].exhausted, others=others)
 
-    def _keys(self, connection: Connection, chunk: Chunk, about: _Read) -> ChunkRead:
+    def _parts(self, connection: Connection, chunk: Chunk, table: Ordered, cursor: Cursor) -> list[Part]:
+        """What the chunk reads; nothing where the table was empty when it was planned."""
+        bound = Plan.from_json(chunk.plan).bound
+        if bound is None:
+            return []
+        rows = max(chunk.size, ROWS_MIN)
+        if row_bytes := self._row_bytes.get(chunk.table):
+            # Parts that end early make others read for nothing.
+            rows = min(rows, max(1, CHUNK_BYTES_MAX // 2 // row_bytes))
+        parts_max = self._ranges_at_once if table.key.is_sought else 1
+        return table.parts(connection, cursor.row, bound, sizes(rows, parts_max, PART_ROWS_MIN))
+
+    def _elsewhere(self, chunk: Chunk, part: Part, bytes_max: int) -> PartRead:
+        """Read a part through a connection of its own, in a snapshot of its own."""
+
+        def read(connection: Connection) -> PartRead:
+            with self._opened(connection, chunk) as about:
+                return about.table.read(connection, part, about.look.visibilities, bytes_max)
+
+        return self._with(f"reading {chunk.table}", read)
+
+    def _keys(self, connection: Connection, chunk: Chunk) -> ChunkRead:
         """The rows that have these keys now; a key without a row gives none."""
         assert chunk.keys is not None  # noqa: S101  what kind "keys" means
-        rows = [
-            _decoded(
-                fetch(connection, f"{_select(about.described)} FROM {about.entry.sql} WHERE {condition}"),
-                about.described,
-            )
-            for condition in about.key.among(chunk.keys.distinct())
-        ]
-        return about.answer(chunk, rows, Cursor.from_json(chunk.after), exhausted=True)
+        with self._opened(connection, chunk) as about:
+            table = about.table
+            rows = [
+                table.decoded(fetch(connection, f"{table.select} WHERE {condition}"))
+                for condition in table.key.among(chunk.keys.distinct())
+            ]
+            return about.answer(chunk, rows, Cursor.from_json(chunk.after), exhausted=True)
+
+    @contextlib.contextmanager
+    def _opened(self, connection: Connection, chunk: Chunk) -> Iterator[_Read]:
+        """A snapshot of the table, which is still what the chunk's plan says, and stays so until the block ends."""
+        with self._looking.snapshot(connection) as look:
+            table = self._touched(connection, chunk.table)
+            if Plan.from_json(chunk.plan).digest != table.key.digest:
+                raise _Rewritten
+            yield _Read(look, table, time.monotonic())
 
     def _whole(self, connection: Connection, chunk: Chunk) -> ChunkRead:
         """The whole table in one snapshot, after a truncate: rows without a key cannot be replayed over each other."""
@@ -210,13 +244,11 @@ class MySQLChunks:
             look = stack.enter_context(
                 self._looking.whole(connection, name, lambda: stack.enter_context(self._another("locking")))
             )
-            entry, described = self._touched(connection, chunk.table)
-            began = time.monotonic()
-            rows = _decoded(fetch(connection, f"{_select(described)} FROM {entry.sql}"), described)
-            about = _Read(look, entry, described, key_of(entry, described), began)
+            about = _Read(look, self._touched(connection, chunk.table), time.monotonic())
+            rows = about.table.decoded(fetch(connection, about.table.select))
             return about.answer(chunk, [rows], Cursor(None, rows.num_rows), exhausted=True)
 
-    def _touched(self, connection: Connection, table: TableId) -> tuple[CatalogTable, DescribedTable]:
+    def _touched(self, connection: Connection, table: TableId) -> Ordered:
         """The table's shape, which from here on stays as it is until the transaction ends."""
         try:
             query(connection, f"SELECT 1 FROM {quoted(table.schema)}.{quoted(table.name)} LIMIT 0")  # noqa: S608
@@ -225,7 +257,8 @@ class MySQLChunks:
                 raise _Rewritten from None  # dropped just now, or made anew: it must be planned again
             raise
         entry = self._look_up(table)
-        return entry, self._describe(entry)
+        described = self._describe(entry)
+        return Ordered(entry, described, key_of(entry, described))
 
     # ── connections ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -275,19 +308,27 @@ class _Read:
     long for one row as for many, and must not make the next chunk smaller."""
 
     look: Look
-    entry: CatalogTable
-    described: DescribedTable
-    key: Key
+    table: Ordered
     began: float
 
-    def answer(self, chunk: Chunk, rows: list[pa.RecordBatch], reached: Cursor, *, exhausted: bool) -> ChunkRead:
+    def answer(
+        self,
+        chunk: Chunk,
+        rows: Sequence[pa.RecordBatch],
+        reached: Cursor,
+        *,
+        exhausted: bool,
+        others: tuple[Visibility, ...] = (),
+    ) -> ChunkRead:
+        """`others`: what the snapshots of other parts see."""
         position = Position(f"{self.look.end.file}:{self.look.end.pos};")
-        run = reads(self.described.table, rows, position, self.look.clock_us)
+        described = self.table.described
+        run = reads(described.table, rows, position, self.look.clock_us)
         return ChunkRead(
             chunk=chunk,
-            run=_after_truncate(run, self.described) if chunk.kind == "whole" else run,
-            shape=self.described.table,
-            visibilities=self.look.visibilities,
+            run=_after_truncate(run, described) if chunk.kind == "whole" else run,
+            shape=described.table,
+            visibilities=(*self.look.visibilities, *others),
             reached=reached.to_json(),
             units_done=reached.rows,
             exhausted=exhausted,
@@ -299,35 +340,6 @@ def key_of(entry: CatalogTable, described: DescribedTable) -> Key:
     """A table's key, with its columns as the server stores them."""
     columns = {c.name: c for c in described.columns}
     return Key(tuple(columns[name] for name in described.table.key), entry.index)
-
-
-def _greatest(connection: Connection, entry: CatalogTable, key: Key) -> Literals | None:
-    """The table's greatest key; None when it has no rows, or no key."""
-    if not key.columns:
-        return None
-    source = f"{entry.sql} FORCE INDEX ({_index(key)})"
-    fetched = fetch(connection, f"SELECT {key.selected} FROM {source} ORDER BY {key.descending} LIMIT 1")  # noqa: S608
-    if not len(fetched):
-        return None
-    return key.literals(cells_of(fetched.data, int(fetched.start[0]), int(fetched.end[0])))
-
-
-def _index(key: Key) -> str:
-    return quoted(key.index)
-
-
-def _select(described: DescribedTable) -> str:
-    return "SELECT " + ", ".join(select_expression(c) for c in described.columns)
-
-
-def _decoded(fetched: Fetched, described: DescribedTable) -> pa.RecordBatch:
-    return decode(described, fetched.data, Extents(fetched.start, fetched.end))
-
-
-def _last_key(fetched: Fetched, described: DescribedTable, key: Key) -> Literals:
-    cells = cells_of(fetched.data, int(fetched.start[-1]), int(fetched.end[-1]))
-    by_name = dict(zip((c.name for c in described.columns), cells, strict=True))
-    return key.literals([by_name[c.name] for c in key.columns])
 
 
 def _after_truncate(run: Run, described: DescribedTable) -> Run:

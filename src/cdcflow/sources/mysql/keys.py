@@ -59,6 +59,11 @@ class Key:
         return ", ".join(select_expression(c) for c in self.columns)
 
     @property
+    def is_sought(self) -> bool:
+        """The index finds where a comparison begins and ends. Else every part would look at the whole table."""
+        return all(_comparable(c) == quoted(c.name) for c in self.columns)
+
+    @property
     def digest(self) -> str:
         """Changes when literals made for this key can no longer be compared with it."""
         return ";".join(f"{c.name}:{c.type_code}:{c.collation}:{len(c.labels)}:{c.extra}" for c in self.columns)

@@ -139,6 +139,7 @@ class MySQLSource:
         looking = Looking(self._flavor, has_gtids=self._has_gtids, delivered=self._delivered, marking=marking)
         return MySQLChunks(
             Connector(self._settings, self._connector.secret),
+            ranges_at_once=self._settings.backfill.ranges_at_once,
             looking=looking,
             marking=marking,
             look_up=self._catalog.look_up,

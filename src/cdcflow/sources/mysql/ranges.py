@@ -1,0 +1,171 @@
+"""One stretch of a table in the order of its key as several parts, so that they can be read at once.
+
+    key      cursor ────────▶ split ────────▶ split ────────▶ as many rows as were asked for, or the plan's bound
+    part             1                2               3       each in a snapshot of its own
+
+A part is a stretch of values, (split, next split], so the parts leave nothing out and overlap nowhere, whatever their
+snapshots hold; where a split came from matters only for their sizes. The first part's snapshot finds them: the server
+counts rows and says what key it came to.
+
+Why snapshots of different moments do no harm (W26). A row that stays in its part is shown by one snapshot, and the
+machine's argument is about a row and the snapshot that showed it. A row whose key moves across a split between two
+snapshots is shown twice, or not at all. But one of the two snapshots does not see that change, so it came after low;
+the other sees it, so it came before high: it is held, and replayed it takes the old key away and brings the new one.
+If it omits columns, the chunk must stand exactly between what its snapshots saw and what they did not: before this
+change for one of them and behind it for the other, so `Window.place` finds no place, and the chunk is read again,
+smaller, at last in one part.
+
+A part that ends early (its rows were too large) ends the chunk: what later parts read is dropped, with their fences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.interleave.messages import Visibility
+from cdcflow.model.table import Table, TableId
+from cdcflow.sources.mysql.catalog import CatalogTable
+from cdcflow.sources.mysql.connection import Connection
+from cdcflow.sources.mysql.fetch import Fetched, fetch
+from cdcflow.sources.mysql.images import Extents
+from cdcflow.sources.mysql.keys import Key, Literals, cells_of
+from cdcflow.sources.mysql.results import quoted, select_expression
+from cdcflow.sources.mysql.shapes import DescribedTable
+from cdcflow.sources.mysql.twins import decode
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows behind `after` (None: from the start) up to and including `upto`; at most `rows_max`, None for all."""
+
+    after: Literals | None
+    upto: Literals
+    rows_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartRead:
+    """What a part's snapshot showed. `reached`: everything up to this key was read. `is_whole`: the part did not end
+    early; `exhausted`: there is nothing behind it up to its end."""
+
+    visibilities: tuple[Visibility, ...]
+    shape: Table
+    rows: pa.RecordBatch
+    bytes: int
+    reached: Literals | None
+    is_whole: bool
+    exhausted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """A table as it is in a snapshot, in the order of its key."""
+
+    entry: CatalogTable
+    described: DescribedTable
+    key: Key
+
+    @property
+    def select(self) -> str:
+        """All of its columns, as `decoded` wants them."""
+        columns = ", ".join(select_expression(c) for c in self.described.columns)
+        return f"SELECT {columns} FROM {self.entry.sql}"  # noqa: S608  quoted by `results`
+
+    @property
+    def _index(self) -> str:
+        return f"FORCE INDEX ({quoted(self.key.index)})"
+
+    def decoded(self, fetched: Fetched) -> pa.RecordBatch:
+        return decode(self.described, fetched.data, Extents(fetched.start, fetched.end))
+
+    def greatest(self, connection: Connection) -> Literals | None:
+        """The greatest key; None when there are no rows, or no key."""
+        if not self.key.columns:
+            return None
+        return self._key_at(connection, f"ORDER BY {self.key.descending} LIMIT 1")
+
+    def parts(
+        self, connection: Connection, after: Literals | None, bound: Literals, sizes: Sequence[int]
+    ) -> list[Part]:
+        """The next rows behind `after`, cut into parts of about these sizes; fewer where the rows end before."""
+        parts: list[Part] = []
+        for size in sizes[:-1]:
+            begin = parts[-1].upto if parts else after
+            where = _where(self.key, Part(begin, bound))
+            end = self._key_at(connection, f"WHERE {where} ORDER BY {self.key.names} LIMIT 1 OFFSET {size - 1}")
+            if end is None:
+                break
+            self._check_progress(begin, end)
+            parts.append(Part(begin, end))
+        left = sum(sizes) - sum(sizes[: len(parts)])
+        return [*parts, Part(parts[-1].upto if parts else after, bound, left)]
+
+    def read(
+        self, connection: Connection, part: Part, visibilities: tuple[Visibility, ...], bytes_max: int
+    ) -> PartRead:
+        limit = "" if part.rows_max is None else f" LIMIT {part.rows_max}"
+        statement = f"{self.select} {self._index} WHERE {_where(self.key, part)} ORDER BY {self.key.names}{limit}"
+        fetched = fetch(connection, statement, bytes_max=bytes_max)
+        reached = part.after
+        if len(fetched):
+            reached = self._last_key(fetched)
+            self._check_progress(part.after, reached)
+        if fetched.is_whole and part.rows_max is None:
+            reached = part.upto
+        return PartRead(
+            visibilities=visibilities,
+            shape=self.described.table,
+            rows=self.decoded(fetched),
+            bytes=len(fetched.data),
+            reached=reached,
+            is_whole=fetched.is_whole,
+            exhausted=fetched.is_whole and (part.rows_max is None or len(fetched) < part.rows_max),
+        )
+
+    def _check_progress(self, before: Literals | None, row: Literals) -> None:
+        """The server may send the same row as behind itself: the backfill would never end (W17)."""
+        if row == before:
+            raise ConfigurationError(
+                f"the backfill of {self.entry.id} makes no progress: for the server a row comes behind itself",
+                remedy="check the collation of its key's columns, or leave the table out of source.tables",
+            )
+
+    def _key_at(self, connection: Connection, rest: str) -> Literals | None:
+        statement = f"SELECT {self.key.selected} FROM {self.entry.sql} {self._index} {rest}"  # noqa: S608  as above
+        fetched = fetch(connection, statement)
+        if not len(fetched):
+            return None
+        return self.key.literals(cells_of(fetched.data, int(fetched.start[0]), int(fetched.end[0])))
+
+    def _last_key(self, fetched: Fetched) -> Literals:
+        cells = cells_of(fetched.data, int(fetched.start[-1]), int(fetched.end[-1]))
+        by_name = dict(zip((c.name for c in self.described.columns), cells, strict=True))
+        return self.key.literals([by_name[c.name] for c in self.key.columns])
+
+
+def _where(key: Key, part: Part) -> str:
+    conditions = [key.upto(part.upto), *([key.after(part.after)] if part.after is not None else [])]
+    return " AND ".join(conditions)
+
+
+def sizes(rows: int, parts_max: int, part_rows_min: int) -> list[int]:
+    """How many rows each part is to have: as many parts as pay, about equal."""
+    count = max(1, min(parts_max, rows // part_rows_min))
+    return [rows * (i + 1) // count - rows * i // count for i in range(count)]
+
+
+def joined(table: TableId, found: Sequence[PartRead]) -> list[PartRead]:
+    """The parts that make one chunk, in order: those behind one that ended early are no part of it.
+
+    Raises:
+        SourceUnavailable: the table was altered between two of them; nothing of it may be used.
+    """
+    ended = next((i for i, part in enumerate(found) if not part.is_whole), len(found) - 1)
+    kept = list(found[: ended + 1])
+    if any(part.shape != kept[0].shape for part in kept):
+        raise SourceUnavailable(f"reading {table}: its columns changed between two parts of a chunk")
+    return kept

@@ -1,0 +1,285 @@
+"""One chunk read in parts, each in a snapshot of its own: together they are what one part would have shown, or less."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+from capturing import rows_of
+from mysqlcapturing import MakeMySQLCapture, MySQLCapture
+
+from cdcflow import wiring
+from cdcflow.config import Config
+from cdcflow.errors import SourceUnavailable
+from cdcflow.interleave.messages import ChunkRead
+from cdcflow.model.change import Run
+from cdcflow.sources.mysql.chunks import MySQLChunks
+from cdcflow.sources.mysql.ranges import Ordered, Part
+from cdcflow.testing.folded import folded_log
+from cdcflow.testing.mysql import MySQLDatabase, MySQLServer
+
+pytestmark = pytest.mark.mysql
+
+Between = Callable[[], object]
+
+
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks and parts as small as these tests ask for."""
+    monkeypatch.setattr("cdcflow.sources.mysql.chunks.ROWS_MIN", 1)
+    monkeypatch.setattr("cdcflow.sources.mysql.chunks.PART_ROWS_MIN", 1)
+
+
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Between], None]:
+    """Have something done once, after the first part's snapshot and before all others'."""
+    elsewhere = MySQLChunks._elsewhere
+
+    def arrange(act: Between) -> None:
+        left = [act]
+        lock = threading.Lock()
+
+        def watched(chunks: MySQLChunks, *about: Any) -> Any:
+            with lock:
+                if left:
+                    left.pop()()
+            return elsewhere(chunks, *about)
+
+        monkeypatch.setattr(MySQLChunks, "_elsewhere", watched)
+
+    return arrange
+
+
+def make_table(database: MySQLDatabase, count: int = 40) -> None:
+    """Rows with the even numbers from 2 on."""
+    rows = ", ".join(f"({n}, 'a{n}', {n})" for n in range(2, 2 * count + 2, 2))
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a varchar(20) NOT NULL, b int)", f"INSERT INTO t VALUES {rows}"
+    )
+
+
+def seen(read: ChunkRead) -> list[dict[str, Any]]:
+    assert isinstance(read.run, Run)
+    return rows_of(read.run)
+
+
+KEYS = {
+    "text without case": "k varchar(30) COLLATE utf8mb4_general_ci NOT NULL PRIMARY KEY",
+    "a key of two columns": "k varchar(1) COLLATE utf8mb4_general_ci NOT NULL, j int NOT NULL, PRIMARY KEY (k, j)",
+    "an unsigned number beyond 2^63": "k bigint unsigned NOT NULL PRIMARY KEY",
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("size", [2, 7, 60, 1000])
+def test_parts_give_exactly_the_rows_of_one(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, kind: str, size: int
+) -> None:
+    """W16, W21, W22: a split is one more place where keys could be compared by somebody else than the server."""
+    mysql_database.execute(f"CREATE TABLE t ({KEYS[kind]}, n int NOT NULL)")
+    with mysql_database.session() as connection, connection.cursor() as cursor:
+        for n in range(60):
+            letter = ("abcdefghij"[n % 10]).upper() if n % 3 else "abcdefghij"[n % 10]
+            row = {"text without case": (f"{letter}{n // 10}", n), "a key of two columns": (letter, n // 10 - 3, n)}
+            values = row.get(kind, (2**63 - 30 + n, n))
+            cursor.execute(f"INSERT INTO t VALUES ({', '.join(['%s'] * len(values))})", values)
+    found = []
+    for parts in (1, 3):
+        capture = make_capture(mysql_database, backfill={"ranges_at_once": parts})
+        capture.prepare()
+        reads = capture.all_reads("t", size)
+        found.append([[row["n"] for row in seen(read)] for read in reads])
+        assert reads[-1].units_done == 60
+        if size == 60:
+            assert max(len(read.visibilities) for read in reads) >= parts
+    assert found[0] == found[1]
+    assert [n for numbers in found[0] for n in numbers] == [
+        row[0] for row in mysql_database.execute("SELECT n FROM t ORDER BY k, n")
+    ]
+
+
+def test_each_part_carries_its_own_fence(mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
+    """W26: two snapshots are two truths; the machine must see both."""
+    make_table(mysql_database)
+    capture = make_capture(mysql_database, backfill={"ranges_at_once": 3})
+    capture.prepare()
+    read = capture.read(capture.plan("t"), None, 40)
+    assert [row["id"] for row in seen(read)] == list(range(2, 82, 2))
+    assert len(read.visibilities) == 3
+    assert isinstance(read.run, Run)
+    assert read.run.transactions == 1
+
+
+def test_server_without_gtids_is_read_in_parts(make_capture: MakeMySQLCapture) -> None:
+    """W03: there each part writes a mark of its own before it looks, and has two bounds."""
+    with MySQLServer("mysql", {"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"}) as server:
+        database = server.create_database("shop")
+        make_table(database)
+        capture = make_capture(database)
+        capture.prepare()
+        read = capture.read(capture.plan("t"), None, 40)
+        assert [row["id"] for row in seen(read)] == list(range(2, 82, 2))
+        assert len(read.visibilities) == 4
+
+
+@pytest.mark.parametrize("large", [1, 15, 20, 30])
+def test_part_that_ends_early_ends_the_chunk(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
+    """O11, P69: what lies behind rows that were not read is not read either, as far as the cursor knows."""
+    monkeypatch.setattr("cdcflow.sources.mysql.chunks.CHUNK_BYTES_MAX", 3 << 16)
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY, v longtext)")
+    rows = ", ".join(f"({n}, REPEAT('x', {200_000 if n in (large, large + 1) else 10}))" for n in range(40))
+    mysql_database.execute(f"INSERT INTO t VALUES {rows}")
+    capture = make_capture(mysql_database, backfill={"ranges_at_once": 3})
+    capture.prepare()
+    planned = capture.plan("t")
+    first = capture.read(planned, None, 40)
+    assert [row["id"] for row in seen(first)] == list(range(len(seen(first))))
+    assert large < len(seen(first)) < 40
+    assert first.units_done == len(seen(first))
+    assert not first.exhausted
+    assert len({id(v) for v in first.visibilities}) == large * 3 // 40 + 1, "the fences of parts that were dropped"
+    assert [row["id"] for row in capture.rows("t", 40)] == list(range(40))
+
+
+def test_parts_without_rows_are_parts(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, between: Callable[[Between], None]
+) -> None:
+    """W25: rows that vanish between the first snapshot and the others leave parts empty, and the table still ends."""
+    make_table(mysql_database)
+    capture = make_capture(mysql_database, backfill={"ranges_at_once": 4})
+    capture.prepare()
+    planned = capture.plan("t")
+    between(lambda: mysql_database.execute("DELETE FROM t WHERE id > 20"))
+    read = capture.read(planned, None, 40)
+    assert [row["id"] for row in seen(read)] == list(range(2, 22, 2))
+    assert read.exhausted
+    assert seen(capture.read(planned, read.reached, 40)) == []
+
+
+def test_rows_that_appear_in_a_middle_part_are_in_it(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, between: Callable[[Between], None]
+) -> None:
+    """W16: a part goes up to its split, however many rows there are by then."""
+    make_table(mysql_database)
+    capture = make_capture(mysql_database, backfill={"ranges_at_once": 4})
+    capture.prepare()
+    planned = capture.plan("t")
+    between(lambda: mysql_database.execute("INSERT INTO t VALUES (29, 'x', 0), (31, 'x', 0), (33, 'x', 0)"))
+    ids = [row["id"] for row in seen(capture.read(planned, None, 30))]
+    assert set(range(2, 40, 2)) <= set(ids)
+    assert ids == sorted(set(ids))
+    assert {29, 31, 33} <= set(ids)
+
+
+def copied(database: MySQLDatabase, log: Path) -> tuple[bool, list[Mapping[str, Any]]]:
+    """Read all tables into a log with the machine; whether the log holds what the table holds, and what was told."""
+    config = Config.model_validate(
+        {
+            "source": {
+                "kind": database.server.flavor,
+                "url": database.url,
+                "tables": [f"{database.name}.t"],
+                "tls": {"mode": "off"},
+            },
+            "log": {"path": str(log)},
+        }
+    )
+    told: list[Mapping[str, Any]] = []
+    wiring.capture(config, once=True, on_event=lambda name, fields: told.append({"event": name, **fields})).run()
+    (rows,) = folded_log(log).values()
+    kept = sorted((row.values["id"], row.values["a"], row.values["b"]) for row in rows.values())
+    return kept == sorted(database.execute("SELECT id, a, b FROM t")), told
+
+
+@pytest.mark.parametrize("image", ["FULL", "MINIMAL"])
+def test_row_whose_key_moves_across_a_split_ends_right(
+    mysql_database: MySQLDatabase,
+    tmp_path: Path,
+    between: Callable[[Between], None],
+    monkeypatch: pytest.MonkeyPatch,
+    image: str,
+) -> None:
+    """W10, W11, W26: the first part shows it and the second one too, or neither does. Where the log has all of its
+    columns, replaying is enough; else the chunk has no place and is read again."""
+    monkeypatch.setattr("cdcflow.sources.mysql.chunks.FIRST_ROWS", 40)
+    make_table(mysql_database)
+    between(
+        lambda: mysql_database.execute(
+            f"SET SESSION binlog_row_image = '{image}'",
+            "UPDATE t SET id = 21 WHERE id = 60",
+            "UPDATE t SET id = 61 WHERE id = 20",
+            "UPDATE t SET b = 7 WHERE id = 61",
+        )
+    )
+    is_right, told = copied(mysql_database, tmp_path / "log")
+    assert is_right
+    reasons = [fields["reason"] for fields in told if fields["event"] == "chunk given up"]
+    assert reasons == ([] if image == "FULL" else ["what it saw is no beginning of what was logged"])
+
+
+def test_table_altered_between_two_snapshots_is_read_again(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, between: Callable[[Between], None]
+) -> None:
+    """W15, M55: one chunk has one shape. The change of shape waits for the first part, and the second part for it."""
+    make_table(mysql_database)
+    capture = make_capture(mysql_database)
+    capture.prepare()
+    planned = capture.plan("t")
+    altering: list[threading.Thread] = []
+
+    def alter() -> None:
+        statement = "ALTER TABLE t ADD COLUMN c int NOT NULL DEFAULT 7"
+        altering.append(threading.Thread(target=mysql_database.execute, args=(statement,)))
+        altering[0].start()
+        altering[0].join()
+
+    between(alter)
+    with pytest.raises(SourceUnavailable, match="its columns changed between two parts of a chunk"):
+        capture.read(planned, None, 40)
+    read = capture.read(planned, None, 40)
+    assert {row["c"] for row in seen(read)} == {7}
+    assert len(seen(read)) == 40
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
+    """Have the first part fail (True), or the second one (False), once."""
+    read = Ordered.read
+    left: list[bool] = []
+
+    def watched(table: Ordered, connection: Any, part: Part, *about: Any) -> Any:
+        if left and left[0] == (part.after is None):
+            left.pop()
+            raise pymysql.err.OperationalError(1317, "Query execution was interrupted")
+        return read(table, connection, part, *about)
+
+    monkeypatch.setattr(Ordered, "read", watched)
+    yield left.append
+    assert not left
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_failed_part_fails_the_chunk_and_leaks_nothing(
+    mysql_database: MySQLDatabase,
+    capture: MySQLCapture,
+    failing: Callable[[bool], None],
+    is_first: bool,
+) -> None:
+    """W25: a chunk is whole or is read again, and a connection that a part used is free or closed."""
+    make_table(mysql_database)
+    capture.prepare()
+    planned = capture.plan("t")
+    chunks: Any = capture.chunks
+    failing(is_first)
+    with pytest.raises(SourceUnavailable, match=r"reading .*\.t"):
+        capture.read(planned, None, 40)
+    assert {id(c) for c in chunks._connector._open} == {id(c) for c in chunks._idle}
+    assert [row["id"] for row in seen(capture.read(planned, None, 40))] == list(range(2, 82, 2))
+    assert len(chunks._idle) == 2
+    assert {id(c) for c in chunks._connector._open} == {id(c) for c in chunks._idle}
