@@ -320,7 +320,8 @@ class _Read:
         exhausted: bool,
         others: tuple[Visibility, ...] = (),
     ) -> ChunkRead:
-        """`others`: what the snapshots of other parts see."""
+        """`others`: what the snapshots of other parts see. The run's place and clock are the first part's, whose
+        snapshot is the earliest: no row of the run is claimed to be newer than it is."""
         position = Position(f"{self.look.end.file}:{self.look.end.pos};")
         described = self.table.described
         run = reads(described.table, rows, position, self.look.clock_us)

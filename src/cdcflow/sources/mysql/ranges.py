@@ -49,8 +49,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PartRead:
-    """What a part's snapshot showed. `reached`: everything up to this key was read. `is_whole`: the part did not end
-    early; `exhausted`: there is nothing behind it up to its end."""
+    """What a part's snapshot showed. `reached`: the last row's key; without rows, where the part began. `is_whole`: the
+    part did not end early; `exhausted`: it is the last one, and nothing is left up to the bound."""
 
     visibilities: tuple[Visibility, ...]
     shape: Table
@@ -114,8 +114,6 @@ class Ordered:
         if len(fetched):
             reached = self._last_key(fetched)
             self._check_progress(part.after, reached)
-        if fetched.is_whole and part.rows_max is None:
-            reached = part.upto
         return PartRead(
             visibilities=visibilities,
             shape=self.described.table,
@@ -123,7 +121,7 @@ class Ordered:
             bytes=len(fetched.data),
             reached=reached,
             is_whole=fetched.is_whole,
-            exhausted=fetched.is_whole and (part.rows_max is None or len(fetched) < part.rows_max),
+            exhausted=fetched.is_whole and part.rows_max is not None and len(fetched) < part.rows_max,
         )
 
     def _check_progress(self, before: Literals | None, row: Literals) -> None:
