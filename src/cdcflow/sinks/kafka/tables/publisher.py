@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import tenacity
 
+from cdcflow.changelog.reader import LogRows
 from cdcflow.errors import ConfigurationError, OutcomeUnknown, SinkUnavailable
-from cdcflow.model.table import Table
+from cdcflow.model.table import Table, TableId
 from cdcflow.sinks.kafka.tables.events import Group, Rules, TableEvents
 from cdcflow.sinks.kafka.tables.formats import Format
 from cdcflow.sinks.kafka.tables.position import Published
@@ -165,7 +166,7 @@ class _Session:
         transactions = Transactions(headers, after.position)
         group = Group(transactions, self._blocks, time.time_ns())
         self._producer.begin()
-        for table, _, found in self._tail.rows(first, transactions.last_offset):
+        for table, found in gathered(self._tail.rows(first, transactions.last_offset)):
             events = self._events(table)
             for piece in _pieces(found):
                 self._producer.send(events.messages(piece, group))
@@ -182,6 +183,50 @@ class _Session:
             found = self._tables[table] = TableEvents(table, self._blocks, self._rules, self._form)
             self._producer.make_topics([found.topic])
         return found
+
+
+def gathered(parts: Iterable[LogRows]) -> Iterator[tuple[Table, pa.Table]]:
+    """The same rows in fewer, larger parts, ascending within a table as before.
+
+    A log that is written change by change is read in parts of a row or two, and a part's fixed cost is a hundred
+    times that of a row.
+    """
+    waiting: dict[TableId, _Waiting] = {}
+    for table, _, rows in parts:
+        found = waiting.get(table.id)
+        if found is not None and found.table != table:  # what has another shape comes after it
+            yield found.table, found.whole()
+            found = None
+        if found is None:
+            found = waiting[table.id] = _Waiting(table)
+        found.add(rows)
+        if found.is_large:
+            del waiting[table.id]
+            yield table, found.whole()
+    for found in waiting.values():
+        yield found.table, found.whole()
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Rows of a table's shape that wait for more of them."""
+
+    table: Table
+    parts: list[pa.Table] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+
+    def add(self, part: pa.Table) -> None:
+        self.parts.append(part)
+        self.rows += part.num_rows
+        self.bytes += part.nbytes
+
+    @property
+    def is_large(self) -> bool:
+        return self.rows >= SLICE_ROWS or self.bytes >= SLICE_BYTES
+
+    def whole(self) -> pa.Table:
+        return pa.concat_tables(self.parts).combine_chunks()
 
 
 def _pieces(rows: pa.Table) -> Iterator[pa.RecordBatch]:
