@@ -199,7 +199,9 @@ class _Templates:
             return
         data.mkdir()
         user.own(data)
-        made = ["--no-defaults", "--bootstrap", "--innodb_log_file_size=64M", f"--datadir={data}"]
+        # MariaDB removes what it takes for left-over temporary tables when it starts; in /tmp those may be another's.
+        beside = ["--innodb_log_file_size=64M", f"--datadir={data}", f"--tmpdir={place}"]
+        made = ["--no-defaults", "--bootstrap", *beside]
         self._run([*installed.command, *made, *installed.arguments()], user, _system_tables(installed))
 
     def _run(self, command: list[str], user: OrdinaryUser, given: str) -> None:
