@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Ahead(Generic[T]):
-    """Does turns in another thread while `goes_on`. `start`, `take` and `close` belong to one thread."""
+    """Does turns in another thread while `goes_on`. All but `active` and `ready` belong to one thread, the loop's."""
 
     def __init__(self, turn: Callable[[], T], goes_on: Callable[[], bool]) -> None:
         self._turn = turn
@@ -53,6 +53,15 @@ class Ahead(Generic[T]):
     def fileno(self) -> int:
         """Readable when something can be taken, and when the thread has ended. For as long as it is `active`."""
         return self._near.fileno()
+
+    def poll(self) -> T | None:
+        """A turn's answer, from whoever does the turns now; None: the thread has none yet."""
+        if self.active:
+            return self.take()
+        answer = self._turn()
+        if self._goes_on():
+            self.start()
+        return answer
 
     def start(self) -> None:
         """Hand the turns over. Not while it is `active`."""

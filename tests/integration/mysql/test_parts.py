@@ -15,7 +15,7 @@ from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from cdcflow import wiring
 from cdcflow.config import Config
 from cdcflow.errors import SourceUnavailable
-from cdcflow.interleave.messages import ChunkRead
+from cdcflow.interleave.messages import ChunkRead, Planned
 from cdcflow.model.change import Run
 from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.ranges import Ordered, Part
@@ -60,6 +60,13 @@ def make_table(database: MySQLDatabase, count: int = 40) -> None:
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, a varchar(20) NOT NULL, b int)", f"INSERT INTO t VALUES {rows}"
     )
+
+
+def in_four_parts(database: MySQLDatabase, make_capture: MakeMySQLCapture) -> tuple[MySQLCapture, Planned]:
+    make_table(database)
+    capture = make_capture(database, backfill={"ranges_at_once": 4})
+    capture.prepare()
+    return capture, capture.plan("t")
 
 
 def seen(read: ChunkRead) -> list[dict[str, Any]]:
@@ -151,10 +158,7 @@ def test_parts_without_rows_are_parts(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, between: Callable[[Between], None]
 ) -> None:
     """W25: rows that vanish between the first snapshot and the others leave parts empty, and the table still ends."""
-    make_table(mysql_database)
-    capture = make_capture(mysql_database, backfill={"ranges_at_once": 4})
-    capture.prepare()
-    planned = capture.plan("t")
+    capture, planned = in_four_parts(mysql_database, make_capture)
     between(lambda: mysql_database.execute("DELETE FROM t WHERE id > 20"))
     read = capture.read(planned, None, 40)
     assert [row["id"] for row in seen(read)] == list(range(2, 22, 2))
@@ -166,10 +170,7 @@ def test_rows_that_appear_in_a_middle_part_are_in_it(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, between: Callable[[Between], None]
 ) -> None:
     """W16: a part goes up to its split, however many rows there are by then."""
-    make_table(mysql_database)
-    capture = make_capture(mysql_database, backfill={"ranges_at_once": 4})
-    capture.prepare()
-    planned = capture.plan("t")
+    capture, planned = in_four_parts(mysql_database, make_capture)
     between(lambda: mysql_database.execute("INSERT INTO t VALUES (29, 'x', 0), (31, 'x', 0), (33, 'x', 0)"))
     ids = [row["id"] for row in seen(capture.read(planned, None, 30))]
     assert set(range(2, 40, 2)) <= set(ids)

@@ -92,12 +92,7 @@ class BinlogStream:
         return self._more or self._failure is not None or self._decoder.reached.due
 
     def poll(self) -> Sequence[StreamEvent]:
-        if self._ahead.active:
-            return self._ahead.take() or ()
-        events = self._turn()
-        if self._goes_on():
-            self._ahead.start()
-        return events
+        return self._ahead.poll() or ()
 
     def acknowledge(self, position: Position) -> None:
         self.acknowledged = position

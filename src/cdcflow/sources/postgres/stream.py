@@ -130,12 +130,7 @@ class PostgresStream:
         return self._more or self._failure is not None
 
     def poll(self) -> Sequence[StreamEvent]:
-        if self._ahead.active:
-            return self._ahead.take() or ()
-        events = self._turn()
-        if self._goes_on():
-            self._ahead.start()
-        return events
+        return self._ahead.poll() or ()
 
     def acknowledge(self, position: Position) -> None:
         self._acknowledged = max(self._acknowledged, lsn_of(position))
