@@ -25,7 +25,7 @@ from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.stream import BinlogStream
-from cdcflow.sources.postgres.catch_up import CatchingUp, Windows
+from cdcflow.sources.postgres.catch_up import Advance, CatchingUp, Windows
 from cdcflow.sources.postgres.chunks import PostgresChunks
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
 from cdcflow.sources.postgres.source import PostgresSource
@@ -72,13 +72,13 @@ POINTS: dict[str, Point | tuple[Point, Point]] = {
     "upload": (Bucket, "put_new", always),
     "rename": (os, "rename", always),
     "fsync": (os, "fsync", always),
-    "peek": (CatchingUp, "_peek", always),
+    "peek": (CatchingUp, "_ask", always),
     "window read": (CatchingUp, "_ended", always),
-    "advance": (CatchingUp, "_look", always),
+    "advance": (Advance, "_ask", always),
     "window feedback": (CatchingUp, "acknowledge", always),
     "change over": (CatchingUp, "_change_over", always),
 }
-SMALL_WINDOWS = Windows(backlog_min=1 << 14, messages_max=300)
+SMALL_WINDOWS = Windows(backlog_min=1 << 14, rest_min=1 << 14, messages_max=300, advance_min=1)
 SMALL_STRETCH = 1 << 18
 
 

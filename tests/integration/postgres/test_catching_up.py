@@ -20,13 +20,13 @@ from cdcflow.ports import Stream, StreamEvent
 from cdcflow.sources.postgres import arrivals
 from cdcflow.sources.postgres.arrivals import Arrivals, Kind
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows
-from cdcflow.sources.postgres.lsn import lsn_of
+from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.stream import PostgresStream, place_of
 from cdcflow.testing.postgres import Database
 
 pytestmark = pytest.mark.postgres
 
-SMALL = Windows(backlog_min=1, messages_max=40)
+SMALL = Windows(backlog_min=1, rest_min=1, messages_max=40, advance_min=1)
 
 SCHEMA = """
 CREATE TABLE a (id int PRIMARY KEY, v text, wide text);
@@ -145,12 +145,13 @@ def test_windows_give_what_the_stream_gives(database: Database, make_capture: Ma
     assert told(followed(one, more)) == told(followed(other, more))
 
 
-def test_window_that_is_not_durable_in_time_ends_the_windows(database: Database, make_capture: MakeCapture) -> None:
-    """An open backfill window waits for a mark at the log's end; waiting for its cut would be for ever. O01."""
+def test_windows_go_on_while_nothing_is_durable_and_the_slot_stays(
+    database: Database, make_capture: MakeCapture
+) -> None:
+    """An open backfill window waits for a mark at the log's end; waiting for its cut would be for ever. The source may
+    let go of nothing meanwhile: a crash now would need all of it again. O01."""
     database.execute(SCHEMA)
-    capture = make_capture(
-        database, tables=CAPTURED, windows=Windows(backlog_min=1, messages_max=40, durable_wait_s=0.2)
-    )
+    capture = make_capture(database, tables=CAPTURED, windows=SMALL)
     before = capture.prepare()
     assert before.position is not None
     write_history(database, 4, 60)
@@ -159,15 +160,67 @@ def test_window_that_is_not_durable_in_time_ends_the_windows(database: Database,
     found = followed(capture, token, durable=lambda _: False)
     xids = [xid for xid, _, _ in told(found)]
     assert len(xids) == len(set(xids)) > 20
-    assert windows_of(capture.stream) == 1
-    rows = database.execute("SELECT confirmed_flush_lsn::text FROM pg_replication_slots")
-    assert lsn_of(rows[0][0]) <= lsn_of(before.position)
+    assert windows_of(capture.stream) > 2
+    assert confirmed(database) <= lsn_of(before.position)
+
+
+def test_slot_follows_what_is_durable_and_never_passes_it(database: Database, make_capture: MakeCapture) -> None:
+    """P48: of the windows that were read only a part is durable; the slot may reach that far and no further."""
+    database.execute(SCHEMA)
+    capture = make_capture(database, tables=CAPTURED, windows=SMALL)
+    capture.prepare()
+    write_history(database, 12, 60)
+    stream = capture.stream
+    reached: list[int] = []
+    while not reached:
+        reached = [lsn_of(place_of(event)) for event in stream.poll()]
+    stream.acknowledge(position_of(reached[0]))
+    token = Token("1/1/low")
+    capture.chunks.write_mark(token)
+    followed(capture, token, durable=lambda _: False)
+    assert windows_of(stream) > 2
+    assert confirmed(database) == reached[0]
+
+
+def confirmed(database: Database) -> int:
+    rows = database.execute(f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{SLOT}'")
+    return lsn_of(rows[0][0])
+
+
+def test_server_without_room_for_a_copy_of_the_slot_gives_the_stream(
+    database: Database, make_capture: MakeCapture
+) -> None:
+    """A backlog is read in any case, if slower."""
+    database.execute(SCHEMA)
+    capture = make_capture(database, tables=CAPTURED, windows=SMALL)
+    capture.prepare()
+    write_history(database, 13, 30)
+    database.execute(
+        "SELECT pg_create_physical_replication_slot('taken_' || i) FROM generate_series(1, "
+        "current_setting('max_replication_slots')::int - (SELECT count(*) FROM pg_replication_slots)) i"
+    )
+    stream = capture.stream
+    database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name ~ '^taken'")
+    token = Token("1/1/low")
+    capture.chunks.write_mark(token)
+    assert len(told(followed(capture, token))) > 15
+    assert windows_of(stream) == 0
+
+
+def test_failover_slot_is_read_as_a_stream(database: Database, make_capture: MakeCapture) -> None:
+    """It gives nothing that a standby does not have yet, and a temporary copy of it would. From PostgreSQL 17."""
+    database.execute(SCHEMA)
+    capture = make_capture(database, tables=CAPTURED, windows=SMALL, failover=True)
+    capture.prepare()
+    write_history(database, 14, 30)
+    has_failover = int(database.execute("SHOW server_version_num")[0][0]) >= 170000
+    assert isinstance(capture.stream, PostgresStream if has_failover else CatchingUp)
 
 
 def test_far_restart_position_stays_with_the_stream(database: Database, make_capture: MakeCapture) -> None:
     """P35: an open transaction holds the place from which every window would be decoded again."""
     database.execute(SCHEMA)
-    capture = make_capture(database, tables=CAPTURED, windows=Windows(backlog_min=1, again_max=10_000))
+    capture = make_capture(database, tables=CAPTURED, windows=replace(SMALL, again_max=10_000))
     capture.prepare()
     with database.session(autocommit=False) as session:
         session.execute("INSERT INTO a VALUES (1000, 'open', NULL)")
@@ -180,7 +233,7 @@ def test_far_restart_position_stays_with_the_stream(database: Database, make_cap
         write_history(database, 6, 60)
         session.commit()
     capture.stream.close()
-    again = make_capture(database, tables=CAPTURED, windows=Windows(backlog_min=1, again_max=10_000))
+    again = make_capture(database, tables=CAPTURED, windows=replace(SMALL, again_max=10_000))
     again.prepare(replace(capture.checkpoint, position=reached))
     (gap,) = database.execute("SELECT confirmed_flush_lsn - restart_lsn FROM pg_replication_slots")[0]
     assert gap > 10_000

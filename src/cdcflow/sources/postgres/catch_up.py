@@ -3,27 +3,28 @@
 A walsender gives a change at a time to the network and to its consumer's wake-ups. The same decoding, asked for as a
 query, gives a window of changes through COPY, faster and at less cost to the server (docs/performance.md):
 
-    slot ──peek a window──▶ decoder ──▶ events … durable ──▶ advance the slot ──▶ peek the next … ──▶ stream
+    slot ──copied──▶ temporary slot ──a window──▶ decoder ──▶ events … durable ──▶ the slot is advanced
+                            └─────────the next window──▶ …                  near the log's end: the stream
 
-Peeking moves nothing. The slot is advanced only to what is durable in our log, so a crash at any step repeats a window
-at most, and what was delivered of it is left out as after any restart (L15). A window's messages are those of the
+The windows are taken from a temporary copy of the slot, so the server decodes the next one while the one before it is
+still being written here. The slot itself is advanced only to what is durable in our log, on a connection of its own. So
+a crash at any step repeats something at most: the copy ends with its session, the slot still stands where our log ended
+at some time, and what was delivered since is left out as after any restart (L15). A window's messages are those of the
 stream, in the same decoder.
 
-The server reads its log again for each window, from the slot's `restart_lsn` on, which an open transaction holds back
-(and every advance reads it too). Skipping what lies before the window is only about three times as fast as decoding it,
-so windows pay while that stretch is no longer than they are (docs/decisions/0007); then the stream, which reads it
-once, is the better way. Windows end as well when a window is not made durable in time: an open backfill window waits
-for a mark that lies at the log's end.
+The server reads its log again for each window, from the copy's `restart_lsn` on, which an open transaction holds back.
+Skipping what lies before the window is only about three times as fast as decoding it, so windows are at least as long
+as that stretch, and pay while it is not too long (docs/decisions/0007); then the stream, which reads it once, is the
+better way.
 
-`pg_logical_slot_peek_binary_changes` looks at both of its bounds at commits only, so a window holds whole transactions.
+`pg_logical_slot_get_binary_changes` looks at both of its bounds at commits only, so a window holds whole transactions.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import psycopg
 from psycopg import pq
@@ -50,21 +51,27 @@ _LOOK = (
     "SELECT restart_lsn::text, confirmed_flush_lsn::text, pg_catalog.pg_current_wal_flush_lsn()::text "
     "FROM pg_catalog.pg_replication_slots WHERE slot_name = "
 )
+_NAME_BYTES_MAX = 63
+
+_SKIPPED = 4
+"""Skipping so many bytes of the server's log takes less time than a window saves for each of its own (0007)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
     """When windows pay, and how large they are; bytes are those of the server's log.
 
-    `again_max`: the stretch that the server may have to read again for each. `durable_wait_s`: how long a window's end
-    may take to become durable.
+    They begin with `backlog_min` and end when less than `rest_min` is left. `bytes_min`: a window's length where the
+    server need not read much again for it. `again_max`: the stretch that it may have to read again for each.
+    `advance_min`: so much must be durable before the slot is advanced.
     """
 
     backlog_min: int = 32 << 20
-    bytes_max: int = 256 << 20
+    rest_min: int = 4 << 20
+    bytes_min: int = 128 << 20
     messages_max: int = 2_000_000
     again_max: int = 256 << 20
-    durable_wait_s: float = 5.0
+    advance_min: int = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +82,19 @@ class Backlog:
     confirmed: int
     end: int
 
+    @property
+    def again(self) -> int:
+        """What lies before the next window and is read again for it."""
+        return self.confirmed - self.restart
+
     def pays(self, windows: Windows) -> bool:
-        ahead, again = self.end - self.confirmed, self.confirmed - self.restart
-        return ahead >= windows.backlog_min and again <= min(ahead, windows.again_max)
+        """To begin with windows."""
+        return self.end - self.confirmed >= windows.backlog_min and self.goes_on(windows)
 
-
-class _State(Enum):
-    WAITING = "for what was delivered to be durable"
-    LOOKING = "at the backlog, after advancing the slot"
-    READING = "a window"
+    def goes_on(self, windows: Windows) -> bool:
+        """To ask for one more."""
+        ahead = self.end - self.confirmed
+        return ahead >= windows.rest_min and self.again <= min(_SKIPPED * ahead, windows.again_max)
 
 
 class CatchingUp:
@@ -105,7 +116,6 @@ class CatchingUp:
         check_slot: CheckSlot,
         open_stream: Callable[[int, int, bool], Stream],
         windows: Windows,
-        backlog: Backlog,
     ) -> None:
         self._connector = connector
         self._slot = slot
@@ -118,37 +128,33 @@ class CatchingUp:
         self._open_stream = open_stream
         self._limits = windows
         self._stream: Stream | None = None
-        self._more = False
+        self._more = self._leaving = False
         self.windows = 0
-        self._connect()
-        self._peek(backlog)
+        self._advance = Advance(connector, slot, check_slot, position, windows.advance_min)
+        with self._explaining():
+            self._begin()
 
     # ── cdcflow.ports.Stream ────────────────────────────────────────────────────────────────────────────────
 
     def fileno(self) -> int:
-        return self._pg.socket if self._stream is None else self._stream.fileno()
+        if self._stream is not None:
+            return self._stream.fileno()
+        return self._advance.fileno() if self._leaving else self._pg.socket
 
     @property
     def ready(self) -> bool:
-        if self._stream is not None:
-            return self._stream.ready
-        return self._more or (self._state is _State.WAITING and self._acknowledged >= self._delivered)
+        return self._more if self._stream is None else self._stream.ready
 
     def poll(self) -> Sequence[StreamEvent]:
         if self._stream is not None:
             return self._stream.poll()
-        try:
-            match self._state:
-                case _State.WAITING:
-                    self._wait()
-                    return []
-                case _State.LOOKING:
-                    self._look()
-                    return []
-                case _State.READING:
-                    return self._read()
-        except psycopg.Error as error:
-            raise named(error, f"catching up with slot {self._slot}", self._publication) from None
+        with self._explaining():
+            if not self._leaving:
+                self._advance.go_on(self._acknowledged)
+                return self._read()
+            if self._advance.is_done():
+                self._change_over()
+        return []
 
     def acknowledge(self, position: Position) -> None:
         self._acknowledged = max(self._acknowledged, lsn_of(position))
@@ -159,68 +165,61 @@ class CatchingUp:
         if self._stream is not None:
             self._stream.close()
             return
-        self._decoder.close()
-        self._connector.discard(self._connection)
+        self._end_windows()
 
-    # ── between windows ─────────────────────────────────────────────────────────────────────────────────────
+    # ── beginning and ending ────────────────────────────────────────────────────────────────────────────────
 
-    def _connect(self) -> None:
+    def _begin(self) -> None:
+        """Copy the slot and ask for the first window; where the server has no room for a copy, the stream begins."""
         self._connection = self._connector.connect("catch-up", idle_in_transaction_session_timeout="0")
         self._pg = self._connection.pgconn
+        suffix = f"_catch_up_{self._pg.backend_pid}"
+        self._copy = self._slot[: _NAME_BYTES_MAX - len(suffix)] + suffix
+        try:
+            self._connection.execute(
+                "SELECT pg_catalog.pg_copy_logical_replication_slot(%s, %s, temporary => true)",
+                (self._slot, self._copy),
+            )
+        except psycopg.errors.ConfigurationLimitExceeded:
+            self._connector.discard(self._connection)
+            self._stream = self._open_stream(self._delivered, self._acknowledged, self._binary)
+            return
+        backlog = look(self._connection, self._copy)
+        if backlog.confirmed > self._delivered:
+            self._check_slot(self._delivered)
+        self._ask(backlog)
 
-    def _wait(self) -> None:
-        if self._acknowledged >= self._delivered:
-            self._pg.send_query(f"{self._advance()}; {_LOOK}{literal(self._slot)}".encode())
-            self._results: list[pq.abc.PGresult] = []
-            self._state = _State.LOOKING
-        elif time.monotonic() > self._deadline:
-            self._change_over()
+    def _begin_again_in_text(self) -> None:
+        self._connector.discard(self._connection)
+        self._decoder.close()
+        self._binary = False
+        self._begin()
 
-    def _look(self) -> None:
-        self._pg.consume_input()
-        while not self._pg.is_busy():
-            result = self._pg.get_result()
-            if result is None:
-                backlog = _backlog_of(self._results[-1])
-                if backlog.confirmed > self._acknowledged:
-                    self._check_slot(self._acknowledged)
-                if backlog.pays(self._limits):
-                    self._peek(backlog)
-                else:
-                    self._change_over()
-                return
-            if result.status != pq.ExecStatus.TUPLES_OK:
-                raise psycopg.errors.error_from_result(result)
-            self._results.append(result)
-
-    def _advance(self) -> str:
-        """Moves the slot, or leaves it where it is; never beyond what is durable."""
-        name, reached = literal(self._slot), literal(position_of(self._acknowledged))
-        return (
-            f"SELECT pg_catalog.pg_replication_slot_advance(slot_name, {reached}) "  # noqa: S608  quoted
-            f"FROM pg_catalog.pg_replication_slots WHERE slot_name = {name} AND confirmed_flush_lsn < {reached}"
-        )
+    def _end_windows(self) -> None:
+        self._decoder.close()
+        self._connector.discard(self._connection)
+        self._advance.close()
 
     def _change_over(self) -> None:
-        self._connector.discard(self._connection)
+        self._end_windows()
         self._stream = self._open_stream(self._delivered, self._acknowledged, self._binary)
 
     # ── a window ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _peek(self, backlog: Backlog) -> None:
-        self._upto = min(backlog.confirmed + self._limits.bytes_max, backlog.end)
+    def _ask(self, backlog: Backlog) -> None:
+        """For a window, and for where things stand behind it."""
+        self._upto = min(backlog.confirmed + max(self._limits.bytes_min, backlog.again), backlog.end)
         options = plugin_options(
             self._connection.info.server_version, self._publication, binary=self._binary, streaming=False
         )
         listed = ", ".join(literal(word) for option in options.items() for word in option)
-        bounds = f"{literal(self._slot)}, {literal(position_of(self._upto))}, {self._limits.messages_max}"
-        peek = f"SELECT data FROM pg_catalog.pg_logical_slot_peek_binary_changes({bounds}, {listed})"  # noqa: S608  quoted
-        self._pg.send_query(f"COPY ({peek}) TO STDOUT (FORMAT binary)".encode())
+        bounds = f"{literal(self._copy)}, {literal(position_of(self._upto))}, {self._limits.messages_max}"
+        window = f"SELECT data FROM pg_catalog.pg_logical_slot_get_binary_changes({bounds}, {listed})"  # noqa: S608  quoted
+        self._pg.send_query(f"COPY ({window}) TO STDOUT (FORMAT binary); {_LOOK}{literal(self._copy)}".encode())
         self._arrivals: Arrivals | None = None
         self._decoder = self._make_decoder(self._delivered, self._binary)
         self._messages = 0
         self._more = False
-        self._state = _State.READING
 
     def _read(self) -> list[StreamEvent]:
         if self._arrivals is None:
@@ -247,30 +246,102 @@ class CatchingUp:
 
     def _ended(self) -> list[StreamEvent]:
         """The window is whole. When it did not end because it was full, nothing of ours is left up to its bound."""
-        while (result := self._pg.get_result()) is not None:
-            if result.status != pq.ExecStatus.COMMAND_OK:
-                raise psycopg.errors.error_from_result(result)
+        backlog = _backlog_of(_last_result(self._pg))
         self._decoder.close()
         self.windows += 1
-        self._state = _State.WAITING
-        self._deadline = time.monotonic() + self._limits.durable_wait_s
-        if self._messages >= self._limits.messages_max or self._upto <= self._delivered:
-            return []
-        self._delivered = self._upto
-        return [Advanced(position_of(self._upto))]
+        events: list[StreamEvent] = []
+        if self._messages < self._limits.messages_max and self._upto > self._delivered:
+            self._delivered = self._upto
+            events.append(Advanced(position_of(self._upto)))
+        if backlog.goes_on(self._limits):
+            self._ask(backlog)
+        else:
+            self._leaving = True
+        return events
 
-    def _begin_again_in_text(self) -> None:
-        self._connector.discard(self._connection)
-        self._decoder.close()
-        self._binary = False
-        self._connect()
-        self._peek(look(self._connection, self._slot))
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise named(error, f"catching up with slot {self._slot}", self._publication) from None
+
+
+class Advance:
+    """Moves the slot to what is durable, `minimum` bytes or more at a time, without waiting for the server."""
+
+    def __init__(self, connector: Connector, slot: str, check_slot: CheckSlot, position: int, minimum: int) -> None:
+        self._connector = connector
+        self._slot = slot
+        self._check_slot = check_slot
+        self._asked = position
+        self._minimum = minimum
+        self._connection: Connection | None = None
+        self._is_under_way = False
+
+    def go_on(self, durable: int) -> None:
+        """Ask for the next stretch when it is long enough and none is under way.
+
+        Raises:
+            HistoryLost: the slot is gone, or somebody else moved it (P36, P38).
+            psycopg.Error: the server refuses, or the connection is gone.
+        """
+        if self.is_done() and durable - self._asked >= self._minimum:
+            self._ask(durable)
+
+    def is_done(self) -> bool:
+        """Nothing is under way. Raises what `go_on` does."""
+        if self._is_under_way:
+            self._pg.consume_input()
+            if self._pg.is_busy():
+                return False
+            self._is_under_way = False
+            if _backlog_of(_last_result(self._pg)).confirmed > self._asked:
+                self._check_slot(self._asked)
+        return True
+
+    def fileno(self) -> int:
+        """Readable when what is under way may be done."""
+        return self._pg.socket
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connector.discard(self._connection)
+
+    @property
+    def _pg(self) -> pq.abc.PGconn:
+        if self._connection is None:
+            self._connection = self._connector.connect("catch-up", idle_in_transaction_session_timeout="0")
+        return self._connection.pgconn
+
+    def _ask(self, durable: int) -> None:
+        """Moves the slot, or leaves it where it is; never beyond what is durable."""
+        name, reached = literal(self._slot), literal(position_of(durable))
+        advance = (
+            f"SELECT pg_catalog.pg_replication_slot_advance(slot_name, {reached}) "  # noqa: S608  quoted
+            f"FROM pg_catalog.pg_replication_slots WHERE slot_name = {name} AND confirmed_flush_lsn < {reached}"
+        )
+        self._pg.send_query(f"{advance}; {_LOOK}{name}".encode())
+        self._asked = durable
+        self._is_under_way = True
 
 
 def look(connection: Connection, slot: str) -> Backlog:
     """Where the slot and the server's log stand now."""
     with explaining(f"looking at slot {slot}"):
         return _backlog_of(connection.pgconn.exec_(f"{_LOOK}{literal(slot)}".encode()))
+
+
+def _last_result(pg: pq.abc.PGconn) -> pq.abc.PGresult:
+    """Of the statements of one query, none of which failed."""
+    last: pq.abc.PGresult | None = None
+    while (result := pg.get_result()) is not None:
+        if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
+            raise psycopg.errors.error_from_result(result)
+        last = result
+    if last is None:
+        raise psycopg.OperationalError("the server said nothing")
+    return last
 
 
 def _backlog_of(result: pq.abc.PGresult) -> Backlog:

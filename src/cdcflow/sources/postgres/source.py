@@ -174,11 +174,15 @@ class PostgresSource:
                 mark_prefix=mark_prefix(name),
             )
 
-        def check_slot(position: int) -> None:
+        def whole_slot(position: int) -> slot.Slot:
             found = self._catalog.ask(f"looking at slot {name}", lambda c: slot.read(c, name))
             if found is None:
                 raise _no_slot(name)
             found.check_whole(position)
+            return found
+
+        def check_slot(position: int) -> None:
+            whole_slot(position)
 
         def open_stream(position: int, acknowledged: int, binary: bool) -> Stream:
             return PostgresStream(
@@ -197,7 +201,9 @@ class PostgresSource:
         position, binary = lsn_of(checkpoint.position), self._settings.binary and has_binary
         if self._settings.catch_up == "never":
             return open_stream(position, position, binary)
-        check_slot(position)
+        # A failover slot gives nothing that a standby does not have yet; a temporary copy of it would.
+        if whole_slot(position).failover:
+            return open_stream(position, position, binary)
         backlog = self._catalog.ask(f"looking at slot {name}", lambda c: look(c, name))
         if not backlog.pays(self._windows):
             return open_stream(position, position, binary)
@@ -211,7 +217,6 @@ class PostgresSource:
             check_slot=check_slot,
             open_stream=open_stream,
             windows=self._windows,
-            backlog=backlog,
         )
 
     def chunks(self) -> ChunkSource:
