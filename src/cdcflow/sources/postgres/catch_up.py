@@ -13,9 +13,8 @@ at some time, and what was delivered since is left out as after any restart (L15
 stream, in the same decoder.
 
 The server reads its log again for each window, from the copy's `restart_lsn` on, which an open transaction holds back.
-Skipping what lies before the window is only about three times as fast as decoding it, so windows are at least as long
-as that stretch, and pay while it is not too long (docs/decisions/0007); then the stream, which reads it once, is the
-better way.
+So windows grow with that stretch, and pay while it is no more than a few times their length (docs/decisions/0007); then
+the stream, which reads it once, is the better way.
 
 `pg_logical_slot_get_binary_changes` looks at both of its bounds at commits only, so a window holds whole transactions.
 """
@@ -62,15 +61,15 @@ class Windows:
     """When windows pay, and how large they are; bytes are those of the server's log.
 
     They begin with `backlog_min` and end when less than `rest_min` is left. `bytes_min`: a window's length where the
-    server need not read much again for it. `again_max`: the stretch that it may have to read again for each.
-    `advance_min`: so much must be durable before the slot is advanced.
+    server need not read much again for it; else it is as long as that stretch, up to `bytes_max`. `advance_min`: so
+    much must be durable before the slot is advanced.
     """
 
     backlog_min: int = 32 << 20
     rest_min: int = 4 << 20
     bytes_min: int = 128 << 20
+    bytes_max: int = 256 << 20
     messages_max: int = 2_000_000
-    again_max: int = 256 << 20
     advance_min: int = 64 << 20
 
 
@@ -82,19 +81,23 @@ class Backlog:
     confirmed: int
     end: int
 
-    @property
-    def again(self) -> int:
-        """What lies before the next window and is read again for it."""
-        return self.confirmed - self.restart
-
     def pays(self, windows: Windows) -> bool:
         """To begin with windows."""
         return self.end - self.confirmed >= windows.backlog_min and self.goes_on(windows)
 
     def goes_on(self, windows: Windows) -> bool:
         """To ask for one more."""
-        ahead = self.end - self.confirmed
-        return ahead >= windows.rest_min and self.again <= min(_SKIPPED * ahead, windows.again_max)
+        length = self.length(windows)
+        return length >= windows.rest_min and self._again <= _SKIPPED * length
+
+    def length(self, windows: Windows) -> int:
+        """Of the next window."""
+        return min(max(windows.bytes_min, self._again), windows.bytes_max, self.end - self.confirmed)
+
+    @property
+    def _again(self) -> int:
+        """What lies before the next window and is read again for it."""
+        return self.confirmed - self.restart
 
 
 class CatchingUp:
@@ -130,7 +133,7 @@ class CatchingUp:
         self._stream: Stream | None = None
         self._more = self._leaving = False
         self.windows = 0
-        self._advance = Advance(connector, slot, check_slot, position, windows.advance_min)
+        self._advance = Advance(connector, slot, position, windows.advance_min)
         with self._explaining():
             self._begin()
 
@@ -208,7 +211,7 @@ class CatchingUp:
 
     def _ask(self, backlog: Backlog) -> None:
         """For a window, and for where things stand behind it."""
-        self._upto = min(backlog.confirmed + max(self._limits.bytes_min, backlog.again), backlog.end)
+        self._upto = backlog.confirmed + backlog.length(self._limits)
         options = plugin_options(
             self._connection.info.server_version, self._publication, binary=self._binary, streaming=False
         )
@@ -268,36 +271,33 @@ class CatchingUp:
 
 
 class Advance:
-    """Moves the slot to what is durable, `minimum` bytes or more at a time, without waiting for the server."""
+    """Moves the slot to what is durable, `minimum` bytes or more at a time, without waiting for the server.
 
-    def __init__(self, connector: Connector, slot: str, check_slot: CheckSlot, position: int, minimum: int) -> None:
+    Whether the slot is still there, and nobody else moved it, is asked when the stream begins: until then the copy has
+    everything. Raises psycopg.Error where the server refuses, or the connection is gone.
+    """
+
+    def __init__(self, connector: Connector, slot: str, position: int, minimum: int) -> None:
         self._connector = connector
         self._slot = slot
-        self._check_slot = check_slot
         self._asked = position
         self._minimum = minimum
         self._connection: Connection | None = None
         self._is_under_way = False
 
     def go_on(self, durable: int) -> None:
-        """Ask for the next stretch when it is long enough and none is under way.
-
-        Raises:
-            HistoryLost: the slot is gone, or somebody else moved it (P36, P38).
-            psycopg.Error: the server refuses, or the connection is gone.
-        """
+        """Ask for the next stretch when it is long enough and none is under way."""
         if self.is_done() and durable - self._asked >= self._minimum:
             self._ask(durable)
 
     def is_done(self) -> bool:
-        """Nothing is under way. Raises what `go_on` does."""
+        """Nothing is under way."""
         if self._is_under_way:
             self._pg.consume_input()
             if self._pg.is_busy():
                 return False
+            _last_result(self._pg)
             self._is_under_way = False
-            if _backlog_of(_last_result(self._pg)).confirmed > self._asked:
-                self._check_slot(self._asked)
         return True
 
     def fileno(self) -> int:
@@ -321,7 +321,7 @@ class Advance:
             f"SELECT pg_catalog.pg_replication_slot_advance(slot_name, {reached}) "  # noqa: S608  quoted
             f"FROM pg_catalog.pg_replication_slots WHERE slot_name = {name} AND confirmed_flush_lsn < {reached}"
         )
-        self._pg.send_query(f"{advance}; {_LOOK}{name}".encode())
+        self._pg.send_query(advance.encode())
         self._asked = durable
         self._is_under_way = True
 
