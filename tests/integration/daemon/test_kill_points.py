@@ -63,7 +63,8 @@ def test_killed_daemon_loses_and_doubles_nothing(bank: Bank, point: str, count: 
 @pytest.mark.postgres
 @pytest.mark.parametrize(("point", "count"), IN_WINDOWS)
 def test_daemon_killed_while_it_catches_up_loses_and_doubles_nothing(bank: Bank, point: str, count: str) -> None:
-    """L15, P40, I7: a window is peeked, made durable, let go of; then the stream. Each step may be the last."""
+    """L15, P40, I7: a window is read from the slot's copy, made durable, the slot advanced; then the stream. Each
+    step may be the last."""
     first = bank.daemon()
     bank.catch_up_and_stop(first)
     bank.write(seed=hash_of(point), transactions=400)

@@ -161,12 +161,16 @@ def _server(connection: Connection, settings: Postgres) -> Iterator[Finding]:
         )
     else:
         yield _ok("wal_level", "is logical")
-    for name, used, limit in (("max_replication_slots", slots, slots_max), ("max_wal_senders", senders, senders_max)):
+    for name, used, limit, besides in (
+        ("max_replication_slots", slots, slots_max, "but a large backlog is read faster with one more"),
+        ("max_wal_senders", senders, senders_max, ""),
+    ):
         if used >= limit:
+            ours = ", ".join(filter(None, ("not needed where ours is one of them", besides)))
             yield _warning(
                 name,
                 f"all {limit} are in use",
-                f"run ALTER SYSTEM SET {name} = {limit + 5}, and restart (not needed where ours is one of them)",
+                f"run ALTER SYSTEM SET {name} = {limit + 5}, and restart ({ours})",
             )
         else:
             yield _ok(name, f"{used} of {limit} in use")
