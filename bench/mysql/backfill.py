@@ -5,6 +5,7 @@ The limit is the server's own client, which streams the table to nowhere (`mysql
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from dataclasses import replace
 from functools import partial
@@ -29,15 +30,16 @@ def run(budget: Budget, transport: str) -> list[Line]:
     if transport != "tcp":
         return []
     lines: list[Line] = []
-    for flavor in FLAVORS:
-        case = f"{flavor}, narrow, 6 columns, {budget.rows:,} rows"
+    sizes = [budget.rows] if budget.quick else [budget.rows, budget.rows * 3]
+    for flavor, rows in itertools.product(FLAVORS, sizes):
+        case = f"{flavor}, narrow, 6 columns, {rows:,} rows"
         tell(f"  mysql.backfill: {case}")
         with tempfile.TemporaryDirectory() as folder, Server(flavor) as server:
             server.make()
-            server.insert(1, budget.rows)
+            server.insert(1, rows)
             source = server.source_rows()
             taking: dict[str, Party] = {
-                CLIENT: partial(_streamed, server, budget.rows),
+                CLIENT: partial(_streamed, server, rows),
                 US: partial(_captured, server, Path(folder), source),
             }
             measured = rounds(taking, budget.rounds, postmaster=server.pid)

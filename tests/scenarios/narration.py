@@ -53,7 +53,6 @@ from cdcflow.interleave.messages import (
     Pause,
     Planned,
     PlanTable,
-    ReadChunk,
     Resume,
     RowsFilled,
     SnapshotTaken,
@@ -249,18 +248,21 @@ class Narration:
                 yield f"cut {number} @{int(position)}" + "".join(self._news(Progress.from_json(progress)))
             case PlanTable(table, generation):
                 yield f"plan {table.name} generation {generation}"
-            case WriteMark(token):
+            case WriteMark(token, reads):
                 yield f"write {token}"
-            case ReadChunk(chunk):
-                self._reads[chunk.table] = chunk
-                what = f"keys {' '.join(map(str, chunk.keys.plain))}" if isinstance(chunk.keys, Keys) else chunk.kind
-                place = f" after {chunk.after or 'nothing'}, {chunk.size} units" if chunk.kind == "range" else ""
-                yield f"read {chunk.table.name} chunk {chunk.number}: {what}{place}"
+                for read in reads:
+                    yield f"  then {self._read(read.chunk)}"
             case TakeSnapshot():
                 yield "look"
             case Told(event, fields):
                 about = " ".join(f"{k}={v}" for k, v in fields if v is not None)
                 yield f"  ({event}: {about})".replace("public.", "")
+
+    def _read(self, chunk: Chunk) -> str:
+        self._reads[chunk.table] = chunk
+        what = f"keys {' '.join(map(str, chunk.keys.plain))}" if isinstance(chunk.keys, Keys) else chunk.kind
+        place = f" after {chunk.after or 'nothing'}, {chunk.size} units" if chunk.kind == "range" else ""
+        return f"read {chunk.table.name} chunk {chunk.number}: {what}{place}"
 
     def _news(self, progress: Progress) -> Iterator[str]:
         for table, known in progress.tables.items():

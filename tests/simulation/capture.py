@@ -24,7 +24,6 @@ from cdcflow.interleave.messages import (
     ChunkRead,
     Committed,
     Cut,
-    Effect,
     Input,
     MarkSeen,
     MarkWritten,
@@ -71,6 +70,9 @@ class Reading:
     beat: int | None = None
 
 
+Request = PlanTable | WriteMark | ReadChunk | TakeSnapshot
+
+
 class Capture:
     def __init__(self, database: Database, log: ModelLog, rng: Random, limits: Limits, faults: Faults) -> None:
         self.counts: Counter[str] = Counter()
@@ -105,7 +107,7 @@ class Capture:
             },
         )
         self.answers: list[Input] = []
-        self.requests: list[Effect] = []
+        self.requests: list[Request] = []
         self.readings: list[Reading] = []
         self._written: dict[Token, int] = {}
         self._expected: list[tuple[int, Token]] = []
@@ -150,11 +152,9 @@ class Capture:
                     self._log.cut(effect, Epoch(self._epoch))
                     if self._faults.acknowledges_cuts:
                         self._log.acknowledge(int(effect.position))
-                case PlanTable() | WriteMark() | ReadChunk() | TakeSnapshot():
+                case PlanTable() | WriteMark() | TakeSnapshot():
                     self.requests.append(effect)
-                    if isinstance(effect, ReadChunk):
-                        self.counts[f"{effect.chunk.kind} chunks asked"] += 1
-                    elif isinstance(effect, TakeSnapshot):
+                    if isinstance(effect, TakeSnapshot):
                         self.counts["looks asked"] += 1
                 case Told(event, fields):
                     self._count(event, dict(fields))
@@ -209,9 +209,14 @@ class Capture:
         return record._replace(rows=rows)
 
     def answer(self) -> None:
-        """One of the answers that are there reaches the machine."""
-        if self.answers:
-            self.feed(self.answers.pop(self._rng.randrange(len(self.answers))))
+        """One of the answers that are there reaches the machine. Only those of a mark and of the chunks that were read
+        for it keep their order."""
+        written = {a.token for a in self.answers if isinstance(a, MarkWritten)}
+        free = [a for a in self.answers if not (isinstance(a, ChunkRead) and a.chunk.low in written)]
+        if free:
+            answer = self._rng.choice(free)
+            self.answers = [a for a in self.answers if a is not answer]
+            self.feed(answer)
 
     def tick(self) -> None:
         self._now_us += self._rng.choice([1_000, 100_000, 1_000_000])
@@ -230,7 +235,7 @@ class Capture:
             if self._begin(request, failing=self._rng.random() < failing):
                 self.requests.remove(request)
 
-    def _begin(self, request: Effect, *, failing: bool) -> bool:
+    def _begin(self, request: Request, *, failing: bool) -> bool:
         """Whether the source has begun to work on it; else it comes again."""
         match request:
             case PlanTable(table, generation):
@@ -238,15 +243,18 @@ class Capture:
                     return False
                 plan = self._database.plan(table, generation)
                 self.answers.append(ChunkFailed(table, "the plan was cut off", retry=True) if failing else plan)
-            case WriteMark(token):
+            case WriteMark(token, reads):
                 if not failing or self._rng.random() < 0.5:  # a mark may be there although the answer is lost
                     if token not in self._written:
                         self._write_mark(token)
                     if not failing and not self._answered(token):
                         return False
-                self.answers.append(
-                    ChunkFailed(None, "a mark was cut off", retry=True) if failing else MarkWritten(token)
-                )
+                if failing:
+                    self.answers.append(ChunkFailed(None, "a mark was cut off", retry=True))
+                else:
+                    self.answers.append(MarkWritten(token))
+                    self.requests += reads
+                    self.counts.update(f"{read.chunk.kind} chunks asked" for read in reads)
             case TakeSnapshot():
                 self.answers.append(SnapshotTaken(self._sees()))
             case ReadChunk(chunk):

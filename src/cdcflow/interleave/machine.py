@@ -4,7 +4,8 @@
     chunk                    rows read here
     change log   ──c──c──c──│ r r r r c──c──c │──c──▶        │: a cut; r: rows of the chunk
 
-Write low; when it is written read the chunk, in one snapshot; when that is answered write high. What arrives between
+Write low; when it is written read the chunk, in one snapshot; when that is answered write high. (The first two are
+asked for together: the source reads while the machine is still busy with the chunk before.) What arrives between
 low and high *in the log* is held from the first transaction on that touches a table of the window; when high comes
 back through the log, the chunk's rows go first, then what was held, then a cut. Readers see all of it or nothing.
 
@@ -331,7 +332,7 @@ class Interleave:
         if chunks or (behind and self._mark_not_before_us <= self._now_us):
             self._windows += 1
             self._window = Window(self._windows, low, high, chunks)
-            self._asks.append(WriteMark(low))
+            self._asks.append(WriteMark(low, tuple(ReadChunk(chunk) for chunk in chunks.values())))
 
     def _mark_written(self, mark: Token) -> None:
         number = window_number(mark, self._epoch)
@@ -344,7 +345,6 @@ class Interleave:
             if window.low_written:
                 raise InvariantViolated(f"mark {mark} was written twice")
             window.low_written = True
-            self._asks += [ReadChunk(chunk) for chunk in window.chunks.values()]
 
     def _chunk_read(self, read: ChunkRead) -> None:
         chunk = read.chunk

@@ -297,13 +297,16 @@ class PlanTable:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteMark:
-    token: Token
+class ReadChunk:
+    chunk: Chunk
 
 
 @dataclass(frozen=True, slots=True)
-class ReadChunk:
-    chunk: Chunk
+class WriteMark:
+    """Answer with `MarkWritten`; and only then go on with `reads`, without waiting for the machine."""
+
+    token: Token
+    reads: tuple[ReadChunk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,4 +322,4 @@ class Told:
     fields: Sequence[tuple[str, object]] = ()
 
 
-Effect = Append | Cut | PlanTable | WriteMark | ReadChunk | TakeSnapshot | Told
+Effect = Append | Cut | PlanTable | WriteMark | TakeSnapshot | Told

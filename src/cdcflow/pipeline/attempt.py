@@ -26,7 +26,6 @@ from cdcflow.interleave.messages import (
     Effect,
     Input,
     PlanTable,
-    ReadChunk,
     SnapshotTaken,
     TakeSnapshot,
     Tick,
@@ -223,7 +222,7 @@ class Attempt:
         effects = self._machine.step(given)
         # Errands first: the source works on the next chunk while this one goes into the log. Neither needs the other.
         for effect in effects:
-            if isinstance(effect, PlanTable | WriteMark | ReadChunk | TakeSnapshot):
+            if isinstance(effect, PlanTable | WriteMark | TakeSnapshot):
                 self._errands.send(effect)
         for effect in effects:
             self._carry_out(effect)
@@ -234,7 +233,7 @@ class Attempt:
                 self._append(effect)
             case Cut():
                 self._cut(effect)
-            case PlanTable() | WriteMark() | ReadChunk() | TakeSnapshot():
+            case PlanTable() | WriteMark() | TakeSnapshot():
                 pass
             case Told(event, fields):
                 self._events[event] += 1

@@ -71,16 +71,22 @@ class Errands:
         except BaseException as error:  # noqa: BLE001 - raised again by the loop's thread, in `answers`
             answer = error
         if answer is not None:
-            self._answers.put(answer)
-            self._ring()
+            self._give(answer)
 
-    def _run(self, errand: Errand) -> Input:
+    def _give(self, answer: Input | BaseException) -> None:
+        self._answers.put(answer)
+        self._ring()
+
+    def _run(self, errand: Errand) -> Input | None:
         match errand:
             case PlanTable(table, generation):
                 return self._chunks.plan(table, generation)
-            case WriteMark(token):
+            case WriteMark(token, reads):
                 self._chunks.write_mark(token)
-                return MarkWritten(token)
+                self._give(MarkWritten(token))
+                for read in reads:
+                    self.send(read)
+                return None
             case ReadChunk(chunk):
                 return self._chunks.read_chunk(chunk)
             case TakeSnapshot():

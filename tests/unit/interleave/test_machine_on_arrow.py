@@ -19,6 +19,7 @@ from cdcflow.interleave.messages import (
     Planned,
     ReadChunk,
     Tick,
+    WriteMark,
     XidSnapshot,
 )
 from cdcflow.model.change import ChangeBatch, Run, SpooledTransaction, reads
@@ -78,7 +79,7 @@ def machine(**limits: int) -> Interleave:
 
 
 def only_chunk(effects: Iterable[Effect]) -> ReadChunk:
-    (request,) = (e for e in effects if isinstance(e, ReadChunk))
+    (request,) = (read for e in effects if isinstance(e, WriteMark) for read in e.reads)
     return request
 
 
@@ -89,8 +90,8 @@ def mark(text: str, position: int) -> MarkSeen:
 def opened(interleave: Interleave) -> ReadChunk:
     """With a window open on the whole table, low seen."""
     interleave.step(Tick(0))
-    interleave.step(Planned(ORDERS.id, 1, "plan", 4, 4, ORDERS))
-    request = only_chunk(interleave.step(MarkWritten(Token("1/1/low"))))
+    request = only_chunk(interleave.step(Planned(ORDERS.id, 1, "plan", 4, 4, ORDERS)))
+    interleave.step(MarkWritten(Token("1/1/low")))
     interleave.step(mark("1/1/low", 1))
     return request
 
@@ -124,15 +125,16 @@ def test_keys_of_partial_rows_are_read_again_in_columns() -> None:
     request = opened(interleave)
     interleave.step(Committed(run_of((7, [(ORDERS, "u", k, None) for k in (5, 6, 5, 7)]))))
     interleave.step(ChunkRead(request.chunk, chunk_of((1, "a")), ORDERS, (XidSnapshot(20, 20),), "4", 4, True))
-    interleave.step(mark("1/1/high", 8))
+    asked = interleave.step(mark("1/1/high", 8))
     read: list[int] = []
     for window in (2, 3):
-        request = only_chunk(interleave.step(MarkWritten(Token(f"1/{window}/low"))))
+        request = only_chunk(asked)
+        interleave.step(MarkWritten(Token(f"1/{window}/low")))
         assert request.chunk.keys is not None
         read += request.chunk.keys.keys.column("id").to_pylist()
         interleave.step(ChunkRead(request.chunk, chunk_of(), ORDERS, (XidSnapshot(20, 20),)))
         interleave.step(mark(f"1/{window}/low", 10 * window))
-        interleave.step(mark(f"1/{window}/high", 10 * window + 1))
+        asked = interleave.step(mark(f"1/{window}/high", 10 * window + 1))
     assert sorted(read) == [5, 6, 7]
     assert interleave.progress.tables[ORDERS.id].state == "done"
 

@@ -1,0 +1,89 @@
+"""Errands: what the machine asks of the source beside the stream, and in which order it is done and answered."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from queue import SimpleQueue
+
+from cdcflow.errors import SourceUnavailable
+from cdcflow.interleave.messages import (
+    Chunk,
+    ChunkFailed,
+    ChunkRead,
+    Input,
+    MarkWritten,
+    Planned,
+    ReadChunk,
+    Visibility,
+    WriteMark,
+    XidSnapshot,
+)
+from cdcflow.model.position import Token
+from cdcflow.model.table import TableId
+from cdcflow.pipeline.errands import Errands
+
+LOW = Token("1/1/low")
+
+
+class Recording:
+    """Implements `cdcflow.ports.ChunkSource`: notes what is done, in order."""
+
+    def __init__(self, *, refuses_marks: bool = False) -> None:
+        self.done: list[str] = []
+        self._refuses_marks = refuses_marks
+
+    def plan(self, table: TableId, generation: int) -> Planned:
+        raise NotImplementedError
+
+    def write_mark(self, token: Token) -> None:
+        if self._refuses_marks:
+            raise SourceUnavailable("the connection was reset")
+        self.done.append(f"write {token}")
+
+    def read_chunk(self, chunk: Chunk) -> ChunkRead:
+        self.done.append(f"read {chunk.table.name}")
+        return ChunkRead(chunk, None, None, ())
+
+    def heartbeat(self) -> None:
+        raise NotImplementedError
+
+    def snapshot(self) -> Visibility:
+        return XidSnapshot(1, 1)
+
+    def close(self) -> None:
+        pass
+
+
+def chunk_of(name: str) -> Chunk:
+    return Chunk(TableId("public", name), 1, 1, "plan", None, size=10, low=LOW)
+
+
+def answers_of(source: Recording, errand: WriteMark, count: int) -> list[Input]:
+    """The first answers to one errand."""
+    bell: SimpleQueue[None] = SimpleQueue()
+    with closing(Errands(source, threads=4, ring=lambda: bell.put(None))) as errands:
+        errands.send(errand)
+        answers: list[Input] = []
+        while len(answers) < count:
+            bell.get(timeout=10)
+            answers += errands.answers()
+        return answers
+
+
+def test_chunks_are_read_once_their_mark_is_written_and_answered_behind_it() -> None:
+    """W01: a snapshot from before its low mark could miss a change that nobody holds."""
+    source = Recording()
+    names = ["items", "orders", "people"]
+    answers = answers_of(source, WriteMark(LOW, tuple(ReadChunk(chunk_of(name)) for name in names)), 4)
+    assert source.done[0] == f"write {LOW}"
+    assert sorted(source.done[1:]) == [f"read {name}" for name in names]
+    assert answers[0] == MarkWritten(LOW)
+    assert sorted(a.chunk.table.name for a in answers[1:] if isinstance(a, ChunkRead)) == names
+
+
+def test_nothing_is_read_for_a_mark_that_could_not_be_written() -> None:
+    """Nobody would know what the rows stand behind."""
+    source = Recording(refuses_marks=True)
+    answers = answers_of(source, WriteMark(LOW, (ReadChunk(chunk_of("orders")),)), 1)
+    assert answers == [ChunkFailed(None, "the connection was reset", retry=True)]
+    assert source.done == []
