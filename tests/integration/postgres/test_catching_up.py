@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -208,6 +209,31 @@ def test_server_without_room_for_a_copy_of_the_slot_gives_the_stream(
     capture.chunks.write_mark(token)
     assert len(told(followed(capture, token))) > 15
     assert windows_of(stream) == 0
+
+
+def test_slot_that_a_dead_daemon_still_holds_is_advanced_later(database: Database, make_capture: MakeCapture) -> None:
+    """P46: the server notices only after a while; until then the windows go on, and then the stream waits."""
+    database.execute(SCHEMA)
+    capture = make_capture(database, tables=CAPTURED, windows=SMALL)
+    capture.prepare()
+    write_history(database, 18, 60)
+    token = Token("1/1/low")
+    capture.chunks.write_mark(token)
+    stream = capture.stream
+    with psycopg.connect(f"{database.url}?replication=database", autocommit=True) as dead:
+        options = f"proto_version '2', publication_names '{SLOT}'"
+        dead.pgconn.send_query(f"START_REPLICATION SLOT {SLOT} LOGICAL 0/0 ({options})".encode())
+        while database.execute(f"SELECT active_pid IS NULL FROM pg_replication_slots WHERE slot_name = '{SLOT}'")[0][0]:
+            time.sleep(0.01)
+        found: list[StreamEvent] = []
+        while windows_of(stream) < 5:
+            for event in stream.poll():
+                stream.acknowledge(place_of(event))
+                found.append(event)
+        threading.Timer(1.0, dead.pgconn.finish).start()
+        found += followed(capture, token)
+    xids = [xid for xid, _, _ in told(found)]
+    assert len(xids) == len(set(xids)) > 30
 
 
 def test_failover_slot_is_read_as_a_stream(database: Database, make_capture: MakeCapture) -> None:

@@ -146,7 +146,9 @@ class CatchingUp:
 
     @property
     def ready(self) -> bool:
-        return self._more if self._stream is None else self._stream.ready
+        if self._stream is not None:
+            return self._stream.ready
+        return self._more or (self._leaving and not self._advance.is_under_way)
 
     def poll(self) -> Sequence[StreamEvent]:
         if self._stream is not None:
@@ -168,12 +170,14 @@ class CatchingUp:
         if self._stream is not None:
             self._stream.close()
             return
-        self._end_windows()
+        if not self._leaving:
+            self._decoder.close()
+        self._disconnect()
 
     # ── beginning and ending ────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self) -> None:
-        """Copy the slot and ask for the first window; where the server has no room for a copy, the stream begins."""
+        """Copy the slot and ask for the first window; where the server has no room for a copy, the stream is next."""
         self._connection = self._connector.connect("catch-up", idle_in_transaction_session_timeout="0")
         self._pg = self._connection.pgconn
         suffix = f"_catch_up_{self._pg.backend_pid}"
@@ -184,8 +188,7 @@ class CatchingUp:
                 (self._slot, self._copy),
             )
         except psycopg.errors.ConfigurationLimitExceeded:
-            self._connector.discard(self._connection)
-            self._stream = self._open_stream(self._delivered, self._acknowledged, self._binary)
+            self._leaving = True
             return
         backlog = look(self._connection, self._copy)
         if backlog.confirmed > self._delivered:
@@ -198,13 +201,12 @@ class CatchingUp:
         self._binary = False
         self._begin()
 
-    def _end_windows(self) -> None:
-        self._decoder.close()
+    def _disconnect(self) -> None:
         self._connector.discard(self._connection)
         self._advance.close()
 
     def _change_over(self) -> None:
-        self._end_windows()
+        self._disconnect()
         self._stream = self._open_stream(self._delivered, self._acknowledged, self._binary)
 
     # ── a window ────────────────────────────────────────────────────────────────────────────────────────────
@@ -283,7 +285,7 @@ class Advance:
         self._asked = position
         self._minimum = minimum
         self._connection: Connection | None = None
-        self._is_under_way = False
+        self.is_under_way = False
 
     def go_on(self, durable: int) -> None:
         """Ask for the next stretch when it is long enough and none is under way."""
@@ -291,17 +293,19 @@ class Advance:
             self._ask(durable)
 
     def is_done(self) -> bool:
-        """Nothing is under way."""
-        if self._is_under_way:
+        """Nothing is under way any more."""
+        if self.is_under_way:
             self._pg.consume_input()
             if self._pg.is_busy():
                 return False
-            _last_result(self._pg)
-            self._is_under_way = False
+            # A daemon that died without a word holds the slot until the server notices (P46): the next one will do.
+            with contextlib.suppress(psycopg.errors.ObjectInUse):
+                _last_result(self._pg)
+            self.is_under_way = False
         return True
 
     def fileno(self) -> int:
-        """Readable when what is under way may be done."""
+        """Readable when what is under way may be done. For as long as something is."""
         return self._pg.socket
 
     def close(self) -> None:
@@ -323,7 +327,7 @@ class Advance:
         )
         self._pg.send_query(advance.encode())
         self._asked = durable
-        self._is_under_way = True
+        self.is_under_way = True
 
 
 def look(connection: Connection, slot: str) -> Backlog:
@@ -333,15 +337,16 @@ def look(connection: Connection, slot: str) -> Backlog:
 
 
 def _last_result(pg: pq.abc.PGconn) -> pq.abc.PGresult:
-    """Of the statements of one query, none of which failed."""
-    last: pq.abc.PGresult | None = None
+    """Of the statements of one query, none of which failed. The connection is free for the next query in any case."""
+    found: list[pq.abc.PGresult] = []
     while (result := pg.get_result()) is not None:
+        found.append(result)
+    for result in found:
         if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
             raise psycopg.errors.error_from_result(result)
-        last = result
-    if last is None:
+    if not found:
         raise psycopg.OperationalError("the server said nothing")
-    return last
+    return found[-1]
 
 
 def _backlog_of(result: pq.abc.PGresult) -> Backlog:
