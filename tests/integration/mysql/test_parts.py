@@ -109,6 +109,47 @@ def test_parts_give_exactly_the_rows_of_one(
     ]
 
 
+GAPS = {
+    "close, then far apart": [*range(1, 101), *range(1000, 101_000, 1000)],
+    "far apart, then close": [*range(-100_000, 0, 1000), *range(1, 101)],
+    "far apart and close by turns": [n * 10_000 + i for n in range(10) for i in range(20)],
+}
+
+
+@pytest.mark.parametrize("gaps", GAPS)
+@pytest.mark.parametrize("size", [6, 40, 90])
+def test_splits_of_whole_numbers_are_guessed_and_nothing_depends_on_the_guess(
+    mysql_database: MySQLDatabase,
+    make_capture: MakeMySQLCapture,
+    monkeypatch: pytest.MonkeyPatch,
+    gaps: str,
+    size: int,
+) -> None:
+    """W16, W28: a part may come out empty, or with twice its rows and the chunk ends there; none goes beyond the plan's
+    bound. Only the first chunk's splits are the server's."""
+    key_at = Ordered._key_at
+    asked: list[str] = []
+
+    def watched(table: Ordered, connection: Any, rest: str) -> Any:
+        asked.append(rest)
+        return key_at(table, connection, rest)
+
+    monkeypatch.setattr(Ordered, "_key_at", watched)
+    ids = GAPS[gaps]
+    mysql_database.execute("CREATE TABLE t (id bigint PRIMARY KEY)")
+    mysql_database.execute(f"INSERT INTO t VALUES {', '.join(f'({n})' for n in ids)}")
+    capture = make_capture(mysql_database, backfill={"ranges_at_once": 3})
+    capture.prepare()
+    planned = capture.plan("t")
+    mysql_database.execute(f"INSERT INTO t VALUES {', '.join(f'({ids[-1] + n})' for n in range(1, 100))}")
+    reads = [capture.read(planned, None, size)]
+    while not reads[-1].exhausted:
+        reads.append(capture.read(planned, reads[-1].reached, size))
+    assert [row["id"] for read in reads for row in seen(read)] == ids
+    assert max(len(seen(read)) for read in reads) <= 2 * size
+    assert len([rest for rest in asked if "OFFSET" in rest]) == 2
+
+
 def test_each_part_carries_its_own_fence(mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
     """W26: two snapshots are two truths; the machine must see both."""
     make_table(mysql_database)
@@ -140,7 +181,7 @@ def test_part_that_ends_early_ends_the_chunk(
     """O11, P69: what lies behind rows that were not read is not read either, as far as the cursor knows."""
     monkeypatch.setattr("cdcflow.sources.mysql.chunks.CHUNK_BYTES_MAX", 3 << 16)
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY, v longtext)")
-    rows = ", ".join(f"({n}, REPEAT('x', {200_000 if n in (large, large + 1) else 10}))" for n in range(40))
+    rows = ", ".join(f"({n}, REPEAT('x', {2_000_000 if n in (large, large + 1) else 10}))" for n in range(40))
     mysql_database.execute(f"INSERT INTO t VALUES {rows}")
     capture = make_capture(mysql_database, backfill={"ranges_at_once": 3})
     capture.prepare()

@@ -59,6 +59,14 @@ LookUp = Callable[[TableId], CatalogTable]
 Describe = Callable[[CatalogTable], DescribedTable]
 
 
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """What a table's last chunk was like: bytes a row, and how far apart its keys were (see `Ordered.stride`)."""
+
+    row_bytes: int
+    stride: float | None
+
+
 class _Rewritten(Exception):
     """The table is no longer what was planned."""
 
@@ -118,7 +126,7 @@ class MySQLChunks:
         self._marking = marking
         self._look_up = look_up
         self._describe = describe
-        self._row_bytes: dict[TableId, int] = {}
+        self._last: dict[TableId, _Last] = {}
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
 
@@ -190,7 +198,8 @@ class MySQLChunks:
         found = joined(chunk.table, [first, *(part.result() for part in later)])
         rows = sum(part.rows.num_rows for part in found)
         if rows:
-            self._row_bytes[chunk.table] = sum(part.bytes for part in found) // rows
+            stride = about.table.stride(cursor.row, found)
+            self._last[chunk.table] = _Last(sum(part.bytes for part in found) // rows, stride)
         others = tuple(v for part in found[1:] for v in part.visibilities)
         reached = Cursor(found[-1].reached, cursor.rows + rows)
         batches = [part.rows for part in found]
@@ -202,11 +211,13 @@ class MySQLChunks:
         if bound is None:
             return []
         rows = max(chunk.size, ROWS_MIN)
-        if row_bytes := self._row_bytes.get(chunk.table):
+        last = self._last.get(chunk.table)
+        if last is not None and last.row_bytes:
             # Parts that end early make others read for nothing.
-            rows = min(rows, max(1, CHUNK_BYTES_MAX // 2 // row_bytes))
+            rows = min(rows, max(1, CHUNK_BYTES_MAX // 2 // last.row_bytes))
         parts_max = self._ranges_at_once if table.key.is_sought else 1
-        return table.parts(connection, cursor.row, bound, sizes(rows, parts_max, PART_ROWS_MIN))
+        wanted = sizes(rows, parts_max, PART_ROWS_MIN)
+        return table.parts(connection, cursor.row, bound, wanted, None if last is None else last.stride)
 
     def _elsewhere(self, chunk: Chunk, part: Part, bytes_max: int) -> PartRead:
         """Read a part through a connection of its own, in a snapshot of its own."""

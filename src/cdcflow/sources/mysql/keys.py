@@ -64,6 +64,11 @@ class Key:
         return all(_comparable(c) == quoted(c.name) for c in self.columns)
 
     @property
+    def is_whole_number(self) -> bool:
+        """One column of whole numbers, which can be reckoned with."""
+        return len(self.columns) == 1 and self.columns[0].type_code in _INTEGERS
+
+    @property
     def digest(self) -> str:
         """Changes when literals made for this key can no longer be compared with it."""
         return ";".join(f"{c.name}:{c.type_code}:{c.collation}:{len(c.labels)}:{c.extra}" for c in self.columns)
