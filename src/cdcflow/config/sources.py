@@ -24,7 +24,7 @@ class Backfill(Settings):
 
     chunk_time_target_ms: int = Field(200, gt=0)
     chunk_time_busy_ms: int = Field(10, gt=0)
-    chunk_rows_max: int = Field(400_000, gt=0)
+    chunk_rows_max: int = Field(200_000, gt=0)
     rows_per_second_max: int | None = Field(None, gt=0)
     ranges_at_once: int = Field(2, gt=0, le=16)
     held_bytes_max: Bytes = 64 << 20

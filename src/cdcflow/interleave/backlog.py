@@ -37,7 +37,7 @@ class Limits:
     chunks_per_window: int = 2
     chunk_time_target_s: float = 0.2
     chunk_time_busy_s: float = 0.01
-    chunk_rows_max: int = 400_000
+    chunk_rows_max: int = 200_000
     keys_per_chunk: int = 10_000
     rows_per_second_max: int = 0
     held_bytes_max: int = 64 << 20
