@@ -72,7 +72,7 @@ POINTS: dict[str, Point | tuple[Point, Point]] = {
     "upload": (Bucket, "put_new", always),
     "rename": (os, "rename", always),
     "fsync": (os, "fsync", always),
-    "peek": (CatchingUp, "_ask", always),
+    "window asked": (CatchingUp, "_ask", always),
     "window read": (CatchingUp, "_ended", always),
     "advance": (Advance, "_ask", always),
     "window feedback": (CatchingUp, "acknowledge", always),

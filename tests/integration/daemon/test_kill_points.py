@@ -32,7 +32,7 @@ POINTS = [
 ]
 
 IN_WINDOWS = [
-    ("before:peek", "2"),
+    ("before:window asked", "2"),
     ("after:decode", "3"),
     ("after:window read", "1"),
     ("before:sync", "3"),

@@ -181,9 +181,6 @@ class PostgresSource:
             found.check_whole(position)
             return found
 
-        def check_slot(position: int) -> None:
-            whole_slot(position)
-
         def open_stream(position: int, acknowledged: int, binary: bool) -> Stream:
             return PostgresStream(
                 self._connector,
@@ -194,7 +191,7 @@ class PostgresSource:
                 binary=binary,
                 streaming=self._settings.streaming,
                 make_decoder=make_decoder,
-                check_slot=check_slot,
+                check_slot=whole_slot,
             )
 
         published = checkpoint.source["publication"]
@@ -214,7 +211,7 @@ class PostgresSource:
             position=position,
             binary=binary,
             make_decoder=make_decoder,
-            check_slot=check_slot,
+            check_slot=whole_slot,
             open_stream=open_stream,
             windows=self._windows,
         )

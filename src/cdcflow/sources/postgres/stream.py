@@ -68,7 +68,7 @@ _EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
 MakeDecoder = Callable[[int, bool], PgoutputDecoder]
 """A decoder that begins after a position; True: with values in binary."""
 
-CheckSlot = Callable[[int], None]
+CheckSlot = Callable[[int], object]
 """Raises when the slot is not whole from a position on."""
 
 
