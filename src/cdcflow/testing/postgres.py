@@ -281,6 +281,16 @@ class PostgresServer:
         self._write_settings()
         self._reload()
 
+    @contextlib.contextmanager
+    def holding_commits(self) -> Iterator[None]:
+        """Inside, commits wait for a standby that does not exist: they are in the WAL, but nobody sees them."""
+        self.reload(synchronous_standby_names="nobody")
+        try:
+            self._wait_until_commits_hang()
+            yield
+        finally:
+            self.reload(synchronous_standby_names="")
+
     def write_hba(self, *lines: str) -> None:
         """Replace `pg_hba.conf` (who may connect, and how) and load it. No lines: everybody may, as at first."""
         self._own_file(self.data / "pg_hba.conf", "\n".join(lines or HBA) + "\n")
@@ -322,6 +332,26 @@ class PostgresServer:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"PostgreSQL did not reload its settings:\n{self.log_tail()}")
             time.sleep(0.005)
+
+    def _wait_until_commits_hang(self) -> None:
+        """Commit something until it hangs: not the postmaster but its checkpointer says when, at its leisure."""
+        deadline = time.monotonic() + 60
+        waits = "SELECT wait_event IS NOT DISTINCT FROM 'SyncRep' FROM pg_stat_activity WHERE pid = %s"
+        with self.connect() as watching, self.connect() as trying:
+            trying.execute("SET synchronous_commit = on")
+            hangs = False
+            while not hangs:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"PostgreSQL's commits do not wait for a standby:\n{self.log_tail()}")
+                trying.pgconn.send_query(b"SELECT pg_logical_emit_message(true, 'trying', '')")
+                while not hangs and trying.pgconn.is_busy():
+                    time.sleep(0.002)
+                    trying.pgconn.consume_input()
+                    hangs = watching.execute(waits, (trying.info.backend_pid,)).fetchone() == (True,)
+                if hangs:
+                    trying.cancel()
+                while trying.pgconn.get_result():
+                    pass
 
     def _forget(self) -> None:
         self._process = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,33 +22,27 @@ def ghost_bank(own_postgres: PostgresServer, tmp_path: Path) -> Bank:
     return bank
 
 
-class Hanging:
-    """A transaction whose commit record is in the WAL, and which waits for a standby that does not exist."""
+@contextlib.contextmanager
+def hanging_commit(bank: Bank, server: PostgresServer) -> Iterator[None]:
+    """Inside, a transaction's commit record is in the WAL, and it waits for a standby that does not exist."""
 
-    def __init__(self, bank: Bank, server: PostgresServer) -> None:
-        self._bank, self._server = bank, server
-        self._thread = threading.Thread(target=self._commit)
-
-    def _commit(self) -> None:
-        with self._bank.database.connect() as conn:
+    def commit() -> None:
+        with bank.database.connect() as conn:
             conn.execute("SET synchronous_commit = on")
             with conn.transaction():
                 conn.execute("UPDATE accounts SET owner = 'after' WHERE id = 1")
                 conn.execute("DELETE FROM accounts WHERE id = 2")
 
-    def __enter__(self) -> Hanging:
-        self._server.reload(synchronous_standby_names="ghost")
-        self._thread.start()
-        self._bank.wait_until(self._waits, "the commit to hang")
-        return self
-
-    def _waits(self) -> bool:
-        found = self._bank.database.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+    def waits() -> bool:
+        found = bank.database.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
         return bool(found[0][0])
 
-    def __exit__(self, *_: object) -> None:
-        self._server.reload(synchronous_standby_names="")
-        self._thread.join()
+    committing = threading.Thread(target=commit)
+    with server.holding_commits():
+        committing.start()
+        bank.wait_until(waits, "the commit to hang")
+        yield
+    committing.join()
 
 
 def owners(bank: Bank) -> list[tuple[object, ...]]:
@@ -58,7 +54,7 @@ def backfill_beside_a_hanging_commit(bank: Bank, server: PostgresServer, closed:
     bank.configure()
     with bank.capturing() as capture:
         bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
-        with Hanging(bank, server):
+        with hanging_commit(bank, server):
             bank.wait_until(lambda: "'after'" in repr(bank.logged_rows("accounts")), "the hanging change in the log")
             capture.request("backfill", ["public.accounts"])
             if closed:
@@ -112,7 +108,7 @@ def test_restart_remembers_what_an_earlier_epoch_delivered(ghost_bank: Bank, own
     bank = ghost_bank
     with bank.capturing():
         bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
-    with Hanging(bank, own_postgres):
+    with hanging_commit(bank, own_postgres):
         with bank.capturing():
             bank.wait_until(lambda: "'after'" in repr(bank.logged_rows("accounts")), "the hanging change in the log")
         with bank.capturing() as capture:

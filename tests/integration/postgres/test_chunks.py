@@ -296,12 +296,9 @@ def test_mark_does_not_wait_for_a_standby(database: Database, capture: Capture) 
     """E1: commits that wait for a standby are just what a mark must not queue behind."""
     make_table(database, 10)
     capture.prepare()
-    database.server.reload(synchronous_standby_names="ghost")
-    try:
+    with database.server.holding_commits():
         capture.chunks.write_mark(Token("1/1/low"))
         capture.chunks.heartbeat()
-    finally:
-        database.server.reload(synchronous_standby_names="")
 
 
 def test_locked_table_is_tried_again_later(
