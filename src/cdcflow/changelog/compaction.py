@@ -35,8 +35,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cdcflow.changelog.parquet import OpenTarget, Parquet
 from cdcflow.changelog.rows import Shape
-from cdcflow.changelog.sealing import GATHERED_BYTES_MAX, OpenTarget, Parquet, Tally
+from cdcflow.changelog.sealing import GATHERED_BYTES_MAX, Tally
 from cdcflow.changelog.segment import COMPACTED_VERSION, TRANSACTIONS_SCHEMA, Segment, SegmentFile, manifest_hash
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.table import table_from_json

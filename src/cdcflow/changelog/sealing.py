@@ -1,11 +1,7 @@
 """From journal to segment: frames in, Parquet per table shape out, in memory that does not grow with the journal.
 
 Rows are gathered per shape until they make a row group. Two bounds hold: a row group's rows, and the bytes gathered
-over all shapes (then the fullest goes out early).
-
-How a column is encoded was measured (docs/changelog-format.md says what came of it): numbers, dates and timestamps as
-differences, which costs nothing and leaves zstd nothing to do; texts with few different values in a dictionary;
-everything else plain; zstd 1 over all. Bounds only for what readers skip by: `_offset` and the key.
+over all shapes (then the fullest goes out early). As much again may be on its way into the files meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +11,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Protocol
 from urllib.parse import quote
 
 import numpy as np
@@ -24,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdcflow.changelog.journal import Attach, CutMark, Owners, Progressed, Record
+from cdcflow.changelog.parquet import PLAIN_ORDER, Beside, OpenTarget, Parquet
 from cdcflow.changelog.rows import NO_BEFORE, NO_UNCHANGED, Rows, Shape, filled
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile, newest_xid
 from cdcflow.changelog.transactions import Transactions, joined
@@ -32,32 +28,10 @@ from cdcflow.model.change import DELETE, INSERT, Int64s, Kind
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
 
-GROUP_ROWS_MAX = 128 << 10
 HAND_ON_ROWS = 16 << 10
 HAND_ON_RUNS = 1 << 10  # of small runs; more at once would keep other threads from running
 NAME_MAX = 200
-GATHERED_BYTES_MAX = 64 << 20
-SAMPLE_ROWS = 1 << 10
-SAMPLE_REPEATS = 4  # a text column whose values come so often in the sample gets a dictionary
-
-_PLAIN_ORDER = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
-
-
-def _is_short_decimal(found: pa.DataType) -> bool:
-    return bool(pa.types.is_decimal(found) and found.precision <= 18)
-
-
-_STEPPING = (*_PLAIN_ORDER, pa.types.is_time, _is_short_decimal)  # stored as 32- or 64-bit integers
-
-
-class Target(Protocol):
-    """One file of the segment being made: written from front to back, and closed when it is whole."""
-
-    def write(self, content: bytes, /) -> int: ...
-    def close(self) -> None: ...
-
-
-OpenTarget = Callable[[str], Target]
+GATHERED_BYTES_MAX = 32 << 20
 
 
 def file_name(table: Table, version: int) -> str:
@@ -159,121 +133,6 @@ def _written(
     return first_cut, checkpoint
 
 
-class _Hashed:
-    """Passes writes on to a target and keeps their hash, so that no file is read again for it."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._hash = hashlib.sha256()
-        self.bytes = 0
-        self.closed = False
-        self.given_up = False
-
-    def write(self, content: bytes) -> int:
-        if not self.given_up:
-            self._hash.update(content)
-            self.bytes += len(content)
-            self._target.write(content)
-        return len(content)
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            self._target.close()
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
-    def tell(self) -> int:
-        return self.bytes
-
-    @property
-    def sha256(self) -> str:
-        return self._hash.hexdigest()
-
-
-def _settings(schema: pa.Schema, rows: pa.Table, key: Sequence[str]) -> dict[str, object]:
-    """How a file's columns are encoded; chosen by its first rows. `key`: the columns that get bounds."""
-    sample = rows.slice(0, SAMPLE_ROWS)
-    repeating = [f.name for f in schema if _is_text(f.type) and f.name != OP and _repeats(sample.column(f.name))]
-    steps = [f.name for f in schema if f.type != pa.bool_() and any(stepping(f.type) for stepping in _STEPPING)]
-    return {
-        "compression": "zstd",
-        "compression_level": 1,
-        "use_dictionary": [OP, f"{UNCHANGED}.list.element", *repeating],
-        "column_encoding": dict.fromkeys(steps, "DELTA_BINARY_PACKED"),
-        "store_decimal_as_integer": True,
-        "write_statistics": [OFFSET, *key] if key else True,
-    }
-
-
-def _is_text(found: pa.DataType) -> bool:
-    return bool(pa.types.is_string(found) or pa.types.is_binary(found))
-
-
-def _repeats(column: pa.ChunkedArray) -> bool:
-    return bool(pc.count_distinct(column).as_py() * SAMPLE_REPEATS <= len(column))
-
-
-class Parquet:
-    """One Parquet file being written; what it gathers goes out as row groups. `key` columns get bounds ((): all)."""
-
-    def __init__(self, name: str, schema: pa.Schema, target: Target, key: Sequence[str]) -> None:
-        self.name = name
-        self._out = _Hashed(target)
-        self.schema = schema
-        self._key = key
-        self._writer: pq.ParquetWriter | None = None
-        self._gathered: list[pa.RecordBatch] = []
-        self._gathered_rows = 0
-        self.gathered_bytes = 0
-        self.rows = 0
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        self._gathered.append(batch)
-        self._gathered_rows += batch.num_rows
-        self.gathered_bytes += batch.nbytes
-        self.rows += batch.num_rows
-        if self._gathered_rows >= GROUP_ROWS_MAX:
-            self.put()
-
-    def put(self) -> None:
-        """Write what is gathered."""
-        if self._gathered_rows:
-            rows = pa.Table.from_batches(self._gathered, self.schema)
-            self._opened(rows).write_table(rows, row_group_size=GROUP_ROWS_MAX)
-        self._gathered, self._gathered_rows, self.gathered_bytes = [], 0, 0
-
-    def give_up(self) -> None:
-        """Close the file without another write: the segment will not be."""
-        self._out.given_up = True
-        if self._writer is not None:
-            self._writer.close()
-        self._out.close()
-
-    def close(self) -> tuple[int, str]:
-        """Bytes and sha256 of the whole file."""
-        self.put()
-        self._opened(self.schema.empty_table()).close()
-        self._out.close()
-        return self._out.bytes, self._out.sha256
-
-    def _opened(self, rows: pa.Table) -> pq.ParquetWriter:
-        if self._writer is None:
-            settings = _settings(self.schema, rows, self._key)
-            self._writer = pq.ParquetWriter(pa.PythonFile(self._out, mode="w"), self.schema, **settings)
-        return self._writer
-
-
 @dataclass(slots=True)
 class Tally:
     """What the manifest tells of one shape's rows."""
@@ -321,7 +180,7 @@ class Tally:
 
     def _bound_key(self, batch: pa.RecordBatch) -> None:
         key = self.shape.table.key[:1]
-        if not key or not any(plain(batch.schema.field(key[0]).type) for plain in _PLAIN_ORDER):
+        if not key or not any(plain(batch.schema.field(key[0]).type) for plain in PLAIN_ORDER):
             return
         found = pc.min_max(batch.column(key[0]))
         if found["min"].is_valid and self.key_min is not None:
@@ -407,9 +266,10 @@ class _Writing:
 
     def __init__(self, open_target: OpenTarget, xid_newest: int | None) -> None:
         self._open = open_target
+        self._beside = Beside()
         self._tables: dict[Shape, _Gathered] = {}
         name = "transactions.parquet"
-        self._transactions = Parquet(name, TRANSACTIONS_SCHEMA, open_target(name), ())
+        self._transactions = Parquet(name, TRANSACTIONS_SCHEMA, open_target(name), (), self._beside)
         self._runs: list[Transactions] = []
         self._runs_known = 0  # of them, those whose headers are in the file already: one or none
         self._rows = 0
@@ -426,7 +286,7 @@ class _Writing:
         if gathered is None:
             table = rows.shape.table
             name = file_name(table, rows.shape.version)
-            parquet = Parquet(name, table.log_schema, self._open(name), table.key)
+            parquet = Parquet(name, table.log_schema, self._open(name), table.key, self._beside)
             gathered = self._tables[rows.shape] = _Gathered(parquet, Tally(rows.shape))
         gathered.add(rows)
         self._rows += len(rows.offsets)
@@ -452,6 +312,7 @@ class _Writing:
             max(files, key=lambda f: f.gathered_bytes).put()
 
     def give_up(self) -> None:
+        self._beside.close()
         for parquet in (self._transactions, *(g.parquet for g in self._tables.values())):
             parquet.give_up()
 
@@ -461,6 +322,7 @@ class _Writing:
         yield SegmentFile(self._transactions.name, self._transactions.rows, size, sha256)
         for gathered in self._tables.values():
             yield gathered.tally.file(gathered.parquet)
+        self._beside.close()
 
 
 def _text(scalar: pa.Scalar | None) -> str | None:

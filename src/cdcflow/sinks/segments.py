@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.sealing import OpenTarget
+from cdcflow.changelog.parquet import OpenTarget
 from cdcflow.changelog.segment import Segment
 from cdcflow.sinks.layer import DurableFile, FileLayer, remove_tree, syncing
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdcflow.changelog import sealing
+from cdcflow.changelog import parquet, sealing
 from cdcflow.changelog.journal import Attach, CutMark, Record
 from cdcflow.changelog.rows import Rows, Shape
 from cdcflow.changelog.schema_history import SchemaHistory
@@ -93,7 +96,7 @@ def test_manifest_tells_what_the_files_hold() -> None:
 def test_memory_is_bounded_by_handing_on_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal is read frame by frame; many small frames must become few row groups, and large ones must not pile."""
     monkeypatch.setattr(sealing, "HAND_ON_ROWS", 50)
-    monkeypatch.setattr(sealing, "GROUP_ROWS_MAX", 100)
+    monkeypatch.setattr(parquet, "GROUP_ROWS_MAX", 100)
     targets = Targets()
     segment = sealed(runs(500), targets)
     groups = pq.ParquetFile(io.BytesIO(targets[segment.files[1].path])).metadata.num_row_groups
@@ -102,6 +105,86 @@ def test_memory_is_bounded_by_handing_on_early(monkeypatch: pytest.MonkeyPatch) 
     targets = Targets()
     segment = sealed(runs(100), targets)
     assert pq.ParquetFile(io.BytesIO(targets[segment.files[1].path])).metadata.num_row_groups == 100
+
+
+def test_encoding_beside_makes_the_same_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row groups of several files go out in another thread, in the order in which they became full."""
+    monkeypatch.setattr(sealing, "HAND_ON_ROWS", 10)
+    monkeypatch.setattr(parquet, "GROUP_ROWS_MAX", 20)
+    encoded_by: set[str] = set()
+    encode = parquet.Parquet._encode
+
+    def watched(file: parquet.Parquet, rows: pa.Table) -> None:
+        encoded_by.add(threading.current_thread().name)
+        time.sleep(0.002)
+        encode(file, rows)
+
+    monkeypatch.setattr(parquet.Parquet, "_encode", watched)
+    found = Targets()
+    segment = sealed(runs(100), found)
+    assert encoded_by == {threading.current_thread().name, "cdcflow-encode_0"}
+    monkeypatch.setattr(parquet.Beside, "do", lambda _self, work: work())
+    alone = Targets()
+    assert sealed(runs(100), alone) == segment
+    assert found == alone
+
+
+class Full(Target):
+    """A disk that is full after the first kilobyte."""
+
+    def write(self, content: bytes) -> int:
+        if self._content.tell() > 1000:
+            raise OSError(errno.ENOSPC, "no room")
+        return super().write(content)
+
+
+def test_error_of_the_encoding_thread_ends_the_sealing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal stays and is sealed another time; nothing writes or waits once the error is out."""
+    monkeypatch.setattr(sealing, "HAND_ON_ROWS", 10)
+    monkeypatch.setattr(parquet, "GROUP_ROWS_MAX", 20)
+    targets = Targets()
+    with pytest.raises(OSError, match="no room"):
+        seal(
+            iter(runs(200)),
+            nothing_spooled,
+            lambda name: Full(targets, name),
+            log_id="x",
+            base=Checkpoint(),
+            epoch=Epoch(1),
+            previous="",
+        )
+    assert len(targets) == 3, "every file is closed"
+    assert not [t for t in threading.enumerate() if t.name.startswith("cdcflow-encode")]
+
+
+def test_error_while_a_row_group_is_under_way_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are given up only when no other thread writes to them."""
+    monkeypatch.setattr(sealing, "HAND_ON_ROWS", 10)
+    monkeypatch.setattr(parquet, "GROUP_ROWS_MAX", 20)
+    under_way: list[int] = []
+    given_up_beside: list[int] = []
+    do, give_up = parquet.Beside.do, parquet.Parquet.give_up
+
+    def slow(beside: parquet.Beside, work: Callable[[], None]) -> None:
+        def slowly() -> None:
+            time.sleep(0.05)
+            work()
+            under_way.pop()
+
+        under_way.append(1)
+        do(beside, slowly)
+
+    def watched(file: parquet.Parquet) -> None:
+        given_up_beside.extend(under_way)
+        give_up(file)
+
+    monkeypatch.setattr(parquet.Beside, "do", slow)
+    monkeypatch.setattr(parquet.Parquet, "give_up", watched)
+    records = runs(30)
+    records[3 * 22], records[3 * 23] = records[3 * 23], records[3 * 22]  # just behind the first full row groups
+    with pytest.raises(InvariantViolated, match="comes after"):
+        sealed(records, Targets())
+    assert given_up_beside == []
 
 
 def test_offsets_that_run_backwards_are_not_sealed() -> None:
