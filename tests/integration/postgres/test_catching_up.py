@@ -390,7 +390,7 @@ def test_without_compiled_code_windows_and_stream_give_the_same(
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("kind", ["rows", "peeked"])
+@pytest.mark.parametrize("kind", ["rows", "window"])
 def test_both_ways_of_taking_what_arrives_give_the_same(database: Database, kind: Kind) -> None:
     """O10: the compiled way, and the one through psycopg that serves where nothing was built."""
     database.execute(
@@ -417,5 +417,5 @@ def test_both_ways_refuse_a_row_that_is_no_message(database: Database) -> None:
         with database.connect(autocommit=True) as connection:
             connection.pgconn.exec_(b"COPY (SELECT 1, 2) TO STDOUT (FORMAT binary)")
             with pytest.raises(SourceUnavailable, match="a row that is not one message"):
-                Arrivals(connection.pgconn, "peeked", plain=plain).take_all()
+                Arrivals(connection.pgconn, "window", plain=plain).take_all()
             connection.close()

@@ -31,7 +31,7 @@ try:
 except ImportError:  # built without a compiler
     compiled = None
 
-Kind = Literal["rows", "stream", "peeked"]
+Kind = Literal["rows", "stream", "window"]
 """A COPY's rows as they are; XLogData, what else comes standing aside; or rows that hold one pgoutput message each,
 given as XLogData with an empty header."""
 
@@ -134,7 +134,7 @@ class Arrivals:
                 if self._kind == "stream" and data[0] != _W:
                     aside.append((len(messages), data))
                     continue
-                if self._kind == "peeked":
+                if self._kind == "window":
                     data = self._unwrapped(data)
                 if data:
                     messages.append(data)

@@ -234,7 +234,7 @@ class CatchingUp:
             result = self._pg.get_result()
             if result is None or result.status != pq.ExecStatus.COPY_OUT:
                 raise error_of(result)
-            self._arrivals = Arrivals(self._pg, "peeked")
+            self._arrivals = Arrivals(self._pg, "window")
         taken = self._arrivals.take(BYTES_MAX, MESSAGES_MAX)
         self._more = taken.more
         self._messages += len(taken.messages)

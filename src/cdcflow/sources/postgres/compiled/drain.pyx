@@ -51,7 +51,7 @@ cdef inline int64_t _int32(const char *at) noexcept nogil:
 
 cdef class Drain:
     """One connection's messages, as `rows` (a COPY's rows as they are), `stream` (XLogData; what else comes stands
-    aside) or `peeked` (rows of one pgoutput message each, given as XLogData with an empty header)."""
+    aside) or `window` (rows of one pgoutput message each, given as XLogData with an empty header)."""
 
     cdef void *_connection
     cdef get_copy_data _get
@@ -70,7 +70,7 @@ cdef class Drain:
         self._get = <get_copy_data> get
         self._consume = <consume_input> consume
         self._free = <free_memory> release
-        self._kind = ("rows", "stream", "peeked").index(kind)
+        self._kind = ("rows", "stream", "window").index(kind)
         self._begun = False
         self._bytes = NULL
         self._data = NULL
