@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from cdcflow.model.table import OFFSET, OP, UNCHANGED
 
 GROUP_ROWS_MAX = 128 << 10
+WRITTEN_BYTES = 1 << 20
 SAMPLE_ROWS = 1 << 10
 SAMPLE_REPEATS = 4  # a text column whose values come so often in the sample gets a dictionary
 
@@ -189,6 +190,7 @@ class Parquet:
         rows = self._taken()
         self._encode(rows)
         self._opened(rows).close()
+        self._stream.close()
         self._out.close()
         return self._out.bytes, self._out.sha256
 
@@ -205,7 +207,8 @@ class Parquet:
     def _opened(self, rows: pa.Table) -> pq.ParquetWriter:
         if self._writer is None:
             settings = _settings(self.schema, rows, self._key)
-            self._writer = pq.ParquetWriter(pa.PythonFile(self._out, mode="w"), self.schema, **settings)
+            self._stream = pa.BufferedOutputStream(pa.PythonFile(self._out, mode="w"), WRITTEN_BYTES)
+            self._writer = pq.ParquetWriter(self._stream, self.schema, **settings)
         return self._writer
 
 
