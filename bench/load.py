@@ -112,7 +112,7 @@ def _live(server: Server, folder: Path, case: str, rate: float) -> list[Line]:
 def _watched(
     server: Server, folder: Path, config: dict[str, object], rate: float, *, reading: bool
 ) -> tuple[float, Kept, float]:
-    """p99 of live rows in ms, the kept log, and how long it took: a backfill, or a while without one."""
+    """p99 of live rows in ms, the kept log, and how long the backfill took (0: there was none)."""
     committed, arrived = folder / "committed", folder / "arrived"
     log = folder / "log"
     first = int(server.value(f"SELECT coalesce(max(id), 0) + 1 FROM {LIVE.name}"))
@@ -124,11 +124,13 @@ def _watched(
         server.until_read(child)
         kept, begun = Kept(server), time.monotonic()
         began_ns = time.monotonic_ns()
-        while time.monotonic() - begun < SECONDS or (reading and not _is_read(log)):
-            time.sleep(0.5)
+        took = 0.0
+        while time.monotonic() - begun < SECONDS or (reading and not took):
+            time.sleep(0.1)
+            if reading and not took and _is_read(log):
+                took = time.monotonic() - begun
             if not child.is_alive:
                 child.outcome()
-        took = time.monotonic() - begun
         kept.stop()
         writer.ask_to_end()
         writer.outcome()

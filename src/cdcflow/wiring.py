@@ -267,6 +267,7 @@ def limits(config: Config, *, backfill_new: bool) -> Limits:
     return Limits(
         backfill_new=backfill_new,
         chunk_time_target_s=backfill.chunk_time_target_ms / 1000,
+        chunk_time_live_s=backfill.chunk_time_live_ms / 1000,
         chunk_time_busy_s=backfill.chunk_time_busy_ms / 1000,
         chunk_rows_max=backfill.chunk_rows_max,
         rows_per_second_max=backfill.rows_per_second_max or 0,

@@ -23,6 +23,7 @@ class Backfill(Settings):
     """How existing rows are read."""
 
     chunk_time_target_ms: int = Field(200, gt=0)
+    chunk_time_live_ms: int = Field(50, gt=0)
     chunk_time_busy_ms: int = Field(10, gt=0)
     chunk_rows_max: int = Field(200_000, gt=0)
     rows_per_second_max: int | None = Field(None, gt=0)

@@ -20,7 +20,7 @@ from cdcflow.model.table import TableId
 
 KEYS_UNSORTED_MAX = 10_000
 QUIET_WINDOWS_MIN = 20
-"""After a window that held transactions back, so many that held none let chunks grow beyond the busy size again."""
+"""Chunks that were made short stay so until this many windows in a row gave no reason for it."""
 WHOLE_TRIES_MAX = 3
 
 
@@ -28,14 +28,16 @@ WHOLE_TRIES_MAX = 3
 class Limits:
     """How the machine may use the source and memory.
 
-    Chunks aim at `chunk_time_target_s` while nothing is written to their table. Where something is, live transactions
-    wait for the window's end, and chunks aim at `chunk_time_busy_s`.
+    Chunks aim at `chunk_time_target_s` while nothing that is captured is written to. Live transactions wait while a
+    chunk goes into the log: where some come by, chunks aim at `chunk_time_live_s`. Those that write to the chunk's own
+    table wait for the window's end too: there chunks aim at `chunk_time_busy_s`.
     `rows_per_second_max` is per table, 0: no limit. `backfill_new`: a table that was never captured is read at once;
     else it waits for a `Backfill`. `retry_pause_us` is how long a chunk that did not work out waits.
     """
 
     chunks_per_window: int = 2
     chunk_time_target_s: float = 0.2
+    chunk_time_live_s: float = 0.05
     chunk_time_busy_s: float = 0.01
     chunk_rows_max: int = 200_000
     keys_per_chunk: int = 10_000
@@ -52,7 +54,7 @@ class Work:
 
     `collecting`: a plan was asked for and the table is not done, so keys of partial rows are remembered in `keys`.
     `planning`: a plan is under way. `overflows` counts the windows given up in a row because too much was held,
-    `quiet` those in a row that held nothing back.
+    `quiet` those in a row that held nothing back, `still` those that no live transaction came by in.
     """
 
     keys_max: int
@@ -64,6 +66,7 @@ class Work:
     compact_at: int = KEYS_UNSORTED_MAX
     overflows: int = 0
     quiet: int = QUIET_WINDOWS_MIN
+    still: int = QUIET_WINDOWS_MIN
 
     def remember(self, keys: KeySet | None) -> None:
         """Add keys; now and then those that are there several times are made one."""
@@ -245,17 +248,20 @@ class Backlog:
     def plan_failed(self, table: TableId) -> None:
         self._work[table].planning = False
 
-    def adapt_size(self, read: ChunkRead, *, holding: bool) -> None:
+    def adapt_size(self, read: ChunkRead, *, holding: bool, live: bool) -> None:
         """Aim at the time target, at most twice as large, and stay under the rows that are allowed. `holding`: live
-        transactions wait for this window already."""
+        transactions wait for this window already. `live`: some came by since it was opened."""
         known, work = self.progress.tables[read.chunk.table], self._work[read.chunk.table]
         work.quiet = 0 if holding else work.quiet + 1
+        work.still = 0 if live else work.still + 1
         if read.chunk.kind != "range" or read.run is None:
             return
-        busy = work.quiet < QUIET_WINDOWS_MIN
-        target = min(self._limits.chunk_time_busy_s, self._limits.chunk_time_target_s)
-        aim = (target if busy else self._limits.chunk_time_target_s) / max(read.seconds, 1e-6)
-        size = read.chunk.size * min(2.0, aim if busy else max(0.25, aim))
+        target, least = self._limits.chunk_time_target_s, 0.25
+        if work.still < QUIET_WINDOWS_MIN:
+            target, least = min(target, self._limits.chunk_time_live_s), 0.0
+        if work.quiet < QUIET_WINDOWS_MIN:
+            target, least = min(target, self._limits.chunk_time_busy_s), 0.0
+        size = read.chunk.size * min(2.0, max(least, target / max(read.seconds, 1e-6)))
         units = read.units_done - known.units_done
         if units > 0 and read.run.rows:
             rows_max = min(self._limits.chunk_rows_max, self._rate(known) or self._limits.chunk_rows_max)
@@ -277,8 +283,9 @@ class Backlog:
         self.read_less(table)
         return not known.whole or work.overflows < WHOLE_TRIES_MAX
 
-    def count_in(self, read: ChunkRead, now_us: int, *, held: bool) -> None:
-        """A chunk is in the log: the table goes on behind it. `held`: live transactions waited for it."""
+    def count_in(self, read: ChunkRead, now_us: int, *, held: bool, live: bool) -> None:
+        """A chunk is in the log: the table goes on behind it. `held`: live transactions waited for it. `live`: some
+        came by while its window was open."""
         chunk = read.chunk
         known, work = self.progress.tables[chunk.table], self._work[chunk.table]
         assert read.run is not None  # noqa: S101 - looked at when it came
@@ -288,6 +295,8 @@ class Backlog:
         work.overflows = 0
         if held:
             work.quiet = 0
+        if live:
+            work.still = 0
         now = replace(known, rows=known.rows + rows, chunks=chunk.number)
         if chunk.kind != "keys":
             at_end = read.exhausted or chunk.kind == "whole"

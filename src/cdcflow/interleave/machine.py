@@ -211,6 +211,8 @@ class Interleave:
         self._delivered.add(run.xids)
         self._backlog.remember_partial(run)
         window = self._window
+        if window is not None and run.rows:
+            window.live = True
         if window is None or window.before is None:
             self._release(run)
             return
@@ -294,7 +296,7 @@ class Interleave:
         self._tell("window closed", window=window.number, chunks=len(window.reads), held=len(window.held))
         self._close_window()
         for table, read in window.reads.items():
-            self._backlog.count_in(read, self._now_us, held=bool(window.held))
+            self._backlog.count_in(read, self._now_us, held=bool(window.held), live=window.live)
             if self._backlog.is_read(table):
                 self._stop(table, "done")
 
@@ -363,7 +365,7 @@ class Interleave:
             return
         if read.run is None or (chunk.kind == "whole" and len(read.visibilities) != 1):
             raise InvariantViolated(f"chunk {chunk.number} of {table} ({chunk.kind}) came without rows or snapshot")
-        self._backlog.adapt_size(read, holding=bool(window.held))
+        self._backlog.adapt_size(read, holding=bool(window.held), live=window.live)
         window.reads[table] = read
         self._delivered.seen(*read.visibilities)
         if (reason := window.conflict(table, window.held)) is not None:

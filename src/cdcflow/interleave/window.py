@@ -35,7 +35,8 @@ class Window:
     """`chunks` are those that still take part, `reads` their answers so far.
 
     `before` are the ids delivered before low, in stream order; None until low has come by. `held` are the
-    transactions from the first one that touches a table of the window, in order.
+    transactions from the first one that touches a table of the window, in order. `live`: some have come by since the
+    window was opened, whatever they touch.
     """
 
     number: int
@@ -46,6 +47,7 @@ class Window:
     before: Uint64s | None = None
     held: list[Transactions] = field(default_factory=list)
     held_bytes: int = 0
+    live: bool = False
     low_written: bool = False
     high_asked: bool = False
 

@@ -21,14 +21,14 @@ class Reading:
     """A table of a million units, read window after window at a steady speed."""
 
     def __init__(self) -> None:
-        limits = Limits(chunk_time_target_s=0.2, chunk_time_busy_s=0.01, chunk_rows_max=1 << 40)
+        limits = Limits(chunk_time_target_s=0.2, chunk_time_live_s=0.05, chunk_time_busy_s=0.01, chunk_rows_max=1 << 40)
         self.backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
         asked = self.backlog.plan(ORDERS.id, Offset(1))
         assert asked is not None
         self.backlog.planned(Planned(ORDERS.id, asked.generation, "all", 16, 1_000_000, ORDERS))
         self.units = 0
 
-    def window(self, *, holding: bool = False, held: bool = False) -> int:
+    def window(self, *, holding: bool = False, held: bool = False, live: bool = False, live_later: bool = False) -> int:
         """One window; gives the size of the chunk after it."""
         chunk = self.backlog.chunk(ORDERS.id, Token("1/1/low"))
         assert isinstance(chunk, Chunk)
@@ -38,8 +38,8 @@ class Reading:
         seconds = chunk.size * SECONDS_PER_UNIT
         snapshot = XidSnapshot(1, 1, frozenset())
         read = ChunkRead(chunk, run, ORDERS, (snapshot,), str(self.units), self.units, seconds=seconds)
-        self.backlog.adapt_size(read, holding=holding)
-        self.backlog.count_in(read, 0, held=held or holding)
+        self.backlog.adapt_size(read, holding=holding, live=live or holding)
+        self.backlog.count_in(read, 0, held=held or holding, live=live or live_later or holding or held)
         known = self.backlog.get(ORDERS.id)
         assert known is not None
         return known.size
@@ -73,3 +73,30 @@ def test_transactions_that_come_after_the_chunk_was_read_count_too() -> None:
     reading = Reading()
     reading.window(held=True)
     assert reading.window() == 10
+
+
+def test_chunks_are_of_middle_length_while_other_tables_are_written_to() -> None:
+    """What live transactions wait for is then only the chunk's way into the log and to the disk."""
+    reading = Reading()
+    while reading.window() < 200:
+        pass
+    assert reading.window(live=True) == 50
+    assert {reading.window() for _ in range(QUIET_WINDOWS_MIN - 1)} == {50}
+    assert reading.window() == 100
+
+
+def test_live_transactions_after_the_chunk_was_read_count_too() -> None:
+    """Between a chunk's read and its high mark is much of the time in which they can come."""
+    reading = Reading()
+    while reading.window() < 200:
+        pass
+    reading.window(live_later=True)
+    assert reading.window() == 50
+
+
+def test_waiting_for_a_chunk_weighs_more_than_coming_by() -> None:
+    """A table that is written to has short chunks, whatever else is written to; then those of middle length."""
+    reading = Reading()
+    reading.window(holding=True)
+    assert {reading.window(live=True) for _ in range(QUIET_WINDOWS_MIN - 1)} == {10}
+    assert [reading.window(live=True) for _ in range(4)] == [20, 40, 50, 50]
