@@ -29,8 +29,9 @@ class Limits:
     """How the machine may use the source and memory.
 
     Chunks aim at `chunk_time_target_s` while nothing that is captured is written to. Live transactions wait while a
-    chunk goes into the log: where some come by, chunks aim at `chunk_time_live_s`. Those that write to the chunk's own
-    table wait for the window's end too: there chunks aim at `chunk_time_busy_s`.
+    chunk goes into the log, and need processors: where some come by, chunks aim at `chunk_time_live_s` and are read
+    gently. Those that write to the chunk's own table wait for the window's end too: there chunks aim at
+    `chunk_time_busy_s`.
     `rows_per_second_max` is per table, 0: no limit. `backfill_new`: a table that was never captured is read at once;
     else it waits for a `Backfill`. `retry_pause_us` is how long a chunk that did not work out waits.
     """
@@ -221,10 +222,11 @@ class Backlog:
         known = self.progress.tables[table]
         if known.plan is None:
             return None
-        about = (table, known.generation, known.chunks + 1, known.plan, known.cursor)
+        about, work = (table, known.generation, known.chunks + 1, known.plan, known.cursor), self._work[table]
         if known.exhausted:
-            return Chunk(*about, size=0, low=low, kind="keys", keys=self._work[table].take_keys())
-        return Chunk(*about, size=known.size, low=low, kind="whole" if known.whole else "range")
+            return Chunk(*about, size=0, low=low, kind="keys", keys=work.take_keys())
+        gently = work.still < QUIET_WINDOWS_MIN
+        return Chunk(*about, size=known.size, low=low, kind="whole" if known.whole else "range", gently=gently)
 
     # ── how it went ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -87,6 +87,7 @@ class Chunk:
     so they must stand exactly between the transactions that the snapshot sees and those that it does not); the run
     that answers it begins with a truncate.
     `number` counts the chunks of one generation of the table from 1; `low` is the token written before it.
+    `gently`: other transactions are on their way; it is read through one connection, however large it is.
     """
 
     table: TableId
@@ -98,6 +99,7 @@ class Chunk:
     low: Token
     kind: Literal["range", "keys", "whole"] = "range"
     keys: KeySet | None = None
+    gently: bool = False
 
 
 # ── inputs ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -219,6 +219,15 @@ def test_rows_that_appear_in_a_middle_part_are_in_it(
     assert {29, 31, 33} <= set(ids)
 
 
+def test_gently_read_chunk_takes_one_connection(mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
+    """Beside live traffic the server's processors are needed elsewhere."""
+    capture, planned = in_four_parts(mysql_database, make_capture)
+    assert len(capture.read(planned, None, 40).visibilities) == 4
+    gently = capture.read(planned, None, 40, gently=True)
+    assert len(gently.visibilities) == 1
+    assert [row["id"] for row in seen(gently)] == list(range(2, 82, 2))
+
+
 def copied(database: MySQLDatabase, log: Path) -> tuple[bool, list[Mapping[str, Any]]]:
     """Read all tables into a log with the machine; whether the log holds what the table holds, and what was told."""
     config = Config.model_validate(

@@ -28,10 +28,14 @@ class Reading:
         self.backlog.planned(Planned(ORDERS.id, asked.generation, "all", 16, 1_000_000, ORDERS))
         self.units = 0
 
+    def next_chunk(self) -> Chunk:
+        chunk = self.backlog.chunk(ORDERS.id, Token("1/1/low"))
+        assert chunk is not None
+        return chunk
+
     def window(self, *, holding: bool = False, held: bool = False, live: bool = False, live_later: bool = False) -> int:
         """One window; gives the size of the chunk after it."""
-        chunk = self.backlog.chunk(ORDERS.id, Token("1/1/low"))
-        assert isinstance(chunk, Chunk)
+        chunk = self.next_chunk()
         self.units += chunk.size
         rows = pa.record_batch([pa.array(np.arange(chunk.size))], schema=ORDERS.row_schema)
         run: Run = reads(ORDERS, [rows], Position("0"), 0)
@@ -80,9 +84,12 @@ def test_chunks_are_of_middle_length_while_other_tables_are_written_to() -> None
     reading = Reading()
     while reading.window() < 200:
         pass
+    assert not reading.next_chunk().gently
     assert reading.window(live=True) == 50
+    assert reading.next_chunk().gently
     assert {reading.window() for _ in range(QUIET_WINDOWS_MIN - 1)} == {50}
     assert reading.window() == 100
+    assert not reading.next_chunk().gently
 
 
 def test_live_transactions_after_the_chunk_was_read_count_too() -> None:

@@ -215,7 +215,7 @@ class MySQLChunks:
         if last is not None and last.row_bytes:
             # Parts that end early make others read for nothing.
             rows = min(rows, max(1, CHUNK_BYTES_MAX // 2 // last.row_bytes))
-        parts_max = self._ranges_at_once if table.key.is_sought else 1
+        parts_max = self._ranges_at_once if table.key.is_sought and not chunk.gently else 1
         wanted = sizes(rows, parts_max, PART_ROWS_MIN)
         return table.parts(connection, cursor.row, bound, wanted, None if last is None else last.stride)
 

@@ -267,7 +267,7 @@ class PostgresChunks:
         plan = Plan.from_json(later) if later else planned
         a = int(done)
         b = min(a + max(chunk.size, 1), plan.units)
-        shares = self._shares(plan.parts(a, b))
+        shares = _shares(plan.parts(a, b), 1 if chunk.gently else self._parts_at_once)
         futures = [self._readers.submit(self._read_parts, chunk.table, plan.root, share) for share in shares[1:]]
         try:
             found = [self._read_parts(chunk.table, plan.root, shares[0])]
@@ -304,24 +304,6 @@ class PostgresChunks:
             return plan.extended(_pinned(connection, plan.root, [x for x in leaves if x.oid not in known]))
 
         return self._with(f"looking for new partitions of {table}", ask)
-
-    def _shares(self, parts: Sequence[Part]) -> list[list[Part]]:
-        """The parts, dealt out to as many connections as pay; at least one share, which may be empty."""
-        pages = sum(p.b - p.a for p in parts)
-        count = max(1, min(self._parts_at_once, pages // PART_PAGES_MIN))
-        shares: list[list[Part]] = [[]]
-        room = target = -(-pages // count)
-        for part in parts:
-            a = part.a
-            while a < part.b:
-                if room == 0:
-                    shares.append([])
-                    room = target
-                b = min(part.b, a + room)
-                shares[-1].append(Part(part.leaf, a, b))
-                room -= b - a
-                a = b
-        return shares
 
     def _read_parts(self, table: TableId, root: int, parts: Sequence[Part]) -> PartRead:
         def read(connection: Connection) -> PartRead:
@@ -504,6 +486,25 @@ def _whole_of(connection: Connection, root: int, table: TableId) -> str:
     """A table in a FROM: with its partitions, but without tables that merely inherit from it."""
     row = connection.execute("SELECT relkind::text FROM pg_catalog.pg_class WHERE oid = %s", (root,)).fetchone()
     return ("" if row == ("p",) else "ONLY ") + quoted(table.schema, table.name)
+
+
+def _shares(parts: Sequence[Part], at_once: int) -> list[list[Part]]:
+    """The parts, dealt out to as many of `at_once` connections as pay; at least one share, which may be empty."""
+    pages = sum(p.b - p.a for p in parts)
+    count = max(1, min(at_once, pages // PART_PAGES_MIN))
+    shares: list[list[Part]] = [[]]
+    room = target = -(-pages // count)
+    for part in parts:
+        a = part.a
+        while a < part.b:
+            if room == 0:
+                shares.append([])
+                room = target
+            b = min(part.b, a + room)
+            shares[-1].append(Part(part.leaf, a, b))
+            room -= b - a
+            a = b
+    return shares
 
 
 def _pieces(part: Part) -> list[tuple[int, int]]:
