@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from cdcflow.model.table import OFFSET, OP, UNCHANGED
 
 GROUP_ROWS_MAX = 128 << 10
-WRITTEN_BYTES = 1 << 20
+WRITTEN_BYTES = 1 << 20  # at a time: each write waits for the interpreter
 SAMPLE_ROWS = 1 << 10
 SAMPLE_REPEATS = 4  # a text column whose values come so often in the sample gets a dictionary
 
@@ -153,6 +153,7 @@ class Parquet:
         self._key = key
         self._beside = beside
         self._writer: pq.ParquetWriter | None = None
+        self._sink: pa.NativeFile  # both from the first rows on
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_rows = 0
         self.gathered_bytes = 0
@@ -190,8 +191,7 @@ class Parquet:
         rows = self._taken()
         self._encode(rows)
         self._opened(rows).close()
-        self._stream.close()
-        self._out.close()
+        self._sink.close()  # and with it the target
         return self._out.bytes, self._out.sha256
 
     def _taken(self) -> pa.Table:
@@ -207,8 +207,10 @@ class Parquet:
     def _opened(self, rows: pa.Table) -> pq.ParquetWriter:
         if self._writer is None:
             settings = _settings(self.schema, rows, self._key)
-            self._stream = pa.BufferedOutputStream(pa.PythonFile(self._out, mode="w"), WRITTEN_BYTES)
-            self._writer = pq.ParquetWriter(self._stream, self.schema, **settings)
+            self._sink = pa.PythonFile(self._out, mode="w")
+            if rows.nbytes > WRITTEN_BYTES:  # not for each of a thousand small tables
+                self._sink = pa.BufferedOutputStream(self._sink, WRITTEN_BYTES)
+            self._writer = pq.ParquetWriter(self._sink, self.schema, **settings)
         return self._writer
 
 
