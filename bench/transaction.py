@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench import contents
-from bench.harness import Budget, Child, Outcome, tell
+from bench.harness import Budget, Child, Failed, Outcome, tell
 from bench.parties import RAW
 from bench.results import Line, alone, at_most, compared
 from bench.server import SLOT, Server, fresh_log, settings
@@ -71,6 +71,7 @@ def _kinds(server: Server, folder: Path, rows: int) -> list[tuple[str, Outcome, 
             _statements(NARROW, rows), (rows, 2 * rows, 2 * rows + 1), limits, strict=True
         ):
             child = Child.of("capture", {"config": config, "until_rows": until})
+            _past_what_was(server)
             found.append((kind, _transacted(server, NARROW, child, kind, statement), limit))
         contents.verify(log, NARROW, contents.source_rows(server, NARROW), 2 * rows + 1)
     return found
@@ -95,6 +96,19 @@ def _limits(server: Server, rows: int) -> list[Outcome]:
         found.append(_transacted(server, OTHER, child, kind, statement))
         server.drop_slot()
     return found
+
+
+def _past_what_was(server: Server) -> None:
+    """Wait until the slot's next reader begins here: else it first decodes the transaction before, which the limit, on
+    a slot of its own, need not."""
+    here = server.value("SELECT pg_current_wal_lsn()")
+    begins_here = f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{SLOT}' AND restart_lsn >= '{here}'"
+    deadline = time.monotonic() + 120
+    while not server.value(begins_here):
+        if time.monotonic() > deadline:
+            raise Failed("the slot's restart position stands still")
+        server.execute("SELECT pg_log_standby_snapshot()")
+        time.sleep(0.5)
 
 
 def _transacted(server: Server, shape: Shape, child: Child, kind: str, statement: str) -> Outcome:
