@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -37,12 +37,11 @@ def hanging_commit(bank: Bank, server: PostgresServer) -> Iterator[None]:
         found = bank.database.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
         return bool(found[0][0])
 
-    committing = threading.Thread(target=commit)
-    with server.holding_commits():
-        committing.start()
+    with ThreadPoolExecutor(1) as committing, server.holding_commits():
+        committed = committing.submit(commit)
         bank.wait_until(waits, "the commit to hang")
         yield
-    committing.join()
+    committed.result()
 
 
 def owners(bank: Bank) -> list[tuple[object, ...]]:
