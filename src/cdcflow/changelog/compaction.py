@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 
 from cdcflow.changelog.parquet import OpenTarget, Parquet
 from cdcflow.changelog.rows import Shape
-from cdcflow.changelog.sealing import GATHERED_BYTES_MAX, Tally
+from cdcflow.changelog.sealing import Tally
 from cdcflow.changelog.segment import COMPACTED_VERSION, TRANSACTIONS_SCHEMA, Segment, SegmentFile, manifest_hash
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.table import table_from_json
@@ -46,6 +46,7 @@ Manifest = tuple[Segment, bytes]
 """A segment, and the bytes of its segment.json."""
 Locate = Callable[[Segment, SegmentFile], Path]
 BATCH_ROWS = 64 << 10
+GATHERED_BYTES_MAX = 64 << 20  # twice what sealing gathers, which has as much again under way
 
 
 def groups(segments: Sequence[Segment], bytes_max: int) -> list[list[Segment]]:
