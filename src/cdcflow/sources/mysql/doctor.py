@@ -9,13 +9,13 @@ import pymysql
 from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError
 from cdcflow.ports import Finding
+from cdcflow.sources.engine.selection import table_id
 from cdcflow.sources.mysql import server
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, cascades
 from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, one, query, version_of
 from cdcflow.sources.mysql.marking import WrittenMarks
 from cdcflow.sources.mysql.refusals import NO_SUCH_TABLE, explained
 from cdcflow.sources.mysql.twins import COMPILED, Compiled
-from cdcflow.sources.patterns import table_id
 
 KEPT_SECONDS_MIN = 86_400
 CASCADES_LOGGED = (9, 6)

@@ -18,9 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError, InvariantViolated
-from cdcflow.model.change import TRUNCATE, ChangeBatch, Int64s
-from cdcflow.model.table import BEFORE, OP, UNCHANGED, Table, TableId
+from cdcflow.model.change import ChangeBatch, Int64s
+from cdcflow.model.table import Table, TableId
 from cdcflow.sources.buffers import Bools
+from cdcflow.sources.engine.changes import merged
+from cdcflow.sources.engine.changes import truncation as emptied
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, length_at
 from cdcflow.sources.mysql.marks import Marks, bitmaps, check_columns, tokens_of
 from cdcflow.sources.mysql.rows import Extents, RowKind
@@ -268,10 +270,7 @@ class RowEvents:
 
 def truncation(described: DescribedTable, at: int) -> Changes:
     """The row that says that a table was emptied, at event number `at`."""
-    schema = described.table.change_schema
-    columns = [pa.nulls(1, f.type) for f in schema if f.name not in (OP, UNCHANGED, BEFORE)]
-    columns += [pa.array([TRUNCATE]), pa.nulls(1, schema.field(UNCHANGED).type), pa.nulls(1, schema.field(BEFORE).type)]
-    return Changes(described, np.array([at], np.int64), pa.RecordBatch.from_arrays(columns, schema=schema))
+    return Changes(described, np.array([at], np.int64), emptied(described.table))
 
 
 def numbered(found: list[Changes], events: int) -> tuple[list[ChangeBatch], Int64s]:
@@ -292,17 +291,7 @@ def numbered(found: list[Changes], events: int) -> tuple[list[ChangeBatch], Int6
             index = index + nth.get(at, 0)
             nth[at] = nth.get(at, 0) + 1
         by_shape.setdefault(one.described.table, []).append((index, one.rows))
-    return [_merged(table, parts) for table, parts in by_shape.items()], place
-
-
-def _merged(table: Table, parts: list[tuple[Int64s, pa.RecordBatch]]) -> ChangeBatch:
-    if len(parts) == 1:
-        return ChangeBatch(table, *parts[0])
-    index, rows = np.concatenate([i for i, _ in parts]), pa.concat_batches([r for _, r in parts])
-    if (np.diff(index) > 0).all():
-        return ChangeBatch(table, index, rows)
-    order = np.argsort(index)
-    return ChangeBatch(table, index[order], rows.take(pa.array(order)))
+    return [merged(table, parts) for table, parts in by_shape.items()], place
 
 
 def _images(kind: int) -> int:

@@ -22,12 +22,13 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import BEFORE, UNCHANGED, Identity
 from cdcflow.sources.buffers import PAD, Bools, Buffer, Cells, padded
+from cdcflow.sources.engine.changes import ops, unchanged_names
 from cdcflow.sources.mysql.images import Extents, cells, present, walked
 from cdcflow.sources.mysql.shapes import DescribedTable
 
 __all__ = ["DecodedRows", "Extents", "RowKind", "changes"]
 
-_C, _U, _D, _T = (ord(c) for c in "cudt")
+_C, _U, _D = (ord(c) for c in "cud")
 
 
 class RowKind(enum.Enum):
@@ -77,14 +78,6 @@ def changes(
         return _updates(described, images[0], images[1], counts)
     op = np.full(len(places[0]), _C if kind is RowKind.INSERT else _D, np.uint8)
     return DecodedRows(_batch(described, images[0], op, _omitted(images[0], len(op)), None), counts)
-
-
-def truncation(described: DescribedTable) -> pa.RecordBatch:
-    """The one row that says that a table was emptied."""
-    schema = described.table.change_schema
-    arrays = [pa.nulls(1, field.type) for field in schema]
-    arrays[-3] = _ops(np.array([_T], np.uint8))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def check(
@@ -213,9 +206,9 @@ def _batch(
         for part, codec in zip(image, described.codecs, strict=True)
     ]
     unchanged = schema.field(UNCHANGED).type
-    names = _names(described, omitted, unchanged) if omitted.any() else pa.nulls(len(op), unchanged)
+    names = unchanged_names(described.table, omitted, unchanged) if omitted.any() else pa.nulls(len(op), unchanged)
     olds = pa.nulls(len(op), schema.field(BEFORE).type) if before is None else _before(described, *before)
-    return pa.RecordBatch.from_arrays([*arrays, _ops(op), names, olds], schema=schema)
+    return pa.RecordBatch.from_arrays([*arrays, ops(op), names, olds], schema=schema)
 
 
 def _before(described: DescribedTable, before: Image, old: Int64s) -> pa.Array:
@@ -233,18 +226,3 @@ def _before(described: DescribedTable, before: Image, old: Int64s) -> pa.Array:
         valid = part.present[at] & there
         children.append(codec.image(Cells(part.buffer, part.start[at], part.size[at], valid), codec.where))
     return pa.StructArray.from_arrays(children, fields=list(arrow), mask=pa.array(~there))
-
-
-def _names(described: DescribedTable, omitted: Bools, arrow: pa.DataType) -> pa.Array:
-    """Per change the names of the columns that were not sent; NULL where all were."""
-    names = pa.array([c.name for c in described.table.columns], pa.string())
-    count = omitted.sum(axis=0)
-    offsets = np.zeros(omitted.shape[1] + 1, np.int32)
-    np.cumsum(count, out=offsets[1:])
-    values = names.take(pa.array(np.nonzero(omitted.T)[1]))
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=arrow, mask=pa.array(count == 0))
-
-
-def _ops(op: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> pa.Array:
-    offsets = np.arange(len(op) + 1, dtype=np.int32)
-    return pa.Array.from_buffers(pa.string(), len(op), [None, pa.py_buffer(offsets), pa.py_buffer(op)])

@@ -10,6 +10,7 @@ from typing import Any
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.sources.engine.selection import check_columns
 from cdcflow.sources.mysql.codecs import Codec, codec_of
 from cdcflow.sources.mysql.types import Policy, ServerColumn
 
@@ -43,6 +44,7 @@ def describe(
             f"table {table}: the binary log does not name its columns",
             remedy="run SET GLOBAL binlog_row_metadata = 'FULL' (in the server's settings, too), then start again",
         )
+    check_columns(table, [column.name for column in columns])
     codecs = tuple(codec_of(column, table, policy) for column in columns)
     described = tuple(
         Column(column.name, number, ColumnType(codec.where.type_text, codec.arrow), column.nullable)

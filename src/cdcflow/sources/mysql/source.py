@@ -21,6 +21,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream
+from cdcflow.sources.engine.selection import Selection, table_id
 from cdcflow.sources.mysql import doctor, place, server
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.captured import CapturedTables
@@ -37,7 +38,6 @@ from cdcflow.sources.mysql.preparing import WAIT_S, Before, Begun, Preparing
 from cdcflow.sources.mysql.stream import BinlogStream
 from cdcflow.sources.mysql.twins import split
 from cdcflow.sources.mysql.types import Policy
-from cdcflow.sources.patterns import Selection, table_id
 
 FIRST_SERVER_ID = 1 << 31
 """Numbers that we make for ourselves begin here: people number their servers from 1 on."""
@@ -170,13 +170,8 @@ class MySQLSource:
     def _selected(self, checkpoint: Checkpoint) -> Selected:
         selected = self._catalog.selected()
         if checkpoint.position is not None:
-            # A table that came up since and cannot be captured (its key is still to be added, perhaps) must not stop
-            # the others at their next try. Doctor and status show it.
-            known = {TableId(*name) for name in json.loads(checkpoint.source["tables"])}
-            everything = selected
-            kept = (t.id for t in selected.tables if t.id in known or self._catalog.wanted.selection.names(t.id))
-            selected = selected.only(kept)
-            self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
+            known = frozenset(TableId(*name) for name in json.loads(checkpoint.source["tables"]))
+            selected, self._left_out = selected.for_restart(known, self._catalog.wanted.selection)
         selected.check()
         return selected
 

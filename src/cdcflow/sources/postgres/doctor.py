@@ -11,7 +11,7 @@ import psycopg
 from cdcflow.config import Postgres
 from cdcflow.errors import CdcflowError
 from cdcflow.ports import Finding
-from cdcflow.sources.patterns import Selection
+from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
 from cdcflow.sources.postgres.connection import Connection, Connector, explained, quoted

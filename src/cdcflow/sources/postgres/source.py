@@ -21,7 +21,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream
-from cdcflow.sources.patterns import Selection
+from cdcflow.sources.engine.selection import Selection, not_there
 from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, look
@@ -119,14 +119,8 @@ class PostgresSource:
                 _check_server(connection)
                 selected = select(connection, self._selection)
                 if checkpoint.position is not None:
-                    # A table that came up since and cannot be captured (its key is still to be added, perhaps) must
-                    # not stop the others at their next try. Doctor and status show it.
                     known = _known(checkpoint.source)
-                    everything = selected
-                    selected = selected.only(
-                        t.rel.id for t in selected.tables if t.rel.id in known or self._selection.names(t.rel.id)
-                    )
-                    self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
+                    selected, self._left_out = selected.for_restart(known, self._selection)
                 selected.check()
                 if checkpoint.position is None:
                     prepared = self._first_time(connection, checkpoint, names, place, selected)
@@ -411,9 +405,7 @@ class PostgresSource:
             self._looked_up = time.monotonic(), known
         if table in known:
             return known[table]
-        raise ConfigurationError(
-            f"table {table} is not there any more, or not selected", remedy="check source.tables, or restore it"
-        )
+        raise not_there(table)
 
     def _check_publication(self, connection: Connection) -> None:
         """Whether the publication still is what `prepare` left.

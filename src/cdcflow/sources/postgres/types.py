@@ -22,6 +22,7 @@ from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.buffers import Cells
+from cdcflow.sources.engine.selection import check_columns
 from cdcflow.sources.postgres import values_binary as binary
 from cdcflow.sources.postgres import values_text as text
 from cdcflow.sources.postgres.values import INTERVAL, MONEY, TIMESTAMP, TIMESTAMPTZ, Decoder, Where
@@ -171,8 +172,9 @@ def describe_table(
     `attributes` are the published columns in the order in which rows carry them; those with `in_key` are the key.
 
     Raises:
-        ConfigurationError: the policy for a column is not one that its type knows.
+        ConfigurationError: the policy for a column is not one that its type knows, or its name is taken.
     """
+    check_columns(table, [a.name for a in attributes])
     plans = [_plan(a, table, policy) for a in attributes]
     planned = [(a, plan) for a, (plan, _) in zip(attributes, plans, strict=True)]
     return DescribedTable(
