@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class Limits:
 
     Chunks aim at `chunk_time_target_s` while nothing that is captured is written to. Live transactions wait while a
     chunk goes into the log, and need processors: where some come by, chunks aim at `chunk_time_live_s` and are read
-    gently. Those that write to the chunk's own table wait for the window's end too: there chunks aim at
+    through one connection. Those that write to the chunk's own table wait for the window's end too: there chunks aim at
     `chunk_time_busy_s`.
     `rows_per_second_max` is per table, 0: no limit. `backfill_new`: a table that was never captured is read at once;
     else it waits for a `Backfill`. `retry_pause_us` is how long a chunk that did not work out waits.
@@ -222,13 +222,14 @@ class Backlog:
         self._work[table].planning = False
         if known.state != "waiting" or known.plan is not None:
             return False
+        size = min(planned.size, self._rows_max(known) // planned.rows_per_unit_max)
         self._set(
             table,
             replace(
                 known,
                 state="reading",
                 plan=planned.plan,
-                size=max(1, planned.size),
+                size=max(1, size),
                 units=planned.units,
                 incarnation=getattr(planned.shape, "incarnation", known.incarnation),
                 whole=planned.whole,
@@ -244,8 +245,9 @@ class Backlog:
         about, work = (table, known.generation, known.chunks + 1, known.plan, known.cursor), self._work[table]
         if known.exhausted:
             return Chunk(*about, size=0, low=low, kind="keys", keys=work.take_keys())
-        gently = work.still < QUIET_WINDOWS_MIN
-        return Chunk(*about, size=known.size, low=low, kind="whole" if known.whole else "range", gently=gently)
+        kind: Literal["whole", "range"] = "whole" if known.whole else "range"
+        single = work.still < QUIET_WINDOWS_MIN
+        return Chunk(*about, size=known.size, low=low, kind=kind, single_connection=single)
 
     # ── how it went ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -296,8 +298,7 @@ class Backlog:
         size = read.chunk.size * min(2.0, max(least, target / max(read.seconds, 1e-6)))
         units = read.units_done - known.units_done
         if units > 0 and read.run.rows:
-            rows_max = min(self._limits.chunk_rows_max, self._rate(known) or self._limits.chunk_rows_max)
-            size = min(size, rows_max * units / read.run.rows)
+            size = min(size, self._rows_max(known) * units / read.run.rows)
         self._set(read.chunk.table, replace(known, size=max(1, int(size))))
 
     def read_less(self, table: TableId) -> None:
@@ -335,6 +336,10 @@ class Backlog:
             units_done = known.units if at_end else read.units_done
             now = replace(now, cursor=read.reached, units_done=units_done, exhausted=at_end)
         self._set(chunk.table, now)
+
+    def _rows_max(self, known: TableProgress) -> int:
+        """How many rows a chunk may have: no more than a second's, where a rate is set."""
+        return min(self._limits.chunk_rows_max, self._rate(known) or self._limits.chunk_rows_max)
 
     def _rate(self, known: TableProgress) -> int:
         return self._limits.rows_per_second_max if known.rows_per_second_max is None else known.rows_per_second_max

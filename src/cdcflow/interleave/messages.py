@@ -87,7 +87,7 @@ class Chunk:
     so they must stand exactly between the transactions that the snapshot sees and those that it does not); the run
     that answers it begins with a truncate.
     `number` counts the chunks of one generation of the table from 1; `low` is the token written before it.
-    `gently`: other transactions are on their way; it is read through one connection, however large it is.
+    `single_connection`: other transactions are on their way; it is read through one connection, however large it is.
     """
 
     table: TableId
@@ -99,7 +99,7 @@ class Chunk:
     low: Token
     kind: Literal["range", "keys", "whole"] = "range"
     keys: KeySet | None = None
-    gently: bool = False
+    single_connection: bool = False
 
 
 # ── inputs ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -148,8 +148,9 @@ class MarkWritten:
 class Planned:
     """A table can be read: `plan` pins what is read and its fixed upper bound; `size` is a first chunk's size.
 
-    `units` is how many units the whole plan has, for progress and for the end of a range. `whole`: the table has no
-    key and must be read by one chunk of kind "whole". `visibilities`: what the bound's snapshot can see. A row that was
+    `units` is how many units the whole plan has, for progress and for the end of a range. `rows_per_unit_max`: a unit
+    has no more rows than this; it bounds the first chunk, before any was measured. `whole`: the table has no key and
+    must be read by one chunk of kind "whole". `visibilities`: what the bound's snapshot can see. A row that was
     delivered before it is visible would lie above a greatest key: no chunk would show it, and the sweep would delete
     it. Empty where the bound does not depend on what is visible (PostgreSQL: a file's length).
     """
@@ -162,6 +163,7 @@ class Planned:
     shape: Shape
     whole: bool = False
     visibilities: tuple[Visibility, ...] = ()
+    rows_per_unit_max: int = 1
 
 
 @dataclass(frozen=True, slots=True)

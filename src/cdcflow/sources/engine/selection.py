@@ -86,7 +86,7 @@ class Entry(Protocol):
 E = TypeVar("E", bound=Entry)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: generic dataclasses that are frozen and have them cannot be made by an alias
 class Selected(Generic[E]):
     """The tables that the settings mean, as they are now; `refused` are those that cannot be captured, and why.
     `ignored` says of what a wildcard met besides why it is no table to capture."""

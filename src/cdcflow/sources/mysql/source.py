@@ -21,6 +21,8 @@ from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream
+from cdcflow.sources.engine.chunks import Chunks
+from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection, table_id
 from cdcflow.sources.mysql import doctor, place, server
 from cdcflow.sources.mysql.binlog import BinlogDecoder
@@ -30,11 +32,11 @@ from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.connection import Connection, Connector, Secret, explaining
 from cdcflow.sources.mysql.dump import Dump, Evictions
 from cdcflow.sources.mysql.fences import DeliveredGtids
-from cdcflow.sources.mysql.looks import Looking
 from cdcflow.sources.mysql.marking import Expectations, Marking, ReadOnlyMarks, WrittenMarks
 from cdcflow.sources.mysql.marks import Marks
 from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.sources.mysql.preparing import WAIT_S, Before, Begun, Preparing
+from cdcflow.sources.mysql.snapshots import SnapshotTaker
 from cdcflow.sources.mysql.stream import BinlogStream
 from cdcflow.sources.mysql.twins import split
 from cdcflow.sources.mysql.types import Policy
@@ -136,15 +138,17 @@ class MySQLSource:
 
     def chunks(self) -> ChunkSource:
         marking = self._marking(self._checkpoint.source["slot"] if self._checkpoint else "")
-        looking = Looking(self._flavor, has_gtids=self._has_gtids, delivered=self._delivered, marking=marking)
-        return MySQLChunks(
-            Connector(self._settings, self._connector.secret),
-            ranges_at_once=self._settings.backfill.ranges_at_once,
-            looking=looking,
+        snapshots = SnapshotTaker(self._flavor, has_gtids=self._has_gtids, delivered=self._delivered, marking=marking)
+        pool = Pool(Connector(self._settings, self._connector.secret), "chunks")
+        dialect = MySQLChunks(
+            pool,
+            snapshots=snapshots,
             marking=marking,
             look_up=self._catalog.look_up,
             describe=self._catalog.described,
+            rows_max=self._settings.backfill.chunk_rows_max,
         )
+        return Chunks(dialect, pool, parts_at_once=self._settings.backfill.ranges_at_once)
 
     def doctor(self) -> Sequence[Finding]:
         return doctor.findings(self._connector, self._settings, self._catalog)

@@ -21,6 +21,8 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream
+from cdcflow.sources.engine.chunks import Chunks
+from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection, not_there
 from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
@@ -211,14 +213,17 @@ class PostgresSource:
         )
 
     def chunks(self) -> ChunkSource:
-        return PostgresChunks(
-            Connector(self._settings.url, self._connector.secret),
+        pool = Pool(Connector(self._settings.url, self._connector.secret), "chunks")
+        at_once = self._settings.backfill.ranges_at_once
+        dialect = PostgresChunks(
+            pool,
             policy=self._policy,
-            parts_at_once=self._settings.backfill.ranges_at_once,
+            parts_at_once=at_once,
             look_up=self._look_up,
             beat=self._check_publication,
             prefix=mark_prefix(self._checkpoint.source["slot"] if self._checkpoint else ""),
         )
+        return Chunks(dialect, pool, parts_at_once=at_once)
 
     def doctor(self) -> Sequence[Finding]:
         from cdcflow.sources.postgres import doctor  # a daemon never asks, and it takes its time to start
