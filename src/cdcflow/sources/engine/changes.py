@@ -6,14 +6,17 @@ Both ends of a source make them, its decoder and its chunks, and they must be al
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdcflow.model.change import TRUNCATE, ChangeBatch, Int64s, Kind, Run
 from cdcflow.model.table import OP, Table
-from cdcflow.sources.buffers import Bools
+from cdcflow.sources.buffers import Bools, Cells
 
 
 def merged(table: Table, parts: Sequence[tuple[Int64s, pa.RecordBatch]]) -> ChangeBatch:
@@ -59,3 +62,45 @@ def unchanged_names(table: Table, omitted: Bools, arrow: pa.DataType) -> pa.Arra
     np.cumsum(count, out=offsets[1:])
     values = names.take(pa.array(np.nonzero(omitted.T)[1]))
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=arrow, mask=pa.array(count == 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Rows of a source's log as changes, where a key change is two of them: a delete of the old key and, directly after
+    it, an insert (hard case P09).
+
+    `place` says where row i's last change stands. Change j takes its values from image `value[j]` and its old row from
+    image `before[j]` (-1: it carries none); `op` are the letters' codes.
+    """
+
+    place: Int64s
+    value: Int64s
+    op: npt.NDArray[Any]
+    before: Int64s
+
+
+def split_key_changes(
+    changed: Bools, carries_old: Bools, new_image: Int64s, op: npt.NDArray[Any], delete: int, insert: int
+) -> Split:
+    """`changed`: which rows change their key; `carries_old`: which changes carry their old row besides. Row i's old
+    image has the number i, its new one `new_image[i]`; `op` is its letter where the key stays."""
+    total = len(changed) + int(changed.sum())
+    place = np.cumsum(1 + changed) - 1
+    value, letters, before = np.empty(total, np.int64), np.empty(total, op.dtype), np.full(total, -1, np.int64)
+    value[place], letters[place] = new_image, op
+    first = place[changed] - 1
+    value[first], letters[first], letters[first + 1] = np.flatnonzero(changed), delete, insert
+    with_old = np.flatnonzero(changed | carries_old)
+    before[place[with_old]] = with_old
+    return Split(place, value, letters, before)
+
+
+def same_values(one: Cells, other: Cells) -> Bools:
+    """Which values of two columns of the same rows are the same bytes; NULL is the same as NULL."""
+    there, size = one.present, one.size
+    same: Bools = (there == other.present) & (~there | (size == other.size))
+    look = np.flatnonzero(same & there & (one.start != other.start) & (size > 0))
+    if len(look):
+        a, b = (Cells(part.buffer, part.start[look], part.size[look]).binary() for part in (one, other))
+        same[look] = pc.equal(a, b).to_numpy(zero_copy_only=False)
+    return same

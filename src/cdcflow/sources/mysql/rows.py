@@ -16,13 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import BEFORE, UNCHANGED, Identity
 from cdcflow.sources.buffers import PAD, Bools, Buffer, Cells, padded
-from cdcflow.sources.engine.changes import ops, unchanged_names
+from cdcflow.sources.engine.changes import ops, same_values, split_key_changes, unchanged_names
 from cdcflow.sources.mysql.images import Extents, cells, present, walked
 from cdcflow.sources.mysql.shapes import DescribedTable
 
@@ -140,20 +139,13 @@ def _updates(described: DescribedTable, before: Image, after: Image, counts: Int
         op = np.full(rows, _U, np.uint8)
         return DecodedRows(_batch(described, new, op, _omitted(new, rows), None), counts)
 
-    # Each update gives one change, a key change gives two: place[i] is where update i's last one goes. A change's
-    # values are those of the before images, or (from `rows` on) of the after images.
-    place = np.cumsum(1 + changed) - 1
-    total = rows + int(changed.sum())
-    value, op, old = np.empty(total, np.int64), np.full(total, _U, np.uint8), np.full(total, -1, np.int64)
-    value[place] = rows + np.arange(rows)
-    first = place[changed] - 1
-    value[first], op[first], op[first + 1] = np.flatnonzero(changed), _D, _C
-    with_old = np.flatnonzero(changed | whole)
-    old[place[with_old]] = with_old
-    both = [_joined(b, a, value, rows) for b, a in zip(before, new, strict=True)]
-    omitted = np.concatenate([_omitted(before, rows), _omitted(new, rows)], axis=1)[:, value]
+    # A change's values are those of the before images, or (from `rows` on) of the after images.
+    after_image = rows + np.arange(rows)
+    split = split_key_changes(changed, np.full(rows, whole), after_image, np.full(rows, _U, np.uint8), _D, _C)
+    both = [_joined(b, a, split.value, rows) for b, a in zip(before, new, strict=True)]
+    omitted = np.concatenate([_omitted(before, rows), _omitted(new, rows)], axis=1)[:, split.value]
     grown = np.bincount(np.repeat(np.arange(len(counts)), counts)[changed], minlength=len(counts))
-    return DecodedRows(_batch(described, both, op, omitted, (before, old)), counts + grown)
+    return DecodedRows(_batch(described, both, split.op, omitted, (before, split.before)), counts + grown)
 
 
 def _joined(before: Cells | None, after: Cells | None, value: Int64s, rows: int) -> Cells | None:
@@ -184,12 +176,7 @@ def _key_changed(described: DescribedTable, before: Image, new: Image, rows: int
         a, b = before[number], new[number]
         if column.name not in table.key or a is None or b is None or a is b:
             continue
-        same = (a.present == b.present) & (a.size == b.size)
-        look = np.flatnonzero(same & a.present & (a.size > 0))
-        if len(look):
-            x, y = (Cells(part.buffer, part.start[look], part.size[look]).binary() for part in (a, b))
-            same[look] = pc.equal(x, y).to_numpy(zero_copy_only=False)
-        changed |= ~same
+        changed |= ~same_values(a, b)
     return changed
 
 

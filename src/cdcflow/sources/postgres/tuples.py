@@ -19,17 +19,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import BEFORE, UNCHANGED, Identity
 from cdcflow.sources.buffers import Bools, Buffer, Bytes, Cells, garbled
-from cdcflow.sources.engine.changes import ops, unchanged_names
+from cdcflow.sources.engine.changes import ops, same_values, split_key_changes, unchanged_names
 from cdcflow.sources.postgres.types import DescribedTable, decode
 from cdcflow.sources.postgres.wire import Frames
 
 _NULL, _UNCHANGED, _TEXT, _BINARY = (ord(c) for c in "nutb")
+_VALUES = (_TEXT, _BINARY)
 _INSERT, _UPDATE, _DELETE = (ord(c) for c in "IUD")
 _NEW, _OLD, _KEY = (ord(c) for c in "NOK")
 _C, _U, _D = (ord(c) for c in "cud")
@@ -163,21 +163,11 @@ def _with_old_rows(
     changed = np.zeros(count, np.bool_)
     changed[both] = _key_changed(described, tuples, both, new_of[both])
 
-    # Each message gives one change, a key change gives two: place[i] is where message i's last one goes.
-    place = np.cumsum(1 + changed) - 1
-    total = count + int(changed.sum())
-    value, before, op, message = new_of, np.full(total, -1, np.int64), np.where(kind == _INSERT, _C, _U), rows
-    op[deleted] = _D
+    op = np.where(deleted, _D, np.where(kind == _INSERT, _C, _U))
     whole = old & ~deleted & ~keyed & (described.table.identity is Identity.FULL)
-    if total > count:
-        value, op, message = (np.empty(total, a.dtype) for a in (new_of, op, rows))
-        value[place], op[place], message[place] = new_of, np.where(deleted, _D, np.where(kind == _INSERT, _C, _U)), rows
-        first = place[changed] - 1
-        value[first], op[first], message[first] = np.flatnonzero(changed), _D, rows[changed]
-        op[place[changed]] = _C
-    with_before = np.flatnonzero(changed | whole)
-    before[place[with_before]] = with_before
-    return Changes(described, message, _batch(described, tuples, value, before, op))
+    split = split_key_changes(changed, whole, new_of, op, _D, _C)
+    message = np.repeat(rows, 1 + changed)
+    return Changes(described, message, _batch(described, tuples, split.value, split.before, split.op))
 
 
 def _log_columns(described: DescribedTable, op: Int64s) -> list[pa.Array]:
@@ -218,13 +208,9 @@ def _key_changed(described: DescribedTable, tuples: Tuples, old: Int64s, new: In
         return np.ones(len(old), np.bool_)
     changed = np.zeros(len(old), np.bool_)
     for column in (i for i, c in enumerate(table.columns) if c.name in table.key):
-        start, size = tuples.start[column], tuples.size[column]
-        same = (tuples.kind[column, old] == tuples.kind[column, new]) & (size[old] == size[new])
-        look = np.flatnonzero(same & (start[old] != start[new]) & (size[old] > 0))
-        if len(look):
-            a, b = (Cells(tuples.buffer, start[t[look]], size[t[look]]).binary() for t in (old, new))
-            same[look] = pc.equal(a, b).to_numpy(zero_copy_only=False)
-        changed |= ~same
+        start, size, kind = tuples.start[column], tuples.size[column], tuples.kind[column]
+        a, b = (Cells(tuples.buffer, start[t], size[t], np.isin(kind[t], _VALUES)) for t in (old, new))
+        changed |= ~(same_values(a, b) & (kind[old] == kind[new]))
     return changed
 
 
