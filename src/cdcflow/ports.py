@@ -18,7 +18,17 @@ from cdcflow.changelog.checking import Report
 from cdcflow.changelog.reader import LogRows
 from cdcflow.changelog.records import Message
 from cdcflow.changelog.tail import Topic, TopicTail
-from cdcflow.interleave.messages import Advanced, Chunk, ChunkRead, Committed, MarkSeen, Planned, RowsFilled, Visibility
+from cdcflow.interleave.messages import (
+    Advanced,
+    Chunk,
+    ChunkRead,
+    Committed,
+    MarkSeen,
+    Planned,
+    RowsCompared,
+    RowsFilled,
+    Visibility,
+)
 from cdcflow.model.change import ChangeBatch, Int64s, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity, Token
 from cdcflow.model.table import Table, TableId
@@ -147,6 +157,14 @@ class Source(Protocol):
 
     def tables(self) -> Sequence[Table]:
         """The captured tables as they are now, sorted by name."""
+        ...
+
+    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+        """Compare what tables' rows are now with the `row_version` that they were read at (None: it is not known).
+        Tables whose version is the same, or that are gone, are left out.
+
+        A source whose log tells of every statement that changes rows finds nothing. May be called from any thread.
+        """
         ...
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:

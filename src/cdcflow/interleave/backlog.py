@@ -15,7 +15,7 @@ import numpy as np
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.interleave.delivered import Delivered
-from cdcflow.interleave.messages import Adjust, Chunk, ChunkRead, Planned, PlanTable, Shape, Transactions
+from cdcflow.interleave.messages import Adjust, Chunk, ChunkRead, Planned, PlanTable, RowVersion, Shape, Transactions
 from cdcflow.interleave.progress import Progress, State, TableProgress
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Offset, Token
@@ -233,6 +233,7 @@ class Backlog:
                 units=planned.units,
                 incarnation=getattr(planned.shape, "incarnation", known.incarnation),
                 whole=planned.whole,
+                row_version=planned.row_version,
             ),
         )
         return True
@@ -344,12 +345,11 @@ class Backlog:
     def _rate(self, known: TableProgress) -> int:
         return self._limits.rows_per_second_max if known.rows_per_second_max is None else known.rows_per_second_max
 
-    def rewritten(self, table: TableId) -> None:
-        """The table is no longer what was planned (W27): from the start again. Keys and `since` stay as they are."""
-        known = self.progress.tables[table]
-        self._work[table].planning = False
-        again = replace(known, state="waiting", plan=None, cursor=None, units_done=0, rows=0, exhausted=False)
-        self._set(table, again)
+    def keep_version(self, version: RowVersion) -> None:
+        """Its rows are still what was read; from now on they are compared with this version."""
+        known = self.progress.tables[version.table]
+        if known.plan is not None or known.state == "done":
+            self._set(version.table, replace(known, row_version=version.now))
 
     def stop(self, table: TableId, state: State, reason: str | None = None) -> None:
         """A generation ends here, one way or the other."""

@@ -70,7 +70,9 @@ from cdcflow.interleave.messages import (
     Planned,
     ReadChunk,
     Resume,
+    RowsCompared,
     RowsFilled,
+    RowVersion,
     Shape,
     SnapshotTaken,
     TakeSnapshot,
@@ -139,7 +141,8 @@ class Interleave:
         self._delivered = Delivered(delivered, limits.delivered_max)
         self._window: Window | None = None
         self._windows = 0
-        self._caught_up = epoch == 1
+        # No table is planned before the low mark of this window, or of a later one, has come back (0: it has).
+        self._caught_up_by = 0 if epoch == 1 else 1
         self._mark_not_before_us = 0
         self._now_us = 0
         self._asks: list[Effect] = []
@@ -177,8 +180,14 @@ class Interleave:
             case Advanced(position):
                 if not self._holding and position != self._tail.position:
                     self._tail.reach(position)
-            case RowsFilled(table, _):
-                self._rows_filled(table)
+            case RowsFilled(table, _, known):
+                if known is None:
+                    self._rows_changed(table)
+                elif self._has_version(table, known):
+                    self._rows_changed_by_now(table)
+            case RowsCompared(found):
+                for version in found:
+                    self._compared(version)
             case Tick(now_us):
                 if now_us < self._now_us:
                     raise InvariantViolated(f"the clock went back from {self._now_us} to {now_us} microseconds")
@@ -248,12 +257,30 @@ class Interleave:
         else:
             self._high_seen(window, seen)
 
-    def _rows_filled(self, table: TableId) -> None:
+    def _compared(self, version: RowVersion) -> None:
+        if not self._has_version(version.table, version.known):
+            return  # planned again meanwhile
+        if version.changed:
+            self._rows_changed_by_now(version.table)
+        else:
+            self._backlog.keep_version(version)
+
+    def _has_version(self, table: TableId, version: str | None) -> bool:
+        known = self._backlog.get(table)
+        return known is not None and known.row_version == version
+
+    def _rows_changed_by_now(self, table: TableId) -> None:
+        """The catalog shows it. The stream may be behind the statement, and rows from before it must get offsets below
+        the new `since`, or a row whose key the statement changed outlives the sweep: so a mark is waited for."""
+        self._rows_changed(table)
+        self._caught_up_by = self._windows + 1
+
+    def _rows_changed(self, table: TableId) -> None:
         known = self._backlog.get(table)
         if known is None or known.state in ("cancelled", "failed", "forgotten"):
             self._tell("rows changed unseen", table=str(table), state=known.state if known else "unknown")
             return
-        self._tell("table to be read again", table=str(table), reason="a statement filled columns of its old rows")
+        self._tell("table to be read again", table=str(table), reason="a statement changed its old rows")
         self._order(Backfill((table,)), table)
         if known.state == "paused":
             self._backlog.pause(table)
@@ -267,7 +294,8 @@ class Interleave:
         if window.before is not None:
             raise InvariantViolated(f"mark {seen.token} came back twice")
         self._pass(seen.position)
-        self._caught_up = True
+        if window.number >= self._caught_up_by:
+            self._caught_up_by = 0
         window.before = self._delivered.ids()
         for table in sorted(window.reads):
             self._check_fence(window, table)
@@ -314,7 +342,8 @@ class Interleave:
         A table that was not captured for a while, or is another one of the same name now, may have changes from before
         that on their way. They must get offsets below the new `since`, or what they touch outlives the sweep. So no
         table is planned before a mark of this epoch has come back; where no window brings one, a window without
-        chunks does. In the very first epoch there is no before.
+        chunks does. In the very first epoch there is no before. The same when the catalog showed that a table's rows
+        changed: what is on its way may be from before that.
         """
         low, high = (token(self._epoch, self._windows + 1, end) for end in ("low", "high"))
         chunks: dict[TableId, Chunk] = {}
@@ -334,7 +363,7 @@ class Interleave:
             turns += 1
             if (chunk := self._backlog.chunk(table, low)) is not None:
                 chunks[table] = chunk
-            elif not self._caught_up:
+            elif self._caught_up_by:
                 behind = True
             elif (plan := self._backlog.plan(table, self._tail.next_offset, self._delivered)) is not None:
                 self._asks.append(plan)
@@ -370,7 +399,10 @@ class Interleave:
             raise InvariantViolated(f"chunk {chunk.number} of {table} was read twice, or before its low mark")
         if read.rewritten:
             self._give_up(table, "the table was rewritten")
-            self._backlog.rewritten(table)
+            # A new generation, for what was read before it may stand under other keys now.
+            self._backlog.begin_generation(table, self._tail.next_offset)
+            self._backlog.wait(table, self._now_us)
+            self._caught_up_by = self._windows + 1
             return
         if read.run is None or (chunk.kind == "whole" and len(read.visibilities) != 1):
             raise InvariantViolated(f"chunk {chunk.number} of {table} ({chunk.kind}) came without rows or snapshot")

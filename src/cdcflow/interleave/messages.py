@@ -3,7 +3,8 @@
 stream ──Committed, MarkSeen, Advanced,─▶ ┌─────────┐ ──Append, Cut──────────────────────▶ change log
          RowsFilled                        │         │
 chunks ──Planned, MarkWritten, ChunkRead,  │ machine │ ──PlanTable, WriteMark, ReadChunk──▶ source
-         ChunkFailed, SnapshotTaken──────▶ │ (pure)  │   TakeSnapshot
+         ChunkFailed, SnapshotTaken,       │ (pure)  │   TakeSnapshot
+         RowsCompared────────────────────▶ │         │
 people ──Backfill, Pause, Resume, … ─────▶ └─────────┘ ──Told──▶ logs, metrics, status
 clock  ──Tick──▶
 """
@@ -131,10 +132,33 @@ class Advanced:
 @dataclass(frozen=True, slots=True)
 class RowsFilled:
     """A statement gave rows that were there before values that the source's log does not tell (ADD COLUMN … DEFAULT
-    in MySQL). They must be read again, if they ever were to be read. `position` is one before the statement."""
+    in MySQL). They must be read again, if they ever were to be read. `position` is one before the statement.
+
+    `known`: the source's catalog shows it, compared with this `row_version`. It counts only while the table's progress
+    has that one, and the statement may stand anywhere in the log, up to now. None: the log shows it here.
+    """
 
     table: TableId
     position: Position
+    known: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowVersion:
+    """What the source's catalog says of a table's rows `now`, compared with `known` (None: with nothing). `changed`:
+    rows that were read at `known` show other values now, and no log tells them."""
+
+    table: TableId
+    known: str | None
+    now: str
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RowsCompared:
+    """A look at the catalog: the tables whose `row_version` is another one now."""
+
+    found: tuple[RowVersion, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +176,8 @@ class Planned:
     has no more rows than this; it bounds the first chunk, before any was measured. `whole`: the table has no key and
     must be read by one chunk of kind "whole". `visibilities`: what the bound's snapshot can see. A row that was
     delivered before it is visible would lie above a greatest key: no chunk would show it, and the sweep would delete
-    it. Empty where the bound does not depend on what is visible (PostgreSQL: a file's length).
+    it. Empty where the bound does not depend on what is visible (PostgreSQL: a file's length). `row_version` was asked
+    for before anything was pinned.
     """
 
     table: TableId
@@ -164,6 +189,7 @@ class Planned:
     whole: bool = False
     visibilities: tuple[Visibility, ...] = ()
     rows_per_unit_max: int = 1
+    row_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +285,7 @@ Input = (
     | MarkSeen
     | Advanced
     | RowsFilled
+    | RowsCompared
     | MarkWritten
     | Planned
     | ChunkRead

@@ -33,6 +33,8 @@ class TableProgress:
     `units`, `units_done`  how much there is to read and was read, in the source's units (PostgreSQL: pages)
     `rows`        rows that this generation has read into the log
     `reason`      why it failed or was cancelled, for people
+    `row_version` what the source said of the rows when this generation was planned; compared with what it says later,
+                  it shows that they must be read again (None: the source's log tells, or an older cdcflow wrote this)
     `priority`, `rows_per_second_max`  what an operator adjusted (higher first; 0: no limit, None: the settings')
 
     The rest says where to go on and is for the machine and the source only: `plan` and `cursor` as the source wrote
@@ -56,6 +58,7 @@ class TableProgress:
     chunks: int = 0
     exhausted: bool = False
     whole: bool = False
+    row_version: str | None = None
 
     @property
     def active(self) -> bool:

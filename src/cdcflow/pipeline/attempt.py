@@ -178,6 +178,9 @@ class Attempt:
             self._handle(Backfill(tuple(t.id for t in self.tables)))
         elif self._ordered and not self._orders.given:
             self._handle(Backfill(self._ordered))
+        # A statement may have changed rows while nobody captured, and the order to read them again may not have been
+        # durable when the last attempt ended: the version they were read at is.
+        self._handle(self._source.compare_rows(self._row_versions()))
         self._began_at_cut = self._checkpoint.cut
 
     def order_is_kept(self) -> bool:
@@ -332,7 +335,13 @@ class Attempt:
             now = {(t.id, t.incarnation) for t in self._source.tables()}
             if now != {(t.id, t.incarnation) for t in self.tables}:
                 raise TablesChanged
+            return self._source.compare_rows(self._row_versions())
         return None
+
+    def _row_versions(self) -> dict[TableId, str | None]:
+        """Of the tables with rows that were read, or are being read."""
+        tables = self._machine.progress.tables
+        return {t: p.row_version for t, p in tables.items() if p.state == "done" or (p.active and p.plan is not None)}
 
     # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -58,6 +58,21 @@ WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0
 ORDER BY a.attrelid, a.attnum
 """
 
+# The server keeps the missing value of a partitioned table's column with its partitions, which have rows. One that was
+# attached later may bring another value; those that were there when the column came have its row of that transaction.
+_MISSING_IN_LEAVES = """
+WITH RECURSIVE tree (root, oid) AS (
+    SELECT r.oid, r.oid FROM unnest(%s::oid[]) AS r (oid)
+    UNION ALL
+    SELECT t.root, i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid
+)
+SELECT DISTINCT ON (r.attrelid, r.attnum) r.attrelid::bigint, r.attnum, (a.attmissingval::text::text[])[1]
+FROM tree t
+JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.atthasmissing
+JOIN pg_catalog.pg_attribute r ON r.attrelid = t.root AND r.attname = a.attname
+ORDER BY r.attrelid, r.attnum, a.xmin::text <> r.xmin::text, a.attrelid
+"""
+
 _INDEXES = """
 SELECT i.indrelid::bigint, i.indisprimary, i.indisreplident, i.indimmediate, i.indkey::int2[], i.indnkeyatts
 FROM pg_catalog.pg_index i
@@ -185,6 +200,9 @@ def load(connection: Connection, rels: Sequence[Relid]) -> dict[int, CatalogTabl
         for row in connection.execute(_LEAVES, (roots,)):
             leaf = Relid(row[1], TableId(row[2], row[3]), row[4], row[6], row[7], row[8])
             leaves.setdefault(row[0], []).append(leaf)
+        missing = {(oid, number): text for oid, number, text in connection.execute(_MISSING_IN_LEAVES, (roots,))}
+        for oid in roots:
+            attributes[oid] = [replace(a, missing=missing.get((oid, a.number))) for a in attributes[oid]]
     return {
         rel.oid: CatalogTable(
             rel,

@@ -62,7 +62,8 @@ WHERE c.oid = ANY (%s::oid[]) ORDER BY c.oid
 """
 
 # The first statement after the lock: it takes the snapshot that it reports. `xmin` of the catalog's rows change with
-# every change of the table's shape, so unchanged ones save asking for the shape itself.
+# every change of the table's shape, so unchanged ones save asking for the shape itself. A column's constant for older
+# rows is kept with the partitions, and a rewrite of one forgets it.
 _LOOK = """
 SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text,
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
@@ -74,7 +75,12 @@ SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_
        (SELECT string_agg(concat_ws(':', a.attnum, a.xmin, a.attname), ',' ORDER BY a.attnum)
         FROM pg_catalog.pg_attribute a WHERE a.attrelid = %(root)s AND a.attnum > 0),
        (SELECT string_agg(concat_ws(':', i.indexrelid, i.xmin), ',' ORDER BY i.indexrelid)
-        FROM pg_catalog.pg_index i WHERE i.indrelid = %(root)s)
+        FROM pg_catalog.pg_index i WHERE i.indrelid = %(root)s),
+       (WITH RECURSIVE tree (oid) AS (
+            SELECT %(root)s::oid
+            UNION ALL
+            SELECT i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid)
+        SELECT count(*) FROM tree t JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.atthasmissing)
 """
 
 
@@ -146,7 +152,8 @@ class PostgresChunks:
     """Implements `engine.chunks.ChunkDialect`. Thread-safe.
 
     `look_up` finds a captured table by name; `beat` is called with every heartbeat and may raise (the source watches
-    its publication there). `pool` is asked for what a chunk's own snapshot must not answer.
+    its publication there). `take_version` gives a table's row version (see `rewrites`). `pool` is asked for what a
+    chunk's own snapshot must not answer.
     """
 
     def __init__(
@@ -157,6 +164,7 @@ class PostgresChunks:
         parts_at_once: int,
         look_up: Callable[[TableId], Relid],
         beat: Callable[[Connection], None],
+        take_version: Callable[[Connection, Relid], str | None],
         prefix: str,
     ) -> None:
         self._pool = pool
@@ -165,6 +173,7 @@ class PostgresChunks:
         self._parts_at_once = parts_at_once
         self._look_up = look_up
         self._beat = beat
+        self._take_version = take_version
         self._lock = threading.Lock()
         self._shapes: dict[int, tuple[str, DescribedTable]] = {}
         self._decoders = ThreadPoolExecutor(2, thread_name_prefix="cdcflow-chunk-decode")
@@ -179,6 +188,8 @@ class PostgresChunks:
         if problems := refusals(entry, connection.info.server_version):
             raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}")
         shape = describe_all(connection, [entry], self._policy)[0].table
+        # Before the files are pinned: what a statement does in between is then found later, never missed.
+        version = self._take_version(connection, rel)
         plan = _pinned(connection, rel.oid, entry.leaves if rel.kind == "p" else (rel,))
         return Planned(
             table=table,
@@ -189,6 +200,7 @@ class PostgresChunks:
             shape=shape,
             whole=not shape.key,
             rows_per_unit_max=PAGE_ROWS_MAX,
+            row_version=version,
         )
 
     def write_mark(self, connection: Connection, token: Token) -> None:

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.errors import InvariantViolated, SourceUnavailable
-from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
+from cdcflow.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled
 from cdcflow.model.change import ChangeBatch, Int64s, Run, Uint64s
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Table
@@ -47,6 +47,7 @@ from cdcflow.sources.postgres.messages import (
     string_at,
     truncated_of,
 )
+from cdcflow.sources.postgres.rewrites import Changed
 from cdcflow.sources.postgres.tuples import Changes, changes_of
 from cdcflow.sources.postgres.twins import COMPILED, Compiled, Layout, layout_of
 from cdcflow.sources.postgres.types import DescribedTable
@@ -99,7 +100,8 @@ class PgoutputDecoder:
     those whose content begins with "heartbeat" only show that the stream moves. Messages with other prefixes are
     counted in `messages_ignored` and otherwise dropped. Transactions without a row of a captured table are dropped
     too; where they are the last thing that came, `Advanced` says how far they reach. `compiled` None: the plain
-    decoders do it all.
+    decoders do it all. `changed` is asked once a Relation message, which the server sends before the first row after
+    any DDL: whether the table's rows must be read again.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class PgoutputDecoder:
         skip_until: int,
         mark_prefix: str = "cdcflow",
         compiled: Compiled | None = COMPILED,
+        changed: Changed | None = None,
     ) -> None:
         self.messages_ignored = 0
         self._describe = describe
@@ -121,6 +124,8 @@ class PgoutputDecoder:
         self._skip_until = skip_until
         self._prefix = mark_prefix.encode()
         self._compiled = compiled
+        self._changed = changed
+        self._filled: list[RowsFilled] = []
         self._shapes: Shapes = {}
         self._streamed: dict[int, Large] = {}
         self._block: Large | None = None
@@ -155,6 +160,12 @@ class PgoutputDecoder:
         """
         if not len(messages):
             return []
+        events = self._decoded(messages)
+        # First, so that no position behind a row in the new shape becomes durable without the order to read again.
+        filled, self._filled = self._filled, []
+        return [*filled, *events] if filled else events
+
+    def _decoded(self, messages: Sequence[bytes] | Joined) -> list[StreamEvent]:
         frames = self._frames(messages if isinstance(messages, Joined) else joined(messages))
         if not frames.seen & _OTHER_SEEN and self._block is None:
             return self._plain(frames)
@@ -343,6 +354,7 @@ class PgoutputDecoder:
             if kind == _RELATION:
                 relation = relation_of(body[1 + header :])
                 shape = self._shape(relation)
+                self._compare(relation.oid)
                 before = [(-1, shapes[relation.oid])] if relation.oid in shapes else []
                 out.arrived.setdefault(relation.oid, before).append((at, shape))
                 shapes[relation.oid] = shape
@@ -356,6 +368,11 @@ class PgoutputDecoder:
             else:
                 self._message(body, at, header, out)
         return out
+
+    def _compare(self, oid: int) -> None:
+        if self._changed is not None and (found := self._changed(oid)) is not None:
+            table, known = found
+            self._filled.append(RowsFilled(table, _position(self._skip_until), known))
 
     def _shape(self, relation: Relation) -> Shape:
         described = self._described(relation)
@@ -438,6 +455,8 @@ class PgoutputDecoder:
             raise InvariantViolated("pgoutput Stream Commit of a transaction that was not streamed")
         large = self._streamed.pop(xid)
         self._shapes.update(large.shapes)
+        for oid in large.shapes:
+            self._compare(oid)  # the catalog shows what this transaction did to a table only now
         return self._committed(large, end, clock + EPOCH_US)
 
     def _stream_aborted(self, body: bytes) -> list[StreamEvent]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from cdcflow.config import Postgres
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.interleave.messages import RowsCompared
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream
@@ -31,6 +32,7 @@ from cdcflow.sources.postgres.chunks import PostgresChunks, mark_prefix
 from cdcflow.sources.postgres.connection import Connection, Connector, Secret, explaining, history_lost
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
+from cdcflow.sources.postgres.rewrites import RowVersions
 from cdcflow.sources.postgres.stream import NeedsText, PostgresStream
 from cdcflow.sources.postgres.types import DescribedTable, Policy
 
@@ -96,6 +98,7 @@ class PostgresSource:
         self._policy = Policy(settings.special_values, settings.unconstrained_numeric, dict(settings.columns))
         self._selection = Selection.parse(settings.tables)
         self._catalog = Catalog(self._connector, self._selection, self._policy)
+        self._row_versions = RowVersions(self._catalog)
         self._creation_wait_s = creation_wait_s
         self._older_wait_s = older_wait_s
         self._prepared: frozenset[TableId] | None = None
@@ -151,6 +154,9 @@ class PostgresSource:
         self._has_binary = all(d.has_binary for d in described)
         return [d.table for d in described]
 
+    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+        return self._row_versions.compare(known)
+
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if checkpoint.position is None:
             raise ValueError("a stream begins at a position; `prepare` gives the first one")
@@ -168,6 +174,7 @@ class PostgresSource:
                 binary=binary,
                 skip_until=after,
                 mark_prefix=mark_prefix(name),
+                changed=self._row_versions.changed,
             )
 
         def whole_slot(position: int) -> slot.Slot:
@@ -221,6 +228,7 @@ class PostgresSource:
             parts_at_once=at_once,
             look_up=self._look_up,
             beat=self._check_publication,
+            take_version=self._row_versions.take,
             prefix=mark_prefix(self._checkpoint.source["slot"] if self._checkpoint else ""),
         )
         return Chunks(dialect, pool, parts_at_once=at_once)
