@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_text
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,13 +94,17 @@ def check(
     json: Json = False,
 ) -> None:
     """Verify hashes, chain, order and gaplessness. Exits with 1 when something is wrong."""
+    from cdcflow import wiring
+
+    settings = load(config)
     report = _log(config).check(deep=deep)
+    report = replace(report, faults=(*report.faults, *wiring.store_faults(settings)))
     if json:
         output.print_json(asdict(report))
     else:
         for fault in report.faults:
             typer.echo(f"wrong: {fault.where}: {fault.text}")
-        stretches = "stretches" if isinstance(load(config).log, KafkaLog) else "journals"
+        stretches = "stretches" if isinstance(settings.log, KafkaLog) else "journals"
         seen = f"{report.segments} segments, {report.journals} {stretches}, {report.transactions:,} transactions"
         verdict = "the log is whole" if report.is_whole else f"{len(report.faults)} faults"
         typer.echo(f"{verdict}: {seen}, {report.rows:,} rows, {output.size(report.bytes)}")
