@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
+
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import check, list_segments, read_rows
 from cdcflow.config import Objects
@@ -23,6 +25,7 @@ from cdcflow.testing.sinks import PRODUCTS, Writer, changes, orders, transaction
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
 CACHE_BYTES_MAX = 1 << 20
+NO_SOURCE = "postgresql://cdc@127.0.0.1:1/shop"
 
 
 @dataclass
@@ -87,6 +90,18 @@ class ObjectLog:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(self.bucket.get(name))
         return target
+
+
+def settings_file(folder: Path, log: ObjectLog, *, objects: bool = True) -> Path:
+    """A settings file for this log; its source cannot be reached."""
+    place: dict[str, object] = {"path": str(log.root)}
+    if objects:
+        place["objects"] = {k: v for k, v in log.objects.model_dump(mode="json").items() if v is not None} | {
+            "cache": str(log.root.parent / "cache")
+        }
+    path = folder / "cdcflow.yaml"
+    path.write_text(yaml.safe_dump({"source": {"kind": "postgres", "url": NO_SOURCE}, "log": place}))
+    return path
 
 
 def until(claim: Callable[[], bool], what: str) -> None:

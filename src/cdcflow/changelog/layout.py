@@ -206,8 +206,9 @@ class Layout:
         return (self.segment(segment.first_offset, segment.last_offset) / file.path).exists()
 
     def file(self, segment: Segment, file: SegmentFile, *, anew: bool = False) -> Path:
-        """Where one of a segment's files can be opened, now. FileNotFoundError when it is nowhere. `anew`: a file that is
-        not in the directory is read from the store even if a copy of it is here.
+        """Where one of a segment's files can be opened, now. FileNotFoundError when it is nowhere.
+
+        `anew`: a file that is not in the directory is read from the store even if a copy of it is here.
 
         Raises:
             SinkUnavailable, ConfigurationError: the store is away, or refuses.

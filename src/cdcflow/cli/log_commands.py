@@ -153,12 +153,20 @@ def expire(
     _log(config)
     clock = None if older_than is None else int((time.time() - seconds(older_than)) * 1e6)
     rule = Rule(before_cut, clock, None if bytes_max is None else byte_count(bytes_max))
+    left = keeper.sweep()
     gone = keeper.expire(rule)
     if json:
-        output.print_json([{"first": s.first_offset, "last": s.last_offset, "bytes": s.size} for s in gone])
+        finished = [{"first": first, "last": last, "bytes": None, "interrupted": True} for first, last in left]
+        expired = [{"first": s.first_offset, "last": s.last_offset, "bytes": s.size} for s in gone]
+        output.print_json([*finished, *expired])
         return
+    if left:
+        typer.echo(
+            f"an expiry that was interrupted is finished: the rest of {len(left)} segments"
+            f" (offsets {left[0][0]}-{max(last for _, last in left)}) is gone"
+        )
     if not gone:
-        typer.echo("no segment is old enough; the newest one always stays")
+        typer.echo(f"no {'other ' if left else ''}segment is old enough; the newest one always stays")
         return
     size = output.size(sum(s.size for s in gone))
     typer.echo(f"{len(gone)} segments ({size}) are gone; the log begins at offset {gone[-1].last_offset + 1}")

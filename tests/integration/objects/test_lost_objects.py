@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from objectlogs import ObjectLog, assert_whole, until, write
+from objectlogs import ObjectLog, assert_whole, settings_file, until, write
 from typer.testing import CliRunner
 
 from cdcflow.changelog.layout import Bounds, segment_name
@@ -22,8 +21,6 @@ from cdcflow.sinks.objects import inventory, restoring
 from cdcflow.sinks.objects.inventory import counting
 from cdcflow.sinks.objects.uploaded import status
 from cdcflow.testing.objects import ObjectServer
-
-NO_SOURCE = "postgresql://cdc@127.0.0.1:1/shop"
 
 
 @pytest.fixture
@@ -105,7 +102,7 @@ def test_what_is_in_neither_place_is_said_everywhere_until_it_is_restored(log: O
     put(log, 1, 2, 3)
     kept = {name: log.bucket.get(name) for name in objects_of(log, 3, 4)}
     log.bucket.delete(list(kept))
-    config = settings(tmp_path, log)
+    config = settings_file(tmp_path, log)
     finding = lost_finding(config)
     assert "has lost offsets 3-4 of the log" in finding["text"]
     assert f"restore the objects below {log.objects.url}/segments" in finding["remedy"]
@@ -130,7 +127,7 @@ def test_what_is_lost_for_good_is_given_up_by_the_second_remedy(log: ObjectLog, 
     log.keep_local_s = 0
     put(log, 1, 2, 3)
     log.bucket.delete(objects_of(log, 3, 4))
-    config = settings(tmp_path, log)
+    config = settings_file(tmp_path, log)
     command = re.search(r"`cdcflow (log expire --before-cut \d+)`", lost_finding(config)["remedy"])
     assert command is not None
     assert "the log begins at offset 5" in said(config, *command[1].split())
@@ -145,7 +142,7 @@ def test_what_is_lost_there_and_still_here_is_said_before_the_next_start(log: Ob
     """While the files are here nothing reads the bucket at home; who checks must hear of it all the same."""
     put(log, 1, 2)
     log.bucket.delete(objects_of(log, 1, 2))
-    config = settings(tmp_path, log)
+    config = settings_file(tmp_path, log)
     assert "offsets 1 to 2 were put there and are missing" in said(config, "log", "check", status=1)
     found = json.loads(said(config, "doctor", "--json", status=1))
     assert [f["level"] for f in found if "has lost offsets 1-2" in f["text"]] == ["warning"]
@@ -170,7 +167,7 @@ def test_store_that_cannot_be_asked_has_lost_nothing(
     until(lambda: bool(status(log.layout)["upload_problem"]), "nobody is told")
     opened.close()
     assert status(log.layout)["store_lost"] == []
-    found = json.loads(said(settings(tmp_path, log), "doctor", "--json", status=1))
+    found = json.loads(said(settings_file(tmp_path, log), "doctor", "--json", status=1))
     assert [f["level"] for f in found if f["subject"].startswith("store")] == ["warning"]
 
 
@@ -193,18 +190,29 @@ def test_segments_that_expire_or_are_compacted_meanwhile_are_not_lost(
 
     monkeypatch.setattr(restoring, "suspects", late)
     opened = log.open()
-    until(lambda: len(log.bucket.folders("segments")) == 2, "nothing was compared")
+    uploads = log.uploads
+    assert uploads is not None
+    until(lambda: uploads._compare_at > 0 or uploads.error is not None, "nothing was compared")
+    assert uploads.error is None
     opened.close()
     assert status(log.layout)["store_lost"] == []
 
 
-def settings(tmp_path: Path, log: ObjectLog) -> Path:
-    objects = {k: v for k, v in log.objects.model_dump(mode="json").items() if v is not None}
-    path = tmp_path / "cdcflow.yaml"
-    objects["cache"] = str(log.root.parent / "cache")
-    log_settings = {"path": str(log.root), "objects": objects}
-    path.write_text(yaml.safe_dump({"source": {"kind": "postgres", "url": NO_SOURCE}, "log": log_settings}))
-    return path
+def test_lost_compacted_segment_gives_way_to_those_it_was_made_of(log: ObjectLog, tmp_path: Path) -> None:
+    """They are removed minutes after the compaction, here and there: not before somebody asked for what replaces them,
+    and while they are there nothing is lost."""
+    log.keep_local_s = 0
+    put(log, 1, 2, 3)
+    assert [count for _, count in log.keeper(grace_s=600).compact()] == [2]
+    log.bucket.delete(objects_of(log, 1, 4))
+    log.keeper(grace_s=0).sweep()
+    assert len(log.bucket.folders("segments")) == 3, "the last copy of the rows was removed"
+    assert len(log.layout.listed_segments()[0]) == 4
+    opened = log.open()
+    until(lambda: len(log.layout.listed_segments()[0]) == 3, "the compaction is not undone")
+    opened.close()
+    assert status(log.layout)["store_lost"] == []
+    assert_whole(log, [[1], [2], [3]], tmp_path / "copy")
 
 
 def said(config: Path, *command: str, status: int = 0) -> str:

@@ -59,7 +59,8 @@ class Digests:
         """Read a file once. The tag is the MD5 of the content, or that of its parts' MD5s and their number."""
         size = path.stat().st_size
         part_bytes = PART_BYTES if size > ONE_REQUEST_BYTES else max(size, 1)
-        digest, parts = hashlib.sha256(), []
+        digest = hashlib.sha256()
+        parts: list[bytes] = []
         with path.open("rb") as file:
             while True:
                 part, left = hashlib.md5(usedforsecurity=False), part_bytes

@@ -17,8 +17,8 @@ from cdcflow.sinks.objects.uploaded import Uploaded, loss
 
 
 def doctor(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Finding]:
-    """Ask the store for log.json and for a listing: that needs the rights, the keys and the bucket that a capture needs.
-    Where the log is written, compare the listing with what was put. Nothing is changed."""
+    """Ask the store for log.json and for a listing: that needs rights, keys and bucket as a capture does. Where the log
+    is written, compare the listing with what was put. Nothing is changed."""
     subject = f"store {bucket.name}"
     try:
         found = [_log_there(bucket, layout, subject)]

@@ -123,8 +123,8 @@ def put_again(
 ) -> list[str]:
     """Put what the bucket has lost of a segment that was whole there; the names of what nobody has any more.
 
-    `lost` are the names that are missing there, or have other content. `find` gives a file with the sealed content, None
-    where there is none. Other content is replaced only below our own manifest, which every reader compares it with.
+    `lost` are the names that are missing there, or have other content. `find` gives a file with the sealed content,
+    None where there is none. Other content is replaced only below our own manifest, with which readers compare it.
     The manifest goes last, and only when everything it names is there: the segment does not count before.
 
     Raises:

@@ -1,8 +1,8 @@
 """What the client library's errors mean: away (try again), refused (which setting to change), or no such object.
 
 The library sorts by status alone, and stores differ: one answers a wrong access key with 404. Taken for "no such
-object" that would be a loss that never happened, so the code in the answer decides. The library's own text repeats whole
-requests: only status and code are taken from it.
+object" that would be a loss that never happened, so the code in the answer decides. The library's own text repeats
+whole requests: only status and code are taken from it.
 """
 
 from __future__ import annotations

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import structlog
 
-from cdcflow.changelog.layout import Bounds, Layout
+from cdcflow.changelog.layout import Bounds, Layout, uncovered
 from cdcflow.changelog.segment import Segment, SegmentFile
+from cdcflow.sinks.keeping import REMOVED
+from cdcflow.sinks.layer import OS_LAYER, remove_tree, storing
 from cdcflow.sinks.objects.bucket import Bucket, Digests
-from cdcflow.sinks.objects.inventory import batches, counting, suspects, wrong_parts
+from cdcflow.sinks.objects.inventory import batches, counting, suspects, together, wrong_parts
 from cdcflow.sinks.objects.putting import missing_parts, put_again
+from cdcflow.sinks.objects.shelf import BucketShelf
 from cdcflow.sinks.upkeep import upkeep
 
 FindCopy = Callable[[Segment, SegmentFile], Path | None]
@@ -53,7 +56,25 @@ class Restorer:
 
     def _is_there(self, bounds: Bounds) -> bool:
         missing = missing_parts(self._bucket, *self._layout.manifest(*bounds))
-        return not missing or self._put_again(bounds, missing)
+        return not missing or self._put_again(bounds, missing) or self._took_apart(bounds)
+
+    def _took_apart(self, compacted: Bounds) -> bool:
+        """Undo a compaction whose segment is lost while those that it was made of are all still there: they have the
+        same rows, and the hash chain goes through them as before."""
+        covered = [b for b in self._layout.listed_segments()[0] if b != compacted and _covers(compacted, b)]
+        parts = uncovered(covered)
+        if together(parts) != [compacted]:
+            return False
+        if any(missing_parts(self._bucket, *self._layout.manifest(*part)) for part in parts):
+            return False
+        BucketShelf(self._bucket).remove(compacted)
+        target = self._layout.segment(*compacted)
+        with storing(f"undoing the compaction into {target}"):
+            beside = target.with_name(f".{target.name}{REMOVED}")
+            OS_LAYER.rename(target, beside)
+            remove_tree(OS_LAYER, beside)
+        _log.warning("compaction undone", first_offset=compacted[0], last_offset=compacted[1], segments=len(parts))
+        return True
 
     def _put_again(self, bounds: Bounds, names: Sequence[str]) -> bool:
         segment, text = self._layout.manifest(*bounds)
@@ -64,7 +85,7 @@ class Restorer:
         return not gone
 
     def _copy(self, segment: Segment, file: SegmentFile) -> Path | None:
-        """A file with the sealed content on this machine: in the log's directory, or read back from the bucket before."""
+        """A file with the sealed content on this machine: in the log's directory, or read back before."""
         directory = self._layout.segment(segment.first_offset, segment.last_offset)
         for path in (directory / file.path, self._cached(segment, file)):
             try:
@@ -73,3 +94,7 @@ class Restorer:
             except FileNotFoundError:
                 continue
         return None
+
+
+def _covers(wide: Bounds, narrow: Bounds) -> bool:
+    return wide[0] <= narrow[0] and narrow[1] <= wide[1]

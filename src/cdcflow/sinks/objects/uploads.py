@@ -7,8 +7,8 @@ way. It is a shortcut only: without it the bucket is asked segment by segment.
 
 What is dropped here: the data files of a segment, `keep_local` after it was put, and only when the bucket still has it
 with the content that was sealed. Its directory and manifest stay, so that a start, a listing and a merge's plan need
-nothing from the store. At the start and then daily everything that was put is compared with a listing of the bucket: what
-it has lost is put again if it is still here, and named if it is not (see `inventory`).
+nothing from the store. At the start and then daily everything that was put is compared with a listing of the bucket:
+what it has lost is put again if it is still here, and named if it is not (see `inventory`).
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class Uploads:
         _log.warning("upload put off", problem=text, tries=state.attempt_number, pause_s=round(pause_s, 1))
 
     def _reach(self) -> None:
-        """The first request, also without a segment: a wrong key or url, or another log there, is heard at the start."""
+        """The first request, also without a segment: a wrong key, or another log there, is heard at the start."""
         put_log(self.bucket, self._layout)
         self._reached = True
 
@@ -242,6 +242,7 @@ class Uploads:
 
     def _compare(self) -> None:
         """Compare all that was put with what the bucket has; put again what it lost, note what nobody has any more."""
+        self._lease_check()
         if self._known.last_offset:
             put_log(self.bucket, self._layout)
             self._schemas_put = b""
