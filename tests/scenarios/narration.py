@@ -4,7 +4,7 @@ A scenario is stanzas between blank lines. A stanza is comments, what happens (o
 machine does. What can happen:
 
     capture orders products heap/keyless [limit=value …]    begin; every table has one key column
-    restart [orders …] [delivered=7,8] [partial=orders:5,6] [new=orders]
+    restart [orders …] [delivered=7,8] [partial=orders:5,6|orders:unknown] [new=orders]
                                                     a new epoch from the last cut (`new`: dropped and made again)
     log EVENT | EVENT | …                           the stream; events in a row without a mark between are one batch
         7 u orders 2:B, c products 9:x                  transaction 7; ~ is a value that was not sent, `5:~<2` a row
@@ -19,7 +19,8 @@ machine does. What can happen:
     failed orders|a mark: REASON [for good]
     looked [hides=7]
     tick 500ms
-    backfill|pause|resume|cancel|forget orders, adjust orders priority=1 rows_per_second_max=10
+    backfill|pause|cancel|forget orders, adjust orders priority=1 rows_per_second_max=10
+    resume orders [partial=5,6|unknown]             with the keys of partial rows that the log has
 """
 
 from __future__ import annotations
@@ -70,7 +71,6 @@ DIVIDER = "----"
 ORDERS: dict[str, Callable[[TableId], Input]] = {
     "backfill": lambda table: Backfill((table,)),
     "pause": Pause,
-    "resume": Resume,
     "cancel": Cancel,
     "forget": Forget,
 }
@@ -138,14 +138,14 @@ class Narration:
     def _restart(self, words: list[str]) -> None:
         options = dict(w.split("=") for w in words if "=" in w)
         names = [w for w in words if "=" not in w] or self._names
-        partial: dict[TableId, KeySet] = {}
+        partial: dict[TableId, KeySet | None] = {}
         if "partial" in options:
             table, keys = options["partial"].split(":")
-            partial[TableId("public", table)] = Keys(int(k) for k in keys.split(","))
+            partial[TableId("public", table)] = _keys(keys)
         self._begin(names, _numbers(options.get("delivered")), partial, set(options.get("new", "").split(",")))
 
     def _begin(
-        self, names: list[str], delivered: tuple[int, ...], partial: dict[TableId, KeySet], new: set[str]
+        self, names: list[str], delivered: tuple[int, ...], partial: dict[TableId, KeySet | None], new: set[str]
     ) -> None:
         self._names = names
         self._epoch += 1
@@ -186,6 +186,8 @@ class Narration:
                 yield SnapshotTaken(Hides(frozenset(_numbers(options.get("hides")))))
             case "filled":
                 yield RowsFilled(_table(rest), position_of(self._lsn))
+            case "resume":
+                yield Resume(_table(words[0]), _keys(options.get("partial", "")))
             case "tick":
                 self._now_us += int(rest.removesuffix("ms")) * 1000
                 yield Tick(self._now_us)
@@ -288,6 +290,10 @@ def _shape(name: str) -> Shape:
 
 def _numbers(text: str | None) -> tuple[int, ...]:
     return tuple(int(n) for n in text.split(",") if n) if text else ()
+
+
+def _keys(text: str) -> KeySet | None:
+    return None if text == "unknown" else Keys(_numbers(text))
 
 
 ROW = re.compile(r"(\d+)(?::([^<]*))?(?:<(\d+))?$")

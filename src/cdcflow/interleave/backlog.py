@@ -17,11 +17,13 @@ from cdcflow.errors import InvariantViolated
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.messages import Adjust, Chunk, ChunkRead, Planned, PlanTable, RowVersion, Shape, Transactions
 from cdcflow.interleave.progress import Progress, State, TableProgress
-from cdcflow.model.change import KeySet, Uint64s
+from cdcflow.model.change import PARTIAL_KEYS_MAX, KeySet, Uint64s
 from cdcflow.model.position import Offset, Token
 from cdcflow.model.table import TableId
 
 KEYS_UNSORTED_MAX = 10_000
+UNKNOWN = "the keys of its partial rows are not known"
+TOO_MANY = "too many keys of partial rows"
 QUIET_WINDOWS_MIN = 20
 """Chunks that were made short stay so until this many windows in a row gave no reason for it."""
 WHOLE_TRIES_MAX = 3
@@ -37,6 +39,8 @@ class Limits:
     `chunk_time_busy_s`.
     `rows_per_second_max` is per table, 0: no limit. `backfill_new`: a table that was never captured is read at once;
     else it waits for a `Backfill`. `retry_pause_us` is how long a chunk that did not work out waits.
+    Keys of partial rows are read after the ranges, or before the next range where more than `keys_waiting_max` wait.
+    Where more than `keys_max` of a table wait it is read again from the start.
     """
 
     chunks_per_window: int = 2
@@ -45,6 +49,8 @@ class Limits:
     chunk_time_busy_s: float = 0.01
     chunk_rows_max: int = 200_000
     keys_per_chunk: int = 10_000
+    keys_waiting_max: int = 250_000
+    keys_max: int = PARTIAL_KEYS_MAX
     rows_per_second_max: int = 0
     held_bytes_max: int = 64 << 20
     delivered_max: int = 1 << 16
@@ -97,6 +103,12 @@ class Work:
         self._put([rest] if len(rest) else [])
         return taken
 
+    def has_more_than(self, keys_max: int) -> bool:
+        """Whether so many different keys wait. The same ones are made one only when there may be too many."""
+        if self.keys_count > keys_max:
+            self._put([self.keys[0].union(*self.keys[1:]).distinct()])
+        return self.keys_count > keys_max
+
     def forget_keys(self) -> None:
         self._put([])
 
@@ -107,7 +119,8 @@ class Work:
 class Backlog:
     """The tables, each with its progress. `changed`: some table's state is another one than at the last cut.
 
-    `next_offset` is the log's at the start; `partial` are remembered keys that the caller found in the log.
+    `next_offset` is the log's at the start; `partial` are remembered keys that the caller found in the log (None: see
+    the machine).
     """
 
     def __init__(
@@ -116,7 +129,7 @@ class Backlog:
         tables: Mapping[TableId, Shape],
         limits: Limits,
         next_offset: Offset,
-        partial: Mapping[TableId, KeySet],
+        partial: Mapping[TableId, KeySet | None],
     ) -> None:
         self._limits = limits
         self.progress = Progress(dict(self._taken_up(stored, tables, next_offset)))
@@ -126,10 +139,10 @@ class Backlog:
         self._queue = self._queued()
         self._work = {table: Work(limits.keys_per_chunk) for table in self.progress.tables}
         for table, known in self.progress.tables.items():
-            work = self._work[table]
-            work.collecting = known.active and known.plan is not None
-            if work.collecting:
-                work.remember(partial.get(table))
+            self._work[table].collecting = known.active and known.plan is not None
+        for table, keys in partial.items():
+            if keys is not None and self._work[table].collecting:
+                self._work[table].remember(keys)
 
     def _taken_up(
         self, stored: Progress, tables: Mapping[TableId, Shape], next_offset: Offset
@@ -219,8 +232,9 @@ class Backlog:
             raise InvariantViolated(f"{table} was planned for generation {planned.generation}, but nobody asked for it")
         if planned.generation != known.generation:
             return False
-        self._work[table].planning = False
-        if known.state != "waiting" or known.plan is not None:
+        work = self._work[table]
+        work.planning = False
+        if known.state != "waiting" or known.plan is not None or not work.collecting:
             return False
         size = min(planned.size, self._rows_max(known) // planned.rows_per_unit_max)
         self._set(
@@ -244,7 +258,7 @@ class Backlog:
         if known.plan is None:
             return None
         about, work = (table, known.generation, known.chunks + 1, known.plan, known.cursor), self._work[table]
-        if known.exhausted:
+        if known.exhausted or work.keys_count > self._limits.keys_waiting_max:
             return Chunk(*about, size=0, low=low, kind="keys", keys=work.take_keys())
         kind: Literal["whole", "range"] = "whole" if known.whole else "range"
         single = work.still < QUIET_WINDOWS_MIN
@@ -253,16 +267,20 @@ class Backlog:
     # ── how it went ─────────────────────────────────────────────────────────────────────────────────────────
 
     def remember_partial(self, run: Transactions) -> None:
-        """Remember the keys of rows that came with unchanged columns, of the tables that are being read."""
+        """Remember the keys of rows that came with unchanged columns, of the tables that are being read. A paused
+        table is not: whoever resumes it asks the log."""
         for table in self._queue:
-            work = self._work[table]
-            if work.collecting:
-                exhausted = self.progress.tables[table].exhausted
-                work.remember(run.moved_keys(table) if exhausted else run.partial_keys(table))
+            known, work = self.progress.tables[table], self._work[table]
+            if work.collecting and known.state != "paused":
+                work.remember(run.moved_keys(table) if known.exhausted else run.partial_keys(table))
+
+    def too_many_keys(self) -> list[TableId]:
+        """The tables of which more keys wait than may be kept."""
+        return [table for table in self._queue if self._work[table].has_more_than(self._limits.keys_max)]
 
     def put_back(self, chunk: Chunk) -> None:
         """A chunk will not be in the log: its keys are still to be read."""
-        if self._work[chunk.table].collecting:
+        if self._work[chunk.table].collecting and self.progress.tables[chunk.table].state != "paused":
             self._work[chunk.table].remember(chunk.keys)
 
     def wait(self, table: TableId, now_us: int) -> None:
@@ -365,10 +383,17 @@ class Backlog:
         self._set(table, _next_generation(self.progress.tables[table], next_offset))
 
     def pause(self, table: TableId) -> None:
-        self._set(table, replace(self.progress.tables[table], state="paused"))
+        """Nobody reads it for now, so no keys are kept of it: the log has them."""
+        known, work = self.progress.tables[table], self._work[table]
+        work.forget_keys()
+        work.collecting = known.plan is not None
+        self._set(table, replace(known, state="paused"))
 
-    def resume(self, table: TableId) -> None:
+    def resume(self, table: TableId, partial: Iterable[KeySet | None]) -> None:
+        """Go on with it. `partial`: all keys of partial rows that came since its plan was asked for."""
         known = self.progress.tables[table]
+        for keys in partial:
+            self._work[table].remember(keys)
         self._set(table, replace(known, state="waiting" if known.plan is None else "reading"))
 
     def adjust(self, adjust: Adjust) -> None:

@@ -27,15 +27,15 @@ Why this is right, for a row R that the chunk shows with the value of its snapsh
   it is not held up: a quiet table's backfill costs no latency.
 
 Rows that move. A plan is fixed at its start, so the range chunks miss a row whose new version an update puts on a page
-that was read already, or behind the bound. The log carries that update, but perhaps not all of its columns. So from the
-moment a plan is asked for, the keys of changes with unchanged columns are remembered, and read by key after the ranges
-(chunks of kind "keys") before the table counts as done (W11). How long must they be remembered? When the window of
-the last range chunk closes, every row of the table either has all of its columns in the log or a remembered key: it
-was shown by a chunk, or a change came that moved it. From then on a change with unchanged columns changes neither:
-over a whole row it leaves a whole row, and a remembered key stays remembered. Except when it changes the key itself:
-its insert takes the unchanged columns from a row that may not be whole yet, under a key that is not remembered, and a
-chunk that looks for the old key no longer finds it. So while keys are left to read, the keys of such changes (and
-only those, or a busy table would never be done) are remembered too.
+that was read already, or behind the bound. The log carries that update, but perhaps not all of its columns. So from
+the moment a plan is asked for, the keys of changes with unchanged columns are remembered, and read by key after the
+ranges (chunks of kind "keys") before the table counts as done (W11), or before the next range, when many of them wait.
+How long must they be remembered? When the window of the last range chunk closes, every row of the table either has all
+of its columns in the log or a remembered key: it was shown by a chunk, or a change came that moved it. From then on a
+change with unchanged columns changes neither: over a whole row it leaves a whole row, and a remembered key stays
+remembered. Except when it changes the key itself: its insert takes the unchanged columns from a row that may not be
+whole yet, under a key that is not remembered, and a chunk that looks for the old key no longer finds it. So while keys
+are left to read, the keys of such changes (and only those, or a busy table would never be done) are remembered too.
 
 Hazards that look harmless: forgetting a delivered id because of a snapshot newer than one still under way
 (see `delivered`); acknowledging a position beyond a held transaction; a mark of an earlier epoch; answers that
@@ -48,7 +48,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cdcflow.errors import InvariantViolated
-from cdcflow.interleave.backlog import Backlog, Limits
+from cdcflow.interleave.backlog import TOO_MANY, UNKNOWN, Backlog, Limits
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.messages import (
     Adjust,
@@ -122,7 +122,8 @@ class Interleave:
 
     `tables` are those captured now, with their shape (its `incarnation`, where it has one, tells a table from another
     of the same name). `delivered` are ids that earlier epochs delivered and that may still be invisible; `partial`
-    are the keys of partial rows in the log since the `since` of each table that is being read.
+    are the keys of partial rows in the log since the `since` of each table that is being read; None: nobody knows them,
+    so that the table is read from the start.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class Interleave:
         tables: Mapping[TableId, Shape],
         limits: Limits,
         delivered: Uint64s,
-        partial: Mapping[TableId, KeySet],
+        partial: Mapping[TableId, KeySet | None],
     ) -> None:
         self._epoch = epoch
         self._limits = limits
@@ -148,6 +149,9 @@ class Interleave:
         self._asks: list[Effect] = []
         stored = Progress.from_json(checkpoint.progress)
         self._backlog = Backlog(stored, tables, limits, checkpoint.next_offset, partial)
+        for table, keys in partial.items():
+            if keys is None and (known := self._backlog.get(table)) is not None and known.plan is not None:
+                self._again(table, UNKNOWN)
 
     def step(self, given: Input) -> list[Effect]:
         """Take one input and say what to do, in this order. What goes to the log comes first.
@@ -221,6 +225,8 @@ class Interleave:
             return
         self._delivered.add(run.xids)
         self._backlog.remember_partial(run)
+        for table in self._backlog.too_many_keys():
+            self._again(table, TOO_MANY)
         window = self._window
         if window is not None and run.rows:
             window.live = True
@@ -280,9 +286,14 @@ class Interleave:
         if known is None or known.state in ("cancelled", "failed", "forgotten"):
             self._tell("rows changed unseen", table=str(table), state=known.state if known else "unknown")
             return
-        self._tell("table to be read again", table=str(table), reason="a statement changed its old rows")
+        self._again(table, "a statement changed its old rows")
+
+    def _again(self, table: TableId, reason: str) -> None:
+        """Read a table from the start; one that is paused when it is resumed."""
+        paused = self._backlog.progress.tables[table].state == "paused"
+        self._tell("table to be read again", table=str(table), reason=reason)
         self._order(Backfill((table,)), table)
-        if known.state == "paused":
+        if paused:
             self._backlog.pause(table)
 
     def _pass(self, position: Position) -> None:
@@ -513,7 +524,7 @@ class Interleave:
                 self._leave_window(table)
                 self._backlog.pause(table)
             case Resume(), TableProgress(state="paused"):
-                self._backlog.resume(table)
+                self._resume(table, order.partial)
             case Cancel(), TableProgress(active=True):
                 self._stop(table, "cancelled", "cancelled by order")
             case Forget(), TableProgress():
@@ -523,6 +534,14 @@ class Interleave:
             case _, known:
                 found = "unknown" if known is None else known.state
                 self._tell("order ignored", order=type(order).__name__.lower(), table=str(table), state=found)
+
+    def _resume(self, table: TableId, partial: KeySet | None) -> None:
+        held = () if self._window is None else self._window.held
+        self._backlog.resume(table, (partial, *(run.partial_keys(table) for run in held)))
+        if partial is None and self._backlog.progress.tables[table].plan is not None:
+            self._again(table, UNKNOWN)
+        for crowded in self._backlog.too_many_keys():
+            self._again(crowded, TOO_MANY)
 
     # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────
 
