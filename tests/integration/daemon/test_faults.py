@@ -102,6 +102,28 @@ def test_table_taken_out_of_the_publication_is_history_lost(bank: Bank) -> None:
     bank.assert_log_equals_source()
 
 
+def test_publication_set_to_less_and_back_under_a_running_capture_is_history_lost(bank: Bank) -> None:
+    """P11, P61: it looks as before when it is looked at; the remedy that is printed ends with the source's rows."""
+
+    def set_to_less_and_back() -> None:
+        bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
+        (name,) = bank.database.execute("SELECT pubname FROM pg_publication")[0]
+        bank.database.execute(f"ALTER PUBLICATION {name} SET (publish = 'insert')")
+        bank.database.execute("DELETE FROM accounts WHERE id <= 500")
+        bank.database.execute("UPDATE accounts SET owner = 'unseen' WHERE id = 600")
+        bank.database.execute(f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')")
+
+    somebody = threading.Thread(target=set_to_less_and_back)
+    somebody.start()
+    with pytest.raises(HistoryLost, match=r"was altered(.|\n)*cdcflow run --accept-history-loss"):
+        bank.capture_to_its_end()
+    somebody.join()
+    with bank.capturing(accept_history_loss=True):
+        fence = bank.fence()
+        bank.wait_until(lambda: bank.has_reached(fence), "the new backfill")
+    bank.assert_log_equals_source()
+
+
 def test_second_daemon_on_the_same_log_is_refused(bank: Bank) -> None:
     """L10, P75: one writer; the other is told who holds the log."""
     daemon = bank.daemon()

@@ -15,6 +15,8 @@ import string
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 from cdcflow.config import Postgres
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
@@ -295,13 +297,12 @@ class PostgresSource:
         position = lsn_of(checkpoint.position)
         _check_names(before, names)
         self._check_place(before, place, position)
-        found = publication.read(connection, names.publication)
-        publication.check_unbroken(
-            found,
-            names.publication,
-            _of_tables(before["publication_state"], selected),
-            lambda oid: _exists(connection, oid),
-        )
+        known = _of_tables(before["publication_state"], selected)
+
+        def check_publication(found: publication.Publication | None) -> None:
+            publication.check_unbroken(found, names.publication, known, partial(_exists, connection))
+
+        check_publication(publication.read(connection, names.publication))
         ours = slot.read(connection, names.slot)
         if ours is None:
             raise _no_slot(names.slot)
@@ -315,9 +316,13 @@ class PostgresSource:
                 "was not carried over from the old one"
             )
         state = publication.ensure(connection, names.publication, selected.tables, ours=names.publication_is_ours)
-        if found is not None and state.entries.keys() - found.entries.keys():
+        check_publication(state)  # again: between the two looks it may have been mended, and a loss with it
+        fingerprint = state.fingerprint(selected.tables)
+        # What our log knew counts, not what the publication had just now: this may be the second try, or somebody else
+        # has added the tables.
+        if publication.has_newcomers(known, fingerprint):
             publication.wait_for_older(connection, self._older_wait_s, "adding tables to the publication")
-        return self._checkpoint_at(checkpoint, position, names, place, state.fingerprint(selected.tables))
+        return self._checkpoint_at(checkpoint, position, names, place, fingerprint)
 
     def _check_place(self, before: Mapping[str, str], place: Place, position: int) -> None:
         if (before.get("system_id"), before.get("database")) != (place.system_id, place.database):
@@ -419,14 +424,14 @@ class PostgresSource:
         """Whether the publication still is what `prepare` left.
 
         Raises:
-            HistoryLost: somebody dropped it, or took a table out.
+            HistoryLost: somebody dropped or altered it, or took a table out.
         """
         if self._checkpoint is None:
             return
         before = self._checkpoint.source
         name = before["publication"]
         publication.check_unbroken(
-            publication.read(connection, name), name, before["publication_state"], lambda oid: _exists(connection, oid)
+            publication.read(connection, name), name, before["publication_state"], partial(_exists, connection)
         )
 
 
@@ -461,8 +466,9 @@ def _no_slot(name: str) -> HistoryLost:
     return history_lost(f"slot {name} is gone: somebody dropped it, or the server was restored or upgraded")
 
 
-def _exists(connection: Connection, oid: int) -> bool:
-    return connection.execute("SELECT FROM pg_catalog.pg_class WHERE oid = %s", (oid,)).fetchone() is not None
+def _exists(connection: Connection, catalog: Literal["pg_class", "pg_namespace"], oid: int) -> bool:
+    found = connection.execute(f"SELECT FROM pg_catalog.{catalog} WHERE oid = %s", (oid,))
+    return found.fetchone() is not None
 
 
 def _is_still(connection: Connection, rel: Relid) -> bool:
@@ -493,6 +499,9 @@ def _of_tables(state: str, selected: Selected) -> str:
     value = json.loads(state)
     wanted = {t.rel.oid for t in selected.tables}
     value["tables"] = {name: entry for name, entry in value["tables"].items() if entry[0] in wanted}
+    if "schemas" in value:
+        schemas = {t.rel.id.schema for t in selected.tables}
+        value["schemas"] = {name: entry for name, entry in value["schemas"].items() if name in schemas}
     return json.dumps(value)
 
 
