@@ -99,6 +99,7 @@ class PostgresSource:
         self._creation_wait_s = creation_wait_s
         self._older_wait_s = older_wait_s
         self._prepared: frozenset[TableId] | None = None
+        self._oids: Mapping[TableId, int] = {}
         self._left_out: tuple[TableId, ...] = ()
         self._checkpoint: Checkpoint | None = None
         self._looked_up: tuple[float, Mapping[TableId, Relid]] = (0.0, {})
@@ -123,7 +124,7 @@ class PostgresSource:
                 if checkpoint.position is not None:
                     # A table that came up since and cannot be captured (its key is still to be added, perhaps) must
                     # not stop the others at their next try. Doctor and status show it.
-                    known = _known(checkpoint.source)
+                    known = frozenset(_names(checkpoint.source).values())
                     everything = selected
                     selected = selected.only(
                         t.rel.id for t in selected.tables if t.rel.id in known or self._selection.names(t.rel.id)
@@ -142,6 +143,9 @@ class PostgresSource:
         finally:
             self._connector.discard(connection)
         self._prepared = frozenset(t.rel.id for t in selected.tables)
+        self._oids = {t.rel.id: t.rel.oid for t in selected.tables}
+        # A table that an earlier run captured and this one does not may still have changes on their way.
+        self._catalog.captured = _names(checkpoint.source) | {oid: table for table, oid in self._oids.items()}
         self._looked_up = (0.0, {})
         # Whoever prepares asks for the tables next: what was just read of a thousand of them is not read again.
         self._selected = selected
@@ -414,11 +418,27 @@ class PostgresSource:
         if stale or not self._catalog.ask(f"looking for {table}", lambda c: _is_still(c, known[table])):
             known = {found.rel.id: found.rel for found in self._catalog.selected().tables}
             self._looked_up = time.monotonic(), known
+        self._check_captured(table, known)
         if table in known:
             return known[table]
         raise ConfigurationError(
             f"table {table} is not there any more, or not selected", remedy="check source.tables, or restore it"
         )
+
+    def _check_captured(self, table: TableId, known: Mapping[TableId, Relid]) -> None:
+        """That this name still is that of the table whose changes come under it.
+
+        Raises:
+            SourceUnavailable: it is not. The next look at the tables takes that up; rows that were read before would
+                miss changes.
+        """
+        oid = self._oids.get(table)
+        if oid is None or (table in known and known[table].oid == oid):
+            return
+        if self._catalog.ask(f"looking for {table}", lambda c: _exists(c, "pg_class", oid)):
+            raise SourceUnavailable(f"table {table} has another name now; the next look at the tables takes it up")
+        if table in known:
+            raise SourceUnavailable(f"table {table} is another one now; the next look at the tables takes it up")
 
     def _check_publication(self, connection: Connection) -> None:
         """Whether the publication still is what `prepare` left.
@@ -480,9 +500,10 @@ def _is_still(connection: Connection, rel: Relid) -> bool:
     return found == (rel.oid, rel.identity)
 
 
-def _known(source: Mapping[str, str]) -> frozenset[TableId]:
-    """The tables that an earlier run captured."""
-    return frozenset(TableId(*json.loads(name)) for name in json.loads(source["publication_state"])["tables"])
+def _names(source: Mapping[str, str]) -> dict[int, TableId]:
+    """The tables that an earlier run captured, by oid."""
+    tables = json.loads(source.get("publication_state", '{"tables": {}}'))["tables"]
+    return {entry[0]: TableId(*json.loads(name)) for name, entry in tables.items()}
 
 
 def _only_slot(connection: Connection) -> str | None:
