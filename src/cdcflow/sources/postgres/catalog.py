@@ -4,7 +4,9 @@ A Relation message says how rows looked when they were written, with names and t
 numbers, domains, defaults of old rows) is in the catalog, which shows the table as it is now; while the stream lags,
 the two differ. `describe` brings them together: columns that still exist are found by name and type, others are
 placed by their order among the dropped ones, and a table that is gone is described by the message alone. The
-message's word counts wherever it speaks.
+message's word counts wherever it speaks, but for the table's name: a captured table is told by its oid, and has one
+name for as long as a stream lasts. A table that was renamed and back, or two that changed places, would else have
+changes under a name that is not theirs; a new name is taken up where the list of captured tables is.
 """
 
 from __future__ import annotations
@@ -417,6 +419,8 @@ class Catalog:
         self._connector = connector
         self._selection = selection
         self._policy = policy
+        self.captured: Mapping[int, TableId] = {}
+        """What the captured tables are called, by oid."""
         self._session = Session(connector, lambda: connector.connect("catalog", statement_timeout="30s"))
         self._known: dict[int, tuple[Relation, DescribedTable]] = {}
         self._described: dict[Table, DescribedTable] = {}
@@ -446,6 +450,8 @@ class Catalog:
         Raises:
             ConfigurationError: its old rows carry no key any more (P05, P07).
         """
+        if (captured := self.captured.get(relation.oid)) is not None:
+            relation = replace(relation, namespace=captured.schema, name=captured.name)
         known = self._known.get(relation.oid)
 
         def question(connection: Connection) -> DescribedTable:

@@ -21,6 +21,7 @@ from psycopg import conninfo, pq
 
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.sources.engine import connections
+from cdcflow.sources.postgres.sqlstates import is_tried_again
 
 Secret = Callable[[], str | None]
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -229,15 +230,6 @@ def _refused(error: psycopg.Error, address: Address) -> CdcflowError:
     return SourceUnavailable(f"{attempted}: {text}")
 
 
-_RETRIED = {
-    "08",  # connection exception
-    "40",  # serialization failure, deadlock
-    "53",  # insufficient resources
-    "57",  # shutdown, crash, cancelled
-    "58",  # system error outside of PostgreSQL
-}
-
-
 def explained(error: psycopg.Error, attempted: str) -> CdcflowError:
     """A server's refusal as one of our kinds, without its DETAIL, which may hold row values."""
     state = error.sqlstate or ""
@@ -252,11 +244,15 @@ def explained(error: psycopg.Error, attempted: str) -> CdcflowError:
             return ConfigurationError(message, remedy="point source.url at the primary, which can be written to")
         case "55P03":
             return SourceUnavailable(f"{message}; something holds the table's lock (ALTER TABLE, VACUUM FULL, …)")
+        case "53400" if "temp_file_limit" in said:
+            return ConfigurationError(
+                message, remedy="raise temp_file_limit for the user of source.url (ALTER ROLE … SET)"
+            )
         case "53400":
             return ConfigurationError(message, remedy="drop a replication slot that is not used, or raise the limit")
-        case "55006" | "":
+        case "":
             return SourceUnavailable(message)
-    if state[:2] in _RETRIED:
+    if is_tried_again(state):
         return SourceUnavailable(message)
     return ConfigurationError(f"{message} (SQLSTATE {state})")
 
