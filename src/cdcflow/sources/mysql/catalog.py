@@ -300,7 +300,7 @@ class Catalog:
         self._connection: Connection | None = None
         self._lock = threading.Lock()
         self._collations: Mapping[str, int] = {}
-        self._interned: dict[Table, DescribedTable] = {}
+        self._interned: dict[tuple[Table, tuple[ServerColumn, ...]], DescribedTable] = {}
         self._known: dict[TableId, CatalogTable] = {}
 
     def ask(self, attempted: str, question: Callable[[Connection], T]) -> T:
@@ -337,11 +337,7 @@ class Catalog:
         Raises:
             ConfigurationError: it is not there any more, or cannot be captured.
         """
-
-        def question(connection: Connection) -> Selected:
-            return select(connection, self.wanted, self._collated(connection), only=table)
-
-        selected = self.ask(f"looking for table {table}", question)
+        selected = self._only(table)
         if not selected.tables:
             raise ConfigurationError(
                 f"table {table} is not there any more, or not selected", remedy="check source.tables, or restore it"
@@ -349,6 +345,16 @@ class Catalog:
         if problems := selected.refused.get(table):
             raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}")
         return selected.tables[0]
+
+    def now(self, table: TableId) -> CatalogTable | None:
+        """A captured table as it is now, also where it could not be captured any more; None: it is not there."""
+        return next(iter(self._only(table).tables), None)
+
+    def _only(self, table: TableId) -> Selected:
+        def question(connection: Connection) -> Selected:
+            return select(connection, self.wanted, self._collated(connection), only=table)
+
+        return self.ask(f"looking for table {table}", question)
 
     def described(self, table: CatalogTable) -> DescribedTable:
         return self._kept(describe(table.id, table.columns, table.key, Identity.KEY, self._policy))
@@ -387,7 +393,8 @@ class Catalog:
         )
 
     def _kept(self, described: DescribedTable) -> DescribedTable:
-        return self._interned.setdefault(described.table, described)
+        # Two shapes can be equal and yet decode differently: a table's shape does not tell its character set.
+        return self._interned.setdefault((described.table, described.columns), described)
 
 
 def _names_all(now: CatalogTable, told: TableMap) -> bool:

@@ -1,8 +1,11 @@
-"""The error for a history that cannot be read on, with the only way on that loses nothing silently."""
+"""Errors for a history that cannot be read on, each with a way on that loses nothing silently."""
 
 from __future__ import annotations
 
-from cdcflow.errors import HistoryLost
+from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.model.table import TableId
+
+READ_ANEW = "run `cdcflow run --accept-history-loss`, which takes a new place in the log and reads all tables anew"
 
 
 def history_lost(message: str) -> HistoryLost:
@@ -10,4 +13,14 @@ def history_lost(message: str) -> HistoryLost:
         message,
         remedy="run `cdcflow run --accept-history-loss`: it takes a new place in the binary log and reads all tables "
         "anew, which also finds the rows that were deleted meanwhile",
+    )
+
+
+def versioned(table: TableId) -> ConfigurationError:
+    """A captured table keeps the history of its rows."""
+    return ConfigurationError(
+        f"table {table} is system-versioned since a statement in the binary log: its row events mix old and current rows",
+        remedy=f"run ALTER TABLE `{table.schema}`.`{table.name}` DROP SYSTEM VERSIONING (with DROP COLUMN for the two "
+        "columns of its period, if they were declared), then start again: the table is read again\n  or take it out "
+        f"of source.tables (write !{table})",
     )
