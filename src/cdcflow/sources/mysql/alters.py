@@ -62,6 +62,9 @@ class Altered:
     redefined: tuple[Redefined, ...] = ()
 
 
+HARMLESS = Altered(fills=False)
+
+
 def altered(tokens: Sequence[Token]) -> Altered:
     """What the clauses of ALTER TABLE do; `tokens` are those behind the table's name."""
     redefined: list[Redefined] = []

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pymysql
 
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import LOG_COLUMNS, Identity, Table, TableId
 from cdcflow.sources.mysql.columns import ASKED, CatalogColumn, server_column
 from cdcflow.sources.mysql.connection import Connection, Connector, explaining, listed, literal, query
+from cdcflow.sources.mysql.losses import READ_ANEW
 from cdcflow.sources.mysql.results import quoted
 from cdcflow.sources.mysql.shapes import DescribedTable, describe
 from cdcflow.sources.mysql.types import Policy, ServerColumn
@@ -335,13 +336,13 @@ class Catalog:
         """A captured table as it is now.
 
         Raises:
-            ConfigurationError: it is not there any more, or cannot be captured.
+            SourceUnavailable: it is not there. A rename may be about to bring it back, and a table that stays away is
+                no captured one any more as soon as the list of tables is looked at.
+            ConfigurationError: it cannot be captured.
         """
         selected = self._only(table)
         if not selected.tables:
-            raise ConfigurationError(
-                f"table {table} is not there any more, or not selected", remedy="check source.tables, or restore it"
-            )
+            raise SourceUnavailable(f"table {table} is not there, or not selected any more")
         if problems := selected.refused.get(table):
             raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}")
         return selected.tables[0]
@@ -381,7 +382,7 @@ class Catalog:
         return self._collations
 
     def _key(self, told: TableMap, now: CatalogTable | None) -> tuple[str, ...]:
-        if told.key:
+        if told.key or not told.has_names:  # `shapes.describe` refuses columns without names
             return told.key_names
         key = now.key if now is not None else ()
         if {c.name for c in told.columns if not c.nullable} >= set(key) and (key or self.wanted.keyless):
@@ -389,7 +390,7 @@ class Catalog:
         name = f"{quoted(told.id.schema)}.{quoted(told.id.name)}"
         raise ConfigurationError(
             f"table {told.id} has a change in the log from when it had no key, or another one",
-            remedy=f"run ALTER TABLE {name} ADD PRIMARY KEY (…); then `cdcflow run --accept-history-loss`",
+            remedy=f"run ALTER TABLE {name} ADD PRIMARY KEY (…), then {READ_ANEW}",
         )
 
     def _kept(self, described: DescribedTable) -> DescribedTable:

@@ -16,7 +16,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.alters import Altered, widens
 from cdcflow.sources.mysql.groups import Groups
-from cdcflow.sources.mysql.losses import versioned
+from cdcflow.sources.mysql.losses import READ_ANEW, versioned
 from cdcflow.sources.mysql.row_events import Changes, RowEvents, Tables, truncation
 from cdcflow.sources.mysql.statements import (
     Created,
@@ -143,8 +143,7 @@ class Statements:
             raise ConfigurationError(
                 f"a transaction was rolled back after it changed table {table}, whose engine keeps the changes; which "
                 "of the rolled back rows stayed is not in the log",
-                remedy=f"ALTER TABLE `{table.schema}`.`{table.name}` ENGINE = InnoDB, then run "
-                "`cdcflow run --accept-history-loss`, which reads all tables anew",
+                remedy=f"run ALTER TABLE `{table.schema}`.`{table.name}` ENGINE = InnoDB, then {READ_ANEW}",
             )
 
     def _check_row_change(self, tables: tuple[TableId, ...], what: str) -> None:
@@ -155,8 +154,7 @@ class Statements:
         raise ConfigurationError(
             f"the binary log has {what} as a statement, not as rows, on {on}: a session uses binlog_format STATEMENT "
             "or MIXED, and what the statement changed is not in the log",
-            remedy="SET GLOBAL binlog_format = ROW, end the sessions that set it otherwise, and run "
-            "`cdcflow run --accept-history-loss`, which reads all tables anew",
+            remedy=f"run SET GLOBAL binlog_format = ROW, end the sessions that set it otherwise, then {READ_ANEW}",
         )
 
     def _emptied(self, tables: tuple[TableId, ...], at: int, delivered: bool) -> list[Changes]:

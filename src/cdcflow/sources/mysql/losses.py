@@ -19,8 +19,9 @@ def history_lost(message: str) -> HistoryLost:
 def versioned(table: TableId) -> ConfigurationError:
     """A captured table keeps the history of its rows."""
     return ConfigurationError(
-        f"table {table} is system-versioned since a statement in the binary log: its row events mix old and current rows",
-        remedy=f"run ALTER TABLE `{table.schema}`.`{table.name}` DROP SYSTEM VERSIONING (with DROP COLUMN for the two "
-        "columns of its period, if they were declared), then start again: the table is read again\n  or take it out "
-        f"of source.tables (write !{table})",
+        f"a statement in the binary log made table {table} system-versioned: its row events mix old and current rows",
+        remedy=f"run ALTER TABLE `{table.schema}`.`{table.name}` DROP SYSTEM VERSIONING, then start again: the table "
+        "is read again. Where the columns of its period were declared, first SET system_versioning_alter_history = KEEP, "
+        "and add DROP PERIOD FOR SYSTEM_TIME and DROP COLUMN for both to the statement\n"
+        f"  or take the table out of source.tables (write !{table})",
     )

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 
 from cdcflow.model.table import TableId
-from cdcflow.sources.mysql.alters import Altered, altered
+from cdcflow.sources.mysql.alters import HARMLESS, Altered, altered
 from cdcflow.sources.mysql.events import Query, Xid
 from cdcflow.sources.mysql.words import Token, behind_if, name_at, table_at, tokens_of, word_at
 
@@ -108,7 +108,7 @@ class OtherDdl:
     """Something about tables may have changed. `table` None: it cannot be told which."""
 
     table: TableId | None
-    altered: Altered = Altered(fills=False)
+    altered: Altered = HARMLESS
 
 
 @dataclass(frozen=True, slots=True)
