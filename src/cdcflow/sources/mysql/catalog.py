@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
-from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals, not_there
+from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals
 from cdcflow.sources.mysql.columns import ASKED, CatalogColumn, server_column
 from cdcflow.sources.mysql.connection import Connection, Connector, listed, literal, query
+from cdcflow.sources.mysql.losses import READ_ANEW
 from cdcflow.sources.mysql.results import quoted
 from cdcflow.sources.mysql.shapes import DescribedTable, describe
 from cdcflow.sources.mysql.types import Policy, ServerColumn
@@ -264,7 +265,7 @@ class Catalog:
         self._policy = policy
         self._session = Session(connector, lambda: connector.connect("catalog"))
         self._collations: Mapping[str, int] = {}
-        self._interned: dict[Table, DescribedTable] = {}
+        self._interned: dict[tuple[Table, tuple[ServerColumn, ...]], DescribedTable] = {}
         self._known: dict[TableId, CatalogTable] = {}
 
     def ask(self, attempted: str, question: Callable[[Connection], T]) -> T:
@@ -286,18 +287,26 @@ class Catalog:
         """A captured table as it is now.
 
         Raises:
-            ConfigurationError: it is not there any more, or cannot be captured.
+            SourceUnavailable: it is not there. A rename may be about to bring it back, and a table that stays away is
+                no captured one any more as soon as the list of tables is looked at.
+            ConfigurationError: it cannot be captured.
         """
-
-        def question(connection: Connection) -> Selected:
-            return select(connection, self.wanted, self._collated(connection), only=table)
-
-        selected = self.ask(f"looking for table {table}", question)
+        selected = self._only(table)
         if not selected.tables:
-            raise not_there(table)
+            raise SourceUnavailable(f"table {table} is not there, or not selected any more")
         if problems := selected.refused.get(table):
             raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}")
         return selected.tables[0]
+
+    def now(self, table: TableId) -> CatalogTable | None:
+        """A captured table as it is now, also where it could not be captured any more; None: it is not there."""
+        return next(iter(self._only(table).tables), None)
+
+    def _only(self, table: TableId) -> Selected:
+        def question(connection: Connection) -> Selected:
+            return select(connection, self.wanted, self._collated(connection), only=table)
+
+        return self.ask(f"looking for table {table}", question)
 
     def described(self, table: CatalogTable) -> DescribedTable:
         return self._kept(describe(table.id, table.columns, table.key, Identity.KEY, self._policy))
@@ -324,7 +333,7 @@ class Catalog:
         return self._collations
 
     def _key(self, told: TableMap, now: CatalogTable | None) -> tuple[str, ...]:
-        if told.key:
+        if told.key or not told.has_names:  # `shapes.describe` refuses columns without names
             return told.key_names
         key = now.key if now is not None else ()
         if {c.name for c in told.columns if not c.nullable} >= set(key) and (key or self.wanted.keyless):
@@ -332,11 +341,12 @@ class Catalog:
         name = f"{quoted(told.id.schema)}.{quoted(told.id.name)}"
         raise ConfigurationError(
             f"table {told.id} has a change in the log from when it had no key, or another one",
-            remedy=f"run ALTER TABLE {name} ADD PRIMARY KEY (…); then `cdcflow run --accept-history-loss`",
+            remedy=f"run ALTER TABLE {name} ADD PRIMARY KEY (…), then {READ_ANEW}",
         )
 
     def _kept(self, described: DescribedTable) -> DescribedTable:
-        return self._interned.setdefault(described.table, described)
+        # Two shapes can be equal and yet decode differently: a table's shape does not tell its character set.
+        return self._interned.setdefault((described.table, described.columns), described)
 
 
 def _names_all(now: CatalogTable, told: TableMap) -> bool:

@@ -24,9 +24,10 @@ from cdcflow.sources.buffers import Bools
 from cdcflow.sources.engine.changes import merged
 from cdcflow.sources.engine.changes import truncation as emptied
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, length_at
+from cdcflow.sources.mysql.losses import READ_ANEW
 from cdcflow.sources.mysql.marks import Marks, bitmaps, check_columns, tokens_of
 from cdcflow.sources.mysql.rows import Extents, RowKind
-from cdcflow.sources.mysql.shapes import DescribedTable
+from cdcflow.sources.mysql.shapes import DescribedTable, ServerColumn
 from cdcflow.sources.mysql.table_map import TableMap, table_map, table_name
 from cdcflow.sources.mysql.twins import COMPILED, Compiled, changes
 from cdcflow.sources.mysql.wire import HEADER, Events, Types, garbled
@@ -70,8 +71,16 @@ class Tables(Protocol):
         """The captured tables of a schema as they were last known, also when it is gone."""
         ...
 
-    def gained(self, table: TableId) -> bool:
-        """Whether a captured table now has columns that its last known shape had not."""
+    def seen(self, table: TableId) -> DescribedTable | None:
+        """The shape that a table map told since the last statement about this table; None: there was none."""
+        ...
+
+    def now(self, table: TableId) -> Sequence[ServerColumn] | None:
+        """The columns that a captured table has in the catalog now; None: it is not there."""
+        ...
+
+    def is_versioned(self, table: TableId) -> bool:
+        """Whether a captured table keeps the history of its rows now (MariaDB)."""
         ...
 
     def is_transactional(self, table: TableId) -> bool:
@@ -328,7 +337,7 @@ def _alike(events: Events, at: Int64s, body: Int64s, kind: int, columns: int, ta
         raise ConfigurationError(
             f"table {table.id} has {columns} columns, but a row event of it in the log has {width}: something about it "
             "was changed without being logged",
-            remedy="SET GLOBAL binlog_row_metadata = FULL, and read the table anew",
+            remedy=f"run SET GLOBAL binlog_row_metadata = 'FULL' (in the server's settings, too), then {READ_ANEW}",
         )
     _, rows = bitmaps(event, offset, _images(kind))
     size = rows - offset

@@ -23,6 +23,7 @@ from cdcflow.model.table import BEFORE, UNCHANGED, Identity
 from cdcflow.sources.buffers import PAD, Bools, Buffer, Cells, padded
 from cdcflow.sources.engine.changes import ops, same_values, split_key_changes, unchanged_names
 from cdcflow.sources.mysql.images import Extents, cells, present, walked
+from cdcflow.sources.mysql.losses import READ_ANEW
 from cdcflow.sources.mysql.shapes import DescribedTable
 
 __all__ = ["DecodedRows", "Extents", "RowKind", "changes"]
@@ -91,8 +92,8 @@ def check(
     if partial_json:
         raise ConfigurationError(
             f"table {table.id}: an update in the binary log holds only the parts of a JSON document that it changed",
-            remedy="run SET GLOBAL binlog_row_value_options = '' (in the server's settings, too), then run `cdcflow "
-            f"backfill {table.id}`",
+            remedy="run SET GLOBAL binlog_row_value_options = '' (in the server's settings, too), end the sessions that "
+            f"are older than that, then {READ_ANEW}",
         )
     bitmap = present_after if kind is RowKind.INSERT else present_before
     lacking = [
@@ -106,7 +107,7 @@ def check(
             f"table {table.id}: {what} in the binary log come without {', '.join(lacking)}; some session writes with a "
             "binlog_row_image other than FULL",
             remedy="run SET GLOBAL binlog_row_image = 'FULL' (in the server's settings, too), end the sessions that "
-            f"are older than that, then run `cdcflow backfill {table.id}`",
+            f"are older than that, then {READ_ANEW}",
         )
 
 

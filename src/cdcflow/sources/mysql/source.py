@@ -4,8 +4,8 @@ What the checkpoint keeps in `source`: `server` (MySQL's uuid, MariaDB's server_
 are of, `gtids` ("yes": the position knows every transaction by its GTID, so another server may go on), `slot` (the
 name of our marks), `tables` (those that the last run captured) and, while the position is one that another server
 gave, `foreign` (that position's text). When the place is not ours any more, or log from there on is gone, it stops with
-`HistoryLost`; only `accept_history_loss` = "yes" in `source` makes a new place, and then `history` = "lost" comes back
-in it, so that the caller reads all tables anew.
+`HistoryLost`. `accept_history_loss` = "yes" in `source` always makes a new place, behind whatever stopped the stream,
+and nothing else does; then `history` = "lost" comes back in it, so that the caller reads all tables anew.
 """
 
 from __future__ import annotations
@@ -198,11 +198,14 @@ class MySQLSource:
             has_all_gtids=source.get("gtids") == "yes",
             by_gtid=source.get("foreign") == checkpoint.position,
         )
+        accepted = source.get("accept_history_loss") == "yes"
         try:
             begun = places.again(before)
         except HistoryLost:
-            if source.get("accept_history_loss") != "yes":
+            if not accepted:
                 raise
+        if accepted:
+            # Also where the old place is still there: what stopped the stream may stand right behind it.
             made = _checkpoint_at(checkpoint, places.first(), places, slot, selected, all_gtids=places.has_gtids)
             return replace(made, source={**made.source, "history": "lost"})
         return _checkpoint_at(checkpoint, begun, places, slot, selected, all_gtids=before.has_all_gtids)

@@ -138,6 +138,7 @@ class PostgresSource:
                     except HistoryLost:
                         if not accepted:
                             raise
+                    if accepted:
                         prepared = self._anew(connection, checkpoint, names, place, selected)
         finally:
             self._connector.discard(connection)
