@@ -90,16 +90,12 @@ def add_computed(model: Model, table: str, column: str) -> list[str] | None:
 @kind(_new_name, "mysql", "mariadb")
 def add_timestamp(model: Model, table: str, column: str) -> list[str] | None:
     """Without explicit_defaults_for_timestamp the first TIMESTAMP has a default of its own, and old rows get it."""
-    sql = _put(model, table, column, Column("moment", "computed"))
-    return (
-        [
-            "SET SESSION explicit_defaults_for_timestamp = OFF",
-            f"ALTER TABLE {table} ADD COLUMN {column} TIMESTAMP",
-            "SET SESSION explicit_defaults_for_timestamp = ON",
-        ]
-        if sql
-        else None
-    )
+    if any(c.values == "stamped" for c in model.tables[table].columns.values()):
+        return None  # a second one gets a zero date
+    if _put(model, table, column, Column("moment", "stamped")) is None:
+        return None
+    explicit = "SET SESSION explicit_defaults_for_timestamp ="
+    return [f"{explicit} OFF", f"ALTER TABLE {table} ADD COLUMN {column} TIMESTAMP", f"{explicit} ON"]
 
 
 def _old_column(model: Model, dice: random.Random) -> tuple[object, ...] | None:
@@ -158,7 +154,7 @@ def swap_columns(model: Model, table: str, one: str, other: str) -> list[str] | 
     alter = f"ALTER TABLE {table} RENAME COLUMN"
     if not model.is_postgres:
         return [f"{alter} {one} TO {other}, RENAME COLUMN {other} TO {one}"]
-    return [f"{alter} {one} TO between", f"{alter} {other} TO {one}", f"{alter} between TO {other}"]
+    return [f"{alter} {one} TO aside", f"{alter} {other} TO {one}", f"{alter} aside TO {other}"]
 
 
 _WIDER = {"int": "big", "short": "text", "big": "number"}
@@ -193,7 +189,7 @@ def round_numbers(model: Model, table: str, column: str) -> list[str] | None:
     """A shorter decimal, which changes values and not the kind of type."""
     if column not in model.tables[table].given("number"):
         return None
-    sql = "numeric(14,1)" if model.is_postgres else "decimal(14,1)"
+    sql = "numeric(13,1)" if model.is_postgres else "decimal(13,1)"
     how = f"ALTER COLUMN {column} TYPE {sql}" if model.is_postgres else f"MODIFY COLUMN {column} {sql}"
     return [f"ALTER TABLE {table} {how}"]
 

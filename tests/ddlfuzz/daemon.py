@@ -129,7 +129,7 @@ def _run(pipe: Connection, path: str, look_s: float, small: bool, orders: Orders
                 pipe.recv()
             except (EOFError, OSError):
                 os._exit(3)  # nobody asks any more
-            now = capture.status()
+            now: dict[str, Any] = dict(capture.status())
             status = Status(interrupted=interrupted[0])
             if now.get("position"):
                 status = replace(status, position=now["position"], tables=now["tables"], events=now["events"])

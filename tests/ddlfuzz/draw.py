@@ -82,9 +82,11 @@ def drawn(server: Server, seed: int, kinds: Collection[str] | None = None) -> Ca
             continue
         found_kind = dice.choices(chosen, [k.weight for k in chosen])[0]
         arguments = found_kind.draw(model, dice)
-        step = None if arguments is None else Step(found_kind.name, tuple(map(str, arguments)))
-        after = step and acted(model, step)
-        if step is None or after is None:
+        if arguments is None:
+            continue
+        step = Step(found_kind.name, tuple(map(str, arguments)))
+        after = acted(model, step)
+        if after is None:
             continue
         model = after[0]
         steps.append(step)

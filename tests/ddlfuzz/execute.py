@@ -15,7 +15,7 @@ from tests.ddlfuzz import oracle
 from tests.ddlfuzz.daemon import Daemon, Status, Stop
 from tests.ddlfuzz.dialects import Beside, Error, fresh
 from tests.ddlfuzz.draw import SETTINGS, Case
-from tests.ddlfuzz.kinds import DAEMON, Step, acted
+from tests.ddlfuzz.kinds import COMPARE, DAEMON, Step, acted
 from tests.ddlfuzz.model import Column, Model, Table
 
 from cdcflow import wiring
@@ -29,6 +29,7 @@ STOPS_MAX = 8
 _SQL = re.compile(
     r"\b((?:ALTER|DROP|SET GLOBAL|GRANT|UPDATE) [^;\n]*?)(?=;|\n|$| \(or |, then |, or |, which | and run | and read )"
 )
+_SETTING = re.compile(r"set source\.columns to \{([^:}]+): (\w+)\}")
 _BACKFILL = re.compile(r"cdcflow backfill ([^\s`,;]+)")
 
 
@@ -88,7 +89,7 @@ class _Run:
 
     def steps(self) -> None:
         for step in self.case.steps:
-            if step.name in DAEMON:
+            if step.name in (*DAEMON, COMPARE):
                 self._daemon_step(step.name)
             else:
                 self._database_step(step)
@@ -101,6 +102,11 @@ class _Run:
             case "wait" if self.daemon is not None:
                 self._commit()
                 self._wait(())
+            case "compare" if self.daemon is not None:
+                self._commit()
+                self._wait(())
+                if unmergeable := self._compare(set()):
+                    raise Failure(f"the merge would stop: {unmergeable[min(unmergeable)]}")
             case "stop":
                 self._stop()
             case "kill" if self.daemon is not None:
@@ -188,9 +194,8 @@ class _Run:
                 return
             if time.monotonic() > deadline:
                 states = {name: t["state"] for name, t in status.tables.items()}
-                raise Failure(
-                    f"waited {PATIENCE_S:.0f} s in vain: at {status.position or 'no position'}, {states} {status.interrupted}"
-                )
+                at = f"at {status.position or 'no position'}, {states} {status.interrupted}"
+                raise Failure(f"waited {PATIENCE_S:.0f} s in vain: {at}")
             time.sleep(0.004)
 
     def _stopped(self, stop: Stop) -> None:
@@ -209,6 +214,11 @@ class _Run:
             done = self._said([statement], own=False) or done
         if "--accept-history-loss" in stop.remedy:
             self.accept = done = True
+        for column, policy in _SETTING.findall(stop.remedy):
+            settings = yaml.safe_load(self.path.read_text())
+            settings["source"].setdefault("columns", {})[column] = policy
+            self.path.write_text(yaml.safe_dump(settings))
+            done = True
         if found := _BACKFILL.findall(stop.remedy):
             self.backfill, done = tuple(found), True
         if not done:

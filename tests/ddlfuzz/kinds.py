@@ -15,6 +15,9 @@ Draw = Callable[[Model, random.Random], tuple[object, ...] | None]
 
 DAEMON = ("start", "stop", "kill", "wait")
 """Steps that are not the database's: start the daemon, stop it, kill it, wait until it has everything."""
+COMPARE = "compare"
+"""Wait, and compare: for what is right again at the end. It is not drawn, because between two looks at the list of
+tables much may be unknown."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ def fresh_name(model: Model, dice: random.Random) -> str:
 
 
 __all__ = [
+    "COMPARE",
     "DAEMON",
     "KINDS",
     "Draw",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Server = Literal["postgres", "mysql", "mariadb"]
@@ -29,7 +28,7 @@ TYPES: dict[str, dict[str, str]] = {
         "moment": "datetime(6)",
         "flag": "tinyint",
         "mood": "enum({moods})",
-        "latin": "varchar(60) CHARACTER SET latin1",
+        "latin": "varchar(40) CHARACTER SET latin1",
     },
 }
 MOODS = ("calm", "glad", "odd")
@@ -37,12 +36,12 @@ KEY_COLUMNS = ("id", "alt")
 """In every table: `id` its first key, `alt` another column that is unique and never NULL."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Column:
-    """`values`: who gives a row its value there: the statement, or the server by a sequence or an expression."""
+    """`values`: who gives a row its value: the statement, or the server by a sequence, an expression, its clock."""
 
     type: str
-    values: Literal["given", "counted", "computed"] = "given"
+    values: Literal["given", "counted", "computed", "stamped"] = "given"
     moods: tuple[str, ...] = MOODS
 
 
@@ -81,7 +80,12 @@ class Model:
         return self.server == "postgres"
 
     def copy(self) -> Model:
-        return copy.deepcopy(self)
+        """Its own tables; columns are values, and shared."""
+        tables = {
+            n: replace(t, columns=dict(t.columns), parts=None if t.parts is None else dict(t.parts))
+            for n, t in self.tables.items()
+        }
+        return replace(self, tables=tables, parted=dict(self.parted))
 
     def plain(self) -> list[str]:
         """Tables that are no partition and have none."""

@@ -26,8 +26,9 @@ def insert(model: Model, table: str, first: str, count: str, seed: str) -> list[
             given.get(n) or model.literal(shape.columns[n], int(seed) + 13 * i + 3 * k) for k, n in enumerate(names)
         ]
         rows.append(f"({', '.join(values)})")
-    ignore, conflict = ("", " ON CONFLICT DO NOTHING") if model.is_postgres else (" IGNORE", "")
-    return [f"INSERT{ignore} INTO {table} ({', '.join(names)}) VALUES {', '.join(rows)}{conflict}"]
+    # Not IGNORE, which makes zero dates of NULL.
+    conflict = "ON CONFLICT DO NOTHING" if model.is_postgres else "ON DUPLICATE KEY UPDATE id = VALUES(id)"
+    return [f"INSERT INTO {table} ({', '.join(names)}) VALUES {', '.join(rows)} {conflict}"]
 
 
 def _some(model: Model, dice: random.Random) -> tuple[object, ...] | None:

@@ -97,7 +97,7 @@ def _text_charset(model: Model, dice: random.Random) -> tuple[object, ...] | Non
 def convert_column(model: Model, table: str, column: str, charset: str) -> list[str] | None:
     if column not in model.tables[table].given("short", "latin"):
         return None
-    return [f"ALTER TABLE {table} MODIFY COLUMN {column} varchar(60) CHARACTER SET {charset}"]
+    return [f"ALTER TABLE {table} MODIFY COLUMN {column} varchar(40) CHARACTER SET {charset}"]
 
 
 @kind(one_column("mood"), "mysql", "mariadb")

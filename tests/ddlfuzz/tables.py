@@ -101,10 +101,10 @@ def swap_tables(model: Model, one: str, other: str) -> list[str] | None:
         return None
     model.tables[one], model.tables[other] = model.tables[other], model.tables[one]
     if not model.is_postgres:
-        return [f"RENAME TABLE {one} TO between, {other} TO {one}, between TO {other}"]
+        return [f"RENAME TABLE {one} TO aside, {other} TO {one}, aside TO {other}"]
     schema, first = model.split(one)
     second = model.split(other)[1]
-    steps = ((one, "between"), (other, first), (f"{schema}between", second))
+    steps = ((one, "aside"), (other, first), (f"{schema}aside", second))
     return ["BEGIN", *(f"ALTER TABLE {a} RENAME TO {b}" for a, b in steps), "COMMIT"]
 
 
