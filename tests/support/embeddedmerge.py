@@ -16,9 +16,9 @@ from sparksql import MACROS, duckdb_sql
 
 from cdcflow.merge import moves, statement
 from cdcflow.merge import reduce as reduction
-from cdcflow.merge.evolution import MISSING, Add, Evolution, Target, evolve
+from cdcflow.merge.evolution import Add, Evolution, Target, evolve
 from cdcflow.merge.types import name_sql
-from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
+from cdcflow.model.table import BEFORE, COMMIT_TS, MISSING, OFFSET, OP, TRANSACTION, UNCHANGED, Table
 
 
 class EmbeddedWarehouse:

@@ -24,12 +24,18 @@ def table(oid: int, name: str, kind: str = "r") -> CatalogTable:
 ORDERS, ITEMS, PARTED = table(1, "orders"), table(2, 'it"ems'), table(3, "parted", "p")
 
 
-def entry(number: int, of: CatalogTable, *, filtered: bool = False) -> Entry:
-    return Entry(number, of.rel.oid, of.rel.id, filtered)
+WRITTEN = 500
+"""The transaction that wrote the publication's rows in the catalog."""
 
 
-def found(*entries: Entry, number: int = 70, broad: bool = False, wrong: tuple[str, ...] = ()) -> Publication:
-    return Publication("p", number, broad, wrong, {e.table_oid: e for e in entries})
+def entry(number: int, of: CatalogTable, *, written: int = WRITTEN, filtered: bool = False) -> Entry:
+    return Entry(number, written, of.rel.oid, of.rel.id, filtered)
+
+
+def found(
+    *entries: Entry, number: int = 70, written: int = WRITTEN, broad: bool = False, wrong: tuple[str, ...] = ()
+) -> Publication:
+    return Publication("p", number, written, broad, wrong, {e.table_oid: e for e in entries}, {})
 
 
 @dataclass
@@ -37,8 +43,9 @@ class Server:
     """Answers the module's own questions about one publication, and remembers what it was told to do."""
 
     version: int = 180000
-    row: tuple[Any, ...] | None = (70, False, True, True, True, True, True, "s", False)
+    row: tuple[Any, ...] | None = (70, WRITTEN, False, True, True, True, True, True, "s")
     entries: list[tuple[Any, ...]] = field(default_factory=list)
+    schemas: list[tuple[str, int, int, int]] = field(default_factory=list)
     covered: list[tuple[str, str]] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     refuses: type[psycopg.Error] | None = None
@@ -59,6 +66,8 @@ class Server:
         if "pg_publication_rel" in sql:
             assert parameters == (70,)
             return iter(self.entries)
+        if "pg_publication_namespace" in sql:
+            return iter(self.schemas)
         if "pg_publication_tables" in sql:
             return iter(self.covered)
         if "pg_snapshot" in sql:
@@ -70,7 +79,7 @@ class Server:
 
 
 def listed(*tables: CatalogTable, filters: bool = False, columns: bool = False) -> list[tuple[Any, ...]]:
-    return [(100 + t.rel.oid, t.rel.oid, t.rel.id.schema, t.rel.id.name, filters, columns) for t in tables]
+    return [(100 + t.rel.oid, WRITTEN, t.rel.oid, t.rel.id.schema, t.rel.id.name, filters, columns) for t in tables]
 
 
 def ensured(server: Server, *tables: CatalogTable, ours: bool = True) -> Publication:
@@ -84,7 +93,7 @@ BOTH = found(entry(101, ORDERS), entry(102, ITEMS))
 
 
 def unbroken(now: Publication | None, before: Publication = BOTH, *, there: bool = True) -> None:
-    check_unbroken(now, "p", before.fingerprint([ORDERS, ITEMS]), lambda oid: there)
+    check_unbroken(now, "p", before.fingerprint([ORDERS, ITEMS]), lambda kind, oid: there)
 
 
 def test_an_untouched_publication_has_carried_everything() -> None:
@@ -130,16 +139,16 @@ def test_the_fingerprint_speaks_of_the_captured_tables_only() -> None:
     """Somebody else's table may come and go in a publication of ours."""
     before = found(entry(101, ORDERS), entry(102, ITEMS))
     assert before.fingerprint([ORDERS]) == found(entry(101, ORDERS)).fingerprint([ORDERS, ITEMS])
-    check_unbroken(found(entry(101, ORDERS)), "p", before.fingerprint([ORDERS]), lambda oid: True)
+    check_unbroken(found(entry(101, ORDERS)), "p", before.fingerprint([ORDERS]), lambda kind, oid: True)
 
 
 # ── what it is ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("off", [2, 3, 4, 5])
+@pytest.mark.parametrize("off", [3, 4, 5, 6])
 def test_a_publication_that_leaves_an_operation_out_is_wrong(off: int) -> None:
     """Each of the four: inserts, updates, deletes and truncates."""
-    row = [70, False, True, True, True, True, True, "s", False]
+    row: list[Any] = [70, WRITTEN, False, True, True, True, True, True, "s"]
     row[off] = False
     given: Any = Server(row=tuple(row))
     seen = read(given, "p")
@@ -160,7 +169,7 @@ def test_what_a_version_lacks_is_not_asked_of_it(
     version: int, root: bool, generated: str, wrong: tuple[str, ...]
 ) -> None:
     """Generated columns are published from PostgreSQL 18 on."""
-    given: Any = Server(version, (70, False, True, True, True, True, root, generated, False))
+    given: Any = Server(version, (70, WRITTEN, False, True, True, True, True, root, generated))
     seen = read(given, "p")
     assert seen is not None
     assert seen.wrong == wrong
@@ -172,7 +181,8 @@ def test_what_a_version_lacks_is_not_asked_of_it(
 @pytest.mark.parametrize(("all_tables", "schemas"), [(True, False), (False, True)])
 def test_all_tables_and_whole_schemas_are_broad(all_tables: bool, schemas: bool) -> None:
     """Neither lists its tables."""
-    given: Any = Server(row=(70, all_tables, True, True, True, True, True, "s", schemas))
+    has = [("shop", 9, 90, WRITTEN)] if schemas else []
+    given: Any = Server(row=(70, WRITTEN, all_tables, True, True, True, True, True, "s"), schemas=has)
     seen = read(given, "p")
     assert seen is not None
     assert seen.broad
@@ -183,7 +193,9 @@ def test_all_tables_and_whole_schemas_are_broad(all_tables: bool, schemas: bool)
 
 def test_a_publication_that_is_not_there_is_made_for_exactly_these_tables() -> None:
     """A parent of a partitioned table with its partitions, any other without its children."""
-    server = Server(row=None, after=lambda s: setattr(s, "row", (70, False, True, True, True, True, True, "s", False)))
+    server = Server(
+        row=None, after=lambda s: setattr(s, "row", (70, WRITTEN, False, True, True, True, True, True, "s"))
+    )
     assert ensured(server, ORDERS, ITEMS, PARTED).number == 70
     assert server.told == [creation(180000, "p", [ORDERS, ITEMS, PARTED])]
     assert 'FOR TABLE ONLY "shop"."orders", ONLY "shop"."it""ems", "shop"."parted" WITH' in server.told[0]
@@ -230,7 +242,7 @@ def test_somebody_else_s_filtered_table_is_none_of_ours() -> None:
 
 def test_ours_is_mended_and_somebody_else_s_is_only_checked() -> None:
     """How somebody else publishes is theirs; the message has what would mend it."""
-    wrong = (70, False, True, False, True, True, True, "s", False)
+    wrong = (70, WRITTEN, False, True, False, True, True, True, "s")
     server = Server(row=wrong, entries=listed(ORDERS))
     ensured(server, ORDERS)
     assert server.told == ["ALTER PUBLICATION \"p\" SET (publish = 'insert, update, delete, truncate')"]
@@ -243,8 +255,7 @@ def test_ours_is_mended_and_somebody_else_s_is_only_checked() -> None:
 
 def test_a_broad_publication_must_have_every_table_and_is_not_changed() -> None:
     """FOR TABLES IN SCHEMA may leave out a table of another schema."""
-    broad = (70, False, True, True, True, True, True, "s", True)
-    server = Server(row=broad, covered=[("shop", "orders"), ("shop", 'it"ems')])
+    server = Server(schemas=[("shop", 9, 90, WRITTEN)], covered=[("shop", "orders"), ("shop", 'it"ems')])
     assert ensured(server, ORDERS, ITEMS).broad
     server.covered.pop()
     with pytest.raises(ConfigurationError, match="for all tables of some schemas") as refused:
