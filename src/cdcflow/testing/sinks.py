@@ -375,7 +375,7 @@ class SinkContract:
             writer = Writer.of(place.open())
 
     def test_partial_keys_of_expired_rows_are_refused_by_name(self, place: Place) -> None:
-        """A key that retention took away would leave a row without its columns, and nobody would know (W11, L14)."""
+        """A key that retention took away would leave a row without its columns, and nobody would know (W11)."""
         writer = Writer.of(place.open())
         since = writer.checkpoint.next_offset
         partial = {UNCHANGED: ["note"], OP: "u"}
