@@ -27,13 +27,14 @@ from cdcflow.interleave.messages import (
     Planned,
     RowsCompared,
     RowsFilled,
+    RowsIncomplete,
     Visibility,
 )
 from cdcflow.model.change import ChangeBatch, Int64s, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity, Token
 from cdcflow.model.table import Table, TableId
 
-StreamEvent = Committed | MarkSeen | Advanced | RowsFilled
+StreamEvent = Committed | MarkSeen | Advanced | RowsFilled | RowsIncomplete
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ machine does. What can happen:
     written 1/1/low
     rows orders 1:a 2:B [to=2] [end] [hides=7,8] [and-hides=9] [seconds=0.2] [shape=']    answers the last read
     rewritten orders
+    incomplete orders:5,6                           rows with these keys come with less than the source has
     failed orders|a mark: REASON [for good]
     looked [hides=7]
     tick 500ms
@@ -56,6 +57,7 @@ from cdcflow.interleave.messages import (
     PlanTable,
     Resume,
     RowsFilled,
+    RowsIncomplete,
     SnapshotTaken,
     TakeSnapshot,
     Tick,
@@ -184,6 +186,9 @@ class Narration:
                 yield ChunkFailed(table_or_none, reason.removesuffix(" for good"), not rest.endswith(" for good"))
             case "looked":
                 yield SnapshotTaken(Hides(frozenset(_numbers(options.get("hides")))))
+            case "incomplete":
+                name, keys = rest.split(":")
+                yield RowsIncomplete(_table(name), Keys(int(k) for k in keys.split(",")), position_of(self._lsn))
             case "filled":
                 yield RowsFilled(_table(rest), position_of(self._lsn))
             case "resume":

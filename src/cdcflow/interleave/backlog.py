@@ -139,7 +139,7 @@ class Backlog:
         self._queue = self._queued()
         self._work = {table: Work(limits.keys_per_chunk) for table in self.progress.tables}
         for table, known in self.progress.tables.items():
-            self._work[table].collecting = known.active and known.plan is not None
+            self._work[table].collecting = known.active and known.collects_from is not None
         for table, keys in partial.items():
             if keys is not None and self._work[table].collecting:
                 self._work[table].remember(keys)
@@ -274,6 +274,16 @@ class Backlog:
             if work.collecting and known.state != "paused":
                 work.remember(run.moved_keys(table) if known.exhausted else run.partial_keys(table))
 
+    def read_keys(self, table: TableId, keys: KeySet, next_offset: Offset) -> None:
+        """Rows with these keys come incomplete: have them read, if all rows were read already or are being read."""
+        known, work = self.progress.tables[table], self._work[table]
+        if known.state == "done":
+            work.forget_keys()
+            work.collecting = True
+            self._set(table, replace(known, state="waiting", keys_since=next_offset))
+        if work.collecting and self.progress.tables[table].state != "paused":
+            work.remember(keys)
+
     def too_many_keys(self) -> list[TableId]:
         """The tables of which more keys wait than may be kept."""
         return [table for table in self._queue if self._work[table].has_more_than(self._limits.keys_max)]
@@ -374,7 +384,8 @@ class Backlog:
         work = self._work[table]
         work.collecting = work.planning = False
         work.forget_keys()
-        self._set(table, replace(self.progress.tables[table], state=state, reason=reason, plan=None, cursor=None))
+        ended = replace(self.progress.tables[table], state=state, reason=reason, plan=None, cursor=None)
+        self._set(table, replace(ended, keys_since=None))
 
     # ── people ──────────────────────────────────────────────────────────────────────────────────────────────
 

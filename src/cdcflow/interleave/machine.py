@@ -72,6 +72,7 @@ from cdcflow.interleave.messages import (
     Resume,
     RowsCompared,
     RowsFilled,
+    RowsIncomplete,
     RowVersion,
     Shape,
     SnapshotTaken,
@@ -150,7 +151,7 @@ class Interleave:
         stored = Progress.from_json(checkpoint.progress)
         self._backlog = Backlog(stored, tables, limits, checkpoint.next_offset, partial)
         for table, keys in partial.items():
-            if keys is None and (known := self._backlog.get(table)) is not None and known.plan is not None:
+            if keys is None and (known := self._backlog.get(table)) is not None and known.collects_from is not None:
                 self._again(table, UNKNOWN)
 
     def step(self, given: Input) -> list[Effect]:
@@ -189,6 +190,8 @@ class Interleave:
                     self._rows_changed(table)
                 elif self._has_version(table, known):
                     self._rows_changed_by_now(table)
+            case RowsIncomplete(table, keys, _):
+                self._rows_incomplete(table, keys)
             case RowsCompared(found):
                 for version in found:
                     self._compared(version)
@@ -282,11 +285,26 @@ class Interleave:
         self._caught_up_by = self._windows + 1
 
     def _rows_changed(self, table: TableId) -> None:
+        if self._is_read_at_all(table):
+            self._again(table, "a statement changed its old rows")
+
+    def _rows_incomplete(self, table: TableId, keys: KeySet) -> None:
+        if not self._is_read_at_all(table):
+            return
+        known = self._backlog.progress.tables[table]
+        if known.whole:
+            self._again(table, "rows came without all of their columns, and it has no key to read them by")
+            return
+        if known.state == "done":
+            self._tell("keys to be read", table=str(table), reason="rows came without all of their columns")
+        self._backlog.read_keys(table, keys, self._tail.next_offset)
+
+    def _is_read_at_all(self, table: TableId) -> bool:
         known = self._backlog.get(table)
         if known is None or known.state in ("cancelled", "failed", "forgotten"):
             self._tell("rows changed unseen", table=str(table), state=known.state if known else "unknown")
-            return
-        self._again(table, "a statement changed its old rows")
+            return False
+        return True
 
     def _again(self, table: TableId, reason: str) -> None:
         """Read a table from the start; one that is paused when it is resumed."""

@@ -1,7 +1,7 @@
 """What goes into the interleave machine, and what comes out of it: two closed unions.
 
 stream ──Committed, MarkSeen, Advanced,─▶ ┌─────────┐ ──Append, Cut──────────────────────▶ change log
-         RowsFilled                        │         │
+         RowsFilled, RowsIncomplete        │         │
 chunks ──Planned, MarkWritten, ChunkRead,  │ machine │ ──PlanTable, WriteMark, ReadChunk──▶ source
          ChunkFailed, SnapshotTaken,       │ (pure)  │   TakeSnapshot
          RowsCompared────────────────────▶ │         │
@@ -141,6 +141,17 @@ class RowsFilled:
     table: TableId
     position: Position
     known: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowsIncomplete:
+    """The rows with these keys are in the next transactions with less than the source has: columns that are listed as
+    unchanged did change, or were never sent (a part of a JSON document, an insert without its defaults). They must be
+    read by key, if the table's rows were read already. `position` is one before those transactions."""
+
+    table: TableId
+    keys: KeySet
+    position: Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +300,7 @@ Input = (
     | MarkSeen
     | Advanced
     | RowsFilled
+    | RowsIncomplete
     | RowsCompared
     | MarkWritten
     | Planned

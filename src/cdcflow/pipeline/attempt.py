@@ -156,7 +156,7 @@ class Attempt:
     def _machine_from(self, checkpoint: Checkpoint, limits: Limits) -> Interleave:
         """A machine that remembers what only the log still knows: ids delivered earlier, keys of partial rows."""
         progress = Progress.from_json(checkpoint.progress)
-        reading = (table for table, state in progress.tables.items() if state.state == "reading")
+        reading = (t for t, p in progress.tables.items() if p.state != "paused" and p.collects_from is not None)
         partial = {table: self._partial_keys(table, progress) for table in reading}
         return Interleave(
             epoch=self._epoch,
@@ -171,7 +171,7 @@ class Attempt:
         """The keys of a table's partial rows in the log; None when the log does not know them any more."""
         known = progress.tables[table]
         try:
-            return self._log.partial_keys(table, known.since) or NO_KEYS
+            return self._log.partial_keys(table, known.collects_from or known.since) or NO_KEYS
         except KeysUnknown as unknown:
             self._on_event("partial rows unknown", {"table": str(table), "reason": str(unknown).split("\n")[0]})
             return None

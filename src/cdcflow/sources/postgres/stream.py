@@ -28,7 +28,7 @@ import psycopg
 from psycopg import pq
 
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
-from cdcflow.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled
+from cdcflow.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled, RowsIncomplete
 from cdcflow.model.position import Position
 from cdcflow.ports import StreamEvent
 from cdcflow.sources.buffers import PAD
@@ -365,7 +365,12 @@ def place_of(event: StreamEvent) -> Position:
     match event:
         case Committed(run):
             return run.last_position
-        case MarkSeen(position=position) | Advanced(position) | RowsFilled(position=position):
+        case (
+            MarkSeen(position=position)
+            | Advanced(position)
+            | RowsFilled(position=position)
+            | RowsIncomplete(position=position)
+        ):
             return position
 
 
