@@ -54,7 +54,9 @@ from cdcflow.interleave.messages import (
     Planned,
     PlanTable,
     Resume,
+    RowsCompared,
     RowsFilled,
+    RowVersion,
     SnapshotTaken,
     TakeSnapshot,
     Tick,
@@ -170,7 +172,7 @@ class Narration:
                 table, units = _table(words[0]), int(options["units"])
                 generation, size = int(options.get("generation", "1")), int(options.get("size", "1"))
                 shape = Shape(("id", "v"), int(options.get("incarnation", "1")))
-                yield Planned(table, generation, "plan", size, units, shape, "whole" in words)
+                yield Planned(table, generation, "plan", size, units, shape, "whole" in words, options.get("version"))
             case "written":
                 yield MarkWritten(Token(rest))
             case "rows":
@@ -184,7 +186,10 @@ class Narration:
             case "looked":
                 yield SnapshotTaken(Hides(frozenset(_numbers(options.get("hides")))))
             case "filled":
-                yield RowsFilled(_table(rest), position_of(self._lsn))
+                version = _version(words) if len(words) > 1 else None
+                yield RowsFilled(_table(words[0]), position_of(self._lsn), version)
+            case "compared":
+                yield RowsCompared((_version(words),))
             case "tick":
                 self._now_us += int(rest.removesuffix("ms")) * 1000
                 yield Tick(self._now_us)
@@ -275,6 +280,12 @@ class Narration:
 def _essence(known: TableProgress) -> tuple[str, ...]:
     done = f"{known.units_done}/{known.units}"
     return known.state, f"g{known.generation}", f"since={known.since}", done, *(["keys"] if known.exhausted else [])
+
+
+def _version(words: list[str]) -> RowVersion:
+    """`orders 1 2 changed`: the version that was known (- for none), the one now, and whether rows changed."""
+    table, known, now, *more = words
+    return RowVersion(_table(table), None if known == "-" else known, now, more == ["changed"])
 
 
 def _table(name: str) -> TableId:
