@@ -56,8 +56,10 @@ from cdcflow.interleave.messages import (
     Planned,
     PlanTable,
     Resume,
+    RowsCompared,
     RowsFilled,
     RowsIncomplete,
+    RowVersion,
     SnapshotTaken,
     TakeSnapshot,
     Tick,
@@ -173,7 +175,17 @@ class Narration:
                 generation, size = int(options.get("generation", "1")), int(options.get("size", "1"))
                 shape = Shape(("id", "v"), int(options.get("incarnation", "1")))
                 seen = (Hides(frozenset(_numbers(options["hides"]))),) if "hides" in options else ()
-                yield Planned(table, generation, "plan", size, units, shape, "whole" in words, seen)
+                yield Planned(
+                    table,
+                    generation,
+                    "plan",
+                    size,
+                    units,
+                    shape,
+                    "whole" in words,
+                    visibilities=seen,
+                    row_version=options.get("version"),
+                )
             case "written":
                 yield MarkWritten(Token(rest))
             case "rows":
@@ -190,7 +202,10 @@ class Narration:
                 name, keys = rest.split(":")
                 yield RowsIncomplete(_table(name), Keys(int(k) for k in keys.split(",")), position_of(self._lsn))
             case "filled":
-                yield RowsFilled(_table(rest), position_of(self._lsn))
+                version = _version(words) if len(words) > 1 else None
+                yield RowsFilled(_table(words[0]), position_of(self._lsn), version)
+            case "compared":
+                yield RowsCompared((_version(words),))
             case "resume":
                 yield Resume(_table(words[0]), _keys(options.get("partial", "")))
             case "tick":
@@ -283,6 +298,12 @@ class Narration:
 def _essence(known: TableProgress) -> tuple[str, ...]:
     done = f"{known.units_done}/{known.units}"
     return known.state, f"g{known.generation}", f"since={known.since}", done, *(["keys"] if known.exhausted else [])
+
+
+def _version(words: list[str]) -> RowVersion:
+    """`orders 1 2 changed`: the version that was known (- for none), the one now, and whether rows changed."""
+    table, known, now, *more = words
+    return RowVersion(_table(table), None if known == "-" else known, now, more == ["changed"])
 
 
 def _table(name: str) -> TableId:

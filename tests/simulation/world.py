@@ -94,6 +94,8 @@ class World:
             (self._truncate, 0.4 * hostile),
             (self.database.rewrite, 0.2 * hostile),
             (self.database.add_column, 0.2 * hostile),
+            (self.database.change_rows, 0 if server.has_binlog else 0.4 * hostile),
+            (self._compare_rows, rng.choice([0.3, 3])),
             (self._capture_others, rng.choice([0, 0, 1, 3])),
             (self._crash_capture, 0.3 * rng.choice([0, 1, 3])),
             (self._crash_server, 0.2 * rng.choice([0, 1, 3])),
@@ -122,6 +124,7 @@ class World:
                 self.database.show(txn)
             self.capture.ask_source(0.0)
             self.capture.poll(10)
+            self.capture.compare_rows()
             self.capture.answer()
             self.capture.tick()
             self.log.sync()
@@ -200,6 +203,9 @@ class World:
 
     def _answer(self) -> None:
         self.capture.answer()
+
+    def _compare_rows(self) -> None:
+        self.capture.compare_rows()
 
     def _tick(self) -> None:
         self.capture.tick()

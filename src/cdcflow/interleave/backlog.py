@@ -70,10 +70,12 @@ class Work:
     `planning`: a plan is under way; `planned_after`: the transactions delivered when it was asked for that might not
     have been visible then. `hidden`: transactions that the last plan or chunk did not see and should have; nothing is
     read before a snapshot sees them. `overflows` counts the windows given up in a row because too much was held,
-    `quiet` those in a row that held nothing back, `still` those that no live transaction came by in.
+    `quiet` those in a row that held nothing back, `still` those that no live transaction came by in. `version`: the
+    table's row version at some moment before `since`.
     """
 
     keys_max: int
+    version: str | None = None
     not_before_us: int = 0
     planning: bool = False
     planned_after: Uint64s = field(default_factory=_no_ids)
@@ -221,8 +223,9 @@ class Backlog:
             return _no_ids()
         return np.unique(np.concatenate([v.hidden(work.planned_after) for v in planned.visibilities]))
 
-    def planned(self, planned: Planned) -> bool:
-        """Take a plan in; False when it comes too late.
+    def planned(self, planned: Planned) -> Literal["taken", "late", "moved"]:
+        """Take a plan in, unless it comes too late, or the row version is not the one that was known before `since`:
+        then the table must be planned again, with a `since` from when the stream has come by this moment.
 
         Raises:
             InvariantViolated: nobody can have asked for it.
@@ -231,11 +234,16 @@ class Backlog:
         if known is None or planned.generation > known.generation:
             raise InvariantViolated(f"{table} was planned for generation {planned.generation}, but nobody asked for it")
         if planned.generation != known.generation:
-            return False
+            return "late"
         work = self._work[table]
         work.planning = False
         if known.state != "waiting" or known.plan is not None or not work.collecting:
-            return False
+            return "late"
+        # Where only keys are left to read, what was read before still is compared with the version it was read at.
+        version = planned.row_version if known.keys_since is None else known.row_version
+        if known.keys_since is None and version not in (None, work.version):
+            work.version, work.collecting = version, False
+            return "moved"
         size = min(planned.size, self._rows_max(known) // planned.rows_per_unit_max)
         self._set(
             table,
@@ -247,10 +255,10 @@ class Backlog:
                 units=planned.units,
                 incarnation=getattr(planned.shape, "incarnation", known.incarnation),
                 whole=planned.whole,
-                row_version=planned.row_version,
+                row_version=version,
             ),
         )
-        return True
+        return "taken"
 
     def chunk(self, table: TableId, low: Token) -> Chunk | None:
         """The next chunk of a table; None while it has no plan. Keys that it takes come back by `put_back`."""
@@ -373,11 +381,26 @@ class Backlog:
     def _rate(self, known: TableProgress) -> int:
         return self._limits.rows_per_second_max if known.rows_per_second_max is None else known.rows_per_second_max
 
-    def keep_version(self, version: RowVersion) -> None:
-        """Its rows are still what was read; from now on they are compared with this version."""
-        known = self.progress.tables[version.table]
+    def rewritten(self, table: TableId) -> None:
+        """The table is no longer what was planned (W27): from the start again. Keys and `since` stay as they are,
+        unless its row version is another one at the next plan."""
+        known = self.progress.tables[table]
+        self._work[table].planning = False
+        again = replace(
+            known, state="waiting", plan=None, cursor=None, units_done=0, rows=0, exhausted=False, keys_since=None
+        )
+        self._set(table, again)
+
+    def keep_version(self, version: RowVersion) -> bool:
+        """What was read of it is right at this version, and is compared with it from now on. True: nothing was read
+        yet, and the table must not be planned before the stream has come by this moment."""
+        known, work = self.progress.tables[version.table], self._work[version.table]
         if known.plan is not None or known.state == "done":
             self._set(version.table, replace(known, row_version=version.now))
+        elif known.active and not work.collecting and work.version != version.now:
+            work.version = version.now
+            return True
+        return False
 
     def stop(self, table: TableId, state: State, reason: str | None = None) -> None:
         """A generation ends here, one way or the other."""
@@ -390,8 +413,9 @@ class Backlog:
     # ── people ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin_generation(self, table: TableId, next_offset: Offset) -> None:
-        self._work[table] = Work(self._limits.keys_per_chunk)
-        self._set(table, _next_generation(self.progress.tables[table], next_offset))
+        known = self.progress.tables[table]
+        self._work[table] = Work(self._limits.keys_per_chunk, known.row_version or self._work[table].version)
+        self._set(table, _next_generation(known, next_offset))
 
     def pause(self, table: TableId) -> None:
         """Nobody reads it for now, so no keys are kept of it: the log has them."""

@@ -37,6 +37,13 @@ remembered. Except when it changes the key itself: its insert takes the unchange
 whole yet, under a key that is not remembered, and a chunk that looks for the old key no longer finds it. So while keys
 are left to read, the keys of such changes (and only those, or a busy table would never be done) are remembered too.
 
+Rows that a statement changes without a word in the log (ALTER TYPE … USING). Its source tells a *row version*, which is
+another one after any such statement; rows are read again when the version they were read at is not today's. A row
+may get another key by it, and then only the sweep of the new generation removes what stands under the old one: so
+nothing from before the statement may come behind `since`. Hence a version V must be known, then a mark written and
+come back, then `since` be taken, and then the table be planned at the same V. In between there was no statement, and
+what was before V is before `since`. When V is another one at the plan, it counts as known, and so on from there.
+
 Hazards that look harmless: forgetting a delivered id because of a snapshot newer than one still under way
 (see `delivered`); acknowledging a position beyond a held transaction; a mark of an earlier epoch; answers that
 arrive after their window was given up, which are ignored.
@@ -185,11 +192,10 @@ class Interleave:
             case Advanced(position):
                 if not self._holding and position != self._tail.position:
                     self._tail.reach(position)
-            case RowsFilled(table, _, known):
-                if known is None:
-                    self._rows_changed(table)
-                elif self._has_version(table, known):
-                    self._rows_changed_by_now(table)
+            case RowsFilled(table, _, None):
+                self._rows_changed(table)
+            case RowsFilled(_, _, RowVersion() as version):
+                self._compared(version)
             case RowsIncomplete(table, keys, _):
                 self._rows_incomplete(table, keys)
             case RowsCompared(found):
@@ -267,21 +273,16 @@ class Interleave:
             self._high_seen(window, seen)
 
     def _compared(self, version: RowVersion) -> None:
-        if not self._has_version(version.table, version.known):
+        known = self._backlog.get(version.table)
+        if known is None or known.row_version != version.known:
             return  # planned again meanwhile
         if version.changed:
-            self._rows_changed_by_now(version.table)
-        else:
-            self._backlog.keep_version(version)
+            self._rows_changed(version.table)
+        if self._backlog.keep_version(version):
+            self._wait_for_mark()
 
-    def _has_version(self, table: TableId, version: str | None) -> bool:
-        known = self._backlog.get(table)
-        return known is not None and known.row_version == version
-
-    def _rows_changed_by_now(self, table: TableId) -> None:
-        """The catalog shows it. The stream may be behind the statement, and rows from before it must get offsets below
-        the new `since`, or a row whose key the statement changed outlives the sweep: so a mark is waited for."""
-        self._rows_changed(table)
+    def _wait_for_mark(self) -> None:
+        """Plan nothing until a mark has come back that is written from now on."""
         self._caught_up_by = self._windows + 1
 
     def _rows_changed(self, table: TableId) -> None:
@@ -428,10 +429,7 @@ class Interleave:
             raise InvariantViolated(f"chunk {chunk.number} of {table} was read twice, or before its low mark")
         if read.rewritten:
             self._give_up(table, "the table was rewritten")
-            # A new generation, for what was read before it may stand under other keys now.
-            self._backlog.begin_generation(table, self._tail.next_offset)
-            self._backlog.wait(table, self._now_us)
-            self._caught_up_by = self._windows + 1
+            self._backlog.rewritten(table)
             return
         if read.run is None or (chunk.kind == "whole" and len(read.visibilities) != 1):
             raise InvariantViolated(f"chunk {chunk.number} of {table} ({chunk.kind}) came without rows or snapshot")
@@ -500,9 +498,13 @@ class Interleave:
             self._backlog.wait(table, self._now_us)
             reason = "delivered transactions are not visible yet"
             self._tell("plan given up", table=str(table), reason=reason, hidden=len(hidden))
-        elif self._backlog.planned(planned):
-            about = {"table": str(planned.table), "generation": planned.generation, "units": planned.units}
-            self._tell("table planned", **about)
+            return
+        match self._backlog.planned(planned):
+            case "taken":
+                about = {"table": str(planned.table), "generation": planned.generation, "units": planned.units}
+                self._tell("table planned", **about)
+            case "moved":
+                self._wait_for_mark()
 
     def _stop(self, table: TableId, state: State, reason: str | None = None) -> None:
         """A table's generation ends here, one way or the other."""

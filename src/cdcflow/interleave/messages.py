@@ -134,13 +134,12 @@ class RowsFilled:
     """A statement gave rows that were there before values that the source's log does not tell (ADD COLUMN … DEFAULT
     in MySQL). They must be read again, if they ever were to be read. `position` is one before the statement.
 
-    `known`: the source's catalog shows it, compared with this `row_version`. It counts only while the table's progress
-    has that one, and the statement may stand anywhere in the log, up to now. None: the log shows it here.
+    `version` None: the log shows it here. Else the catalog does, and the statement may stand anywhere in the log.
     """
 
     table: TableId
     position: Position
-    known: str | None = None
+    version: RowVersion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,8 @@ class RowsIncomplete:
 @dataclass(frozen=True, slots=True)
 class RowVersion:
     """What the source's catalog says of a table's rows `now`, compared with `known` (None: with nothing). `changed`:
-    rows that were read at `known` show other values now, and no log tells them."""
+    rows that were read at `known` show other values now, and no log tells them. It counts only while `known` is what
+    the table's progress has."""
 
     table: TableId
     known: str | None

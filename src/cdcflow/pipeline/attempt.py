@@ -353,9 +353,9 @@ class Attempt:
         return None
 
     def _row_versions(self) -> dict[TableId, str | None]:
-        """Of the tables with rows that were read, or are being read."""
+        """Of the tables whose rows were read, are being read, or are still to be read (None: no version yet)."""
         tables = self._machine.progress.tables
-        return {t: p.row_version for t, p in tables.items() if p.state == "done" or (p.active and p.plan is not None)}
+        return {t: p.row_version for t, p in tables.items() if p.state == "done" or p.active}
 
     # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────
 

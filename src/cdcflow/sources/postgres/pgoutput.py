@@ -371,8 +371,7 @@ class PgoutputDecoder:
 
     def _compare(self, oid: int) -> None:
         if self._changed is not None and (found := self._changed(oid)) is not None:
-            table, known = found
-            self._filled.append(RowsFilled(table, _position(self._skip_until), known))
+            self._filled.append(RowsFilled(found.table, _position(self._skip_until), found))
 
     def _shape(self, relation: Relation) -> Shape:
         described = self._described(relation)

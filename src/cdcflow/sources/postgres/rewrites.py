@@ -219,8 +219,8 @@ class RowVersions:
                     compared.append(RowVersion(table, known[table], text, changed))
         return RowsCompared(tuple(compared))
 
-    def changed(self, oid: int) -> tuple[TableId, str] | None:
-        """The table and the version that it was read at, when its rows changed since; said once a version."""
+    def changed(self, oid: int) -> RowVersion | None:
+        """The table's version now, when its rows changed since it was read; said once."""
         with self._lock:
             known = self._known.get(oid)
         if known is None:
@@ -232,10 +232,10 @@ class RowVersions:
         with self._lock:
             if self._known.get(oid) == known:
                 del self._known[oid]
-        return known
+        return RowVersion(table, text, now.to_json(), changed=True)
 
 
-Changed = Callable[[int], tuple[TableId, str] | None]
+Changed = Callable[[int], RowVersion | None]
 """What `RowVersions.changed` is."""
 
 
