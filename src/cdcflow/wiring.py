@@ -23,7 +23,7 @@ from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
 from cdcflow.pipeline.capture import OpenedLog
 from cdcflow.ports import Finding, LogReader, Source, Tier
 from cdcflow.sinks import files
-from cdcflow.sinks.keeping import Keeper
+from cdcflow.sinks.retention import Retention
 from cdcflow.sources.postgres.source import PostgresSource
 
 if TYPE_CHECKING:  # who only captures need not load Kafka's library
@@ -91,7 +91,7 @@ def _store(log: FileLog, objects: Objects) -> BucketStore:
     return BucketStore(Bucket(objects), cache, objects.cache_bytes_max)
 
 
-def keeper(config: Config, *, grace_s: float) -> Keeper:
+def retention(config: Config, *, grace_s: float) -> Retention:
     """Who compacts and expires the configured log's segments."""
     log = config.log
     if isinstance(log, KafkaLog):
@@ -101,11 +101,11 @@ def keeper(config: Config, *, grace_s: float) -> Keeper:
         )
     layout = log_layout(log)
     if log.objects is None:
-        return Keeper(layout, grace_s=grace_s)
+        return Retention(layout, grace_s=grace_s)
     with _client_library():
         from cdcflow.sinks.objects.bucket import Bucket
-        from cdcflow.sinks.objects.shelf import BucketShelf
-    return Keeper(layout, BucketShelf(Bucket(log.objects)), grace_s=grace_s)
+        from cdcflow.sinks.objects.remote import RemoteBucket
+    return Retention(layout, RemoteBucket(Bucket(log.objects)), grace_s=grace_s)
 
 
 def upload_status(config: Config) -> dict[str, object]:

@@ -48,7 +48,6 @@ from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
 from cdcflow.sinks.journals import JournalFile
-from cdcflow.sinks.keeping import Keeper, Rule, Shelf
 from cdcflow.sinks.layer import (
     OS_LAYER,
     FileLayer,
@@ -61,10 +60,11 @@ from cdcflow.sinks.layer import (
     write_file,
 )
 from cdcflow.sinks.lease import Lease
+from cdcflow.sinks.maintenance import Busy, maintenance
 from cdcflow.sinks.numbering import Numbering
-from cdcflow.sinks.opening import Closed, Opened, Recovered, made, taken_over, tidy
+from cdcflow.sinks.recovery import Closed, Opened, Recovered, clean_up, create, recover
+from cdcflow.sinks.retention import RemoteStore, Retention, Rule
 from cdcflow.sinks.segments import put_in_place, write_segment
-from cdcflow.sinks.upkeep import Busy, upkeep
 
 BUFFERED_BYTES_MAX = 8 << 20
 """So much may be queued: whoever appends more than the syncing thread takes away writes it out itself."""
@@ -92,7 +92,7 @@ class Uploading(Protocol):
         ...
 
     @property
-    def shelf(self) -> Shelf:
+    def remote(self) -> RemoteStore:
         """What it has put there."""
         ...
 
@@ -129,7 +129,7 @@ class FileLog:
         self._schemas_saved = opened.schemas_saved
         self._last_manifest = opened.last_manifest
         self._sealed_last = opened.sealed
-        self._is_tidy = False
+        self._is_clean = False
         self._closed = deque(opened.closed)
         self.log_id = opened.file.log_id
         self.epoch: Epoch = lease.epoch
@@ -190,8 +190,8 @@ class FileLog:
         lease = Lease(layout)
         try:
             with storing(f"opening the log {path}"):
-                file = made(Layout(path), identity, layer, accept_timeline=accept_timeline)
-                opened = taken_over(layout, file, lease, layer)
+                file = create(Layout(path), identity, layer, accept_timeline=accept_timeline)
+                opened = recover(layout, file, lease, layer)
             return cls(layout, opened, lease, layer, seal_settings or Seal(), uploads)
         except BaseException:
             lease.release()
@@ -306,9 +306,9 @@ class FileLog:
         segments: list[Segment] = []
         with self._sealing, self._deadly():
             self._living()
-            if not self._is_tidy:
-                self._tidy()
-                self._is_tidy = True
+            if not self._is_clean:
+                self._clean_up()
+                self._is_clean = True
             while closed := tuple(self._closed):
                 with self._syncing:
                     self._synced()  # the journals after these must have their names before these go
@@ -330,8 +330,9 @@ class FileLog:
         """
         with self._sealing, self._deadly():
             self._living()
-            keeper = Keeper(self._layout, None if self._uploads is None else self._uploads.shelf, layer=self._layer)
-            return keeper.expire(Rule(before_cut, before_clock, bytes_max), self._lease.check)
+            remote = None if self._uploads is None else self._uploads.remote
+            retention = Retention(self._layout, remote, layer=self._layer)
+            return retention.expire(Rule(before_cut, before_clock, bytes_max), self._lease.check)
 
     # ── looking back ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -396,10 +397,10 @@ class FileLog:
         """Spools of the last cut that are not durable yet."""
         return tuple(s for s in self._cut.spools if not s.synced) if self._cut.spools else ()
 
-    def _tidy(self) -> None:
+    def _clean_up(self) -> None:
         """Remove what earlier runs left of segments; another time, if somebody works on them just now."""
-        with contextlib.suppress(Busy), upkeep(self._layout), storing(f"tidying {self.path}"):
-            tidy(self._layout, self._layer)
+        with contextlib.suppress(Busy), maintenance(self._layout), storing(f"tidying {self.path}"):
+            clean_up(self._layout, self._layer)
 
     def _newest_segment(self) -> tuple[int, int] | None:
         last = self._sealed_last

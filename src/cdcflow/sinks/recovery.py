@@ -23,9 +23,9 @@ from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.changelog.segment import Segment, manifest_hash
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
-from cdcflow.sinks.keeping import sweep
 from cdcflow.sinks.layer import FileLayer, remove_tree, storing, syncing, write_file
 from cdcflow.sinks.lease import Lease
+from cdcflow.sinks.retention import sweep
 
 CHAIN_CHECKED = 4
 """So many of the newest manifests are checked at every start; `log check` checks all."""
@@ -70,7 +70,7 @@ class Opened:
     recovered: Recovered
 
 
-def made(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, accept_timeline: bool) -> LogFile:
+def create(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, accept_timeline: bool) -> LogFile:
     """The log's `log.json`; the log is made when there is none. The directory itself is there, and locked.
 
     Raises:
@@ -112,7 +112,7 @@ def _checked(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, acce
     return file
 
 
-def taken_over(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) -> Opened:
+def recover(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) -> Opened:
     """Begin an epoch, recover what is there, leave everything in order for a new journal.
 
     What it reads does not grow with the log: the newest segments are found by the journal that continues them.
@@ -148,9 +148,9 @@ def _named(identity: SourceIdentity) -> str:
     return f"{identity.kind} system {identity.system_id}, database {identity.database}"
 
 
-def tidy(layout: Layout, layer: FileLayer) -> None:
+def clean_up(layout: Layout, layer: FileLayer) -> None:
     """Remove what earlier runs left of segments: those never put in place, expired and compacted ones. Lists all. The
-    caller holds the upkeep lock, and seals nothing meanwhile."""
+    caller holds the maintenance lock, and seals nothing meanwhile."""
     for path in layout.listed_segments()[1]:
         remove_tree(layer, path)
     sweep(layout, layer)
