@@ -45,3 +45,7 @@ class KeysUnknown(ConfigurationError):
 
 class InvariantViolated(CdcflowError):
     """Cdcflow contradicted itself. Next: stop at once and keep the trace; nothing more is written."""
+
+
+class SyncFailed(InvariantViolated):
+    """The disk did not take what was written, or will not say. Next: stop at once; a new process reads what is there."""

@@ -7,6 +7,7 @@ longer in the directory.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -112,6 +113,7 @@ def taken_over(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) ->
     its files."""
     # The epoch first: what an older writer does from here on does not count, so nothing changes while we look.
     lease.begin_epoch(layer, Epoch(0))
+    _forget_cached(layout)
     found = inventory(layout, file)
     with storing(f"tidying {layout.root}"):
         for path in (*layout.journals.glob("*.tmp"), *found.stale):
@@ -135,6 +137,14 @@ def taken_over(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) ->
     return Opened(
         file, header, tuple(closed), found.history, found.schemas_saved, sealed, found.last_manifest, recovered
     )
+
+
+def _forget_cached(layout: Layout) -> None:
+    """Have what is read next come from the disk. After a sync that failed the system may hold, as if it were written,
+    what the disk never got."""
+    for path in (*layout.journals.glob("*.journal"), *layout.spools.iterdir()):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _named(identity: SourceIdentity) -> str:
