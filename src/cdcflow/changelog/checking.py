@@ -107,7 +107,7 @@ def check(path: Path | Layout, *, deep: bool = False) -> Report:
 
 
 def _extents(layout: Layout, file: LogFile, seen: Seen) -> list[Extent]:
-    """What counts of each journal: as the daemon sees it that would open the log now; it refuses what is a fault here."""
+    """What counts of each journal, as the daemon would see it that opened the log now. What it refuses is a fault."""
     if not layout.epoch.exists():
         return extents_of(layout)  # nobody ever wrote here: a copy, or a history of a log that is elsewhere
     for _ in range(LOOKS_MAX):

@@ -42,7 +42,7 @@ from cdcflow.changelog.sealing import check_storable, seal
 from cdcflow.changelog.segment import Segment, manifest_hash
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.config import Seal
-from cdcflow.errors import CdcflowError, InvariantViolated
+from cdcflow.errors import CdcflowError, InvariantViolated, LogGone
 from cdcflow.model.change import ChangeBatch, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.checksum import crc32
 from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
@@ -389,7 +389,7 @@ class FileLog:
         """What contradicts durability kills the log, whichever thread it happens in."""
         try:
             yield
-        except InvariantViolated as error:
+        except (InvariantViolated, LogGone) as error:
             self._dead = self._dead or error
             raise
 
