@@ -152,6 +152,10 @@ class PostgresSource:
         self._checkpoint = prepared
         return prepared
 
+    def left_behind(self, log_id: str) -> Sequence[Finding]:
+        ours = Names.of(self._settings, log_id).slot
+        return self._catalog.ask("looking for slots of other logs", lambda c: slot.left_behind(c, ours))
+
     def tables(self) -> Sequence[Table]:
         selected, self._selected = self._selected or self._catalog.selected(), None
         if self._prepared is not None:
