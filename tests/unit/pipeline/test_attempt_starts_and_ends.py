@@ -18,7 +18,7 @@ from cdcflow.interleave.machine import Limits
 from cdcflow.interleave.messages import Chunk, ChunkRead, Committed, Input, MarkSeen, Pause, Planned, XidSnapshot
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.change import ChangeBatch, Run, reads
-from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity, Token
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.pipeline import attempt as attempts
@@ -223,7 +223,9 @@ def test_what_the_source_makes_of_the_checkpoint_is_kept(stage: Stage, changed: 
     source.prepared = lambda c: replace(c, **changed)
     stage.attempt(source)
     found = stage.memory.checkpoint
-    assert found == replace(Checkpoint(AT, cut=6, source={"slot": "s"}, progress=DONE.to_json()), **changed, epoch=2)
+    assert found == replace(
+        Checkpoint(AT, cut=6, source={"slot": "s"}, progress=DONE.to_json()), **changed, epoch=Epoch(2)
+    )
 
 
 def test_an_operator_s_word_is_told_to_the_source_and_never_kept(stage: Stage) -> None:
