@@ -103,12 +103,13 @@ def faults_of(package: Path, path: str) -> list[Fault]:
         numbered.append(
             Fault(*(getattr(fault, n) for n in Fault.__slots__[:-1]), number=met[str(fault)])  # type: ignore[misc]
         )
-    return [f for f in numbered if _compiles(f.applied(source))]
+    return numbered
 
 
-def _compiles(source: bytes) -> bool:
+def compiles(package: Path, fault: Fault) -> bool:
+    """Whether Python takes the file with this fault in it: nearly always."""
     try:
-        compile(source, "planted", "exec")
+        compile(fault.applied((package / fault.path).read_bytes()), "planted", "exec")
     except SyntaxError:
         return False
     return True
@@ -277,7 +278,7 @@ def _is_type_union(node: ast.BinOp) -> bool:
     if not isinstance(node.op, ast.BitOr):
         return False
     names = [ast.unparse(side).split(".")[-1].split(" ")[-1] for side in (node.left, node.right)]
-    return any(n[:1].isupper() and not n.isupper() or n == "None" for n in names)
+    return any((n[:1].isupper() and not n.isupper()) or n == "None" for n in names)
 
 
 def _texts(value: str, *, inside_text: bool) -> Iterator[_Change]:

@@ -20,6 +20,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -49,7 +50,7 @@ SIMULATED = "60"
 
 sys.path.insert(0, str(ROOT))
 
-from tests.mutants.faults import Fault, faults_of  # noqa: E402 - from the repository's root, wherever it is run
+from tests.mutants.faults import Fault, compiles, faults_of  # noqa: E402 - from the repository's root, wherever it is run
 from tests.mutants.suites import files, quick, with_servers  # noqa: E402
 
 
@@ -185,7 +186,9 @@ def _chosen(arguments: argparse.Namespace) -> list[Fault]:
         wanted = _listed(SURVIVORS)
         return [f for f in every if (arguments.only in str(f) if arguments.only else str(f) in wanted)]
     chance = random.Random(arguments.seed)
-    return chance.sample(every, min(arguments.mutants or len(every), len(every)))
+    sample = chance.sample(every, len(every))
+    planted = (f for f in sample if compiles(PACKAGE, f))
+    return list(itertools.islice(planted, arguments.mutants or None))
 
 
 def _report(chosen: Sequence[Fault], killed: Counter[str], survived: Counter[str]) -> Iterator[str]:
