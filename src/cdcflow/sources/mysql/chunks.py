@@ -28,6 +28,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pymysql
 
+from cdcflow.errors import SourceUnavailable
 from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, Visibility
 from cdcflow.model.change import ChangeBatch, Kind, Run, reads
 from cdcflow.model.position import Position, Token
@@ -39,7 +40,7 @@ from cdcflow.sources.mysql.keys import Key, Literals
 from cdcflow.sources.mysql.looks import Look, Looking
 from cdcflow.sources.mysql.marking import Marking
 from cdcflow.sources.mysql.ranges import Ordered, Part, PartRead, joined, sizes
-from cdcflow.sources.mysql.refusals import NO_SUCH_TABLE, explained
+from cdcflow.sources.mysql.refusals import NO_SUCH_COLUMN, NO_SUCH_INDEX, NO_SUCH_TABLE, explained
 from cdcflow.sources.mysql.results import quoted
 from cdcflow.sources.mysql.row_events import truncation
 from cdcflow.sources.mysql.shapes import DescribedTable
@@ -136,7 +137,9 @@ class MySQLChunks:
         entry = self._look_up(table)
         described = self._describe(entry)
         ordered = Ordered(entry, described, key_of(entry, described))
-        plan = Plan(ordered.key.digest, self._with(f"planning the backfill of {table}", ordered.greatest))
+        # How far apart keys were means nothing for another key.
+        self._last.pop(table, None)
+        plan = Plan(ordered.key.digest, self._with(f"planning the backfill of {table}", greatest_of(ordered)))
         return Planned(
             table=table,
             generation=generation,
@@ -346,6 +349,20 @@ class _Read:
             exhausted=exhausted,
             seconds=time.monotonic() - self.began,
         )
+
+
+def greatest_of(table: Ordered) -> Callable[[Connection], Literals | None]:
+    """Ask for the table's greatest key. Nothing keeps the table as it was looked at just now."""
+
+    def ask(connection: Connection) -> Literals | None:
+        try:
+            return table.greatest(connection)
+        except pymysql.Error as error:
+            if error.args and error.args[0] in (NO_SUCH_TABLE, NO_SUCH_COLUMN, NO_SUCH_INDEX):
+                raise SourceUnavailable(f"{table.entry.id} was altered or renamed while it was planned") from None
+            raise
+
+    return ask
 
 
 def key_of(entry: CatalogTable, described: DescribedTable) -> Key:
