@@ -137,7 +137,7 @@ class Attempt:
         """The checkpoint to start from, durable in the log before anything is read from there."""
         before = self._log.checkpoint
         asked = {**before.source, **({"accept_history_loss": "yes"} if self._orders.accept_history_loss else {})}
-        placed = self._source.prepare(replace(before, source=asked), log_id)
+        placed = self._source.prepare(replace(before, source=asked), log_id, self._log.transactions_back)
         # "history" stays in the checkpoint until the cut that orders the new backfill: a crash between the two must
         # not leave a log with a hole and nobody who knows.
         lost = "lost" in (before.source.get("history"), placed.source.get("history"))

@@ -20,7 +20,7 @@ from cdcflow.config import MySQL
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream
+from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
 from cdcflow.sources.mysql import doctor, place, server
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.captured import CapturedTables
@@ -77,7 +77,9 @@ class MySQLSource:
         self._catalog.ask(f"identifying {self._connector.address}", lambda c: place.end(c, self._flavor))
         return SourceIdentity(self._flavor, "by transactions", "")
 
-    def prepare(self, checkpoint: Checkpoint, log_id: str) -> Checkpoint:
+    def prepare(
+        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
+    ) -> Checkpoint:
         self._log_id = log_id
         slot = slot_of(log_id)
         connection = self._connector.connect("prepare")
