@@ -139,13 +139,22 @@ class ChunkSource(Protocol):
     def close(self) -> None: ...
 
 
+TransactionsBack = Callable[[Callable[[Position], bool]], pa.Table]
+"""`Log.transactions_back`."""
+
+
 class Source(Protocol):
     """A database whose changes and rows we read."""
 
     def identity(self) -> SourceIdentity: ...
 
-    def prepare(self, checkpoint: Checkpoint, log_id: str) -> Checkpoint:
+    def prepare(
+        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
+    ) -> Checkpoint:
         """Make or check everything the stream needs (slot, publication), without ever losing a position.
+
+        `transactions_back` shows what the log has, for a source that can tell by it whether the server's log still is
+        the one that ours was made from (None: nothing is compared).
 
         With `checkpoint.position` None a new place in the source's log is made and returned in the checkpoint's
         `position` and `source`; else the place is checked to be still ours and whole.
@@ -315,6 +324,11 @@ class Log(Protocol):
 
     def delivered(self, xids: Uint64s) -> Uint64s:
         """Those of these transaction ids (compared by their low 32 bits) that are in the log already."""
+        ...
+
+    def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
+        """Position and id (`position`, `xid`) of the source's newest transactions, oldest first: back to one whose
+        position is enough, to the log's beginning, or to where it has expired. More may come than was asked for."""
         ...
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:

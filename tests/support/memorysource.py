@@ -22,7 +22,7 @@ from cdcflow.interleave.messages import (
 from cdcflow.model.change import Run, Uint64s, reads
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity, Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import Finding, OpenSpool, SourceStatus, StreamEvent
+from cdcflow.ports import Finding, OpenSpool, SourceStatus, StreamEvent, TransactionsBack
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ class MemorySource:
     def identity(self) -> SourceIdentity:
         return SourceIdentity("postgres", "7301", "shop", "1")
 
-    def prepare(self, checkpoint: Checkpoint, log_id: str) -> Checkpoint:
+    def prepare(
+        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
+    ) -> Checkpoint:
         return replace(checkpoint, position=checkpoint.position or self.position())
 
     def tables(self) -> Sequence[Table]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +18,10 @@ from cdcflow.changelog.journal import Attach, Record, records
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.rows import Rows
 from cdcflow.changelog.segment import Segment
-from cdcflow.changelog.transactions import source_xids
+from cdcflow.changelog.transactions import HEADERS_BACK, Transactions, gathered_back, headers_back, source_xids
 from cdcflow.errors import KeysUnknown
 from cdcflow.model.change import DELETE, PARTIAL_KEYS_MAX, KeySet, Kind, Uint64s
-from cdcflow.model.position import Offset
+from cdcflow.model.position import Offset, Position
 from cdcflow.model.table import OFFSET, OP, UNCHANGED, Table, TableId, table_from_json
 
 GATHERED_ROWS_MAX = 256 << 10
@@ -50,6 +50,13 @@ def delivered(layout: Layout, journals: Sequence[Extent], newest: tuple[int, int
         if ((left >= segment.xid_min) & (left <= segment.xid_max)).any():
             found |= np.isin(wanted, _ids_in_segment(layout, segment))
     return xids[found]
+
+
+def transactions_back(
+    layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None, is_enough: Callable[[Position], bool]
+) -> pa.Table:
+    """Position and id of the source's transactions, oldest first, back to one whose position is enough."""
+    return gathered_back(_headers_back(layout, journals, newest), is_enough)
 
 
 def partial_keys(
@@ -112,6 +119,23 @@ def _ids_in_segment(layout: Layout, segment: Segment) -> npt.NDArray[np.uint32]:
     ids = headers.filter(pc.equal(headers.column("kind"), Kind.SOURCE.value)).column("xid").to_numpy()
     found: npt.NDArray[np.uint32] = ids.astype(np.uint32)
     return found
+
+
+def _headers_back(layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None) -> Iterator[pa.Table]:
+    skip = frozenset(FrameKind) - {FrameKind.TRANSACTIONS}
+    for extent in reversed(journals):
+        with opened_journal(layout, extent.header.first_offset) as (file, header, _):
+            found = frames(file, header, end=extent.bytes, skip=skip)
+            yield headers_back([Transactions.decode(frame.payload) for frame in found if frame.payload])
+    for segment, _ in layout.manifests_back(newest, layout.log_file().first_offset):
+        if segment.xid_newest is None:
+            return  # only rows of backfills, in this segment and in all before it
+        if segment.xid_min is not None:
+            headers = pq.read_table(
+                layout.file(segment, segment.transactions_file), columns=[*HEADERS_BACK.names, "kind"]
+            )
+            mine = headers.filter(pc.equal(headers.column("kind"), Kind.SOURCE.value))
+            yield mine.select(HEADERS_BACK.names).cast(HEADERS_BACK)
 
 
 def _partial_rows(

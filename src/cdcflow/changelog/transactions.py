@@ -10,7 +10,7 @@ lz4 over all of it when there are many. To readers they are `TRANSACTIONS_SCHEMA
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA
 from cdcflow.model.change import Int64s, Kind, Run, SpooledTransaction, Uint64s
+from cdcflow.model.position import Position
 
 PLAIN_BYTES_MAX = 512  # up to this, compressing costs more than it saves
 BODY_BYTES_MAX = 1 << 30
@@ -127,6 +128,28 @@ class Transactions:
         position, rest = _read_texts(body[_WORDS * 8 * count :], count)
         origin = _array(_read_texts(rest, count)[0]) if form & _ORIGINS else None
         return cls(offset, number, _KINDS[kind], ends, xid.view(np.uint64), position, ts, ts + steps[3], origin)
+
+
+HEADERS_BACK = pa.schema([("position", pa.string()), ("xid", pa.uint64())])
+"""What is known of transactions where only the source's own names for them count."""
+
+
+def headers_back(runs: Sequence[Transactions]) -> pa.Table:
+    """Position and id of the source's transactions among these, in their order."""
+    mine = [run for run in runs if run.kind is Kind.SOURCE]
+    if not mine:
+        return HEADERS_BACK.empty_table()
+    return pa.Table.from_batches([joined(mine)]).select(HEADERS_BACK.names).cast(HEADERS_BACK)
+
+
+def gathered_back(pieces: Iterable[pa.Table], is_enough: Callable[[Position], bool]) -> pa.Table:
+    """Headers that come newest piece first, as one table with the oldest first; no more pieces than are needed."""
+    found: list[pa.Table] = [HEADERS_BACK.empty_table()]
+    for piece in pieces:
+        found.append(piece)
+        if len(piece) and is_enough(Position(piece.column("position")[0].as_py())):
+            break
+    return pa.concat_tables(reversed(found))
 
 
 def source_xids(payload: bytes) -> list[int]:

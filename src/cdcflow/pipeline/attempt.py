@@ -138,7 +138,7 @@ class Attempt:
         """The checkpoint to start from, durable in the log before anything is read from there."""
         before = self._log.checkpoint
         asked = {**before.source, **({"accept_history_loss": "yes"} if self._orders.accept_history_loss else {})}
-        placed = self._source.prepare(replace(before, source=asked), log_id)
+        placed = self._source.prepare(replace(before, source=asked), log_id, self._log.transactions_back)
         if before.position is None:
             # A log that begins may be there instead of one that was lost, whose slot still holds the server's log.
             for left in self._source.left_behind(log_id):

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from cdcflow.changelog import lookup, spool
 from cdcflow.changelog.extents import Extent, looking, opened_journal
@@ -45,7 +46,7 @@ from cdcflow.config import Seal
 from cdcflow.errors import CdcflowError, InvariantViolated, LogGone
 from cdcflow.model.change import ChangeBatch, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.checksum import crc32
-from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
 from cdcflow.sinks.journals import JournalFile
@@ -346,6 +347,13 @@ class FileLog:
         with self._sealing:
             extents, newest = self._extents(), self._newest_segment()
             return looking(lambda: lookup.delivered(self._layout, extents, newest, xids), self.path)
+
+    def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
+        """Position and id of the source's newest transactions, oldest first, back to one whose position is enough."""
+        self._living()
+        with self._sealing:
+            extents, newest = self._extents(), self._newest_segment()
+            return looking(lambda: lookup.transactions_back(self._layout, extents, newest, is_enough), self.path)
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
         """Keys of this table's rows from offset `since` on that came with unchanged columns."""

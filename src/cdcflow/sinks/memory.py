@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from cdcflow.changelog.journal import Owners
 from cdcflow.changelog.lookup import expired, gathered, keys_of_partial
-from cdcflow.changelog.transactions import Transactions
+from cdcflow.changelog.transactions import Transactions, gathered_back, headers_back
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
-from cdcflow.model.position import Checkpoint, Epoch, Offset
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
 from cdcflow.sinks.numbering import Numbering
@@ -111,6 +111,10 @@ class MemoryLog:
         self._living()
         ids = [e.headers.xid for e in self._all() if e.kind is Kind.SOURCE]
         return xids[np.isin(xids & _LOW, np.concatenate(ids) & _LOW)] if ids else xids[:0]
+
+    def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
+        self._living()
+        return gathered_back((headers_back([entry.headers]) for entry in reversed(self._all())), is_enough)
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
         self._living()

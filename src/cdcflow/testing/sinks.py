@@ -349,6 +349,24 @@ class SinkContract:
         writer.put(orders(2, xid=11))
         assert writer.log.delivered(asked).tolist() == [(1 << 32) + 10, 30, 11]
 
+    def test_transactions_are_found_back_to_a_position(self, place: Place) -> None:
+        """A source compares them with what the server still gives: a restored server has others there."""
+        log = place.open()
+        assert log.transactions_back(lambda position: True).num_rows == 0
+        writer = Writer.of(log)
+        spooled = writer.spooled(30, [([changes(ORDERS, [{"id": 1}])], None)], [], rows=1)
+        writer.put(orders(1, xid=10), spooled, reads(ORDERS, [_row_batch(5)], Position("0/9"), 5))
+        log.close()
+        writer = Writer.of(place.open())
+        writer.put(orders(2, xid=11))
+        writer.put(orders(3, xid=12))
+        found = writer.log.transactions_back(lambda position: False)
+        assert found.column("xid").to_pylist() == [10, 30, 11, 12]
+        newest = found.column("position")[-1].as_py()
+        back = writer.log.transactions_back(lambda position: position == newest)
+        assert back.column("xid").to_pylist()[-1] == 12
+        assert back.column("position").to_pylist()[-1] == newest
+
     def test_partial_keys_are_those_of_partial_rows(self, place: Place) -> None:
         """After a restart the machine knows from here which moved rows it has to read again (hard cases W08, W11)."""
         log = place.open()

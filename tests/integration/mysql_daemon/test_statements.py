@@ -50,7 +50,7 @@ def small(mysql_database: MySQLDatabase, tmp_path: Path) -> MySQLBank:
 
 
 def test_columns_that_change_their_character_set_are_decoded_in_the_new_one(small: MySQLBank) -> None:
-    """N01: the shape is the same before and after; as a key, updates and deletes would miss their rows."""
+    """The shape is the same before and after; as a key, updates and deletes would miss their rows."""
     small.tables = ("t", "u")
     small.database.execute(
         "CREATE TABLE t (k varchar(20) CHARACTER SET latin1 PRIMARY KEY, v int)",

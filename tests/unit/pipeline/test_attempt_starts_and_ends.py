@@ -34,7 +34,7 @@ from cdcflow.model.types import ColumnType
 from cdcflow.pipeline import attempt as attempts
 from cdcflow.pipeline.attempt import Attempt, Orders, Pace, TablesChanged, maybe_hidden, table_ids, unread
 from cdcflow.pipeline.wake import Bell
-from cdcflow.ports import StreamEvent
+from cdcflow.ports import Finding, StreamEvent
 from cdcflow.sinks.memory import Memory, MemoryLog
 
 BIGINT = ColumnType("bigint", pa.int64())
@@ -76,12 +76,15 @@ class Small:
     def identity(self) -> SourceIdentity:
         return SourceIdentity("small", "1", "shop")
 
-    def prepare(self, checkpoint: Checkpoint, log_id: str) -> Checkpoint:
+    def prepare(self, checkpoint: Checkpoint, log_id: str, transactions_back: object = None) -> Checkpoint:
         self.asked.append(checkpoint)
         return self.prepared(checkpoint)
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return RowsCompared(())
+
+    def left_behind(self, log_id: str) -> Sequence[Finding]:
+        return ()
 
     def tables(self) -> Sequence[Table]:
         if self.broken:

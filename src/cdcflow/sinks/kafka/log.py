@@ -22,7 +22,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,10 +36,10 @@ from cdcflow.changelog.lookup import expired, gathered, keys_of_partial
 from cdcflow.changelog.records import HEAD, head_of, pieces
 from cdcflow.changelog.rows import Rows, RowsEncoder
 from cdcflow.changelog.sealing import check_storable
-from cdcflow.changelog.transactions import Transactions
+from cdcflow.changelog.transactions import Transactions, gathered_back, headers_back
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
 from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
-from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
 from cdcflow.sinks.files import SpoolFile
@@ -277,21 +277,30 @@ class KafkaLog:
         if not len(xids):
             return xids
         with self._looking_back() as reader:
-            low, end = reader.bounds()
-            for stretch in reversed(self._stretches):
-                if stretch.place < low:
-                    break  # the brokers have let go of it
-                ids: list[int] = []
-                for placed in frames(reader, stretch.place, end, (FrameKind.TRANSACTIONS,)):
-                    if isinstance(placed.record, Transactions) and placed.record.kind is Kind.SOURCE:
-                        ids += placed.record.xid.tolist()
-                found |= np.isin(wanted, np.array(ids, np.uint64).astype(np.uint32))
-                left, before, end = wanted[~found], stretch.newest_xid, stretch.place
+            for stretch, headers in self._headers_back(reader):
+                found |= np.isin(wanted, headers.column("xid").to_numpy().astype(np.uint32))
+                left, before = wanted[~found], stretch.newest_xid
                 if not len(left):
                     break
                 if before is None or ((left - np.uint32(before)).view(np.int32) > 0).all():
                     break  # all of them are newer than anything before this stretch
         return xids[found]
+
+    def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
+        """Position and id of the source's newest transactions, oldest first, back to one whose position is enough."""
+        self._living()
+        with self._looking_back() as reader:
+            return gathered_back((headers for _, headers in self._headers_back(reader)), is_enough)
+
+    def _headers_back(self, reader: Reader) -> Iterator[tuple[Stretch, pa.Table]]:
+        """The headers of the source's transactions in each stretch that the brokers still have, newest first."""
+        low, end = reader.bounds()
+        for stretch in reversed(self._stretches):
+            if stretch.place < low:
+                return
+            placed = frames(reader, stretch.place, end, (FrameKind.TRANSACTIONS,))
+            yield stretch, headers_back([p.record for p in placed if isinstance(p.record, Transactions)])
+            end = stretch.place
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
         """Keys of this table's rows from offset `since` on that came with unchanged columns."""

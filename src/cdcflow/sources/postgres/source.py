@@ -1,7 +1,8 @@
 """PostgreSQL behind `cdcflow.ports.Source`: slot and publication made and checked, stream and chunks opened.
 
 What the checkpoint keeps in `source`: the server's identity (`system_id`, `timeline`, `database`), the names `slot`
-and `publication`, and the publication's `publication_state` (see `publication.fingerprint`). With them a restart can
+and `publication`, the publication's `publication_state` (see `publication.fingerprint`), and `began_at`, the place
+where the slot was made for this log. With them a restart can
 tell whether the place in the server's log is still ours and nothing went by unseen. When it cannot, it stops with
 `HistoryLost`. `accept_history_loss` = "yes" in `source` always makes a new place, and nothing else does; then `history`
 = "lost" comes back in it, so that the caller reads all tables anew.
@@ -23,11 +24,11 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import RowsCompared
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream
+from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection, not_there
-from cdcflow.sources.postgres import publication, slot
+from cdcflow.sources.postgres import overlap, publication, slot
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, look
 from cdcflow.sources.postgres.chunks import PostgresChunks, mark_prefix
@@ -117,7 +118,9 @@ class PostgresSource:
         place = self._place()
         return SourceIdentity("postgres", place.system_id, place.database, str(place.timeline))
 
-    def prepare(self, checkpoint: Checkpoint, log_id: str) -> Checkpoint:
+    def prepare(
+        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
+    ) -> Checkpoint:
         names = Names.of(self._settings, log_id)
         accepted = checkpoint.source.get("accept_history_loss") == "yes"
         place = self._place()
@@ -134,7 +137,7 @@ class PostgresSource:
                     prepared = self._first_time(connection, checkpoint, names, place, selected)
                 else:
                     try:
-                        prepared = self._again(connection, checkpoint, names, place, selected)
+                        prepared = self._again(connection, checkpoint, names, place, selected, transactions_back)
                     except HistoryLost:
                         if not accepted:
                             raise
@@ -306,7 +309,13 @@ class PostgresSource:
         return replace(made, source={**made.source, "history": "lost"})
 
     def _again(
-        self, connection: Connection, checkpoint: Checkpoint, names: Names, place: Place, selected: Selected
+        self,
+        connection: Connection,
+        checkpoint: Checkpoint,
+        names: Names,
+        place: Place,
+        selected: Selected,
+        transactions_back: TransactionsBack | None,
     ) -> Checkpoint:
         before = checkpoint.source
         assert checkpoint.position is not None  # noqa: S101  the caller's question
@@ -331,6 +340,11 @@ class PostgresSource:
                 f"the server went from timeline {before.get('timeline')} to {place.timeline}, and slot {names.slot} "
                 "was not carried over from the old one"
             )
+        # A log of an earlier cdcflow does not say where it began: what is before this start is not compared.
+        began = lsn_of(before.get("began_at", checkpoint.position))
+        since = max(ours.confirmed, began)
+        if transactions_back is not None and since < position:
+            overlap.check_same(self._connector, ours, names.publication, since, position, transactions_back)
         state = publication.ensure(connection, names.publication, selected.tables, ours=names.publication_is_ours)
         check_publication(state)  # again: between the two looks it may have been mended, and a loss with it
         fingerprint = state.fingerprint(selected.tables)
@@ -338,7 +352,7 @@ class PostgresSource:
         # has added the tables.
         if publication.has_newcomers(known, fingerprint):
             publication.wait_for_older(connection, self._older_wait_s, "adding tables to the publication")
-        return self._checkpoint_at(checkpoint, position, names, place, fingerprint)
+        return self._checkpoint_at(checkpoint, position, names, place, fingerprint, began)
 
     def _check_place(self, before: Mapping[str, str], place: Place, position: int) -> None:
         if (before.get("system_id"), before.get("database")) != (place.system_id, place.database):
@@ -402,8 +416,9 @@ class PostgresSource:
         return max(lsn_of(row[0]), found.confirmed)
 
     def _checkpoint_at(
-        self, checkpoint: Checkpoint, position: int, names: Names, place: Place, state: str
+        self, checkpoint: Checkpoint, position: int, names: Names, place: Place, state: str, began: int | None = None
     ) -> Checkpoint:
+        """A checkpoint for this place. `began`: where our log's part of the server's log began (None: here)."""
         kept = {k: v for k, v in checkpoint.source.items() if k != "accept_history_loss"}
         ours = {
             "system_id": place.system_id,
@@ -412,6 +427,7 @@ class PostgresSource:
             "slot": names.slot,
             "publication": names.publication,
             "publication_state": state,
+            "began_at": position_of(position if began is None else began),
         }
         return replace(checkpoint, position=position_of(position), source={**kept, **ours})
 
