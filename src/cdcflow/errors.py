@@ -41,3 +41,8 @@ class ConfigurationError(CdcflowError):
 
 class InvariantViolated(CdcflowError):
     """Cdcflow contradicted itself. Next: stop at once and keep the trace; nothing more is written."""
+
+
+class DiskFailed(InvariantViolated):
+    """A sync failed, so what was written last may be on no disk. Next: stop at once; a new start counts only what was
+    durable before, and the source sends the rest again."""

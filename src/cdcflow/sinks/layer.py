@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, DiskFailed, SinkUnavailable
 
 _PARTS_MAX = 1024  # IOV_MAX of Linux
 _FOR_AN_OPERATOR = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENAMETOOLONG}
@@ -176,7 +176,7 @@ def syncing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InvariantViolated(
+        raise DiskFailed(
             f"syncing {path}: {error.strerror or error}; what was written may be lost although it can still be read",
-            remedy="check the disk, then start again: recovery reads what really is there",
+            remedy="check the disk, then start again: only what was durable counts, and the rest is captured again",
         ) from error
