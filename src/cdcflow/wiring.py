@@ -5,8 +5,8 @@ The commands, the demo and a program that embeds cdcflow begin here with a `Conf
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,7 +15,7 @@ from cdcflow.changelog.checking import Fault
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, is_reference, secret
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.interleave.machine import Limits
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline import Capture
@@ -135,7 +135,7 @@ def _uploads(log: FileLog) -> files.Uploading | None:
     return Uploads(Layout(log.path), bucket, keep_local_s=log.objects.keep_local, cached=_store(log, log.objects).copy)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _client_library() -> Iterator[None]:
     """Who needs no object store need not have its client library."""
     try:
@@ -285,6 +285,8 @@ def doctor(config: Config) -> list[Finding]:
     source = open_source(config)
     try:
         found = list(source.doctor())
+        with contextlib.suppress(CdcflowError):  # what cannot be reached has a finding of its own by now
+            found += source.left_behind(_log_id(config))
     finally:
         source.close()
     if isinstance(config.log, KafkaLog):
@@ -309,6 +311,16 @@ def store_faults(config: Config) -> list[Fault]:
         from cdcflow.sinks.objects.doctor import faults
     copy = _store(config.log, config.log.objects).copy
     return faults(Bucket(config.log.objects), Layout(config.log.path), copy)
+
+
+def _log_id(config: Config) -> str:
+    """The id of the log that the settings name; "" where there is none yet."""
+    if isinstance(config.log, KafkaLog):
+        from cdcflow.sinks.kafka.frames import read_state
+
+        return read_state(topics(config.log.kafka)).log_id
+    layout = Layout(config.log.path)
+    return layout.log_file().log_id if layout.log_json.exists() else ""
 
 
 def log_event(event: str, fields: Mapping[str, object]) -> None:

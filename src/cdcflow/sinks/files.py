@@ -36,12 +36,13 @@ from cdcflow.changelog.extents import Extent, looking, opened_journal
 from cdcflow.changelog.framing import Damaged
 from cdcflow.changelog.journal import Attach, Encoder, JournalHeader, Record, records
 from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.numbers import in_order
 from cdcflow.changelog.rows import Rows
 from cdcflow.changelog.sealing import check_storable, seal
 from cdcflow.changelog.segment import Segment, manifest_hash
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.config import Seal
-from cdcflow.errors import CdcflowError, DiskFailed, InvariantViolated
+from cdcflow.errors import CdcflowError, InvariantViolated, LogGone, SyncFailed
 from cdcflow.model.change import ChangeBatch, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.checksum import crc32
 from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
@@ -155,6 +156,9 @@ class FileLog:
                 self._journal.write()
                 self._lease.check()
                 self._journal.sync()
+                if not layout.schemas.exists():
+                    # Says that there is a journal: who finds none then knows that it is gone.
+                    self._put_schemas()
             if uploads is not None:
                 uploads.start(lease.check)
         except BaseException:
@@ -360,7 +364,7 @@ class FileLog:
         try:
             if self._dead is None:
                 self._finish()
-            elif isinstance(self._dead, DiskFailed):
+            elif isinstance(self._dead, SyncFailed):
                 self._drop_undurable()
         finally:
             self._is_open = False
@@ -388,7 +392,7 @@ class FileLog:
         """What contradicts durability kills the log, whichever thread it happens in."""
         try:
             yield
-        except InvariantViolated as error:
+        except (InvariantViolated, LogGone) as error:
             self._dead = self._dead or error
             raise
 
@@ -529,7 +533,8 @@ class FileLog:
     def _closed_records(self, closed: Closed) -> Iterator[Record]:
         with opened_journal(self._layout, closed.header.first_offset) as (file, header, path):
             try:
-                for number, record in enumerate(records(file, header, str(path), end=closed.bytes)):
+                found = records(file, header, str(path), end=closed.bytes)
+                for number, record in enumerate(in_order(found, closed.header, str(path))):
                     # Small frames are decoded by Python alone, and nobody else runs meanwhile: not for long.
                     if number % YIELDED_FRAMES == 0:
                         time.sleep(0)
@@ -543,9 +548,12 @@ class FileLog:
 
     def _save_schemas(self) -> None:
         if len(self._history) > self._schemas_saved:
-            saved = len(self._history)
-            write_file(self._layer, self._layout.schemas, self._history.to_json().encode())
-            self._schemas_saved = saved
+            self._put_schemas()
+
+    def _put_schemas(self) -> None:
+        saved = len(self._history)
+        write_file(self._layer, self._layout.schemas, self._history.to_json().encode())
+        self._schemas_saved = saved
 
     def _drop_undurable(self) -> None:
         """After a failed sync the journal's end can be read and may be on no disk; a later sync would say that all is

@@ -21,10 +21,10 @@ from cdcflow.config import Seal
 from cdcflow.errors import (
     CdcflowError,
     ConfigurationError,
-    DiskFailed,
     HistoryLost,
     InvariantViolated,
     SinkUnavailable,
+    SyncFailed,
 )
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.model.table import OFFSET, Column
@@ -152,12 +152,12 @@ def test_failed_fsync_is_final(tmp_path: Path, where: str) -> None:
         log_of(writer).roll()
         log_of(writer).seal_pending()
 
-    with pytest.raises(DiskFailed, match="syncing") as failed:
+    with pytest.raises(SyncFailed, match="syncing") as failed:
         everything()
     assert failure.exit_code(failed.value) == 74, "the service manager would not start it again"
     armed[0] = False
     for late in (lambda: writer.put(orders(3)), writer.log.sync, log_of(writer).seal_pending):
-        with pytest.raises(InvariantViolated, match="after an error"):
+        with pytest.raises(SyncFailed, match="after an error"):
             late()
     writer.log.close()
     # What can be read after a failed sync may not be on the disk: the next start must not count and acknowledge it.
