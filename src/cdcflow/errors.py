@@ -52,4 +52,4 @@ class InvariantViolated(CdcflowError):
 
 
 class SyncFailed(InvariantViolated):
-    """The disk may not have what was written. Next: stop at once; a new process reads what is there."""
+    """The disk may not have what was written. Next: stop at once; a new start counts only what was durable before."""

@@ -43,7 +43,7 @@ from cdcflow.changelog.sealing import check_storable, seal
 from cdcflow.changelog.segment import Segment, manifest_hash
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.config import Seal
-from cdcflow.errors import CdcflowError, InvariantViolated, LogGone
+from cdcflow.errors import CdcflowError, InvariantViolated, LogGone, SyncFailed
 from cdcflow.model.change import ChangeBatch, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.checksum import crc32
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
@@ -372,6 +372,8 @@ class FileLog:
         try:
             if self._dead is None:
                 self._finish()
+            elif isinstance(self._dead, SyncFailed):
+                self._drop_undurable()
         finally:
             self._is_open = False
             for left in (*self._spools.values(), *self._attached, *self._cut.spools):
@@ -560,6 +562,18 @@ class FileLog:
         saved = len(self._history)
         write_file(self._layer, self._layout.schemas, self._history.to_json().encode())
         self._schemas_saved = saved
+
+    def _drop_undurable(self) -> None:
+        """After a failed sync the journal's end can be read and may be on no disk; a later sync would say that all is
+        well. It goes, so that the next start does not count it: the source was not told of it, and sends it again."""
+        durable = self._durable
+        try:
+            durable.journal.drop_behind(durable.end)
+        except OSError as error:
+            raise InvariantViolated(
+                f"dropping what may not be durable from {durable.journal.path}: {error.strerror or error}",
+                remedy=f"mend the disk, and cut the file to its first {durable.end} bytes before a new start",
+            ) from error
 
     def _finish(self) -> None:
         if not self._numbering.at_cut:

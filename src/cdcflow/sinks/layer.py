@@ -192,5 +192,5 @@ def syncing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise SyncFailed(
             f"syncing {path}: {error.strerror or error}; what was written may be lost although it can still be read",
-            remedy="check the disk, then start again: recovery reads what really is there",
+            remedy="check the disk, then start again: only what was durable counts, and the rest is captured again",
         ) from error

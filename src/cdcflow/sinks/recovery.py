@@ -20,7 +20,7 @@ from cdcflow.changelog.layout import Layout, LogFile
 from cdcflow.changelog.recovery import Whole
 from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.changelog.segment import Segment
-from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
+from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated, SyncFailed
 from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
 from cdcflow.sinks.layer import FileLayer, remove_tree, storing, syncing, write_file
 from cdcflow.sinks.lease import Lease
@@ -184,6 +184,12 @@ def _sync_file(path: Path, layer: FileLayer, size: int | None) -> None:
             layer.truncate(fd, size)
         with syncing(path):
             layer.fsync(fd)
+    except SyncFailed as error:
+        # What a killed process left: nobody knows how much of it is on the disk, and the next sync may say all of it.
+        raise InvariantViolated(
+            str(error).split("\n", maxsplit=1)[0],
+            remedy=f"mend the disk, copy {path} to a new file under the same name, then start again",
+        ) from error
     finally:
         layer.close(fd)
 
