@@ -109,6 +109,11 @@ fuzz: $(INSTALLED) ## compiled and plain decoders against each other, over MESSA
 fuzz-asan: $(INSTALLED) ## the same with decoders built so that a read beyond a buffer ends the run (AddressSanitizer)
 	@tests/fuzz/asan.sh $(BIN)/python --messages $(MESSAGES)
 
+.PHONY: fuzz-ddl
+fuzz-ddl: $(INSTALLED) ## random DDL beside a daemon, log against source: SEEDS=2000 a server, or MINUTES=5, SERVER=mysql only
+	@$(BIN)/python tests/ddlfuzz/run.py --seeds $(if $(filter command line,$(origin SEEDS)),$(SEEDS),2000) \
+		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(SERVER),--server $(SERVER)) $(FUZZ)
+
 # ── measure it ───────────────────────────────────────────────────────────────────────────────────────────────
 
 BENCHED := $(VENV)/.benched

@@ -39,5 +39,9 @@ class ConfigurationError(CdcflowError):
     """A setting, a grant or a table must change. Next: stop, and print the exact remedy."""
 
 
+class KeysUnknown(ConfigurationError):
+    """The log no longer says which rows of a table are partial. Next: read the table again from the start."""
+
+
 class InvariantViolated(CdcflowError):
     """Cdcflow contradicted itself. Next: stop at once and keep the trace; nothing more is written."""

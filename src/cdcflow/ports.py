@@ -27,13 +27,14 @@ from cdcflow.interleave.messages import (
     Planned,
     RowsCompared,
     RowsFilled,
+    RowsIncomplete,
     Visibility,
 )
 from cdcflow.model.change import ChangeBatch, Int64s, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity, Token
 from cdcflow.model.table import Table, TableId
 
-StreamEvent = Committed | MarkSeen | Advanced | RowsFilled
+StreamEvent = Committed | MarkSeen | Advanced | RowsFilled | RowsIncomplete
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +313,12 @@ class Log(Protocol):
         ...
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
-        """Keys of this table's rows from offset `since` on that came with unchanged columns."""
+        """Keys of this table's rows from offset `since` on that came with unchanged columns; None: there are none.
+
+        Raises:
+            KeysUnknown: rows from `since` on have expired, the table's key is another one now, or the keys are more
+                than `PARTIAL_KEYS_MAX`: the table must be read again from the start.
+        """
         ...
 
     def seal_due(self, now_s: float) -> bool:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from cdcflow.changelog.checking import Fault
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
-from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Postgres, is_reference, secret
+from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, is_reference, secret
 from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.machine import Limits
 from cdcflow.model.position import SourceIdentity
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # who only captures need not load Kafka's library
     from cdcflow.sinks.kafka.tables.publisher import Publisher
     from cdcflow.sinks.kafka.tables.tail import Tail
     from cdcflow.sinks.kafka.topics import Topics
+    from cdcflow.sinks.objects.store import BucketStore
 
 
 def open_source(config: Config) -> Source:
@@ -78,13 +80,15 @@ def log_reader(config: Config) -> LogReader:
 
 def log_layout(log: FileLog) -> Layout:
     """Where a log in files is: its directory, and the object store its segments go to."""
-    if log.objects is None:
-        return Layout(log.path)
+    return Layout(log.path) if log.objects is None else Layout(log.path, _store(log, log.objects))
+
+
+def _store(log: FileLog, objects: Objects) -> BucketStore:
     with _client_library():
         from cdcflow.sinks.objects.bucket import Bucket
         from cdcflow.sinks.objects.store import BucketStore
-    cache = log.objects.cache or (log.path / "cache" if log.has_directory else log.path)
-    return Layout(log.path, BucketStore(Bucket(log.objects), cache, log.objects.cache_bytes_max))
+    cache = objects.cache or (log.path / "cache" if log.has_directory else log.path)
+    return BucketStore(Bucket(objects), cache, objects.cache_bytes_max)
 
 
 def keeper(config: Config, *, grace_s: float) -> Keeper:
@@ -113,7 +117,7 @@ def upload_status(config: Config) -> dict[str, object]:
         return {}
     from cdcflow.sinks.objects.uploaded import status
 
-    return dict(status(layout))
+    return dict(status(layout, config.log.objects.url))
 
 
 def _uploads(log: FileLog) -> files.Uploading | None:
@@ -127,7 +131,8 @@ def _uploads(log: FileLog) -> files.Uploading | None:
     with _client_library():
         from cdcflow.sinks.objects.bucket import Bucket
         from cdcflow.sinks.objects.uploads import Uploads
-    return Uploads(Layout(log.path), Bucket(log.objects), keep_local_s=log.objects.keep_local)
+    bucket = Bucket(log.objects)
+    return Uploads(Layout(log.path), bucket, keep_local_s=log.objects.keep_local, cached=_store(log, log.objects).copy)
 
 
 @contextmanager
@@ -286,7 +291,24 @@ def doctor(config: Config) -> list[Finding]:
         from cdcflow.sinks.kafka.doctor import doctor as log_doctor
 
         found += log_doctor(topics(config.log.kafka))
+    elif config.log.objects is not None:
+        with _client_library():
+            from cdcflow.sinks.objects.bucket import Bucket
+            from cdcflow.sinks.objects.doctor import doctor as store_doctor
+        copy = _store(config.log, config.log.objects).copy
+        found += store_doctor(Bucket(config.log.objects), Layout(config.log.path), copy)
     return found
+
+
+def store_faults(config: Config) -> list[Fault]:
+    """What the object store has lost of the log and this machine still has; [] where there is none."""
+    if isinstance(config.log, KafkaLog) or config.log.objects is None or not Layout(config.log.path).log_json.exists():
+        return []
+    with _client_library():
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.doctor import faults
+    copy = _store(config.log, config.log.objects).copy
+    return faults(Bucket(config.log.objects), Layout(config.log.path), copy)
 
 
 def log_event(event: str, fields: Mapping[str, object]) -> None:

@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 from tests.simulation.database import Database, Mark, Places, Statement
 from tests.simulation.log import ModelLog
-from tests.simulation.transactions import Plain, Row, Transaction, position_of
+from tests.simulation.transactions import Keys, Plain, Row, Transaction, position_of
 
 from cdcflow.interleave.machine import Interleave, Limits
 from cdcflow.interleave.messages import (
@@ -29,6 +29,7 @@ from cdcflow.interleave.messages import (
     MarkWritten,
     PlanTable,
     ReadChunk,
+    Resume,
     RowsCompared,
     RowVersion,
     SnapshotTaken,
@@ -41,6 +42,7 @@ from cdcflow.interleave.messages import (
 from cdcflow.interleave.progress import Progress
 from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Epoch, Token
+from cdcflow.model.table import TableId
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +106,7 @@ class Capture:
             partial={
                 table: keys
                 for table, known in progress.tables.items()
-                if known.state in ("reading", "paused")
-                and (keys := self._log.partial_keys(table, known.since)) is not None
+                if known.state == "reading" and (keys := self._log.partial_keys(table, known.since)) is not None
             },
         )
         self.answers: list[Input] = []
@@ -144,6 +145,11 @@ class Capture:
         return np.concatenate([hidden, np.array(running, np.uint64)])
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def resume(self, table: TableId) -> None:
+        known = self.machine.progress.tables.get(table)
+        partial = None if known is None else self._log.partial_keys(table, known.since) or Keys(())
+        self.feed(Resume(table, partial))
 
     def feed(self, given: Input) -> None:
         for effect in self.machine.step(given):

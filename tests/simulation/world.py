@@ -53,6 +53,7 @@ def run(seed: int, faults: Faults = NO_FAULTS, server: Server = SERVERS["postgre
 class World:
     def __init__(self, seed: int, faults: Faults, server: Server) -> None:
         self.rng = rng = Random(seed)
+        self._keys = Random(f"keys {seed}")
         self.counts: Counter[str] = Counter()
         modes: list[list[Mode]] = [["sync"], ["async"], ["standby"], ["sync", "async", "standby"]]
         if server.has_binlog:
@@ -63,6 +64,8 @@ class World:
             chunks_per_window=rng.choice([1, 2, 3]),
             chunk_rows_max=rng.choice([2, 100]),
             keys_per_chunk=rng.choice([1, 2, 100]),
+            keys_waiting_max=self._keys.choice([0, 2, 1_000, 1_000, 1_000, 1_000]),
+            keys_max=self._keys.choice([3, 1_000, 1_000, 1_000, 1_000]),
             rows_per_second_max=rng.choice([0, 0, 20]),
             held_bytes_max=rng.choice([1_000, 10_000_000]),
             delivered_max=rng.choice([0, 3, 1_000]),
@@ -139,7 +142,7 @@ class World:
             if known.state in ("cancelled", "failed"):
                 self.capture.feed(Backfill((table,)))
             elif known.state == "paused":
-                self.capture.feed(Resume(table))
+                self.capture.resume(table)
 
     def _at_rest(self) -> bool:
         last = self.log.cuts[-1]
@@ -236,7 +239,10 @@ class World:
         ]
         order = self.rng.choice([orders[0], *orders])
         self.counts[f"ordered {type(order).__name__.lower()}"] += 1
-        self.capture.feed(order)
+        if isinstance(order, Resume) and self._keys.random() < 0.9:
+            self.capture.resume(table)
+        else:
+            self.capture.feed(order)
 
     def _capture_others(self) -> None:
         """Take a table out of what is captured, or in again, and start anew with that (O05)."""

@@ -119,7 +119,8 @@ def _segment(layout: Layout, log_id: str, first: int, last: int, seen: Seen, *, 
         _manifest(directory, segment, log_id, seen)
         seen.before = segment, text
         for file in segment.files:
-            _hash(directory / file.path, layout.file(segment, file), file, seen)
+            # As the store has it now: a copy that was read back before would hide what the store has lost since.
+            _hash(directory / file.path, layout.file(segment, file, anew=True), file, seen)
         headers = pq.read_table(layout.file(segment, segment.transactions_file))
         _headers(directory, headers, segment.first_transaction, first, seen)
         _offsets(layout, segment, headers, seen)
@@ -129,6 +130,8 @@ def _segment(layout: Layout, log_id: str, first: int, last: int, seen: Seen, *, 
                     _values(layout.file(segment, file), file, seen)
     except CdcflowError as error:
         seen.fault(directory, str(error))
+    except FileNotFoundError as error:
+        seen.fault(directory, f"{error.filename or 'a file'} is missing: offsets {first} to {last} cannot be read")
     except (OSError, pa.ArrowException) as error:
         seen.fault(directory, f"cannot be read ({type(error).__name__})")
     seen.next_offset = last + 1

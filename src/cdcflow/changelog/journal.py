@@ -423,6 +423,7 @@ def records(
 class Owners:
     """Which transaction each row belongs to: the headers of consecutive transactions, in columns."""
 
+    first_offset: int
     last_offset: Int64s
     number: Int64s
     commit_ts: Int64s
@@ -431,15 +432,29 @@ class Owners:
     def of(cls, headers: pa.RecordBatch) -> Owners:
         """By the headers of consecutive transactions (`TRANSACTIONS_SCHEMA`)."""
         last, number = headers.column("last_offset").to_numpy(), headers.column("number").to_numpy()
-        return cls(last, number, headers.column("commit_ts").view(pa.int64()).to_numpy())
+        return cls(
+            headers.column("first_offset")[0].as_py(),
+            last,
+            number,
+            headers.column("commit_ts").view(pa.int64()).to_numpy(),
+        )
 
     def log_rows(self, table: Table, offsets: Int64s, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Rows as the log shows them (`Table.log_schema`): with offset, transaction and commit time.
 
-        `offsets` ascend, and each of them is one of these transactions'.
+        `offsets` ascend. InvariantViolated when one of them is none of these transactions'.
         """
-        # How many of the rows each transaction has: none, where it ends where the one before it ended.
-        counts = np.diff(np.searchsorted(offsets, self.last_offset, side="right"), prepend=0)
+        counts = self.counts(table, offsets)
         commit_ts = pa.array(np.repeat(self.commit_ts, counts)).view(_TIMESTAMP)
         columns = [pa.array(offsets), pa.array(np.repeat(self.number, counts)), commit_ts, *rows.columns]
         return pa.RecordBatch.from_arrays(columns, schema=table.log_schema)
+
+    def counts(self, table: Table, offsets: Int64s) -> Int64s:
+        """How many of these rows each transaction has. InvariantViolated as `log_rows`."""
+        ends = np.searchsorted(offsets, self.last_offset, side="right")
+        if len(offsets) and (offsets[0] < self.first_offset or ends[-1] != len(offsets)):
+            raise InvariantViolated(
+                f"reading rows of {table.id} with offsets from {offsets[0]} to {offsets[-1]}: their transactions have"
+                f" {self.first_offset} to {self.last_offset[-1]}"
+            )
+        return np.diff(ends, prepend=0)  # none, where it ends where the one before it ended

@@ -49,8 +49,10 @@ class Whole:
 
 @dataclass(slots=True)
 class _Walk:
-    """What has been met so far; `rows_since`, `shapes` and `spools` since the last cut."""
+    """What has been met so far; `rows_since`, `shapes` and `spools` since the last cut. Of the run that
+    began at `run_offset`, `announced` rows are still to come."""
 
+    run_offset: int
     next_offset: int
     next_transaction: int
     cut: int
@@ -72,7 +74,7 @@ def whole(
     """
     head = JournalHeader.from_header(header)
     decoder = Decoder(name, header)
-    walk = _Walk(head.base.next_offset, head.base.next_transaction, head.base.cut)
+    walk = _Walk(head.base.next_offset, head.base.next_offset, head.base.next_transaction, head.base.cut)
     kept = Whole(head, header.end, head.base)
     reason, bad = "", size
     frame: Frame | None = None
@@ -97,9 +99,8 @@ def whole(
 def _met(decoder: Decoder, frame: Frame, walk: _Walk, spool_is_whole: Callable[[Attach], bool]) -> CutMark | None:
     """Take one frame into account. Returns the cut, if it is one."""
     if frame.kind is FrameKind.ROWS:
-        _, count, _, _ = decoder.extent(frame)
-        walk.rows_since += count
-        walk.announced -= count
+        first, count, _, _ = decoder.extent(frame)
+        _count(decoder, walk, frame, first, count)
         return None
     if frame.kind is FrameKind.TRANSACTIONS:
         if walk.announced:
@@ -116,13 +117,22 @@ def _met(decoder: Decoder, frame: Frame, walk: _Walk, spool_is_whole: Callable[[
             if not spool_is_whole(record):
                 raise Damaged(frame.at, "spool")
             walk.spools.append(record)
-            walk.rows_since += record.rows
-            walk.announced -= record.rows
+            _count(decoder, walk, frame, record.first_offset, record.rows)
         case CutMark():
             return record
         case _:
             raise InvariantViolated(f"reading {decoder.name}: a {frame.kind.name} does not belong in a journal")
     return None
+
+
+def _count(decoder: Decoder, walk: _Walk, frame: Frame, first: int, rows: int) -> None:
+    if first < walk.run_offset or first + rows > walk.next_offset:
+        raise InvariantViolated(
+            f"reading {decoder.name}: at byte {frame.at} come {rows} rows from offset {first} on, in a run from "
+            f"{walk.run_offset} to {walk.next_offset - 1}"
+        )
+    walk.rows_since += rows
+    walk.announced -= rows
 
 
 def _number(decoder: Decoder, walk: _Walk, frame: Frame) -> None:
@@ -133,6 +143,7 @@ def _number(decoder: Decoder, walk: _Walk, frame: Frame) -> None:
             f"expected were {walk.next_offset} and {walk.next_transaction}"
         )
     walk.announced = rows
+    walk.run_offset = first
     walk.next_offset += rows
     walk.next_transaction += transactions
 

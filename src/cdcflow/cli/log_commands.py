@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_text
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,13 +94,17 @@ def check(
     json: Json = False,
 ) -> None:
     """Verify hashes, chain, order and gaplessness. Exits with 1 when something is wrong."""
+    from cdcflow import wiring
+
+    settings = load(config)
     report = _log(config).check(deep=deep)
+    report = replace(report, faults=(*report.faults, *wiring.store_faults(settings)))
     if json:
         output.print_json(asdict(report))
     else:
         for fault in report.faults:
             typer.echo(f"wrong: {fault.where}: {fault.text}")
-        stretches = "stretches" if isinstance(load(config).log, KafkaLog) else "journals"
+        stretches = "stretches" if isinstance(settings.log, KafkaLog) else "journals"
         seen = f"{report.segments} segments, {report.journals} {stretches}, {report.transactions:,} transactions"
         verdict = "the log is whole" if report.is_whole else f"{len(report.faults)} faults"
         typer.echo(f"{verdict}: {seen}, {report.rows:,} rows, {output.size(report.bytes)}")
@@ -149,12 +153,20 @@ def expire(
     _log(config)
     clock = None if older_than is None else int((time.time() - seconds(older_than)) * 1e6)
     rule = Rule(before_cut, clock, None if bytes_max is None else byte_count(bytes_max))
+    left = keeper.sweep()
     gone = keeper.expire(rule)
     if json:
-        output.print_json([{"first": s.first_offset, "last": s.last_offset, "bytes": s.size} for s in gone])
+        finished = [{"first": first, "last": last, "bytes": None, "interrupted": True} for first, last in left]
+        expired = [{"first": s.first_offset, "last": s.last_offset, "bytes": s.size} for s in gone]
+        output.print_json([*finished, *expired])
         return
+    if left:
+        typer.echo(
+            f"an expiry that was interrupted is finished: the rest of {len(left)} segments"
+            f" (offsets {left[0][0]}-{max(last for _, last in left)}) is gone"
+        )
     if not gone:
-        typer.echo("no segment is old enough; the newest one always stays")
+        typer.echo(f"no {'other ' if left else ''}segment is old enough; the newest one always stays")
         return
     size = output.size(sum(s.size for s in gone))
     typer.echo(f"{len(gone)} segments ({size}) are gone; the log begins at offset {gone[-1].last_offset + 1}")

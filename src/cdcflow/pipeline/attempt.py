@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.errors import ConfigurationError, KeysUnknown, SourceUnavailable
 from cdcflow.interleave.machine import Interleave, Limits
 from cdcflow.interleave.messages import (
     Append,
@@ -26,6 +26,7 @@ from cdcflow.interleave.messages import (
     Effect,
     Input,
     PlanTable,
+    Resume,
     SnapshotTaken,
     TakeSnapshot,
     Tick,
@@ -35,7 +36,7 @@ from cdcflow.interleave.messages import (
     XidSnapshot,
 )
 from cdcflow.interleave.progress import Progress
-from cdcflow.model.change import Run, SpooledTransaction, Uint64s, commit_clock
+from cdcflow.model.change import NO_KEYS, KeySet, Run, SpooledTransaction, Uint64s, commit_clock
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table, TableId
 from cdcflow.pipeline.durability import Durability
@@ -155,11 +156,8 @@ class Attempt:
     def _machine_from(self, checkpoint: Checkpoint, limits: Limits) -> Interleave:
         """A machine that remembers what only the log still knows: ids delivered earlier, keys of partial rows."""
         progress = Progress.from_json(checkpoint.progress)
-        partial = {
-            table: keys
-            for table, state in progress.tables.items()
-            if state.state in ("reading", "paused") and (keys := self._log.partial_keys(table, state.since)) is not None
-        }
+        reading = (t for t, p in progress.tables.items() if p.state != "paused" and p.collects_from is not None)
+        partial = {table: self._partial_keys(table, progress) for table in reading}
         return Interleave(
             epoch=self._epoch,
             checkpoint=checkpoint,
@@ -168,6 +166,15 @@ class Attempt:
             delivered=self._log.delivered(maybe_hidden(self._chunks.snapshot())),
             partial=partial,
         )
+
+    def _partial_keys(self, table: TableId, progress: Progress) -> KeySet | None:
+        """The keys of a table's partial rows in the log; None when the log does not know them any more."""
+        known = progress.tables[table]
+        try:
+            return self._log.partial_keys(table, known.collects_from or known.since) or NO_KEYS
+        except KeysUnknown as unknown:
+            self._on_event("partial rows unknown", {"table": str(table), "reason": str(unknown).split("\n")[0]})
+            return None
 
     def _begin(self) -> None:
         if self._orders.backfill is not None:
@@ -216,7 +223,7 @@ class Attempt:
             self._tell_read(answer)
             self._handle(answer)
         for request in self._requested():
-            self._handle(request)
+            self._handle(self._looked_up(request))
         self._make_durable()
         self._acknowledge()
         self._look_after()
@@ -316,6 +323,13 @@ class Attempt:
             self._errands.call(self._look_at_tables)
         if not self._rate or now - self._rate[-1][0] >= 0.25:
             self._rate.append((now, self.rows["captured"] + self.rows["read"]))
+
+    def _looked_up(self, request: Input) -> Input:
+        """The request with what only the log knows: who resumes a table asks it for the keys of partial rows."""
+        known = self._machine.progress.tables.get(request.table) if isinstance(request, Resume) else None
+        if not isinstance(request, Resume) or known is None or known.state != "paused" or known.plan is None:
+            return request
+        return replace(request, partial=self._partial_keys(request.table, self._machine.progress))
 
     def _requested(self) -> list[Input]:
         found: list[Input] = []

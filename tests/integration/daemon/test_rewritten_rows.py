@@ -114,7 +114,9 @@ class Ledger(Branch):
             logged = sorted(
                 (tuple(row.values.get(c, missing.get(c)) for c in columns) for row in rows[table].values()), key=repr
             )
-            source = [tuple(str(v) if type(v).__module__ == "ipaddress" else v for v in r) for r in self.source_rows(name)]
+            source = [
+                tuple(str(v) if type(v).__module__ == "ipaddress" else v for v in r) for r in self.source_rows(name)
+            ]
             if logged != sorted(source, key=repr):
                 found[name] = logged, source
         return found
@@ -213,6 +215,7 @@ def test_keys_that_a_statement_changes_during_a_backfill_do_not_stay(database: D
 
 def wait_for(ledger: Ledger, mine: Callable[[str], bool], changed: set[str]) -> None:
     """Until what was changed is read again, and the log has what was written until now."""
+
     def again() -> bool:
         return all(known.generation > 1 for name, known in ledger.progress().items() if name in changed and mine(name))
 

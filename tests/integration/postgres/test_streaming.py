@@ -578,3 +578,25 @@ def test_busy_caller_does_not_lose_its_connection(database: Database, capture: C
         assert len(capture.changes()) == 20000
     finally:
         database.server.reload(wal_sender_timeout="")
+
+
+def test_column_that_becomes_a_key_under_a_policy_that_keys_cannot_bear_stops_by_name(
+    database: Database, make_capture: MakeCapture
+) -> None:
+    """At the start, in the stream, and at the look at the tables: rows must never become one silently."""
+    database.execute("CREATE TABLE days (id int PRIMARY KEY, day date NOT NULL)")
+    capture = make_capture(database, special_values="clamp")
+    before = capture.prepare()
+    assert capture.changes() == []
+    database.execute("ALTER TABLE days DROP CONSTRAINT days_pkey, ADD PRIMARY KEY (day)")
+    database.execute("INSERT INTO days VALUES (1, 'infinity')")
+    refusal = r"public\.days\.day .* is part of the table's key, and source\.special_values is clamp"
+    for attempt in (capture.changes, capture.source.tables):
+        with pytest.raises(ConfigurationError, match=refusal) as refused:
+            attempt()
+    remedy = {"public.days.day": "text"}
+    assert f"{{{next(iter(remedy))}: text}}" in str(refused.value.remedy)
+    capture.close()
+    mended = make_capture(database, special_values="clamp", columns=remedy)
+    mended.prepare(before)
+    assert brief(mended.changes(), "id", "day") == [("c", 1, "infinity")]

@@ -106,7 +106,10 @@ WHERE (n.nspname::text, c.relname::text) IN (SELECT * FROM unnest(%s::text[], %s
 """
 
 _TEXT = 25
-_CHARACTERS = {1042: _TEXT, 1043: _TEXT}  # bpchar and varchar: a change among them that rewrites nothing changes nothing
+_CHARACTERS = {
+    1042: _TEXT,
+    1043: _TEXT,
+}  # bpchar and varchar: a change among them that rewrites nothing changes nothing
 
 
 @dataclass(frozen=True, slots=True)
