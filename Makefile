@@ -16,6 +16,8 @@ COMPILED := $(wildcard $(addprefix src/cdcflow/sources/,*/compiled/*.pyx */compi
 JARS := $(VENV)/.jars
 SEEDS ?= 10000
 MESSAGES ?= 200000
+MUTANTS ?= 200
+SEED ?= 1
 
 .PHONY: help
 help: ## this list
@@ -100,6 +102,10 @@ unit: $(INSTALLED) ## only the tests that start no server
 .PHONY: simulate
 simulate: $(INSTALLED) ## SEEDS=10000 seeded schedules of the simulation
 	@$(BIN)/python tests/simulation/run.py --seeds $(SEEDS)
+
+.PHONY: mutants
+mutants: $(INSTALLED) ## plant MUTANTS=200 small faults (SEED=1, ROOM=merge), one at a time; SERVERS=1: real servers for survivors
+	@$(BIN)/python tests/mutants/run.py --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOM),--room $(ROOM)) $(if $(SERVERS),--servers)
 
 .PHONY: fuzz fuzz-asan
 fuzz: $(INSTALLED) ## compiled and plain decoders against each other, over MESSAGES=200000 random and garbled messages

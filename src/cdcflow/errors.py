@@ -43,5 +43,13 @@ class KeysUnknown(ConfigurationError):
     """The log no longer says which rows of a table are partial. Next: read the table again from the start."""
 
 
+class LogGone(ConfigurationError):
+    """The log's folder was deleted or moved under its writer. Next: stop; an operator puts it back, or lets it go."""
+
+
 class InvariantViolated(CdcflowError):
     """Cdcflow contradicted itself. Next: stop at once and keep the trace; nothing more is written."""
+
+
+class SyncFailed(InvariantViolated):
+    """The disk may not have what was written. Next: stop at once; a new process reads what is there."""

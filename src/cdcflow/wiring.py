@@ -5,8 +5,8 @@ The commands, the demo and a program that embeds cdcflow begin here with a `Conf
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,7 +15,7 @@ from cdcflow.changelog.checking import Fault
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, is_reference, secret
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.interleave.machine import Limits
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline import Capture
@@ -23,7 +23,7 @@ from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
 from cdcflow.pipeline.capture import OpenedLog
 from cdcflow.ports import Finding, LogReader, Source, Tier
 from cdcflow.sinks import files
-from cdcflow.sinks.keeping import Keeper
+from cdcflow.sinks.retention import Retention
 from cdcflow.sources.postgres.source import PostgresSource
 
 if TYPE_CHECKING:  # who only captures need not load Kafka's library
@@ -91,7 +91,7 @@ def _store(log: FileLog, objects: Objects) -> BucketStore:
     return BucketStore(Bucket(objects), cache, objects.cache_bytes_max)
 
 
-def keeper(config: Config, *, grace_s: float) -> Keeper:
+def retention(config: Config, *, grace_s: float) -> Retention:
     """Who compacts and expires the configured log's segments."""
     log = config.log
     if isinstance(log, KafkaLog):
@@ -101,11 +101,11 @@ def keeper(config: Config, *, grace_s: float) -> Keeper:
         )
     layout = log_layout(log)
     if log.objects is None:
-        return Keeper(layout, grace_s=grace_s)
+        return Retention(layout, grace_s=grace_s)
     with _client_library():
         from cdcflow.sinks.objects.bucket import Bucket
-        from cdcflow.sinks.objects.shelf import BucketShelf
-    return Keeper(layout, BucketShelf(Bucket(log.objects)), grace_s=grace_s)
+        from cdcflow.sinks.objects.remote import RemoteBucket
+    return Retention(layout, RemoteBucket(Bucket(log.objects)), grace_s=grace_s)
 
 
 def upload_status(config: Config) -> dict[str, object]:
@@ -135,7 +135,7 @@ def _uploads(log: FileLog) -> files.Uploading | None:
     return Uploads(Layout(log.path), bucket, keep_local_s=log.objects.keep_local, cached=_store(log, log.objects).copy)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _client_library() -> Iterator[None]:
     """Who needs no object store need not have its client library."""
     try:
@@ -285,6 +285,8 @@ def doctor(config: Config) -> list[Finding]:
     source = open_source(config)
     try:
         found = list(source.doctor())
+        with contextlib.suppress(CdcflowError):  # what cannot be reached has a finding of its own by now
+            found += source.left_behind(_log_id(config))
     finally:
         source.close()
     if isinstance(config.log, KafkaLog):
@@ -309,6 +311,16 @@ def store_faults(config: Config) -> list[Fault]:
         from cdcflow.sinks.objects.doctor import faults
     copy = _store(config.log, config.log.objects).copy
     return faults(Bucket(config.log.objects), Layout(config.log.path), copy)
+
+
+def _log_id(config: Config) -> str:
+    """The id of the log that the settings name; "" where there is none yet."""
+    if isinstance(config.log, KafkaLog):
+        from cdcflow.sinks.kafka.frames import read_state
+
+        return read_state(topics(config.log.kafka)).log_id
+    layout = Layout(config.log.path)
+    return layout.log_file().log_id if layout.log_json.exists() else ""
 
 
 def log_event(event: str, fields: Mapping[str, object]) -> None:

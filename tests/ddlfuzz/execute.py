@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from tests.ddlfuzz import oracle
@@ -25,6 +26,7 @@ from cdcflow.testing.mysql import MySQLServer
 from cdcflow.testing.postgres import PostgresServer
 
 PATIENCE_S = 25.0
+Sort = Literal["difference", "stop", "hang", "broken"]
 STOPS_MAX = 8
 _SQL = re.compile(
     r"\b((?:ALTER|DROP|SET GLOBAL|GRANT|UPDATE) [^;\n]*?)(?=;|\n|$| \(or |, then |, or |, which | and run | and read )"
@@ -34,12 +36,21 @@ _BACKFILL = re.compile(r"cdcflow backfill ([^\s`,;]+)")
 
 
 class Failure(Exception):
-    """What a case found."""
+    """What a case found, and of what sort it is: a shrunk case must fail in the same way."""
+
+    def __init__(self, sort: Sort, message: str) -> None:
+        super().__init__(message)
+        self.sort = sort
+
+
+class NothingToCapture(Exception):
+    """No table is left: there is nothing to compare."""
 
 
 @dataclass
 class Outcome:
     failure: str | None = None
+    sort: Sort | None = None
     counts: Counter[str] = field(default_factory=Counter)
     stops: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -55,7 +66,9 @@ def execute(case: Case, server: PostgresServer | MySQLServer) -> Outcome:
         run.steps()
         run.end()
     except Failure as found:
-        run.outcome.failure = str(found)
+        run.outcome.failure, run.outcome.sort = str(found), found.sort
+    except NothingToCapture:
+        pass
     finally:
         if run.daemon is not None:
             run.daemon.kill()
@@ -106,7 +119,7 @@ class _Run:
                 self._commit()
                 self._wait(())
                 if unmergeable := self._compare(set()):
-                    raise Failure(f"the merge would stop: {unmergeable[min(unmergeable)]}")
+                    raise Failure("difference", f"the merge would stop: {unmergeable[min(unmergeable)]}")
             case "stop":
                 self._stop()
             case "kill" if self.daemon is not None:
@@ -195,19 +208,21 @@ class _Run:
             if time.monotonic() > deadline:
                 states = {name: t["state"] for name, t in status.tables.items()}
                 at = f"at {status.position or 'no position'}, {states} {status.interrupted}"
-                raise Failure(f"waited {PATIENCE_S:.0f} s in vain: {at}")
+                raise Failure("hang", f"waited {PATIENCE_S:.0f} s in vain: {at}")
             time.sleep(0.004)
 
     def _stopped(self, stop: Stop) -> None:
         """Do what a stop says; a stop that comes again although nothing was done to the database cannot be left."""
+        if not self.beside.columns():
+            raise NothingToCapture
         head = stop.message.split("\n")[0]
         self.outcome.stops.append(f"{stop.kind}: {head}")
         if stop.kind not in ("ConfigurationError", "HistoryLost"):
-            raise Failure(f"{stop.kind}: {stop.message[-1500:]}")
+            raise Failure("broken", f"{stop.kind}: {stop.message[-1500:]}")
         self.repeated = self.repeated + 1 if stop.message == self.told else 0
         self.told = stop.message
         if self.repeated >= 2 or len(self.outcome.stops) > STOPS_MAX:
-            raise Failure(f"its remedy does not end the stop: {stop.kind}: {stop.message}")
+            raise Failure("stop", f"its remedy does not end the stop: {stop.kind}: {stop.message}")
         self._commit()
         done = False
         for statement in _SQL.findall(stop.remedy):
@@ -222,7 +237,7 @@ class _Run:
         if found := _BACKFILL.findall(stop.remedy):
             self.backfill, done = tuple(found), True
         if not done:
-            raise Failure(f"a stop whose remedy cannot be carried out: {stop.kind}: {stop.message}")
+            raise Failure("stop", f"a stop whose remedy cannot be carried out: {stop.kind}: {stop.message}")
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -258,25 +273,25 @@ class _Run:
         log = wiring.log_reader(load(self.path))
         report = log.check(deep=True)
         if not report.is_whole:
-            raise Failure(f"the log is damaged: {report.faults}")
+            raise Failure("broken", f"the log is damaged: {report.faults}")
         found, progress = oracle.read(log)
         unmergeable: dict[TableId, str] = {}
         for table, columns in sorted(self.beside.columns().items()):
             source = self.beside.rows(table, columns)
             if not found.get(table):
                 if source:
-                    raise Failure(f"table {table}: nothing in the log, {len(source)} rows in the source")
+                    raise Failure("difference", f"table {table}: nothing in the log, {len(source)} rows in the source")
                 continue
             try:
                 _, rows = oracle.current(found[table], progress.tables.get(table), anew=table in anew)
             except oracle.Unmergeable as error:
                 if table in anew:
-                    raise Failure(f"read anew and still: {error}") from None
+                    raise Failure("stop", f"read anew and still: {error}") from None
                 unmergeable[table] = str(error)
                 continue
             difference = oracle.differences(rows, source, columns)
             if difference:
-                raise Failure(f"table {table}: {difference}")
+                raise Failure("difference", f"table {table}: {difference}")
         return unmergeable
 
 

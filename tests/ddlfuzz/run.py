@@ -16,8 +16,9 @@ if __name__ == "__main__":
 
 from tests.ddlfuzz.dialects import running
 from tests.ddlfuzz.draw import Case, committed, drawn
-from tests.ddlfuzz.execute import execute
+from tests.ddlfuzz.execute import Outcome, execute
 from tests.ddlfuzz.green import GREEN
+from tests.ddlfuzz.kinds import KINDS
 from tests.ddlfuzz.model import SERVERS, Server
 from tests.ddlfuzz.shrink import shrunk
 
@@ -36,6 +37,7 @@ def main() -> int:
     parser.add_argument("--committed", action="store_true", help="run the cases of cases/ instead, the open ones too")
     parser.add_argument("--no-shrink", action="store_true", help="print a failing case as it was drawn")
     parser.add_argument("--only", nargs="*", help="draw from these kinds, and those of rows")
+    parser.add_argument("--without", nargs="*", default=(), help="draw from all kinds but these")
     arguments = parser.parse_args()
     failed = 0
     for server in [arguments.server] if arguments.server else SERVERS:
@@ -45,7 +47,9 @@ def main() -> int:
 
 
 def _run(server: Server, started: PostgresServer | MySQLServer, arguments: argparse.Namespace) -> int:
-    kinds = GREEN[server] if arguments.green else None
+    kinds: frozenset[str] | None = GREEN[server] if arguments.green else None
+    if arguments.without:
+        kinds = frozenset(KINDS) - set(arguments.without)
     if arguments.only is not None:
         kinds = GREEN[server] | set(arguments.only)
     first, count = (arguments.first, arguments.seeds) if arguments.seed is None else (arguments.seed, 1)
@@ -63,7 +67,7 @@ def _run(server: Server, started: PostgresServer | MySQLServer, arguments: argpa
             print(f"── {server}, {case.title}: {outcome.failure}", flush=True)
             for stop in outcome.stops:
                 print(f"   stopped before: {stop[:300]}")
-            print(_shrunk(case, started, shrink=not arguments.no_shrink), flush=True)
+            print(case.text() if arguments.no_shrink else _shrunk(case, outcome, started), flush=True)
         if arguments.minutes and time.monotonic() - began > arguments.minutes * 60:
             break
     print(f"{server}: {ran} cases, {failed} failed, {time.monotonic() - began:.0f} s", flush=True)
@@ -71,14 +75,12 @@ def _run(server: Server, started: PostgresServer | MySQLServer, arguments: argpa
     return failed
 
 
-def _shrunk(case: Case, started: PostgresServer | MySQLServer, *, shrink: bool) -> str:
+def _shrunk(case: Case, outcome: Outcome, started: PostgresServer | MySQLServer) -> str:
     """The case as text, as small as it gets. One that does not fail again is given back as it was drawn."""
 
     def fails(tried: Case) -> bool:
-        return execute(tried, started).failure is not None
+        return execute(tried, started).sort == outcome.sort
 
-    if not shrink:
-        return case.text()
     if not any(fails(case) for _ in range(3)):
         return f"# did not fail again\n{case.text()}"
     small = shrunk(case, fails)

@@ -175,9 +175,16 @@ class Narration:
                 generation, size = int(options.get("generation", "1")), int(options.get("size", "1"))
                 shape = Shape(("id", "v"), int(options.get("incarnation", "1")))
                 seen = (Hides(frozenset(_numbers(options["hides"]))),) if "hides" in options else ()
-                version = options.get("version")
                 yield Planned(
-                    table, generation, "plan", size, units, shape, "whole" in words, seen, row_version=version
+                    table,
+                    generation,
+                    "plan",
+                    size,
+                    units,
+                    shape,
+                    "whole" in words,
+                    visibilities=seen,
+                    row_version=options.get("version"),
                 )
             case "written":
                 yield MarkWritten(Token(rest))
@@ -195,8 +202,8 @@ class Narration:
                 name, keys = rest.split(":")
                 yield RowsIncomplete(_table(name), Keys(int(k) for k in keys.split(",")), position_of(self._lsn))
             case "filled":
-                found = _version(words) if len(words) > 1 else None
-                yield RowsFilled(_table(words[0]), position_of(self._lsn), found)
+                version = _version(words) if len(words) > 1 else None
+                yield RowsFilled(_table(words[0]), position_of(self._lsn), version)
             case "compared":
                 yield RowsCompared((_version(words),))
             case "resume":

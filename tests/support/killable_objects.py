@@ -20,9 +20,9 @@ from objectlogs import ObjectLog
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.config import Objects
-from cdcflow.sinks.keeping import Keeper, Rule
 from cdcflow.sinks.layer import OsLayer
 from cdcflow.sinks.objects.bucket import Bucket
+from cdcflow.sinks.retention import Retention, Rule
 
 STEPS: list[tuple[Any, str]] = [(Bucket, "put_new"), (Bucket, "put"), (Bucket, "delete")]
 STEPS += [(OsLayer, name) for name in ("rename", "unlink", "rmdir", "mkdir", "create")]
@@ -56,12 +56,12 @@ def work(root: str, objects: str, kind: str, count: int) -> None:
         log.settled()
         opened.close()
     elif kind == "expire":
-        Keeper(Layout(log.root)).expire(Rule(before_cut=2))
+        Retention(Layout(log.root)).expire(Rule(before_cut=2))
     elif kind == "expire there":
-        log.keeper().expire(Rule(before_cut=2))
+        log.retention().expire(Rule(before_cut=2))
     else:
-        log.keeper().compact()
-        log.keeper().expire(Rule(before_cut=3))
+        log.retention().compact()
+        log.retention().expire(Rule(before_cut=3))
 
 
 def main() -> None:

@@ -80,6 +80,9 @@ class MemorySource:
     def doctor(self) -> Sequence[Finding]:
         return ()
 
+    def left_behind(self, log_id: str) -> Sequence[Finding]:
+        return ()
+
     def status(self, acknowledged: Position | None) -> SourceStatus:
         raise NotImplementedError
 

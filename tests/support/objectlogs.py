@@ -15,12 +15,12 @@ from cdcflow.config import Objects
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.keeping import Keeper
 from cdcflow.sinks.objects.bucket import Bucket
-from cdcflow.sinks.objects.shelf import BucketShelf
+from cdcflow.sinks.objects.remote import RemoteBucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.sinks.objects.uploaded import status
 from cdcflow.sinks.objects.uploads import Uploads
+from cdcflow.sinks.retention import Retention
 from cdcflow.testing.sinks import PRODUCTS, Writer, changes, orders, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
@@ -62,8 +62,8 @@ class ObjectLog:
         self.opened.append(log)
         return log
 
-    def keeper(self, grace_s: float = 0) -> Keeper:
-        return Keeper(self.layout, BucketShelf(self.bucket), grace_s=grace_s)
+    def retention(self, grace_s: float = 0) -> Retention:
+        return Retention(self.layout, RemoteBucket(self.bucket), grace_s=grace_s)
 
     def settled(self) -> None:
         """Wait until everything sealed is in the bucket, and its files are dropped here."""

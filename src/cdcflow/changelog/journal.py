@@ -37,7 +37,7 @@ from cdcflow.changelog.framing import (
     frame_bytes,
     frames,
 )
-from cdcflow.changelog.rows import SMALL_ROWS, Rows, RowsDecoder, RowsEncoder, Shape, rows_head
+from cdcflow.changelog.rows import SMALL_ROWS, Rows, RowsDecoder, RowsEncoder, Shape, rows_extent
 from cdcflow.changelog.transactions import Transactions, extent
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import ChangeBatch, Int64s
@@ -336,12 +336,12 @@ class Decoder:
             raise self._nonsense(frame, type(error).__name__) from None
 
     def extent(self, frame: Frame) -> tuple[int, int, int, int]:
-        """First offset, rows, first transaction and transactions of a transactions or rows frame (0, 0 for rows),
-        without decoding all of it. InvariantViolated as `record`."""
+        """What `numbers.Numbers` wants to know of a transactions or rows frame, without decoding all of it.
+        InvariantViolated as `record`."""
         try:
-            return extent(frame.payload) if frame.kind is FrameKind.TRANSACTIONS else (*rows_head(frame.payload), 0, 0)
-        except struct.error:
-            raise self._nonsense(frame, "struct.error") from None
+            return (extent if frame.kind is FrameKind.TRANSACTIONS else rows_extent)(frame.payload)
+        except _NONSENSE as error:
+            raise self._nonsense(frame, type(error).__name__) from None
 
     def _nonsense(self, frame: Frame, error: str) -> InvariantViolated:
         return InvariantViolated(

@@ -1,4 +1,4 @@
-"""`cdcflow log …`: the change log as people see it, and its upkeep. All of it works beside a running daemon."""
+"""`cdcflow log …`: the change log as people see it, and its maintenance. All of it works beside a running daemon."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ def compact(
     """Make one segment of several small ones, on disk and in the object store. May run beside the daemon."""
     from cdcflow import wiring
 
-    keeper = wiring.keeper(load(config), grace_s=seconds(grace, zero=True))
+    retention = wiring.retention(load(config), grace_s=seconds(grace, zero=True))
     _log(config)
-    made = keeper.compact(byte_count(bytes_max))
+    made = retention.compact(byte_count(bytes_max))
     if json:
         output.print_json([{"first": s.first_offset, "last": s.last_offset, "of": count} for s, count in made])
         return
@@ -147,14 +147,14 @@ def expire(
             "expiring segments: nothing says which", remedy="give --older-than, --bytes-max or --before-cut"
         )
     from cdcflow import wiring
-    from cdcflow.sinks.keeping import GRACE_S, Rule
+    from cdcflow.sinks.retention import GRACE_S, Rule
 
-    keeper = wiring.keeper(load(config), grace_s=GRACE_S)
+    retention = wiring.retention(load(config), grace_s=GRACE_S)
     _log(config)
     clock = None if older_than is None else int((time.time() - seconds(older_than)) * 1e6)
     rule = Rule(before_cut, clock, None if bytes_max is None else byte_count(bytes_max))
-    left = keeper.sweep()
-    gone = keeper.expire(rule)
+    left = retention.sweep()
+    gone = retention.expire(rule)
     if json:
         finished = [{"first": first, "last": last, "bytes": None, "interrupted": True} for first, last in left]
         expired = [{"first": s.first_offset, "last": s.last_offset, "bytes": s.size} for s in gone]

@@ -239,9 +239,10 @@ class Backlog:
         work.planning = False
         if known.state != "waiting" or known.plan is not None or not work.collecting:
             return "late"
-        # Where only keys are left to read, the rows are those of the version that they were read at.
-        if not known.exhausted and planned.row_version not in (None, work.version):
-            work.version, work.collecting = planned.row_version, False
+        # Where only keys are left to read, what was read before still is compared with the version it was read at.
+        version = planned.row_version if known.keys_since is None else known.row_version
+        if known.keys_since is None and version not in (None, work.version):
+            work.version, work.collecting = version, False
             return "moved"
         size = min(planned.size, self._rows_max(known) // planned.rows_per_unit_max)
         self._set(
@@ -254,7 +255,7 @@ class Backlog:
                 units=planned.units,
                 incarnation=getattr(planned.shape, "incarnation", known.incarnation),
                 whole=planned.whole,
-                row_version=known.row_version if known.exhausted else planned.row_version,
+                row_version=version,
             ),
         )
         return "taken"
@@ -381,11 +382,13 @@ class Backlog:
         return self._limits.rows_per_second_max if known.rows_per_second_max is None else known.rows_per_second_max
 
     def rewritten(self, table: TableId) -> None:
-        """The table is no longer what was planned (W27): from the start again. Keys and `since` stay as they are, unless
-        its row version is another one at the next plan."""
+        """The table is no longer what was planned (W27): from the start again. Keys and `since` stay as they are,
+        unless its row version is another one at the next plan."""
         known = self.progress.tables[table]
         self._work[table].planning = False
-        again = replace(known, state="waiting", plan=None, cursor=None, units_done=0, rows=0, exhausted=False)
+        again = replace(
+            known, state="waiting", plan=None, cursor=None, units_done=0, rows=0, exhausted=False, keys_since=None
+        )
         self._set(table, again)
 
     def keep_version(self, version: RowVersion) -> bool:

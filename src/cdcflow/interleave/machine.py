@@ -183,6 +183,14 @@ class Interleave:
         """How far each table is. May be asked for from any thread."""
         return self._backlog.progress
 
+    @property
+    def held(self) -> tuple[int, int]:
+        """Rows and bytes of what is held because a window is open. May be asked for from any thread."""
+        window = self._window
+        if window is None:
+            return 0, 0
+        return sum(run.rows for run in tuple(window.held)), window.held_bytes
+
     def _take(self, given: Input) -> None:
         match given:
             case Committed(run):

@@ -139,6 +139,10 @@ class Attempt:
         before = self._log.checkpoint
         asked = {**before.source, **({"accept_history_loss": "yes"} if self._orders.accept_history_loss else {})}
         placed = self._source.prepare(replace(before, source=asked), log_id)
+        if before.position is None:
+            # A log that begins may be there instead of one that was lost, whose slot still holds the server's log.
+            for left in self._source.left_behind(log_id):
+                self._on_event("left behind", {"what": left.subject, "found": left.text, "remedy": left.remedy})
         # "history" stays in the checkpoint until the cut that orders the new backfill: a crash between the two must
         # not leave a log with a hole and nobody who knows.
         lost = "lost" in (before.source.get("history"), placed.source.get("history"))
@@ -401,6 +405,7 @@ class Attempt:
     def status(self) -> dict[str, object]:
         """What is going on, as JSON-able values. May be called from any thread."""
         durable = self._durability.durable
+        held_rows, held_bytes = self._machine.held
         return {
             "epoch": self._epoch,
             "cut": durable.cut,
@@ -411,6 +416,8 @@ class Attempt:
             "rows_captured": self.rows["captured"],
             "rows_read": self.rows["read"],
             "rows_per_second": self._rows_per_second(),
+            "held_rows": held_rows,
+            "held_bytes": held_bytes,
             "tables": self._machine.progress.to_json()["tables"],
             "events": dict(self._events),
         }

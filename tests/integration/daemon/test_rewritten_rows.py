@@ -199,9 +199,7 @@ def test_keys_that_a_statement_changes_during_a_backfill_do_not_stay(database: D
     with database.connect(autocommit=True) as session:
         session.execute("CREATE TABLE t (id int PRIMARY KEY, v text) WITH (fillfactor = 10)")
         session.execute("INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 3000) i")
-    ledger = Ledger(
-        database, tmp_path, ("t",), backfill={"chunk_time_target_ms": 5, "rows_per_second_max": 2000}
-    )
+    ledger = Ledger(database, tmp_path, ("t",), backfill={"chunk_time_target_ms": 5, "rows_per_second_max": 2000})
     seen: list[str] = []
     with ledger.capturing(on_event=lambda event, _fields: seen.append(event)):
         ledger.wait_until(lambda: "range chunk read" in seen, "the first chunk")

@@ -17,7 +17,14 @@ import pytest
 
 from cdcflow.changelog.reader import check, list_segments, newest_checkpoint, read_rows, read_transactions, table_shapes
 from cdcflow.config import Seal
-from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
+from cdcflow.errors import (
+    CdcflowError,
+    ConfigurationError,
+    HistoryLost,
+    InvariantViolated,
+    SinkUnavailable,
+    SyncFailed,
+)
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.model.table import OFFSET, Column
 from cdcflow.model.types import ColumnType
@@ -144,11 +151,11 @@ def test_failed_fsync_is_final(tmp_path: Path, where: str) -> None:
         log_of(writer).roll()
         log_of(writer).seal_pending()
 
-    with pytest.raises(InvariantViolated, match="syncing"):
+    with pytest.raises(SyncFailed, match="syncing"):
         everything()
     armed[0] = False
     for late in (lambda: writer.put(orders(3)), writer.log.sync, log_of(writer).seal_pending):
-        with pytest.raises(InvariantViolated, match="after an error"):
+        with pytest.raises(SyncFailed, match="after an error"):
             late()
     writer.log.close()
     assert ids(tmp_path / "log")[:1] == [1]

@@ -20,7 +20,7 @@ from cdcflow.changelog.layout import Layout, segment_name
 from cdcflow.changelog.reader import check, list_segments
 from cdcflow.cli.app import app
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.keeping import Rule
+from cdcflow.sinks.retention import Rule
 from cdcflow.testing.objects import ObjectServer
 
 SUPPORT = Path(__file__).parents[2] / "support"
@@ -115,8 +115,8 @@ def test_compaction_and_expiry_killed_at_any_step_lose_and_double_nothing(
         died = killable.died(log, "keep", step)
         for place in (log.layout, log.alone):
             assert_rows_from_the_first(place)
-        log.keeper().compact()
-        log.keeper().expire(Rule(before_cut=3))
+        log.retention().compact()
+        log.retention().expire(Rule(before_cut=3))
         assert len(list(log.layout.segments.iterdir())) == 1, "what was replaced or expired is still here"
         assert [(s.first_offset, s.last_offset) for s in list_segments(log.alone)] == [(9, 10)]
         names = {name.split("/")[1] for name in log.bucket.listed("") if "/" in name}

@@ -16,10 +16,10 @@ from cdcflow.changelog.reader import check
 from cdcflow.cli.app import app
 from cdcflow.config import Objects
 from cdcflow.errors import ConfigurationError
-from cdcflow.sinks.keeping import Rule
 from cdcflow.sinks.objects import inventory, restoring
 from cdcflow.sinks.objects.inventory import counting
 from cdcflow.sinks.objects.uploaded import status
+from cdcflow.sinks.retention import Rule
 from cdcflow.testing.objects import ObjectServer
 
 
@@ -183,8 +183,8 @@ def test_segments_that_expire_or_are_compacted_meanwhile_are_not_lost(
         found = listed(*args)
         assert found == []
         before = counting(log.layout, 8)
-        log.keeper().expire(Rule(before_cut=2))
-        log.keeper().compact()
+        log.retention().expire(Rule(before_cut=2))
+        log.retention().compact()
         assert len(log.bucket.folders("segments")) == 2
         return before
 
@@ -203,9 +203,9 @@ def test_lost_compacted_segment_gives_way_to_those_it_was_made_of(log: ObjectLog
     and while they are there nothing is lost."""
     log.keep_local_s = 0
     put(log, 1, 2, 3)
-    assert [count for _, count in log.keeper(grace_s=600).compact()] == [2]
+    assert [count for _, count in log.retention(grace_s=600).compact()] == [2]
     log.bucket.delete(objects_of(log, 1, 4))
-    log.keeper(grace_s=0).sweep()
+    log.retention(grace_s=0).sweep()
     assert len(log.bucket.folders("segments")) == 3, "the last copy of the rows was removed"
     assert len(log.layout.listed_segments()[0]) == 4
     opened = log.open()

@@ -28,7 +28,7 @@ from cdcflow.interleave.messages import (
 )
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.change import ChangeBatch, Run, reads
-from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity, Token
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.pipeline import attempt as attempts

@@ -21,7 +21,7 @@ from pathlib import Path
 from cdcflow.changelog.layout import Bounds, Layout, segment_bounds, segment_name
 from cdcflow.changelog.segment import Segment
 from cdcflow.sinks.objects.bucket import Bucket, Digests
-from cdcflow.sinks.objects.putting import sizes
+from cdcflow.sinks.objects.uploading import sizes
 
 AT_ONCE = 16
 """So many suspects are looked at while the maintenance lock is held once."""

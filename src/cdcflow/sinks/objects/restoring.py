@@ -9,13 +9,13 @@ import structlog
 
 from cdcflow.changelog.layout import Bounds, Layout, uncovered
 from cdcflow.changelog.segment import Segment, SegmentFile
-from cdcflow.sinks.keeping import REMOVED
 from cdcflow.sinks.layer import OS_LAYER, remove_tree, storing
+from cdcflow.sinks.maintenance import maintenance
 from cdcflow.sinks.objects.bucket import Bucket, Digests
 from cdcflow.sinks.objects.inventory import batches, counting, suspects, together, wrong_parts
-from cdcflow.sinks.objects.putting import missing_parts, put_again
-from cdcflow.sinks.objects.shelf import BucketShelf
-from cdcflow.sinks.upkeep import upkeep
+from cdcflow.sinks.objects.remote import RemoteBucket
+from cdcflow.sinks.objects.uploading import missing_parts, put_again
+from cdcflow.sinks.retention import REMOVED
 
 FindCopy = Callable[[Segment, SegmentFile], Path | None]
 
@@ -23,7 +23,7 @@ _log = structlog.get_logger("cdcflow")
 
 
 class Restorer:
-    """Compares what was put with what the bucket has. `wait`: see `upkeep`."""
+    """Compares what was put with what the bucket has. `wait`: see `maintenance`."""
 
     def __init__(self, layout: Layout, bucket: Bucket, cached: FindCopy, wait: Callable[[float], bool]) -> None:
         self._layout = layout
@@ -40,7 +40,7 @@ class Restorer:
         """
         lost: list[Bounds] = []
         for some in batches(suspects(self._bucket, self._layout, last_offset)):
-            with upkeep(self._layout, self._wait):
+            with maintenance(self._layout, self._wait):
                 still = set(counting(self._layout, last_offset))
                 lost += [bounds for bounds in some if bounds in still and not self._is_there(bounds)]
         return lost
@@ -67,7 +67,7 @@ class Restorer:
             return False
         if any(missing_parts(self._bucket, *self._layout.manifest(*part)) for part in parts):
             return False
-        BucketShelf(self._bucket).remove(compacted)
+        RemoteBucket(self._bucket).remove(compacted)
         target = self._layout.segment(*compacted)
         with storing(f"undoing the compaction into {target}"):
             beside = target.with_name(f".{target.name}{REMOVED}")

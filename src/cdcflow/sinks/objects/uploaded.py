@@ -1,4 +1,4 @@
-"""How far the bucket holds a log, as the log's directory says: for the upload itself, for upkeep, and for people."""
+"""How far the bucket holds a log, as the log's directory says: for the upload, for maintenance, and for people."""
 
 from __future__ import annotations
 

@@ -29,13 +29,13 @@ import tenacity
 from cdcflow.changelog.layout import UPLOADS, Bounds, Layout, uncovered
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.sinks.layer import OS_LAYER, FileLayer, storing, write_file
+from cdcflow.sinks.maintenance import maintenance
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.inventory import together
-from cdcflow.sinks.objects.putting import put_log, put_segment
+from cdcflow.sinks.objects.remote import RemoteBucket
 from cdcflow.sinks.objects.restoring import FindCopy, Restorer
-from cdcflow.sinks.objects.shelf import BucketShelf
 from cdcflow.sinks.objects.uploaded import Uploaded, loss
-from cdcflow.sinks.upkeep import upkeep
+from cdcflow.sinks.objects.uploading import put_log, put_segment
 
 LAST_TRY_S = 5.0
 """So long a log that is being closed waits for what is still to be put."""
@@ -109,9 +109,9 @@ class Uploads:
         self._asked.set()
 
     @property
-    def shelf(self) -> BucketShelf:
+    def remote(self) -> RemoteBucket:
         """What it has put into the bucket."""
-        return BucketShelf(self.bucket)
+        return RemoteBucket(self.bucket)
 
     @property
     def error(self) -> CdcflowError | None:
@@ -198,7 +198,7 @@ class Uploads:
 
     def _put_pending(self) -> None:
         while (bounds := self._next()) is not None:
-            with upkeep(self._layout, self._closing.wait):
+            with maintenance(self._layout, self._closing.wait):
                 self._put(bounds)
 
     def _next(self) -> Bounds | None:
@@ -268,7 +268,7 @@ class Uploads:
                     put_at = 0.0  # compacted or expired
                 if time.time() - put_at < self._keep_local_s:
                     return
-                with upkeep(self._layout, self._closing.wait):
+                with maintenance(self._layout, self._closing.wait):
                     self._lease_check()
                     if (directory / "segment.json").exists():
                         self._drop_files(self._whole[0], directory)

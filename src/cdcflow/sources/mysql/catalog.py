@@ -276,10 +276,7 @@ class Catalog:
         self._session.close()
 
     def selected(self) -> Selected:
-        def question(connection: Connection) -> Selected:
-            return select(connection, self.wanted, self._collated(connection))
-
-        found = self.ask(f"reading the catalog of {self._connector.address}", question)
+        found = self._look(f"reading the catalog of {self._connector.address}", None)
         self._known = {t.id: t for t in found.tables}
         return found
 
@@ -303,10 +300,16 @@ class Catalog:
         return next(iter(self._only(table).tables), None)
 
     def _only(self, table: TableId) -> Selected:
-        def question(connection: Connection) -> Selected:
-            return select(connection, self.wanted, self._collated(connection), only=table)
+        return self._look(f"looking for table {table}", table)
 
-        return self.ask(f"looking for table {table}", question)
+    def _look(self, attempted: str, only: TableId | None) -> Selected:
+        def question(connection: Connection) -> Selected:
+            return select(connection, self.wanted, self._collated(connection), only=only)
+
+        found = self.ask(attempted, question)
+        # Tables, columns and keys are asked for one after another: of a table that is renamed in between there is no
+        # key. A refusal counts when it is met again.
+        return self.ask(attempted, question) if found.refused else found
 
     def described(self, table: CatalogTable) -> DescribedTable:
         return self._kept(describe(table.id, table.columns, table.key, Identity.KEY, self._policy))

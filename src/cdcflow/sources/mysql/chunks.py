@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pymysql
 
+from cdcflow.errors import SourceUnavailable
 from cdcflow.interleave.messages import Chunk, Planned, Visibility
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
@@ -34,7 +35,7 @@ from cdcflow.sources.mysql.fetch import fetch
 from cdcflow.sources.mysql.keys import Key, Literals
 from cdcflow.sources.mysql.marking import Marking
 from cdcflow.sources.mysql.ranges import Ordered, Part, PartRead, sizes, stride
-from cdcflow.sources.mysql.refusals import NO_SUCH_TABLE
+from cdcflow.sources.mysql.refusals import NO_SUCH_COLUMN, NO_SUCH_INDEX, NO_SUCH_TABLE
 from cdcflow.sources.mysql.results import quoted
 from cdcflow.sources.mysql.shapes import DescribedTable
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
@@ -120,8 +121,9 @@ class MySQLChunks:
 
     def plan(self, connection: Connection, table: TableId, generation: int) -> Planned:
         ordered = self._ordered(table)
+        self._last.pop(table, None)  # how far apart keys were means nothing for another key
         with self._snapshots.snapshot(connection) as snapshot:
-            plan = Plan(ordered.key.digest, ordered.greatest(connection))
+            plan = Plan(ordered.key.digest, _greatest(ordered, connection))
         shape = ordered.described.table
         return Planned(
             table=table,
@@ -227,6 +229,16 @@ class OpenTable:
 
     def _rows(self, where: str) -> pa.RecordBatch:
         return self.ordered.decoded(fetch(self.connection, self.ordered.select + where))
+
+
+def _greatest(table: Ordered, connection: Connection) -> Literals | None:
+    """The table's greatest key. Nothing keeps the table as it was looked at just now."""
+    try:
+        return table.greatest(connection)
+    except pymysql.Error as error:
+        if error.args and error.args[0] in (NO_SUCH_TABLE, NO_SUCH_COLUMN, NO_SUCH_INDEX):
+            raise SourceUnavailable(f"{table.entry.id} was altered or renamed while it was planned") from None
+        raise
 
 
 def key_of(entry: CatalogTable, described: DescribedTable) -> Key:

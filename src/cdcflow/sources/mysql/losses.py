@@ -21,7 +21,7 @@ def versioned(table: TableId) -> ConfigurationError:
     return ConfigurationError(
         f"a statement in the binary log made table {table} system-versioned: its row events mix old and current rows",
         remedy=f"run ALTER TABLE `{table.schema}`.`{table.name}` DROP SYSTEM VERSIONING, then start again: the table "
-        "is read again. Where the columns of its period were declared, first SET system_versioning_alter_history = KEEP, "
-        "and add DROP PERIOD FOR SYSTEM_TIME and DROP COLUMN for both to the statement\n"
+        "is read again. Where the columns of its period were declared, SET system_versioning_alter_history = KEEP "
+        "first, and add DROP PERIOD FOR SYSTEM_TIME and DROP COLUMN for both to the statement\n"
         f"  or take the table out of source.tables (write !{table})",
     )

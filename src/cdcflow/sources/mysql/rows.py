@@ -92,8 +92,8 @@ def check(
     if partial_json:
         raise ConfigurationError(
             f"table {table.id}: an update in the binary log holds only the parts of a JSON document that it changed",
-            remedy="run SET GLOBAL binlog_row_value_options = '' (in the server's settings, too), end the sessions that "
-            f"are older than that, then {READ_ANEW}",
+            remedy="run SET GLOBAL binlog_row_value_options = '' (in the server's settings, too), end the sessions "
+            f"that are older than that, then {READ_ANEW}",
         )
     bitmap = present_after if kind is RowKind.INSERT else present_before
     lacking = [

@@ -157,6 +157,10 @@ class MySQLSource:
     def doctor(self) -> Sequence[Finding]:
         return doctor.findings(self._connector, self._settings, self._catalog)
 
+    def left_behind(self, log_id: str) -> Sequence[Finding]:
+        """Nothing: the server keeps its log for nobody."""
+        return ()
+
     def status(self, acknowledged: Position | None) -> SourceStatus:
         found = self._catalog.ask(
             f"asking {self._connector.address} for its status", lambda c: status_of(c, self._flavor, acknowledged)

@@ -3,8 +3,8 @@
 What the checkpoint keeps in `source`: the server's identity (`system_id`, `timeline`, `database`), the names `slot`
 and `publication`, and the publication's `publication_state` (see `publication.fingerprint`). With them a restart can
 tell whether the place in the server's log is still ours and nothing went by unseen. When it cannot, it stops with
-`HistoryLost`; only `accept_history_loss` = "yes" in `source` makes a new place, and then `history` = "lost" comes back
-in it, so that the caller reads all tables anew.
+`HistoryLost`. `accept_history_loss` = "yes" in `source` always makes a new place, and nothing else does; then `history`
+= "lost" comes back in it, so that the caller reads all tables anew.
 """
 
 from __future__ import annotations
@@ -151,6 +151,10 @@ class PostgresSource:
         self._selected = selected
         self._checkpoint = prepared
         return prepared
+
+    def left_behind(self, log_id: str) -> Sequence[Finding]:
+        ours = Names.of(self._settings, log_id).slot
+        return self._catalog.ask("looking for slots of other logs", lambda c: slot.left_behind(c, ours))
 
     def tables(self) -> Sequence[Table]:
         selected, self._selected = self._selected or self._catalog.selected(), None

@@ -1,7 +1,8 @@
-"""Upkeep of sealed segments: compaction and expiry, on disk and in a store. Beside the daemon, in any process.
+"""Retention of sealed segments: compaction and expiry, on disk and in a store. Beside the daemon, in any process.
 
-All of it holds the upkeep lock, and none of it touches a journal. Every step leaves a log that readers can read (see
-`changelog.compaction`), so a crash needs no repair: `sweep`, which everything here begins with, finishes what is left.
+All of it holds the maintenance lock, and none of it touches a journal. Every step leaves a log that readers can read
+(see `changelog.compaction`), so a crash needs no repair: `sweep`, which everything here begins with, finishes what is
+left.
 
     expire    log.json here ─▶ log.json there ─▶ segments there ─▶ segments here
     compact   files there, manifest there ─▶ directory renamed here ─▶ … grace … ─▶ the old ones there and here
@@ -24,7 +25,7 @@ from cdcflow.changelog.reader import list_segments
 from cdcflow.changelog.segment import Segment
 from cdcflow.errors import ConfigurationError
 from cdcflow.sinks.layer import OS_LAYER, DurableFile, FileLayer, remove_tree, storing, syncing, write_file
-from cdcflow.sinks.upkeep import upkeep
+from cdcflow.sinks.maintenance import maintenance
 
 GRACE_S = 600.0
 PATIENCE_S = 60.0
@@ -33,8 +34,8 @@ REMOVED = ".expired.tmp"
 """What the name of a segment's directory ends with while its files are being removed."""
 
 
-class Shelf(Protocol):
-    """The log's segments in a store, for who may change them (see `objects.shelf`)."""
+class RemoteStore(Protocol):
+    """The log's segments in a store, for who may change them (see `objects.remote`)."""
 
     def uploaded(self, layout: Layout) -> int:
         """The last offset that was put there in order."""
@@ -89,20 +90,20 @@ def expiring(segments: Sequence[Segment], rule: Rule) -> list[Segment]:
     return gone
 
 
-class Keeper:
-    """Compacts and expires the segments of one log. `wait`: see `upkeep`; None waits for a minute."""
+class Retention:
+    """Compacts and expires the segments of one log. `wait`: see `maintenance`; None waits for a minute."""
 
     def __init__(
         self,
         layout: Layout,
-        shelf: Shelf | None = None,
+        remote: RemoteStore | None = None,
         *,
         layer: FileLayer = OS_LAYER,
         grace_s: float = GRACE_S,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
         self._layout = layout
-        self._shelf = shelf
+        self._remote = remote
         self._layer = layer
         self._grace_s = grace_s
         self._wait = wait or _patience()
@@ -119,7 +120,7 @@ class Keeper:
         Raises:
             SinkUnavailable: somebody else works on the segments, or the store is away; the next call goes on.
         """
-        with upkeep(self._layout, self._wait):
+        with maintenance(self._layout, self._wait):
             gone = expiring(list_segments(self._layout), rule)
             if gone:
                 check()
@@ -135,10 +136,10 @@ class Keeper:
         The lock is given up between two of them, so that uploads wait for one at most.
         """
         made: list[tuple[Segment, int]] = []
-        with upkeep(self._layout, self._wait):
+        with maintenance(self._layout, self._wait):
             self._sweep()
         while True:
-            with upkeep(self._layout, self._wait):
+            with maintenance(self._layout, self._wait):
                 found = self._groups(bytes_max)
                 if not found:
                     break
@@ -150,7 +151,7 @@ class Keeper:
     def sweep(self) -> list[Bounds]:
         """Finish what an earlier run left, and remove what was replaced long enough ago; the expired segments of which
         something was still there or here."""
-        with upkeep(self._layout, self._wait):
+        with maintenance(self._layout, self._wait):
             return self._sweep()
 
     # ── inside: the caller holds the lock ───────────────────────────────────────────────────────────────────
@@ -158,9 +159,9 @@ class Keeper:
     def _groups(self, bytes_max: int) -> list[list[Segment]]:
         """Never one of segments that were put away and of others: it would be neither."""
         segments = list_segments(self._layout)
-        if self._shelf is None:
+        if self._remote is None:
             return groups(segments, bytes_max)
-        last = self._shelf.uploaded(self._layout)
+        last = self._remote.uploaded(self._layout)
         away = [s for s in segments if s.last_offset <= last]
         return groups(away, bytes_max) + groups(segments[len(away) :], bytes_max)
 
@@ -179,8 +180,8 @@ class Keeper:
             )
             text = segment.to_json().encode()
             self._write_manifest(beside, text)
-            if self._shelf is not None and bounds[1] <= self._shelf.uploaded(self._layout):
-                self._shelf.put(segment, text, beside)
+            if self._remote is not None and bounds[1] <= self._remote.uploaded(self._layout):
+                self._remote.put(segment, text, beside)
                 for file in segment.files:
                     self._layer.unlink(beside / file.path)
             self._put_in_place(beside, target)
@@ -203,8 +204,8 @@ class Keeper:
         with storing(f"tidying the segments of {self._layout.root}"):
             for path in self._layout.segments.glob(".*.compacted.tmp"):
                 remove_tree(self._layer, path)
-            if self._shelf is not None:
-                expired |= self._sweep_shelf(self._shelf)
+            if self._remote is not None:
+                expired |= self._sweep_remote(self._remote)
             expired |= sweep(self._layout, self._layer, self._grace_s, self._is_whole)
         return sorted(expired)
 
@@ -212,35 +213,35 @@ class Keeper:
         """Whether a compacted segment can be read, so that those it was made of may go."""
         if is_here(self._layout, bounds):
             return True
-        return self._shelf is not None and self._shelf.is_whole(*self._layout.manifest(*bounds))
+        return self._remote is not None and self._remote.is_whole(*self._layout.manifest(*bounds))
 
-    def _sweep_shelf(self, shelf: Shelf) -> set[Bounds]:
+    def _sweep_remote(self, remote: RemoteStore) -> set[Bounds]:
         expired: set[Bounds] = set()
-        last = shelf.uploaded(self._layout)
+        last = remote.uploaded(self._layout)
         if not last:
             return expired
-        shelf.put_log(self._layout)
+        remote.put_log(self._layout)
         first = self._layout.log_file().first_offset
-        there = sorted(shelf.segments(), key=lambda b: b[0] - b[1])  # the widest first
+        there = sorted(remote.segments(), key=lambda b: b[0] - b[1])  # the widest first
         here = self._layout.segment_offsets()
         for bounds in there:
             if bounds[1] < first:
-                self._remove(shelf, bounds)
+                self._remove(remote, bounds)
                 expired.add(bounds)
             elif bounds in here or bounds[1] > last:
                 continue
             elif (wider := covering(bounds, here)) is not None:
                 if self._age_s(wider) >= self._grace_s and self._is_whole(wider):
-                    self._remove(shelf, bounds)
-            elif (text := shelf.manifest(bounds)) is None:
-                shelf.remove(bounds)  # a compaction that got no further
+                    self._remove(remote, bounds)
+            elif (text := remote.manifest(bounds)) is None:
+                remote.remove(bounds)  # a compaction that got no further
             else:
                 self._adopt(bounds, text)
                 here = self._layout.segment_offsets()
         return expired
 
-    def _remove(self, shelf: Shelf, bounds: Bounds) -> None:
-        shelf.remove(bounds)
+    def _remove(self, remote: RemoteStore, bounds: Bounds) -> None:
+        remote.remove(bounds)
         if self._layout.store is not None:
             self._layout.store.forget(bounds)
 
@@ -276,7 +277,7 @@ def sweep(
     layout: Layout, layer: FileLayer, grace_s: float = GRACE_S, is_whole: Callable[[Bounds], bool] | None = None
 ) -> set[Bounds]:
     """Remove from the directory what has expired, and what was compacted into something else long enough ago; which of
-    them had expired. The caller holds the upkeep lock.
+    them had expired. The caller holds the maintenance lock.
 
     `is_whole` says whether a compacted segment can be read; without it only one whose files are here counts as whole.
     """
