@@ -395,7 +395,7 @@ class Backlog:
         """What was read of it is right at this version, and is compared with it from now on. True: nothing was read
         yet, and the table must not be planned before the stream has come by this moment."""
         known, work = self.progress.tables[version.table], self._work[version.table]
-        if known.plan is not None or known.state == "done" or known.exhausted:
+        if known.plan is not None or known.state == "done":
             self._set(version.table, replace(known, row_version=version.now))
         elif known.active and not work.collecting and work.version != version.now:
             work.version = version.now
