@@ -1,4 +1,4 @@
-"""Statements that change what rows show, and write nothing of it to the server's log: the daemon reads the rows again."""
+"""Statements that change what rows show, and write nothing of it to the server's log: they are read again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bank import Bank, Branch
+from bank import Bank
 
 from cdcflow import wiring
 from cdcflow.interleave.progress import Progress
@@ -72,25 +72,13 @@ def names(cases: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
             yield name, way, statement.format(t=name)
 
 
-class Ledger(Branch):
+class Ledger(Bank):
     """Tables of one database, compared as they are."""
 
-    schema = "public"
-
     def __init__(self, database: Database, folder: Path, tables: tuple[str, ...], **source: Any) -> None:
-        super().__init__(folder)
-        self.database = database
+        super().__init__(database, folder, create=False)
         self.tables = tables
-        self.configured({"kind": "postgres", "url": database.url, **source})
-
-    session = Bank.session  # type: ignore[assignment]
-    fence = Bank.fence  # type: ignore[assignment]
-    is_past = Bank.is_past  # type: ignore[assignment]
-    source_rows = Bank.source_rows  # type: ignore[assignment]
-    columns = Bank.columns  # type: ignore[assignment]
-
-    def transact(self, session: Any, dice: Any) -> None:
-        raise NotImplementedError
+        self.configure(**source)
 
     def progress(self) -> dict[str, Any]:
         found = Progress.from_json(self.reader.newest_checkpoint().progress).tables

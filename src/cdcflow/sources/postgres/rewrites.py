@@ -9,7 +9,11 @@ it reads, is stored with the backfill's progress, and is compared later:
                          stored with each cut                             (at the next row, look, or start)
 
 The version is durable with the generation that it belongs to, and the comparison says the same until the next plan
-stores a new one. So no crash loses the order to read again, and no statement is answered twice.
+stores a new one. So no crash loses the order to read again, and no statement is answered twice. Why a version must be
+known before a generation begins as well, see `cdcflow.interleave.machine`.
+
+The catalog shows a statement once it is committed, and the stream may be behind it: then a table is read again before
+the stream comes to the statement, which is early, and right.
 
 What a version holds, and when rows have changed since an older one:
 - Of each file (the table, or each of its partitions) `relfilenode`, and a digest of `xmin` of its columns' rows in
