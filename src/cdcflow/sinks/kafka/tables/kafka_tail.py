@@ -26,6 +26,8 @@ from cdcflow.sinks.kafka.reading import KafkaReader, Walk, headers_of
 from cdcflow.sinks.kafka.state import State
 from cdcflow.sinks.kafka.topics import Topics
 
+TURN_S = 0.5
+"""After reading for so long, what has come up to then is given out, at a cut."""
 HELD_BYTES_MAX = 64 << 20
 """So much is read ahead, up to the next cut. Where twice as much comes before a cut, nothing is held: that group is
 read from its stretch's beginning, once for its headers and once for its rows."""
@@ -43,7 +45,7 @@ class _Run:
 class KafkaTail:
     """The tail of a log in Kafka, for `publisher`. Works beside the daemon that writes it. Used by one thread."""
 
-    def __init__(self, topics: Topics, held_bytes_max: int = HELD_BYTES_MAX) -> None:
+    def __init__(self, topics: Topics, held_bytes_max: int = HELD_BYTES_MAX, turn_s: float = TURN_S) -> None:
         self._topics = topics
         self._log = KafkaReader(topics)
         state = read_state(topics)
@@ -52,6 +54,7 @@ class KafkaTail:
         self.log_id: str = state.log_id
         self.identity: SourceIdentity = state.identity
         self._held_bytes_max = held_bytes_max
+        self._turn_s = turn_s
         self._reader = topics.reader(topics.name)
         self._state = topics.reader(topics.state)
         self._said = (-1, 1)
@@ -59,23 +62,30 @@ class KafkaTail:
         self._walk: Walk | None = None
         self._held: deque[_Run] = deque()
         self._bytes = 0
-        self._from = self._taken = 1
+        self._from = 1
+        self._unheld = 0
+        """The offset that a group begins with which is too large to be held."""
 
     def next_offset(self) -> int:
-        self._let_go(self._taken)
+        return self._next_in_state()
+
+    def ready(self, first: int) -> int:
+        if first != self._unheld and (self._walk is None or first < self._from):
+            self._begin(first)
+        self._let_go(first)
         if self._walk is not None and self._bytes < self._held_bytes_max:
             self._read_on(self._walk)
-        return self._next_offset if self._walk is not None else self._next_in_state()
+        if self._walk is None:
+            return max(first, self._next_in_state())
+        return self._next_offset if self._held else first
 
     def transactions(self, first: int, last: int) -> Iterator[pa.Table]:
         self._hold(first)
         if self._walk is None:
             yield from self._log.read_transactions(first, last)
             return
-        for run in self._held:
-            if run.transactions.first_offset > last:
-                return
-            yield headers_of(run.transactions, first, last)
+        wanted = [run.transactions for run in self._held if run.transactions.first_offset <= last]
+        yield headers_of(wanted, first, last)
 
     def rows(self, first: int, last: int) -> Iterator[LogRows]:
         if self._walk is None:
@@ -88,13 +98,12 @@ class KafkaTail:
                 a, b = np.searchsorted(rows.column(OFFSET).to_numpy(), (first, last + 1))
                 if a < b:
                     yield table, version, rows.slice(a, b - a)
-        self._taken = last + 1
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _hold(self, first: int) -> None:
         """Have what begins with this offset, or as much of it as may be held."""
-        if self._walk is None or first < self._from:
+        if first != self._unheld and (self._walk is None or first < self._from):
             self._begin(first)
         self._let_go(first)
         deadline = time.monotonic() + self._topics.wait_s
@@ -109,7 +118,7 @@ class KafkaTail:
         self._forget()
         self._from = first
         begin = self._log.stretch_of(first, self._reader.bounds()[0])
-        self._walk = None if begin is None else Walk(self._topics, begin)
+        self._walk = None if begin is None else Walk(self._topics, begin, before=first)
 
     def _forget(self) -> None:
         self._walk = None
@@ -123,7 +132,8 @@ class KafkaTail:
             self._bytes -= self._held.popleft().bytes
 
     def _read_on(self, walk: Walk) -> None:
-        """Hold what has come since, up to a cut."""
+        """Hold what has come since, up to a cut; after a moment up to the first one that comes."""
+        until = time.monotonic() + self._turn_s
         end = self._reader.bounds()[1]
         if end < walk.place:
             raise SinkUnavailable(
@@ -144,12 +154,13 @@ class KafkaTail:
                     self._held += [run for run in coming if run.transactions.next_offset > self._from]
                     coming = []
                     self._next_offset = int(record.checkpoint.next_offset)
-                    if self._bytes >= self._held_bytes_max:
+                    if self._bytes >= self._held_bytes_max or time.monotonic() >= until:
                         return
                 case _:
                     pass
             if self._bytes >= 2 * self._held_bytes_max:
                 self._forget()
+                self._unheld = self._from
                 return
 
     def _next_in_state(self) -> int:

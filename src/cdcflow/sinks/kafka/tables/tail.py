@@ -26,6 +26,11 @@ class Tail(Protocol):
         """Behind the newest row that is durable: what lies before is the same for ever."""
         ...
 
+    def ready(self, first: int) -> int:
+        """Behind the newest row that can be published now, from `first` on; `first` where there is none yet. Takes a
+        moment at most: what is far on its way is looked for again with the next call."""
+        ...
+
     def transactions(self, first: int, last: int) -> Iterator[pa.Table]:
         """Headers of the transactions with a row from one offset to another, in order; at least one, perhaps not all.
 
@@ -59,6 +64,9 @@ class FileTail:
                 _sync_folder(folder)
             self._seen = newest
         return newest
+
+    def ready(self, first: int) -> int:
+        return max(first, self.next_offset())
 
     def transactions(self, first: int, last: int) -> Iterator[pa.Table]:
         return reader.read_transactions(self._layout, first, last)
