@@ -101,7 +101,12 @@ def test_long_way_is_gone_in_turns(topics: Topics, monkeypatch: pytest.MonkeyPat
     assert tail.ready(1) == 3
     decoded: list[int] = []
     rows = RowsDecoder.rows
-    monkeypatch.setattr(RowsDecoder, "rows", lambda *given: decoded.append(1) or rows(*given))
+
+    def counted(decoder: RowsDecoder, payload: bytes, shapes: Any) -> Any:
+        decoded.append(1)
+        return rows(decoder, payload, shapes)
+
+    monkeypatch.setattr(RowsDecoder, "rows", counted)
     again = KafkaTail(topics, turn_s=0.0)
     turns = 0
     while again.ready(40) == 40:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 import pytest
@@ -17,7 +17,7 @@ from cdcflow.sinks.kafka.tables import publisher as publishing
 from cdcflow.sinks.kafka.tables.events import Messages, Rules
 from cdcflow.sinks.kafka.tables.formats import format_of
 from cdcflow.sinks.kafka.tables.position import Published
-from cdcflow.sinks.kafka.tables.producer import Cluster
+from cdcflow.sinks.kafka.tables.producer import Cluster, TableProducer
 from cdcflow.sinks.kafka.tables.publisher import Pace, Publisher
 from cdcflow.sinks.memory import Memory, MemoryLog
 from cdcflow.testing.sinks import Writer, orders
@@ -69,7 +69,7 @@ class SlowBrokers:
         self.overdue = False
         self.sent = 0
         self.groups: list[int] = []
-        self.stop = lambda: None
+        self.stop: Callable[[], None] = lambda: None
 
     def make_topics(self, names: object) -> None:
         """They are there."""
@@ -94,7 +94,7 @@ class SlowBrokers:
 
 def publisher(tail: MemoryTail, brokers: SlowBrokers, monkeypatch: pytest.MonkeyPatch) -> Publisher:
     told: list[tuple[str, Mapping[str, object]]] = []
-    monkeypatch.setattr(publishing.TableProducer, "open", lambda cluster: brokers)
+    monkeypatch.setattr(TableProducer, "open", lambda cluster: brokers)
     return Publisher(
         lambda: tail,
         lambda: Cluster("nowhere", "shop"),
