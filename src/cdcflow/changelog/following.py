@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from cdcflow.changelog import spool
+from cdcflow.changelog.extents import opened_journal
 from cdcflow.changelog.framing import Damaged, FileKind, Frame, FrameKind, Header, frames, read_header
 from cdcflow.changelog.journal import Attach, Decoder, JournalHeader, Record
 from cdcflow.changelog.layout import Layout
@@ -78,16 +78,13 @@ class Following:
     def _follower(self) -> JournalHeader | None:
         """The head of the journal that continues this one; None: this is the newest."""
         newer = [first for first in self._layout.journal_offsets() if first > self._head.first_offset]
-        if newer:
-            with self._layout.journal(newer[0]).open("rb") as file:
-                head = JournalHeader.from_header(read_header(file, FileKind.JOURNAL, self._name))
-            if head.previous == self._head.first_offset and head.epoch >= self._head.epoch:
-                return head
-            raise FileNotFoundError(2, "nothing continues this journal", self._name)
-        assert self._file is not None  # noqa: S101 - open until it is closed for good
-        if not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._name)):
-            raise FileNotFoundError(2, "the journal is another one", self._name)
-        return None
+        with opened_journal(self._layout, newer[0] if newer else self._head.first_offset) as (_, header, _):
+            head = JournalHeader.from_header(header)
+        if not newer and head == self._head:
+            return None
+        if head.previous == self._head.first_offset and head.epoch >= self._head.epoch:
+            return head
+        raise FileNotFoundError(2, "nothing continues this journal, or it is another one", self._name)
 
     def _newest_cut(self) -> int:
         """Where the newest whole cut ends. What the writer is just writing behind it is looked at again."""
