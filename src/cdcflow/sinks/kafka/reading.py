@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from cdcflow.changelog.checking import Report
 from cdcflow.changelog.framing import FrameKind
-from cdcflow.changelog.journal import JournalHeader, Owners
+from cdcflow.changelog.journal import CutMark, JournalHeader, Owners
 from cdcflow.changelog.reader import LogRows
 from cdcflow.changelog.records import Stretches
 from cdcflow.changelog.rows import Rows, Shape
@@ -41,6 +41,11 @@ class Context:
 
     def begin(self, run: Transactions) -> None:
         self.run, self._owners = run, None
+
+    def has(self, rows: Rows) -> bool:
+        """The rows have offsets of the run that was announced last."""
+        run, offsets = self.run, rows.offsets
+        return run is not None and run.first_offset <= offsets[0] and int(offsets[-1]) < run.next_offset
 
     def log_rows(self, rows: Rows, first: int, last: int) -> LogRows | None:
         """Those of the rows from one offset to another (both inclusive), as the log has them; None: it has none."""
@@ -92,6 +97,17 @@ class Walk:
                     if isinstance(placed.record, Transactions):
                         self._next_offset = placed.record.next_offset
                         self._context.begin(placed.record)
+                case Rows() if not self._context.has(placed.record):
+                    raise InvariantViolated(
+                        f"reading the log in {self._name}: the rows at place {placed.place} have offsets "
+                        f"{placed.record.offsets[0]} to {placed.record.offsets[-1]}, which are not those of their run"
+                    )
+                case CutMark() if placed.record.checkpoint.next_offset != self._next_offset:
+                    raise InvariantViolated(
+                        f"reading the log in {self._name}: cut {placed.record.checkpoint.cut} at place {placed.place} "
+                        f"stands at offset {placed.record.checkpoint.next_offset}, and the rows before it end at "
+                        f"{self._next_offset}"
+                    )
                 case _:
                     pass
             yield placed.record, self._context
