@@ -254,8 +254,8 @@ def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:
 
 def _tail(config: Config) -> Tail | None:
     """The configured log as a publisher reads it, None while there is none."""
+    from cdcflow.sinks.kafka.tables.file_tail import FileTail
     from cdcflow.sinks.kafka.tables.kafka_tail import KafkaTail
-    from cdcflow.sinks.kafka.tables.tail import FileTail
 
     if not log_reader(config).exists():
         return None

@@ -298,6 +298,15 @@ def rows_extent(payload: bytes) -> tuple[int, int, int, int]:
     return first, int(offsets[-1]), count, int(offsets.sum())
 
 
+def is_needless(payload: bytes, before: int) -> bool:
+    """Whether a rows frame has only offsets below this one, and no later frame leans on it. False where it makes no
+    sense: who decodes it says so."""
+    try:
+        return _HEAD.unpack_from(payload)[4] != _DICTIONARY and rows_extent(payload)[1] < before
+    except (struct.error, ValueError, KeyError):
+        return False
+
+
 def _offsets(payload: bytes, width: int, first: int, count: int) -> Int64s:
     gaps = np.frombuffer(payload, np.dtype(_GAPS[width]).newbyteorder("<"), count - 1, _HEAD.size).astype(np.int64)
     if count > 1 and int(gaps.min()) < 0:
