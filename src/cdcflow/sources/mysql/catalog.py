@@ -306,10 +306,14 @@ class Catalog:
         def question(connection: Connection) -> Selected:
             return select(connection, self.wanted, self._collated(connection), only=only)
 
+        # Tables, columns and keys are asked for one after another: of a table that is altered or renamed in between
+        # they do not fit together, or there is no key. A refusal counts when it is met again.
         found = self.ask(attempted, question)
-        # Tables, columns and keys are asked for one after another: of a table that is renamed in between there is no
-        # key. A refusal counts when it is met again.
-        return self.ask(attempted, question) if found.refused else found
+        if found.refused or _torn(found):
+            found = self.ask(attempted, question)
+        if torn := _torn(found):
+            raise SourceUnavailable(f"{attempted}: {', '.join(torn)} was altered or renamed at the same moment")
+        return found
 
     def described(self, table: CatalogTable) -> DescribedTable:
         return self._kept(describe(table.id, table.columns, table.key, Identity.KEY, self._policy))
@@ -350,6 +354,11 @@ class Catalog:
     def _kept(self, described: DescribedTable) -> DescribedTable:
         # Two shapes can be equal and yet decode differently: a table's shape does not tell its character set.
         return self._interned.setdefault((described.table, described.columns), described)
+
+
+def _torn(found: Selected) -> list[str]:
+    """The tables whose key names columns that they do not have."""
+    return [str(t.id) for t in found.good if not set(t.key) <= {c.name for c in t.columns}]
 
 
 def _names_all(now: CatalogTable, told: TableMap) -> bool:
