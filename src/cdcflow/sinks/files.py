@@ -43,7 +43,7 @@ from cdcflow.changelog.sealing import check_storable, seal
 from cdcflow.changelog.segment import Segment, manifest_hash
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.config import Seal
-from cdcflow.errors import CdcflowError, InvariantViolated, LogGone, SyncFailed, SyncFailed
+from cdcflow.errors import CdcflowError, InvariantViolated, LogGone, SyncFailed
 from cdcflow.model.change import ChangeBatch, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.checksum import crc32
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity

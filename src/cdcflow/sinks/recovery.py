@@ -20,7 +20,7 @@ from cdcflow.changelog.layout import Layout, LogFile
 from cdcflow.changelog.recovery import Whole
 from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.changelog.segment import Segment
-from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated, SyncFailed, SyncFailed
+from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated, SyncFailed
 from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
 from cdcflow.sinks.layer import FileLayer, remove_tree, storing, syncing, write_file
 from cdcflow.sinks.lease import Lease
