@@ -86,6 +86,26 @@ def test_what_a_sync_raises_is_heard_at_once_and_nothing_counts(disk: Disk, dura
     assert durable.durable.cut == 1
 
 
+def test_the_loop_does_not_sync_beside_the_thread_that_does(disk: Disk, durable: Durability) -> None:
+    """Two syncs at once would return in any order, and the older checkpoint could be the last word."""
+    synced_beside(durable)
+    held, begun = threading.Event(), threading.Event()
+    sync = disk.sync
+
+    def waits() -> Checkpoint:
+        begun.set()
+        assert held.wait(30)
+        return sync()
+
+    disk.sync = waits  # type: ignore[method-assign]
+    durable.ask_sync()
+    assert begun.wait(30)
+    assert not durable.sync_now()
+    held.set()
+    assert durable.settle(30)
+    assert durable.durable.cut == 2
+
+
 def test_sealing_that_was_asked_for_and_is_not_done_is_counted(disk: Disk, durable: Durability) -> None:
     """The loop stops reading when too much waits: it must see that something does, and that nothing does any more."""
     held, begun = threading.Event(), threading.Event()
