@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -124,3 +125,18 @@ def test_sealing_that_was_asked_for_and_is_not_done_is_counted(disk: Disk, durab
     held.set()
     while durable.unsealed:
         begun.wait(0.01)
+
+
+def test_sealing_stands_back_for_the_loop(disk: Disk, durable: Durability) -> None:
+    """It is work for idle processors: the loop must not lose its own to it (Linux; elsewhere a thread has no priority)."""
+    seen: list[int] = []
+    done = threading.Event()
+
+    def seal_pending() -> None:
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        done.set()
+
+    disk.seal_pending = seal_pending
+    durable.ask_seal()
+    assert done.wait(30)
+    assert seen == [min(19, os.getpriority(os.PRIO_PROCESS, 0) + durability.SEALING_NICE)]
