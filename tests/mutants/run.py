@@ -222,8 +222,8 @@ def main() -> None:
         if not found:
             left.add(str(fault))
         answer = "killed  " if found else "SURVIVED"
+        _write_survivors(left, {str(f) for f in tried[:number]})
         print(f"{number:5} {answer} {time.monotonic() - began:5.1f} s  {fault}", flush=True)
-    _write_survivors(left, {str(f) for f in tried})
     print(*_report(tried, killed, survived), sep="\n")
     print(
         f"{len(chosen)} mutants, {killed.total()} killed, {survived.total()} survived,"

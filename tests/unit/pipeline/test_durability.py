@@ -128,7 +128,7 @@ def test_sealing_that_was_asked_for_and_is_not_done_is_counted(disk: Disk, durab
 
 
 def test_sealing_stands_back_for_the_loop(disk: Disk, durable: Durability) -> None:
-    """It is work for idle processors: the loop must not lose its own to it (Linux; elsewhere a thread has no priority)."""
+    """It is work for idle processors: the loop must not lose its own to it (Linux)."""
     seen: list[int] = []
     done = threading.Event()
 
