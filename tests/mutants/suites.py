@@ -14,7 +14,10 @@ ROOMS: tuple[str, ...] = (
     "merge/*.py",
     "pipeline/*.py",
     *(f"sources/postgres/{name}.py" for name in ("publication", "keys", "types", "messages")),
-    *(f"sources/mysql/{name}.py" for name in ("statements", "ddl", "fences", "keys", "gtids", "position")),
+    *(
+        f"sources/mysql/{name}.py"
+        for name in ("statements", "alters", "words", "ddl", "fences", "keys", "gtids", "position")
+    ),
 )
 
 Stages = tuple[tuple[str, ...], ...]

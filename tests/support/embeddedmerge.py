@@ -9,10 +9,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 from mergehistories import State, Written
-from sparksql import MACROS, duckdb_sql
+from sparksql import duckdb_sql, session
 
 from cdcflow.merge import moves, statement
 from cdcflow.merge import reduce as reduction
@@ -25,11 +24,9 @@ class EmbeddedWarehouse:
     """Current-state tables by name. `merge` takes the changes of a range, oldest first."""
 
     def __init__(self) -> None:
-        self._db = duckdb.connect(config={"threads": 1})
+        self._db = session()
         self._targets: dict[str, Target] = {}
         self._numbers = itertools.count(1)
-        for macro in MACROS:
-            self._db.execute(macro).fetchall()
 
     def close(self) -> None:
         self._db.close()

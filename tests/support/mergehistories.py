@@ -113,7 +113,7 @@ class World:
         return found
 
     def _with_unchanged(self, table: Table, key: dict[str, Any]) -> dict[str, Any]:
-        wide = [c.name for c in table.columns if c.name in ("doc", "note", "a")]
+        wide = [c.name for c in table.columns if c.name in ("doc", "note", "a", "added")]
         unchanged = self.chance.sample(wide, self.chance.randint(1, len(wide)))
         values = {k: v for k, v in self._values(table).items() if k not in unchanged}
         return key | values | {"_unchanged": unchanged}

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+import duckdb
+
 _LITERAL = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`", re.DOTALL)
 _KEPT = re.compile(r"\x00(\d+)\x00")
 
@@ -21,7 +23,6 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"<=>", "IS NOT DISTINCT FROM"),
     (r"\belement_at\(", "map_extract_value("),
     (r"\bexplode\(sequence\(", "unnest(generate_series("),
-    (r"\bformat_string\(", "printf("),
     (r"\bdiv\b", "//"),
     (r"\btransform\((.*?), x -> ", r"list_transform(\1, lambda x: "),
     (r"\barray<([a-z]+)>", r"\1[]"),
@@ -35,8 +36,18 @@ MACROS = (
     "CREATE MACRO size(a) AS coalesce(len(a), -1)",
     "CREATE MACRO array_except(a, b) AS CASE WHEN a IS NOT NULL AND b IS NOT NULL"
     " THEN list_distinct(list_filter(a, lambda x: NOT list_contains(b, x))) END",
+    # Of a NULL Spark prints "null", where printf has no result.
+    "CREATE MACRO format_string(f, a, b, c, d) AS CASE WHEN a IS NULL THEN 'null' ELSE printf(f, a, b, c, d) END",
 )
-"""Functions of Spark's that DuckDB lacks; a session runs these first."""
+"""Functions of Spark's that DuckDB lacks."""
+
+
+def session() -> duckdb.DuckDBPyConnection:
+    """A database in memory that has them."""
+    made = duckdb.connect(config={"threads": 1})
+    for macro in MACROS:
+        made.execute(macro).fetchall()
+    return made
 
 
 def duckdb_sql(spark_sql: str) -> str:

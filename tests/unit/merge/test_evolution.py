@@ -190,5 +190,6 @@ def test_rows_of_a_table_that_was_made_again_since_are_passed_over() -> None:
     found = evolve(None, [old, new])
     assert found.fresh
     assert numbers(found.target) == {"id": 1, "note": 2}
+    assert evolve(target_of(FIRST), [new]).fresh, "also when the range has nothing of the old one"
     assert not evolve(None, [new]).fresh
     assert not follow(FIRST).fresh

@@ -274,3 +274,29 @@ def test_a_planted_breach_differs_from_the_fold(
     """A comparison that cannot fail proves nothing: NULL taken for unchanged above all must be seen."""
     BREACHES[breach](monkeypatch)
     assert merge_rounds(warehouse, 1)
+
+
+@pytest.mark.parametrize("default", [None, "7"])
+def test_a_row_from_before_a_column_does_not_miss_it_when_an_update_leaves_it_unchanged(
+    warehouse: EmbeddedWarehouse, default: str | None
+) -> None:
+    """MySQL leaves out of an update's image what did not change (MINIMAL, NOBLOB), also a column that is new: the row
+    has the default there, and a finished table with a row that misses a column stops the merge."""
+    old = make_table("orders", id="int64", a="int32")
+    missing = {} if default is None else {"added": default}
+    new = make_table("orders", id="int64", a="int32", added="int32", missing=missing)
+    warehouse.merge(
+        "orders",
+        [
+            (old, Change(1, "c", {"id": 1, "a": 1})),
+            (new, Change(2, "u", {"id": 1, "a": 2}, frozenset({"added"}))),
+            (old, Change(3, "r", {"id": 2, "a": 1})),
+            (new, Change(4, "u", {"id": 2, "a": 2}, frozenset({"added"}))),
+        ],
+    )
+    found = rows_of(warehouse, "orders", new)
+    value = None if default is None else int(default)
+    assert found == {
+        (1,): ({"id": 1, "a": 2, "added": value}, frozenset(), 2, 1),
+        (2,): ({"id": 2, "a": 2, "added": value}, frozenset(), 4, 1),
+    }
