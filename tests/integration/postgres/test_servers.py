@@ -96,6 +96,26 @@ def test_copied_data_directory_that_went_its_own_way_is_found_out(shop: Database
         capture.prepare(before)
 
 
+def test_failover_slot_goes_on_on_the_new_timeline(shop: Database, make_capture: MakeCapture) -> None:
+    """P44: the timeline was left behind our position, and the slot came along; nothing is missing. Whether the server
+    still calls it synchronised says how it came there once, not what it gives."""
+    capture = make_capture(shop, failover=True)
+    before = capture.prepare()
+    shop.execute("INSERT INTO items VALUES (1, 'before')")
+    assert [r["id"] for r in capture.changes()] == [1]
+    capture.close()
+    shop.server.stop()
+    (shop.server.data / "standby.signal").touch()
+    shop.server.start()
+    shop.execute("SELECT pg_promote()")
+    shop.execute("INSERT INTO items VALUES (2, 'after')")
+    assert shop.execute("SELECT failover, synced FROM pg_replication_slots") == [(True, False)]
+    after = make_capture(shop, failover=True)
+    prepared = after.prepare(before)
+    assert (before.source["timeline"], prepared.source["timeline"]) == ("1", "2")
+    assert [r["id"] for r in after.changes()] == [1, 2]
+
+
 @pytest.fixture
 def guarded(shop: Database) -> Iterator[Database]:
     """A server that wants a password for the role `cdc`."""
