@@ -177,6 +177,22 @@ def test_minimal_role_is_enough_from_end_to_end(shop: Database, make_capture: Ma
     make_capture(shop, url=shop.url_as("cdc"), publication="cdcflow").prepare(before)
 
 
+def test_owner_of_the_tables_is_told_the_grant_that_lets_it_make_the_publication(
+    shop: Database, make_capture: MakeCapture
+) -> None:
+    """S08: a role that owns its tables lacks one right only; the message names it, and it is enough."""
+    shop.execute(
+        "CREATE ROLE cdc LOGIN REPLICATION; ALTER TABLE items OWNER TO cdc; GRANT USAGE ON SCHEMA public TO cdc"
+    )
+    capture = make_capture(shop, url=shop.url_as("cdc"))
+    with pytest.raises(ConfigurationError, match="run as an owner: CREATE PUBLICATION") as refused:
+        capture.prepare()
+    grant = str(refused.value.remedy).split("run ")[1].split(", if")[0]
+    assert grant == 'GRANT CREATE ON DATABASE "shop" TO "cdc"'
+    shop.execute(grant)
+    capture.prepare()
+
+
 def test_doctor_names_every_missing_right_with_its_sql(shop: Database, make_capture: MakeCapture) -> None:
     """P65, P66, S08: one look, everything that is missing, the SQL for each."""
     shop.execute("CREATE ROLE nobody_yet LOGIN; CREATE SCHEMA closed; CREATE TABLE closed.c (id int PRIMARY KEY)")
