@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from random import Random
 
 import numpy as np
-from tests.simulation.database import Database, Mark, Places
+from tests.simulation.database import Database, Mark, Places, Statement
 from tests.simulation.log import ModelLog
-from tests.simulation.transactions import Plain, Row, Transaction, position_of
+from tests.simulation.transactions import Keys, Plain, Row, Transaction, position_of
 
 from cdcflow.interleave.machine import Interleave, Limits
 from cdcflow.interleave.messages import (
@@ -29,6 +29,9 @@ from cdcflow.interleave.messages import (
     MarkWritten,
     PlanTable,
     ReadChunk,
+    Resume,
+    RowsCompared,
+    RowVersion,
     SnapshotTaken,
     TakeSnapshot,
     Tick,
@@ -39,6 +42,7 @@ from cdcflow.interleave.messages import (
 from cdcflow.interleave.progress import Progress
 from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Epoch, Token
+from cdcflow.model.table import TableId
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,7 @@ class Capture:
             partial={
                 table: keys
                 for table, known in progress.tables.items()
-                if known.state in ("reading", "paused")
-                and (keys := self._log.partial_keys(table, known.since)) is not None
+                if known.state == "reading" and (keys := self._log.partial_keys(table, known.since)) is not None
             },
         )
         self.answers: list[Input] = []
@@ -117,6 +120,7 @@ class Capture:
         self._skip_more = max(0, self._faults.skips_after_restart) if self._skip_to else 0
         if self._faults.skips_after_restart < 0:
             self._skip_to -= 1
+        self.feed(self._compared())
 
     def _unseen(self, progress: Progress) -> Uint64s:
         """Ids that a chunk must see although this epoch will not deliver them.
@@ -141,6 +145,11 @@ class Capture:
         return np.concatenate([hidden, np.array(running, np.uint64)])
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def resume(self, table: TableId) -> None:
+        known = self.machine.progress.tables.get(table)
+        partial = None if known is None else self._log.partial_keys(table, known.since) or Keys(())
+        self.feed(Resume(table, partial))
 
     def feed(self, given: Input) -> None:
         for effect in self.machine.step(given):
@@ -185,6 +194,8 @@ class Capture:
             if self._sent <= self._skip_to:
                 self.counts["skipped after a restart"] += 1
                 continue
+            if isinstance(record, Statement):
+                continue
             if isinstance(record, Mark):
                 self._deliver(batch)
                 batch = []
@@ -207,6 +218,20 @@ class Capture:
             filled = (r._replace(values={**r.values, **dict.fromkeys(r.unchanged)}) for r in rows)
             rows = tuple(r._replace(unchanged=frozenset()) for r in filled)
         return record._replace(rows=rows)
+
+    def compare_rows(self) -> None:
+        """A look at the catalog, one at a time."""
+        under_way = any(isinstance(answer, RowsCompared) for answer in self.answers)
+        if not under_way and (compared := self._compared()).found:
+            self.answers.append(compared)
+
+    def _compared(self) -> RowsCompared:
+        found = []
+        for table, known in self.machine.progress.tables.items():
+            now = str(self._database.tables[table].version)
+            if (known.state == "done" or known.active) and known.row_version != now:
+                found.append(RowVersion(table, known.row_version, now, known.row_version is not None))
+        return RowsCompared(tuple(found))
 
     def answer(self) -> None:
         """One of the answers that are there reaches the machine. Only those of a mark and of the chunks that were read

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -46,13 +46,15 @@ class Version:
 
 @dataclass(slots=True)
 class ModelTable:
-    """`rel` changes whenever the table's pages are others than before; `size` counts the pages."""
+    """`rel` changes whenever the table's pages are others than before; `size` counts the pages; `version` counts the
+    statements that changed rows without a word in the log."""
 
     id: TableId
     shape: Shape
     keyed: bool
     rel: int = 1
     size: int = 1
+    version: int = 0
     versions: list[Version] = field(default_factory=list)
     locked_by: int | None = None
 
@@ -73,6 +75,21 @@ class Open:
 @dataclass(frozen=True, slots=True)
 class Mark:
     token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """ALTER TYPE … USING: every row of a table got another value, and a table with a key other keys too. It has a place
+    in the log, and nothing of it is sent: the judge alone may look."""
+
+    table: TableId
+    turned: Mapping[int, int]
+
+    def shown(self, values: Values) -> Values:
+        """What a row shows from then on."""
+        if "id" not in values:
+            return {**values, "a": 3 - int(str(values["a"]))}
+        return {**values, "a": -int(str(values["a"])), "id": self.turned[int(str(values["id"]))]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +148,7 @@ class Database:
         self._modes = modes
         self.server = server
         self.counts: Counter[str] = Counter()
-        self.wal: list[Transaction | Mark] = []
+        self.wal: list[Transaction | Mark | Statement] = []
         self.flushed = 0
         self.standby = 0
         self._next_xid = rng.choice([100, 2**32 - 7, 5 * 2**32 - 3])
@@ -365,19 +382,35 @@ class Database:
         del self.wal[self.flushed :]
         self._completed = self._next_xid - 1
 
-    def rewrite(self) -> None:
+    def rewrite(self) -> ModelTable | None:
         """VACUUM FULL: every row on another page, nothing of it in the log."""
         free = [t for t in self.tables.values() if not self._touched(t) and t.locked_by is None]
-        if free:
+        if not free:
+            return None
+        self.flush()
+        table = self._rng.choice(free)
+        table.versions = [v for v in table.versions if v.xmax is None]
+        self._rng.shuffle(table.versions)
+        table.size = max(1, (len(table.versions) + 2) // 3)
+        for number, version in enumerate(table.versions):
+            version.page = number // 3 + 1
+        table.rel = self._value_next()
+        self.counts["rewrites"] += 1
+        return table
+
+    def change_rows(self) -> None:
+        """ALTER TYPE … USING: other rows on other pages, nothing of it in the log."""
+        table = self.rewrite()
+        if table is not None:
+            shift = self._rng.randrange(len(self._keys))
+            turned = {key: self._keys[(at + shift) % len(self._keys)] for at, key in enumerate(self._keys)}
+            statement = Statement(table.id, turned)
+            table.version += 1
+            for version in table.versions:
+                version.values = statement.shown(version.values)
+            self.wal.append(statement)
             self.flush()
-            table = self._rng.choice(free)
-            table.versions = [v for v in table.versions if v.xmax is None]
-            self._rng.shuffle(table.versions)
-            table.size = max(1, (len(table.versions) + 2) // 3)
-            for number, version in enumerate(table.versions):
-                version.page = number // 3 + 1
-            table.rel = self._value_next()
-            self.counts["rewrites"] += 1
+            self.counts["statements that changed rows"] += 1
 
     def add_column(self) -> None:
         free = [t for t in self.tables.values() if t.keyed and not self._touched(t) and t.locked_by is None]
@@ -455,7 +488,9 @@ class Database:
         table = self.tables[table_id]
         plan = json.dumps({"rel": table.rel, "bound": table.size})
         size = self._rng.randint(1, 3)
-        return Planned(table_id, generation, plan, size, table.size, table.shape, whole=not table.keyed)
+        return Planned(
+            table_id, generation, plan, size, table.size, table.shape, not table.keyed, row_version=str(table.version)
+        )
 
     def pages_of(self, chunk: Chunk) -> tuple[int, int, int]:
         """First and last page of a range chunk, and the bound."""

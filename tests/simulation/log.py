@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
-from tests.simulation.database import Database, Values
+from tests.simulation.database import Database, Statement, Values
 from tests.simulation.transactions import Keys, Plain, Row, Transaction, position_of
 
 from cdcflow.interleave.messages import Append, Cut
@@ -36,7 +36,8 @@ class AtCut:
     """What the log was at one cut: how long, what it folds to, and what the source was at that position.
 
     `incomplete` are the tables whose backfill was never done, `stale` those that were not captured for a while and
-    were not read anew since; `generations` the last one that was swept.
+    were not read anew since, or that a statement changed and no generation planned after it is done; `versions` counts
+    those statements. `generations`: the last one that was swept.
     """
 
     checkpoint: Checkpoint
@@ -47,6 +48,7 @@ class AtCut:
     generations: Mapping[TableId, int]
     incomplete: frozenset[TableId]
     stale: frozenset[TableId] = frozenset()
+    versions: Mapping[TableId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +164,17 @@ class ModelLog:
             for number, row in enumerate(row for t in entry.run.items for row in t.rows):
                 change = Change(entry.first_offset + number, row.op, row.values, row.unchanged, row.before)
                 changes.setdefault(row.table, []).append(change)
-        truth = dict(before.truth)
+        truth, versions, stale = dict(before.truth), dict(before.versions), set(before.stale)
         for record in self._database.wal[before.lsn : lsn]:
+            if isinstance(record, Statement):
+                truth[record.table] = self._changed(truth[record.table], record)
+                versions[record.table] = versions.get(record.table, 0) + 1
+                stale.add(record.table)
             if isinstance(record, Transaction):
                 for row in record.rows:
                     truth[row.table] = self._advanced(truth[row.table], row)
         folded, generations, incomplete = dict(before.folded), dict(before.generations), set(before.incomplete)
-        touched, stale = set(changes), set(before.stale)
+        touched = set(changes)
         for table, found in changes.items():
             keyed = self._database.tables[table].keyed
             folded[table] = fold(folded[table], found, ("id",) if keyed else ("a", "b"), keyed=keyed)
@@ -181,12 +187,18 @@ class ModelLog:
                 folded[table] = swept(folded[table], known.since)
                 generations[table] = known.generation
                 incomplete.discard(table)
-                stale.discard(table)
                 touched.add(table)
+                if int(known.row_version or 0) >= versions.get(table, 0):
+                    stale.discard(table)
         for table in touched - stale:
             self._judge_table(table, folded[table], truth[table], complete=table not in incomplete)
         left = frozenset(incomplete), frozenset(stale)
-        return AtCut(checkpoint, len(self.entries), lsn, folded, truth, generations, *left)
+        return AtCut(checkpoint, len(self.entries), lsn, folded, truth, generations, *left, versions)
+
+    def _changed(self, truth: Truth, statement: Statement) -> Truth:
+        keyed = self._database.tables[statement.table].keyed
+        shown = [(statement.shown(values), count) for values, count in truth.values()]
+        return {_key(values, keyed=keyed): (values, count) for values, count in shown}
 
     def _advanced(self, truth: Truth, row: Row) -> Truth:
         keyed = self._database.tables[row.table].keyed

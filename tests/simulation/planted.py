@@ -10,7 +10,7 @@ from tests.simulation.database import SERVERS, Server
 from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.machine import Interleave
-from cdcflow.interleave.messages import ChunkRead, Input, MarkSeen, Transactions, Visibility
+from cdcflow.interleave.messages import ChunkRead, Input, MarkSeen, Planned, Transactions, Visibility
 from cdcflow.interleave.window import Window
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
@@ -116,8 +116,23 @@ class PlansAtOnce(Interleave):
     """Plans a table that is captured anew while changes from before may still be on their way."""
 
     def _open_window(self) -> None:
-        self._caught_up = True
+        self._caught_up_by = 0
         super()._open_window()
+
+
+class ReadsAgainAtOnce(Interleave):
+    """Begins anew with a table whose rows a statement changed while rows from before it may still be on their way."""
+
+    def _wait_for_mark(self) -> None:
+        pass
+
+
+class PlansAtAnyVersion(Interleave):
+    """Takes a plan although the row version is not the one from before `since`."""
+
+    def _planned(self, planned: Planned) -> None:
+        self._backlog._work[planned.table].version = planned.row_version
+        super()._planned(planned)
 
 
 PLANTED: dict[str, Faults] = {
@@ -142,6 +157,8 @@ MORE: dict[str, Faults] = {
     "ids of a window forgotten": Faults(machine=DeliveredForgottenAtWindow),
     "table captured anew before the log caught up": Faults(machine=PlansAtOnce),
     "table captured anew over running transactions": Faults(runs_over_running=True),
+    "rows that a statement changed read again before the log caught up": Faults(machine=ReadsAgainAtOnce),
+    "table planned at another row version": Faults(machine=PlansAtAnyVersion),
 }
 """More that the simulation finds."""
 

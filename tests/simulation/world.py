@@ -53,6 +53,7 @@ def run(seed: int, faults: Faults = NO_FAULTS, server: Server = SERVERS["postgre
 class World:
     def __init__(self, seed: int, faults: Faults, server: Server) -> None:
         self.rng = rng = Random(seed)
+        self._keys = Random(f"keys {seed}")
         self.counts: Counter[str] = Counter()
         modes: list[list[Mode]] = [["sync"], ["async"], ["standby"], ["sync", "async", "standby"]]
         if server.has_binlog:
@@ -63,6 +64,8 @@ class World:
             chunks_per_window=rng.choice([1, 2, 3]),
             chunk_rows_max=rng.choice([2, 100]),
             keys_per_chunk=rng.choice([1, 2, 100]),
+            keys_waiting_max=self._keys.choice([0, 2, 1_000, 1_000, 1_000, 1_000]),
+            keys_max=self._keys.choice([3, 1_000, 1_000, 1_000, 1_000]),
             rows_per_second_max=rng.choice([0, 0, 20]),
             held_bytes_max=rng.choice([1_000, 10_000_000]),
             delivered_max=rng.choice([0, 3, 1_000]),
@@ -91,6 +94,8 @@ class World:
             (self._truncate, 0.4 * hostile),
             (self.database.rewrite, 0.2 * hostile),
             (self.database.add_column, 0.2 * hostile),
+            (self.database.change_rows, 0 if server.has_binlog else 0.4 * hostile),
+            (self._compare_rows, rng.choice([0.3, 3])),
             (self._capture_others, rng.choice([0, 0, 1, 3])),
             (self._crash_capture, 0.3 * rng.choice([0, 1, 3])),
             (self._crash_server, 0.2 * rng.choice([0, 1, 3])),
@@ -119,6 +124,7 @@ class World:
                 self.database.show(txn)
             self.capture.ask_source(0.0)
             self.capture.poll(10)
+            self.capture.compare_rows()
             self.capture.answer()
             self.capture.tick()
             self.log.sync()
@@ -136,7 +142,7 @@ class World:
             if known.state in ("cancelled", "failed"):
                 self.capture.feed(Backfill((table,)))
             elif known.state == "paused":
-                self.capture.feed(Resume(table))
+                self.capture.resume(table)
 
     def _at_rest(self) -> bool:
         last = self.log.cuts[-1]
@@ -198,6 +204,9 @@ class World:
     def _answer(self) -> None:
         self.capture.answer()
 
+    def _compare_rows(self) -> None:
+        self.capture.compare_rows()
+
     def _tick(self) -> None:
         self.capture.tick()
 
@@ -230,7 +239,10 @@ class World:
         ]
         order = self.rng.choice([orders[0], *orders])
         self.counts[f"ordered {type(order).__name__.lower()}"] += 1
-        self.capture.feed(order)
+        if isinstance(order, Resume) and self._keys.random() < 0.9:
+            self.capture.resume(table)
+        else:
+            self.capture.feed(order)
 
     def _capture_others(self) -> None:
         """Take a table out of what is captured, or in again, and start anew with that (O05)."""

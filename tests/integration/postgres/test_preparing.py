@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import psycopg
 import pytest
-from capturing import SLOT, Capture, MakeCapture
+from capturing import LOG_ID, SLOT, Capture, MakeCapture
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint
@@ -120,6 +120,26 @@ def test_missing_slot_stops_and_is_not_made_again(items: Database, make_capture:
     assert slots(items) == []
 
 
+def test_slots_of_other_logs_that_nobody_reads_are_named_with_the_sql_that_drops_them(
+    items: Database, make_capture: MakeCapture
+) -> None:
+    """P38: a log that was deleted leaves a slot, and the server keeps its log for it until the disk is full."""
+    capture = make_capture(items)
+    capture.prepare()
+    items.execute("SELECT pg_create_logical_replication_slot('cdcflow_0ddba11c', 'pgoutput')")
+    items.execute("SELECT pg_create_logical_replication_slot('cdcflow_of_somebody', 'pgoutput')")
+    items.execute("SELECT pg_create_physical_replication_slot('cdcflow_0ddba11d', true)")
+    (found,) = capture.source.left_behind(LOG_ID)
+    assert (found.level, found.subject) == ("warning", "slot cdcflow_0ddba11c")
+    assert "bytes of its log" in found.text
+    assert found.remedy is not None
+    items.execute(found.remedy.partition(", run ")[2])
+    assert capture.source.left_behind(LOG_ID) == []
+    assert SLOT in [name for (name,) in items.execute("SELECT slot_name FROM pg_replication_slots")]
+    items.execute("SELECT pg_drop_replication_slot('cdcflow_0ddba11d')")
+    items.execute("SELECT pg_drop_replication_slot('cdcflow_of_somebody')")
+
+
 def test_accepted_loss_makes_a_new_place_and_orders_a_new_backfill(items: Database, make_capture: MakeCapture) -> None:
     """P36, P37: by an operator's word only; the caller is told to read everything anew."""
     before = make_capture(items).prepare()
@@ -136,11 +156,17 @@ def test_accepted_loss_makes_a_new_place_and_orders_a_new_backfill(items: Databa
     assert [r["id"] for r in capture.changes()] == [2]
 
 
-def test_accepted_loss_is_no_licence_when_nothing_was_lost(items: Database, make_capture: MakeCapture) -> None:
-    """The flag may stay in a script: a healthy slot is kept."""
+def test_accepted_loss_makes_a_new_place_also_where_nothing_was_lost(
+    items: Database, make_capture: MakeCapture
+) -> None:
+    """What stopped the stream may stand right behind the old place; with that one it would be met for ever."""
     before = make_capture(items).prepare()
-    after = make_capture(items).prepare(replace(before, source={**before.source, "accept_history_loss": "yes"}))
-    assert after == before
+    items.execute("INSERT INTO items VALUES (1, 'cannot be followed')")
+    capture = make_capture(items)
+    after = capture.prepare(replace(before, source={**before.source, "accept_history_loss": "yes"}))
+    assert after.source["history"] == "lost"
+    items.execute("INSERT INTO items VALUES (2, 'seen')")
+    assert [r["id"] for r in capture.changes()] == [2]
 
 
 def test_slot_recreated_under_the_same_name_is_found_out(items: Database, make_capture: MakeCapture) -> None:

@@ -32,7 +32,7 @@ import pyarrow as pa
 from cdcflow.changelog import spool as spools
 from cdcflow.changelog.framing import FrameKind, Part
 from cdcflow.changelog.journal import Attach, Encoder, JournalHeader
-from cdcflow.changelog.lookup import GATHERED_ROWS_MAX, keys_of_partial
+from cdcflow.changelog.lookup import expired, gathered, keys_of_partial
 from cdcflow.changelog.records import HEAD, head_of, pieces
 from cdcflow.changelog.rows import Rows, RowsEncoder
 from cdcflow.changelog.sealing import check_storable
@@ -308,15 +308,7 @@ class KafkaLog:
         shape = self._history.newest(table)
         if shape is None or not shape.key:
             return None
-        found: list[pa.Table] = []
-        rows = 0
-        for keys in self._partial_rows(shape, since):
-            found.append(keys)
-            rows += keys.num_rows
-            if rows > GATHERED_ROWS_MAX:
-                found, rows = [KeySet(pa.concat_tables(found)).distinct().keys], 0
-        whole = KeySet(pa.concat_tables(found)).distinct() if found else None
-        return whole if whole is not None and len(whole) else None
+        return gathered(table, self._partial_rows(shape, since))
 
     @contextlib.contextmanager
     def _looking_back(self) -> Iterator[Reader]:
@@ -330,10 +322,8 @@ class KafkaLog:
             low, end = reader.bounds()
             begin = max((s.place for s in self._stretches if s.place >= low and s.first_offset <= since), default=None)
             if begin is None:
-                raise ConfigurationError(
-                    f"looking for partial rows of {shape.id}: topic {self._topics.name} no longer has offset {since}",
-                    remedy=f"run `cdcflow backfill {shape.id}`, and let the topic keep its records longer",
-                )
+                kept = [s.first_offset for s in self._stretches if s.place >= low]
+                raise expired(shape.id, since, min(kept, default=self._durable.next_offset))
             for placed in frames(reader, begin, end, (FrameKind.ROWS,)):
                 rows = placed.record
                 if isinstance(rows, Rows) and rows.shape.table.id == shape.id and rows.offsets[-1] >= since:

@@ -4,8 +4,8 @@ What the checkpoint keeps in `source`: the server's identity (`system_id`, `time
 and `publication`, the publication's `publication_state` (see `publication.fingerprint`), and `began_at`, the place
 where the slot was made for this log. With them a restart can
 tell whether the place in the server's log is still ours and nothing went by unseen. When it cannot, it stops with
-`HistoryLost`; only `accept_history_loss` = "yes" in `source` makes a new place, and then `history` = "lost" comes back
-in it, so that the caller reads all tables anew.
+`HistoryLost`. `accept_history_loss` = "yes" in `source` always makes a new place, and nothing else does; then `history`
+= "lost" comes back in it, so that the caller reads all tables anew.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from typing import Literal
 
 from cdcflow.config import Postgres
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.interleave.messages import RowsCompared
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
-from cdcflow.sources.patterns import Selection
+from cdcflow.sources.engine.chunks import Chunks
+from cdcflow.sources.engine.connections import Pool
+from cdcflow.sources.engine.selection import Selection, not_there
 from cdcflow.sources.postgres import overlap, publication, slot
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, look
@@ -32,6 +35,7 @@ from cdcflow.sources.postgres.chunks import PostgresChunks, mark_prefix
 from cdcflow.sources.postgres.connection import Connection, Connector, Secret, explaining, history_lost
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
+from cdcflow.sources.postgres.rewrites import RowVersions
 from cdcflow.sources.postgres.stream import NeedsText, PostgresStream
 from cdcflow.sources.postgres.types import DescribedTable, Policy
 
@@ -97,6 +101,7 @@ class PostgresSource:
         self._policy = Policy(settings.special_values, settings.unconstrained_numeric, dict(settings.columns))
         self._selection = Selection.parse(settings.tables)
         self._catalog = Catalog(self._connector, self._selection, self._policy)
+        self._row_versions = RowVersions(self._catalog)
         self._creation_wait_s = creation_wait_s
         self._older_wait_s = older_wait_s
         self._prepared: frozenset[TableId] | None = None
@@ -125,14 +130,8 @@ class PostgresSource:
                 _check_server(connection)
                 selected = select(connection, self._selection)
                 if checkpoint.position is not None:
-                    # A table that came up since and cannot be captured (its key is still to be added, perhaps) must
-                    # not stop the others at their next try. Doctor and status show it.
                     known = frozenset(_names(checkpoint.source).values())
-                    everything = selected
-                    selected = selected.only(
-                        t.rel.id for t in selected.tables if t.rel.id in known or self._selection.names(t.rel.id)
-                    )
-                    self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
+                    selected, self._left_out = selected.for_restart(known, self._selection)
                 selected.check()
                 if checkpoint.position is None:
                     prepared = self._first_time(connection, checkpoint, names, place, selected)
@@ -142,6 +141,7 @@ class PostgresSource:
                     except HistoryLost:
                         if not accepted:
                             raise
+                    if accepted:
                         prepared = self._anew(connection, checkpoint, names, place, selected)
         finally:
             self._connector.discard(connection)
@@ -155,6 +155,10 @@ class PostgresSource:
         self._checkpoint = prepared
         return prepared
 
+    def left_behind(self, log_id: str) -> Sequence[Finding]:
+        ours = Names.of(self._settings, log_id).slot
+        return self._catalog.ask("looking for slots of other logs", lambda c: slot.left_behind(c, ours))
+
     def tables(self) -> Sequence[Table]:
         selected, self._selected = self._selected or self._catalog.selected(), None
         if self._prepared is not None:
@@ -163,6 +167,9 @@ class PostgresSource:
         described = self._catalog.tables(selected)
         self._has_binary = all(d.has_binary for d in described)
         return [d.table for d in described]
+
+    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+        return self._row_versions.compare(known)
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if checkpoint.position is None:
@@ -181,6 +188,7 @@ class PostgresSource:
                 binary=binary,
                 skip_until=after,
                 mark_prefix=mark_prefix(name),
+                changed=self._row_versions.changed,
             )
 
         def whole_slot(position: int) -> slot.Slot:
@@ -226,14 +234,18 @@ class PostgresSource:
         )
 
     def chunks(self) -> ChunkSource:
-        return PostgresChunks(
-            Connector(self._settings.url, self._connector.secret),
+        pool = Pool(Connector(self._settings.url, self._connector.secret), "chunks")
+        at_once = self._settings.backfill.ranges_at_once
+        dialect = PostgresChunks(
+            pool,
             policy=self._policy,
-            parts_at_once=self._settings.backfill.ranges_at_once,
+            parts_at_once=at_once,
             look_up=self._look_up,
             beat=self._check_publication,
+            take_version=self._row_versions.take,
             prefix=mark_prefix(self._checkpoint.source["slot"] if self._checkpoint else ""),
         )
+        return Chunks(dialect, pool, parts_at_once=at_once)
 
     def doctor(self) -> Sequence[Finding]:
         from cdcflow.sources.postgres import doctor  # a daemon never asks, and it takes its time to start
@@ -439,9 +451,7 @@ class PostgresSource:
         self._check_captured(table, known)
         if table in known:
             return known[table]
-        raise ConfigurationError(
-            f"table {table} is not there any more, or not selected", remedy="check source.tables, or restore it"
-        )
+        raise not_there(table)
 
     def _check_captured(self, table: TableId, known: Mapping[TableId, Relid]) -> None:
         """That this name still is that of the table whose changes come under it.

@@ -22,6 +22,7 @@ from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.buffers import Cells
+from cdcflow.sources.engine.selection import check_columns
 from cdcflow.sources.postgres import values_binary as binary
 from cdcflow.sources.postgres import values_text as text
 from cdcflow.sources.postgres.values import INTERVAL, MONEY, TIMESTAMP, TIMESTAMPTZ, Decoder, Where
@@ -172,8 +173,9 @@ def describe_table(
 
     Raises:
         ConfigurationError: the policy for a column is not one that its type knows, or would make keys of different
-            rows one.
+            rows one; or a column's name is taken.
     """
+    check_columns(table, [a.name for a in attributes])
     plans = [_plan(a, table, policy) for a in attributes]
     for attribute, (plan, where) in zip(attributes, plans, strict=True):
         if attribute.in_key and plan.lossy and where.special in ("null", "clamp"):

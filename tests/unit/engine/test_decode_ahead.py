@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.sources.ahead import ANSWERS_MAX, Ahead
+from cdcflow.sources.engine.decode_ahead import ANSWERS_MAX, DecodeAhead
 
-MakeAhead = Callable[[Callable[[], int], Callable[[], bool]], Ahead[int]]
+MakeAhead = Callable[[Callable[[], int], Callable[[], bool]], DecodeAhead[int]]
 
 
 @pytest.fixture
 def ahead_of() -> Iterator[MakeAhead]:
-    made: list[Ahead[int]] = []
+    made: list[DecodeAhead[int]] = []
 
-    def make(turn: Callable[[], int], goes_on: Callable[[], bool]) -> Ahead[int]:
-        made.append(Ahead(turn, goes_on))
+    def make(turn: Callable[[], int], goes_on: Callable[[], bool]) -> DecodeAhead[int]:
+        made.append(DecodeAhead(turn, goes_on))
         return made[-1]
 
     yield make
@@ -48,11 +48,11 @@ class Turns:
         return self._error is not None or self.done < self._upto
 
 
-def is_readable(ahead: Ahead[int], seconds: float) -> bool:
+def is_readable(ahead: DecodeAhead[int], seconds: float) -> bool:
     return bool(select.select([ahead], [], [], seconds)[0])
 
 
-def taken(ahead: Ahead[int], found: list[int] | None = None) -> list[int]:
+def taken(ahead: DecodeAhead[int], found: list[int] | None = None) -> list[int]:
     """What it gives (added to `found`) until the turns are the caller's again, waiting as the loop does."""
     found = [] if found is None else found
     while ahead.active:

@@ -1,7 +1,8 @@
-"""Upkeep of sealed segments: compaction and expiry, on disk and in a store. Beside the daemon, in any process.
+"""Retention of sealed segments: compaction and expiry, on disk and in a store. Beside the daemon, in any process.
 
-All of it holds the upkeep lock, and none of it touches a journal. Every step leaves a log that readers can read (see
-`changelog.compaction`), so a crash needs no repair: `sweep`, which everything here begins with, finishes what is left.
+All of it holds the maintenance lock, and none of it touches a journal. Every step leaves a log that readers can read
+(see `changelog.compaction`), so a crash needs no repair: `sweep`, which everything here begins with, finishes what is
+left.
 
     expire    log.json here ─▶ log.json there ─▶ segments there ─▶ segments here
     compact   files there, manifest there ─▶ directory renamed here ─▶ … grace … ─▶ the old ones there and here
@@ -14,24 +15,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from cdcflow.changelog.compaction import compact, groups
-from cdcflow.changelog.layout import Bounds, Layout, segment_name, uncovered
+from cdcflow.changelog.layout import Bounds, Layout, segment_bounds, segment_name, uncovered
 from cdcflow.changelog.reader import list_segments
 from cdcflow.changelog.segment import Segment
 from cdcflow.errors import ConfigurationError
 from cdcflow.sinks.layer import OS_LAYER, DurableFile, FileLayer, remove_tree, storing, syncing, write_file
-from cdcflow.sinks.upkeep import upkeep
+from cdcflow.sinks.maintenance import maintenance
 
 GRACE_S = 600.0
 PATIENCE_S = 60.0
 COMPACTED_BYTES_MAX = 256 << 20
+REMOVED = ".expired.tmp"
+"""What the name of a segment's directory ends with while its files are being removed."""
 
 
-class Shelf(Protocol):
-    """The log's segments in a store, for who may change them (see `objects.shelf`)."""
+class RemoteStore(Protocol):
+    """The log's segments in a store, for who may change them (see `objects.remote`)."""
 
     def uploaded(self, layout: Layout) -> int:
         """The last offset that was put there in order."""
@@ -47,6 +51,10 @@ class Shelf(Protocol):
 
     def segments(self) -> Sequence[Bounds]:
         """Whatever has a segment's name, whole or not."""
+        ...
+
+    def is_whole(self, segment: Segment, text: bytes) -> bool:
+        """Whether all of a segment is listed there now, with its sizes."""
         ...
 
     def manifest(self, bounds: Bounds) -> bytes | None:
@@ -82,20 +90,20 @@ def expiring(segments: Sequence[Segment], rule: Rule) -> list[Segment]:
     return gone
 
 
-class Keeper:
-    """Compacts and expires the segments of one log. `wait`: see `upkeep`; None waits for a minute."""
+class Retention:
+    """Compacts and expires the segments of one log. `wait`: see `maintenance`; None waits for a minute."""
 
     def __init__(
         self,
         layout: Layout,
-        shelf: Shelf | None = None,
+        remote: RemoteStore | None = None,
         *,
         layer: FileLayer = OS_LAYER,
         grace_s: float = GRACE_S,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
         self._layout = layout
-        self._shelf = shelf
+        self._remote = remote
         self._layer = layer
         self._grace_s = grace_s
         self._wait = wait or _patience()
@@ -112,7 +120,7 @@ class Keeper:
         Raises:
             SinkUnavailable: somebody else works on the segments, or the store is away; the next call goes on.
         """
-        with upkeep(self._layout, self._wait):
+        with maintenance(self._layout, self._wait):
             gone = expiring(list_segments(self._layout), rule)
             if gone:
                 check()
@@ -128,10 +136,10 @@ class Keeper:
         The lock is given up between two of them, so that uploads wait for one at most.
         """
         made: list[tuple[Segment, int]] = []
-        with upkeep(self._layout, self._wait):
+        with maintenance(self._layout, self._wait):
             self._sweep()
         while True:
-            with upkeep(self._layout, self._wait):
+            with maintenance(self._layout, self._wait):
                 found = self._groups(bytes_max)
                 if not found:
                     break
@@ -140,19 +148,20 @@ class Keeper:
             self.sweep()
         return made
 
-    def sweep(self) -> None:
-        """Finish what an earlier run left, and remove what was replaced long enough ago."""
-        with upkeep(self._layout, self._wait):
-            self._sweep()
+    def sweep(self) -> list[Bounds]:
+        """Finish what an earlier run left, and remove what was replaced long enough ago; the expired segments of which
+        something was still there or here."""
+        with maintenance(self._layout, self._wait):
+            return self._sweep()
 
     # ── inside: the caller holds the lock ───────────────────────────────────────────────────────────────────
 
     def _groups(self, bytes_max: int) -> list[list[Segment]]:
         """Never one of segments that were put away and of others: it would be neither."""
         segments = list_segments(self._layout)
-        if self._shelf is None:
+        if self._remote is None:
             return groups(segments, bytes_max)
-        last = self._shelf.uploaded(self._layout)
+        last = self._remote.uploaded(self._layout)
         away = [s for s in segments if s.last_offset <= last]
         return groups(away, bytes_max) + groups(segments[len(away) :], bytes_max)
 
@@ -171,8 +180,8 @@ class Keeper:
             )
             text = segment.to_json().encode()
             self._write_manifest(beside, text)
-            if self._shelf is not None and bounds[1] <= self._shelf.uploaded(self._layout):
-                self._shelf.put(segment, text, beside)
+            if self._remote is not None and bounds[1] <= self._remote.uploaded(self._layout):
+                self._remote.put(segment, text, beside)
                 for file in segment.files:
                     self._layer.unlink(beside / file.path)
             self._put_in_place(beside, target)
@@ -190,35 +199,51 @@ class Keeper:
         with syncing(self._layout.segments):
             self._layer.fsync_dir(self._layout.segments)
 
-    def _sweep(self) -> None:
+    def _sweep(self) -> list[Bounds]:
+        expired: set[Bounds] = set()
         with storing(f"tidying the segments of {self._layout.root}"):
             for path in self._layout.segments.glob(".*.compacted.tmp"):
                 remove_tree(self._layer, path)
-            if self._shelf is not None:
-                self._sweep_shelf(self._shelf)
-            sweep(self._layout, self._layer, self._grace_s)
+            if self._remote is not None:
+                expired |= self._sweep_remote(self._remote)
+            expired |= sweep(self._layout, self._layer, self._grace_s, self._is_whole)
+        return sorted(expired)
 
-    def _sweep_shelf(self, shelf: Shelf) -> None:
-        last = shelf.uploaded(self._layout)
+    def _is_whole(self, bounds: Bounds) -> bool:
+        """Whether a compacted segment can be read, so that those it was made of may go."""
+        if is_here(self._layout, bounds):
+            return True
+        return self._remote is not None and self._remote.is_whole(*self._layout.manifest(*bounds))
+
+    def _sweep_remote(self, remote: RemoteStore) -> set[Bounds]:
+        expired: set[Bounds] = set()
+        last = remote.uploaded(self._layout)
         if not last:
-            return
-        shelf.put_log(self._layout)
+            return expired
+        remote.put_log(self._layout)
         first = self._layout.log_file().first_offset
-        there = sorted(shelf.segments(), key=lambda b: b[0] - b[1])  # the widest first
+        there = sorted(remote.segments(), key=lambda b: b[0] - b[1])  # the widest first
         here = self._layout.segment_offsets()
         for bounds in there:
             if bounds[1] < first:
-                shelf.remove(bounds)
+                self._remove(remote, bounds)
+                expired.add(bounds)
             elif bounds in here or bounds[1] > last:
                 continue
             elif (wider := covering(bounds, here)) is not None:
-                if self._age_s(wider) >= self._grace_s:
-                    shelf.remove(bounds)
-            elif (text := shelf.manifest(bounds)) is None:
-                shelf.remove(bounds)  # a compaction that got no further
+                if self._age_s(wider) >= self._grace_s and self._is_whole(wider):
+                    self._remove(remote, bounds)
+            elif (text := remote.manifest(bounds)) is None:
+                remote.remove(bounds)  # a compaction that got no further
             else:
                 self._adopt(bounds, text)
                 here = self._layout.segment_offsets()
+        return expired
+
+    def _remove(self, remote: RemoteStore, bounds: Bounds) -> None:
+        remote.remove(bounds)
+        if self._layout.store is not None:
+            self._layout.store.forget(bounds)
 
     def _adopt(self, bounds: Bounds, text: bytes) -> None:
         """A compaction got as far as the store: it counts there, so it counts here."""
@@ -242,14 +267,32 @@ def _patience() -> Callable[[float], bool]:
     return wait
 
 
-def sweep(layout: Layout, layer: FileLayer, grace_s: float = GRACE_S) -> None:
-    """Remove from the directory what has expired, and what was compacted into something else long enough ago. The
-    caller holds the upkeep lock."""
-    found = layout.listed_segments()[0]
+def is_here(layout: Layout, bounds: Bounds) -> bool:
+    """Whether the directory has all files of a segment."""
+    segment, _ = layout.manifest(*bounds)
+    return all(layout.is_here(segment, file) for file in segment.files)
+
+
+def sweep(
+    layout: Layout, layer: FileLayer, grace_s: float = GRACE_S, is_whole: Callable[[Bounds], bool] | None = None
+) -> set[Bounds]:
+    """Remove from the directory what has expired, and what was compacted into something else long enough ago; which of
+    them had expired. The caller holds the maintenance lock.
+
+    `is_whole` says whether a compacted segment can be read; without it only one whose files are here counts as whole.
+    """
+    found, unfinished = layout.listed_segments()
     counting = uncovered(found)
     first_offset = layout.log_file().first_offset
+    expired = {bounds for bounds in found if bounds[1] < first_offset}
+    for path in unfinished:
+        bounds = segment_bounds(path.name.removeprefix(".").removesuffix(REMOVED))
+        if bounds is not None:  # a run was killed while it removed this one
+            remove_tree(layer, path)
+            expired |= {bounds} if bounds[1] < first_offset else set()
     now = time.time()
     replaced: list[Bounds] = []
+    may_go = is_whole or partial(is_here, layout)
 
     def put_at(bounds: Bounds) -> float:
         return (layout.segment(*bounds) / "segment.json").stat().st_mtime
@@ -257,13 +300,15 @@ def sweep(layout: Layout, layer: FileLayer, grace_s: float = GRACE_S) -> None:
     # Newest first: whoever walks back from one to the one before it finds that one, or what took the place of both.
     for bounds in sorted(set(found) - set(counting), reverse=True):
         wider = covering(bounds, counting)
-        if bounds[1] < first_offset or (wider is not None and now - put_at(wider) >= grace_s):
+        is_old = wider is not None and now - put_at(wider) >= grace_s
+        if bounds[1] < first_offset or (is_old and wider is not None and may_go(wider)):
             replaced.append(bounds)
     for bounds in (*replaced, *(b for b in counting if b[1] < first_offset)):
         # Out of sight in one step: a reader must not meet half a segment.
-        beside = layout.segments / f".{segment_name(bounds)}.expired.tmp"
+        beside = layout.segments / f".{segment_name(bounds)}{REMOVED}"
         layer.rename(layout.segment(*bounds), beside)
         remove_tree(layer, beside)
+    return expired
 
 
 def covering(bounds: Bounds, among: Sequence[Bounds]) -> Bounds | None:

@@ -25,7 +25,7 @@ ANSWERS_MAX: Final = 2
 T = TypeVar("T")
 
 
-class Ahead(Generic[T]):
+class DecodeAhead(Generic[T]):
     """Does turns in another thread while `goes_on`. All but `active` and `ready` belong to one thread, the loop's."""
 
     def __init__(self, turn: Callable[[], T], goes_on: Callable[[], bool]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from cdcflow.sources.postgres.chunks import settle
+from cdcflow.sources.engine.chunks import settle
 
 
 def test_part_that_never_began_is_not_waited_for() -> None:

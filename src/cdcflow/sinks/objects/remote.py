@@ -1,4 +1,4 @@
-"""A log's segments in a bucket, for who may change them: what `sinks.keeping` asks."""
+"""A log's segments in a bucket, for who may change them: what `sinks.retention` asks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from cdcflow.changelog.layout import Bounds, Layout, segment_bounds, segment_name
 from cdcflow.changelog.segment import Segment
 from cdcflow.sinks.objects.bucket import Bucket
-from cdcflow.sinks.objects.putting import put_log, put_segment
 from cdcflow.sinks.objects.uploaded import Uploaded
+from cdcflow.sinks.objects.uploading import missing_parts, put_log, put_segment
 
 
-class BucketShelf:
-    """Implements `cdcflow.sinks.keeping.Shelf`."""
+class RemoteBucket:
+    """Implements `cdcflow.sinks.retention.RemoteStore`."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
@@ -30,6 +30,9 @@ class BucketShelf:
 
     def segments(self) -> Sequence[Bounds]:
         return [b for name in self._bucket.folders("segments") if (b := segment_bounds(name)) is not None]
+
+    def is_whole(self, segment: Segment, text: bytes) -> bool:
+        return not missing_parts(self._bucket, segment, text)
 
     def manifest(self, bounds: Bounds) -> bytes | None:
         try:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import pymysql
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.messages import Visibility
+from cdcflow.model.position import Position
+from cdcflow.sources.engine.chunks import Snapshot
 from cdcflow.sources.mysql import place
 from cdcflow.sources.mysql.connection import Connection, one, query
 from cdcflow.sources.mysql.fences import CoordinateVisibility, DeliveredGtids
@@ -22,16 +23,7 @@ EXACT_TRIES = 20
 """Each takes well below a millisecond of the server's time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What a snapshot sees, the place in the log that it belongs to, and the server's clock (microseconds, UTC)."""
-
-    visibilities: tuple[Visibility, ...]
-    end: End
-    clock_us: int
-
-
-class Looking:
+class SnapshotTaker:
     """Takes snapshots at one server. `has_gtids`: every transaction there has one."""
 
     def __init__(self, flavor: Flavor, *, has_gtids: bool, delivered: DeliveredGtids, marking: Marking) -> None:
@@ -41,24 +33,24 @@ class Looking:
         self._marking = marking
 
     @contextlib.contextmanager
-    def snapshot(self, connection: Connection) -> Iterator[Look]:
+    def snapshot(self, connection: Connection) -> Iterator[Snapshot]:
         """A snapshot that lasts as long as the block."""
         if self._flavor == "mysql" and self._has_gtids:
-            with self._between_commits(connection) as look:
-                yield look
+            with self._between_commits(connection) as taken:
+                yield taken
             return
         lower = None if self._flavor == "mariadb" else self._lower(connection)
         with place.snapshot(connection):
             if lower is None:
                 end = place.snapshot_place(connection)
-                yield Look((CoordinateVisibility(end.coordinate),), end, _clock_us(connection))
+                yield _snapshot((CoordinateVisibility(end.coordinate),), end, connection)
             else:
                 # Behind the log's end of now lies only what is logged, and seen, later than this snapshot.
                 end = place.end(connection, self._flavor)
-                yield Look((lower, CoordinateVisibility(end.coordinate)), end, _clock_us(connection))
+                yield _snapshot((lower, CoordinateVisibility(end.coordinate)), end, connection)
 
     @contextlib.contextmanager
-    def _between_commits(self, connection: Connection) -> Iterator[Look]:
+    def _between_commits(self, connection: Connection) -> Iterator[Snapshot]:
         """A snapshot of MySQL's, taken while nothing is being committed if that moment comes soon: then its place is
         exact. Else it has two bounds."""
         for tries_left in reversed(range(EXACT_TRIES)):
@@ -70,7 +62,7 @@ class Looking:
                     fences: list[Visibility] = [self._delivered.fence(MysqlGtids.parse(executed))]
                 if not is_exact:
                     fences.append(CoordinateVisibility(end.coordinate))
-                yield Look(tuple(fences), end, _clock_us(connection))
+                yield _snapshot(tuple(fences), end, connection)
                 return
 
     def visibility(self, connection: Connection) -> Visibility:
@@ -81,7 +73,7 @@ class Looking:
             return CoordinateVisibility(place.snapshot_place(connection).coordinate)
 
     @contextlib.contextmanager
-    def whole(self, connection: Connection, table: str, locking: Callable[[], Connection]) -> Iterator[Look]:
+    def whole(self, connection: Connection, table: str, locking: Callable[[], Connection]) -> Iterator[Snapshot]:
         """A snapshot of one table (as SQL) with a single exact place in the log.
 
         MariaDB's snapshots have one. On MySQL the table is locked against writing for the moment in which the snapshot
@@ -89,8 +81,8 @@ class Looking:
         visible.
         """
         if self._flavor == "mariadb":
-            with self.snapshot(connection) as look:
-                yield look
+            with self.snapshot(connection) as taken:
+                yield taken
             return
         locker = locking()
         try:
@@ -108,7 +100,7 @@ class Looking:
         finally:
             query(locker, "UNLOCK TABLES")
         try:
-            yield Look((CoordinateVisibility(end.coordinate),), end, _clock_us(connection))
+            yield _snapshot((CoordinateVisibility(end.coordinate),), end, connection)
         finally:
             query(connection, "ROLLBACK")
 
@@ -124,5 +116,6 @@ class Looking:
         return CoordinateVisibility(end.coordinate)
 
 
-def _clock_us(connection: Connection) -> int:
-    return int(one(connection, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)")[0])
+def _snapshot(visibilities: tuple[Visibility, ...], end: End, connection: Connection) -> Snapshot:
+    clock_us = int(one(connection, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)")[0])
+    return Snapshot(visibilities, Position(f"{end.file}:{end.pos};"), clock_us)

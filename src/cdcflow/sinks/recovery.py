@@ -7,28 +7,24 @@ longer in the directory.
 
 from __future__ import annotations
 
+import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 
-from cdcflow.changelog import spool
-from cdcflow.changelog.extents import counting_heads, opened_journal
-from cdcflow.changelog.journal import Attach, JournalHeader
+from cdcflow.changelog.inventory import inventory
+from cdcflow.changelog.journal import JournalHeader
 from cdcflow.changelog.layout import Layout, LogFile
-from cdcflow.changelog.recovery import Whole, whole
+from cdcflow.changelog.recovery import Whole
 from cdcflow.changelog.schema_history import SchemaHistory
-from cdcflow.changelog.segment import Segment, manifest_hash
-from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
+from cdcflow.changelog.segment import Segment
+from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated, SyncFailed
 from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
-from cdcflow.sinks.keeping import sweep
 from cdcflow.sinks.layer import FileLayer, remove_tree, storing, syncing, write_file
 from cdcflow.sinks.lease import Lease
-
-CHAIN_CHECKED = 4
-"""So many of the newest manifests are checked at every start; `log check` checks all."""
+from cdcflow.sinks.retention import sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,7 @@ class Opened:
     recovered: Recovered
 
 
-def made(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, accept_timeline: bool) -> LogFile:
+def create(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, accept_timeline: bool) -> LogFile:
     """The log's `log.json`; the log is made when there is none. The directory itself is there, and locked.
 
     Raises:
@@ -112,20 +108,17 @@ def _checked(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, acce
     return file
 
 
-def taken_over(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) -> Opened:
-    """Begin an epoch, recover what is there, leave everything in order for a new journal.
-
-    What it reads does not grow with the log: the newest segments are found by the journal that continues them.
-    """
+def recover(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) -> Opened:
+    """Begin an epoch, see what is there, leave everything in order for a new journal. A log that is refused keeps all
+    its files."""
+    # The epoch first: what an older writer does from here on does not count, so nothing changes while we look.
     lease.begin_epoch(layer, Epoch(0))
-    heads, newest = _unsealed(layout, file, _heads(layout, file, layer), layer)
-    sealed, last_manifest = _chain(layout, file, newest)
-    history = _history(layout)
-    saved = len(history)
-    journals = list(_scanned(layout, heads))
-    for scanned in journals:
-        for shape in scanned.shapes:
-            history.learn(shape.table, shape.version)
+    _forget_cached(layout)
+    found = inventory(layout, file)
+    with storing(f"tidying {layout.root}"):
+        for path in (*layout.journals.glob("*.tmp"), *found.stale):
+            layer.unlink(path)
+    journals, sealed = found.journals, found.sealed
     base = sealed.last_checkpoint() if sealed else Checkpoint()
     recovered = Recovered()
     header = JournalHeader(file.log_id, lease.epoch, base)
@@ -141,137 +134,29 @@ def taken_over(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) ->
         header = _continuing(layout, last, lease, layer)
     orphans = _remove_orphans(layout, {name for c in closed for name in c.spools}, layer)
     recovered = replace(recovered, spools=orphans)
-    return Opened(file, header, tuple(closed), history, saved, sealed, last_manifest, recovered)
+    return Opened(
+        file, header, tuple(closed), found.history, found.schemas_saved, sealed, found.last_manifest, recovered
+    )
+
+
+def _forget_cached(layout: Layout) -> None:
+    """Have what is read next come from the disk. After a sync that failed the system may hold, as if it were written,
+    what the disk never got."""
+    for path in (*layout.journals.glob("*.journal"), *layout.spools.iterdir()):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _named(identity: SourceIdentity) -> str:
     return f"{identity.kind} system {identity.system_id}, database {identity.database}"
 
 
-def tidy(layout: Layout, layer: FileLayer) -> None:
+def clean_up(layout: Layout, layer: FileLayer) -> None:
     """Remove what earlier runs left of segments: those never put in place, expired and compacted ones. Lists all. The
-    caller holds the upkeep lock, and seals nothing meanwhile."""
+    caller holds the maintenance lock, and seals nothing meanwhile."""
     for path in layout.listed_segments()[1]:
         remove_tree(layer, path)
     sweep(layout, layer)
-
-
-def _unsealed(
-    layout: Layout, file: LogFile, heads: Sequence[JournalHeader], layer: FileLayer
-) -> tuple[list[JournalHeader], tuple[int, int] | None]:
-    """The journals that are not sealed yet, oldest first, and the bounds of the newest segment.
-
-    From the newest journal back: each says where the one before it began, and that is a segment or another journal.
-    What is left then was sealed, and only its file is still there.
-    """
-    by_offset = {int(head.first_offset): head for head in heads}
-    if not heads:
-        sealed = layout.segment_offsets()
-        if sealed or file.first_offset > 1:
-            raise _missing(layout, sealed[-1][1] + 1 if sealed else file.first_offset)
-        return [], None
-    kept = [by_offset.pop(max(by_offset))]
-    newest: tuple[int, int] | None = None
-    while newest is None and (before := kept[0].previous) is not None:
-        bounds = before, kept[0].first_offset - 1
-        if layout.segment(*bounds).exists():
-            newest = bounds
-        elif before in by_offset:
-            kept.insert(0, by_offset.pop(before))
-        else:
-            raise _missing(layout, before)
-    if newest is None and kept[0].first_offset != file.first_offset:
-        raise _missing(layout, file.first_offset)
-    for first in by_offset:
-        layer.unlink(layout.journal(first))
-    return kept, newest
-
-
-def _missing(layout: Layout, offset: int) -> InvariantViolated:
-    return InvariantViolated(f"opening the log {layout.root}: the journal or segment from offset {offset} is missing")
-
-
-def _chain(layout: Layout, file: LogFile, newest: tuple[int, int] | None) -> tuple[Segment | None, str]:
-    """The newest sealed segment, and its manifest's hash.
-
-    Raises:
-        InvariantViolated: a segment is missing, or a manifest is not the one that its successor saw.
-    """
-    sealed: Segment | None = None
-    digest = ""
-    later: Segment | None = None
-    for segment, text in islice(layout.manifests_back(newest, file.first_offset), CHAIN_CHECKED):
-        if segment.log_id != file.log_id:
-            raise InvariantViolated(
-                f"opening the log {layout.root}: segment {segment.first_offset}-{segment.last_offset} is another log's"
-            )
-        if later is not None and not segment.is_continued_by(later.previous, text):
-            raise InvariantViolated(
-                f"opening the log {layout.root}: the hash chain breaks at segment {segment.first_offset}-"
-                f"{segment.last_offset}: its manifest was changed or replaced",
-                remedy="run `cdcflow log check`, and restore the segment from a copy",
-            )
-        if sealed is None:
-            sealed, digest = segment, manifest_hash(text)
-        later = segment
-    return sealed, digest
-
-
-def _history(layout: Layout) -> SchemaHistory:
-    try:
-        return SchemaHistory.from_json(layout.schemas.read_bytes(), str(layout.schemas))
-    except FileNotFoundError:
-        return SchemaHistory()
-
-
-def _heads(layout: Layout, file: LogFile, layer: FileLayer) -> list[JournalHeader]:
-    """The heads of the journals that count, oldest first; the files of the others go."""
-    with storing(f"tidying {layout.root}"):
-        for path in layout.journals.glob("*.tmp"):
-            layer.unlink(path)
-    heads: list[JournalHeader] = []
-    for head, counts in list(counting_heads(layout)):
-        path = layout.journal(head.first_offset)
-        if head.log_id != file.log_id:
-            raise InvariantViolated(f"opening the log {layout.root}: {path} is another log's journal")
-        if counts:
-            heads.append(head)
-        else:
-            layer.unlink(path)
-    return heads
-
-
-def _scanned(layout: Layout, heads: Sequence[JournalHeader]) -> Iterator[Whole]:
-    """What counts of each journal, oldest first."""
-    next_offset = heads[0].first_offset if heads else 0
-    for head, successor in zip(heads, [*heads[1:], None][: len(heads)], strict=True):
-        if head.first_offset != next_offset:
-            raise _missing(layout, next_offset)
-        scanned = _whole(layout, head, successor)
-        next_offset = scanned.checkpoint.next_offset
-        yield scanned
-
-
-def _whole(layout: Layout, head: JournalHeader, successor: JournalHeader | None) -> Whole:
-    end = None
-    if successor is not None:
-        if successor.previous != head.first_offset:
-            raise InvariantViolated(
-                f"opening the log {layout.root}: the journal from offset {successor.first_offset} continues the one "
-                f"from {successor.previous}, and the one before it is from {head.first_offset}"
-            )
-        end = successor.previous_bytes
-    with opened_journal(layout, head.first_offset) as (file, header, path):
-        size = path.stat().st_size
-        return whole(file, header, size, str(path), lambda a: _spool_is_whole(layout, a), end=end)
-
-
-def _spool_is_whole(layout: Layout, attach: Attach) -> bool:
-    try:
-        with layout.spool(attach.spool).open("rb") as file:
-            return spool.is_whole(file, attach)
-    except FileNotFoundError:
-        return False
 
 
 def _continuing(layout: Layout, last: Whole, lease: Lease, layer: FileLayer) -> JournalHeader:
@@ -299,6 +184,12 @@ def _sync_file(path: Path, layer: FileLayer, size: int | None) -> None:
             layer.truncate(fd, size)
         with syncing(path):
             layer.fsync(fd)
+    except SyncFailed as error:
+        # What a killed process left: nobody knows how much of it is on the disk, and the next sync may say all of it.
+        raise InvariantViolated(
+            str(error).split("\n", maxsplit=1)[0],
+            remedy=f"mend the disk, copy {path} to a new file under the same name, then start again",
+        ) from error
     finally:
         layer.close(fd)
 

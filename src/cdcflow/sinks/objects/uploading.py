@@ -15,10 +15,11 @@ replace its content, never unseen: the manifest's sha256 tells every reader.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cdcflow.changelog.layout import Layout, LogFile, segment_name
-from cdcflow.changelog.segment import Segment
+from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.sinks.objects.bucket import AlreadyThere, Bucket
 
@@ -117,13 +118,59 @@ def _put_file(bucket: Bucket, name: str, path: Path, sha256: str) -> None:
         ) from None
 
 
+def put_again(
+    bucket: Bucket, segment: Segment, text: bytes, lost: Sequence[str], find: Callable[[SegmentFile], Path | None]
+) -> list[str]:
+    """Put what the bucket has lost of a segment that was whole there; the names of what nobody has any more.
+
+    `lost` are the names that are missing there, or have other content. `find` gives a file with the sealed content,
+    None where there is none. Other content is replaced only below our own manifest, with which readers compare it.
+    The manifest goes last, and only when everything it names is there: the segment does not count before.
+
+    Raises:
+        InvariantViolated: another writer's manifest is there.
+    """
+    folder = f"segments/{segment_name((segment.first_offset, segment.last_offset))}"
+    is_ours = _has_manifest(bucket, folder, segment, text)
+    gone: list[str] = []
+    for file in segment.files:
+        if file.path not in lost:
+            continue
+        path = find(file)
+        if path is None:
+            gone.append(file.path)
+            continue
+        if is_ours:
+            bucket.delete([f"{folder}/{file.path}"])
+        try:
+            _put_file(bucket, f"{folder}/{file.path}", path, file.sha256)
+        except InvariantViolated:
+            if path.exists():
+                raise
+            gone.append(file.path)  # a cached copy that made room for another just now
+    if not gone and not is_ours:
+        try:
+            bucket.put_new(f"{folder}/segment.json", text)
+        except AlreadyThere:
+            _has_manifest(bucket, folder, segment, text)
+    if not gone:
+        _look(bucket, folder, segment, text)
+    return gone
+
+
+def missing_parts(bucket: Bucket, segment: Segment, text: bytes) -> list[str]:
+    """The files of a segment that the bucket does not list with their sizes; one request."""
+    found = bucket.listed(f"segments/{segment_name((segment.first_offset, segment.last_offset))}")
+    return sorted(name for name, size in sizes(segment, text).items() if name not in found or found[name].bytes != size)
+
+
+def sizes(segment: Segment, text: bytes) -> dict[str, int]:
+    """What a whole segment has: bytes by file name, its manifest (`text`) with them."""
+    return {"segment.json": len(text), **{file.path: file.bytes for file in segment.files}}
+
+
 def _look(bucket: Bucket, folder: str, segment: Segment, text: bytes) -> None:
     """Nothing here is dropped on the store's word alone: the whole segment must be listed, with its sizes."""
-    found = {name: listed.bytes for name, listed in bucket.listed(folder).items()}
-    wanted = {"segment.json": len(text), **{file.path: file.bytes for file in segment.files}}
-    wrong = sorted(name for name, size in wanted.items() if found.get(name) != size)
+    wrong = missing_parts(bucket, segment, text)
     if wrong:
-        raise SinkUnavailable(
-            f"looking at {bucket.name}/{folder}: {wrong[0]} was put and is not there as it should be"
-            f" ({found.get(wrong[0], 'no')} bytes, {wanted[wrong[0]]} were put)"
-        )
+        raise SinkUnavailable(f"looking at {bucket.name}/{folder}: {wrong[0]} was put and is not there as it should be")

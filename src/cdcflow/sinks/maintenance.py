@@ -1,6 +1,6 @@
 """The right to change what is already sealed: held for a moment by whoever puts segments away, compacts or expires.
 
-It is another lock than the writer's, so that upkeep runs beside the daemon, in a process of its own. Whoever seals does
+It is another lock than the writer's, so that maintenance runs beside the daemon, in a process of its own. Sealing does
 not need it: a new segment is nobody else's business until it is there.
 """
 
@@ -23,13 +23,13 @@ class Busy(SinkUnavailable):
 
 
 @contextmanager
-def upkeep(layout: Layout, wait: Callable[[float], bool] | None = None) -> Iterator[None]:
+def maintenance(layout: Layout, wait: Callable[[float], bool] | None = None) -> Iterator[None]:
     """Hold the lock. `wait(seconds)` is called between two looks and gives up when it says True; None: one look.
 
     Raises:
         Busy: another process works on the segments.
     """
-    path = layout.root / "upkeep"
+    path = layout.root / "upkeep"  # not renamed with this module: versions must exclude each other
     with storing(f"locking {path}"):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
