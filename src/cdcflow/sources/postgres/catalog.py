@@ -284,7 +284,16 @@ def described(table: CatalogTable, types: Mapping[int, TypeInfo], policy: Policy
         )
         for a in table.published(version)
     )
+    if not attributes:
+        raise without_columns(table.rel.id)
     return describe_table(table.rel.id, table.rel.oid, attributes, identity, policy)
+
+
+def without_columns(table: TableId) -> ConfigurationError:
+    return ConfigurationError(
+        f"table {table} has no column that the server publishes, so its rows are all alike and no log can hold them",
+        remedy=f"leave it out of source.tables (write !{table}) and start again; take it in again when it has columns",
+    )
 
 
 def refusals(table: CatalogTable, version: int) -> list[Refusal]:
@@ -491,6 +500,8 @@ class Catalog:
             infos.append(replace(info, in_key=column.name in key))
         identity = Identity.FULL if relation.identity == "f" else Identity.KEY
         table_id = TableId(relation.namespace, relation.name)
+        if not relation.columns and table is not None and self._selection.selects(table_id):
+            raise without_columns(table_id)
         return describe_table(table_id, relation.oid, tuple(infos), identity, self._policy)
 
     def _key(self, relation: Relation, table: CatalogTable | None, numbers: Mapping[str, int]) -> frozenset[str]:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -127,6 +127,7 @@ class PgoutputDecoder:
         self._changed = changed
         self._filled: list[RowsFilled] = []
         self._shapes: Shapes = {}
+        self._bare: set[int] = set()  # relations that had no columns at some time
         self._streamed: dict[int, Large] = {}
         self._block: Large | None = None
         self._waiting: list[tuple[bytes, Int64s]] = []
@@ -318,6 +319,8 @@ class PgoutputDecoder:
         `header` is 4 inside a stream block, where every message names its transaction after its type.
         """
         out = self._singles(frames, first, shapes, header)
+        if self._bare:
+            frames = self._without_bare(frames, shapes, header, out)
         if self._compiled is not None and not plain:
             found = self._compiled.changes(
                 frames.buffer.raw,
@@ -353,6 +356,8 @@ class PgoutputDecoder:
             kind, body = int(frames.kind[at]), frames.one(at)
             if kind == _RELATION:
                 relation = relation_of(body[1 + header :])
+                if not relation.columns:
+                    self._bare.add(relation.oid)
                 shape = self._shape(relation)
                 self._compare(relation.oid)
                 before = [(-1, shapes[relation.oid])] if relation.oid in shapes else []
@@ -361,13 +366,28 @@ class PgoutputDecoder:
             elif kind == _TRUNCATE:
                 for oid in truncated_of(body[1 + header :]):
                     described = _in_force(_known(out, shapes, oid), oid, at).described
-                    if at >= first:
+                    if at >= first and described.table.columns:
                         out.truncates.append((at, described))
             elif kind == _ORIGIN:
                 out.origins[at] = string_at(body[1:], 8)[0].decode(errors="replace")
             else:
                 self._message(body, at, header, out)
         return out
+
+    def _without_bare(self, frames: Frames, shapes: Shapes, header: int, out: _Rows) -> Frames:
+        """The same without the rows of tables without columns, of which a log can hold nothing. `describe` refuses one
+        that is captured; others come while the settings or the publication change."""
+        kind = frames.kind.copy()
+        rows = np.flatnonzero(_ROWS[kind])
+        oids = frames.buffer.uint32(frames.start[rows] + 1 + header)
+        for oid in self._bare:
+            mine = rows[oids == oid]
+            known = _known(out, shapes, oid)
+            bounds = np.searchsorted(mine, [at for at, _ in known]).tolist()
+            for (_, shape), a, b in zip(known, bounds, [*bounds[1:], len(mine)], strict=True):
+                if not shape.relation.columns:
+                    kind[mine[a:b]] = _TYPE
+        return replace(frames, kind=kind)
 
     def _compare(self, oid: int) -> None:
         if self._changed is not None and (found := self._changed(oid)) is not None:

@@ -297,10 +297,14 @@ def _run(connection: Connection, statement: str, name: str, *, gone_is_fine: boo
     except psycopg.errors.UndefinedObject as error:
         if not gone_is_fine:
             raise explained(error, f"changing publication {name}") from None
-    except psycopg.errors.InsufficientPrivilege:
+    except psycopg.errors.InsufficientPrivilege as error:
+        grant = ""
+        if "for database" in (error.diag.message_primary or ""):
+            database, user = quoted(connection.info.dbname), quoted(connection.info.user)
+            grant = f"run GRANT CREATE ON DATABASE {database} TO {user}, if that role owns the tables; or "
         raise ConfigurationError(
             f"the user of source.url may not make or change publication {name}",
-            remedy=f"run as an owner: {statement}",
+            remedy=f"{grant}run as an owner: {statement}",
         ) from None
     except psycopg.Error as error:
         raise explained(error, f"changing publication {name}") from None

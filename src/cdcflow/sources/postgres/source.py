@@ -335,7 +335,9 @@ class PostgresSource:
         ours.check_whole(position)
         if ours.confirmed is None:
             raise SourceUnavailable(f"slot {names.slot} is still being made by somebody (it has no position yet)")
-        if str(place.timeline) != before.get("timeline") and not (ours.failover and ours.synced):
+        # `synced` is not asked: it has no meaning on a primary, and whether this slot gives what our log has is
+        # compared below.
+        if str(place.timeline) != before.get("timeline") and not ours.failover:
             raise history_lost(
                 f"the server went from timeline {before.get('timeline')} to {place.timeline}, and slot {names.slot} "
                 "was not carried over from the old one"
