@@ -298,8 +298,11 @@ class Backlog:
 
     def put_back(self, chunk: Chunk) -> None:
         """A chunk will not be in the log: its keys are still to be read."""
-        if self._work[chunk.table].collecting and self.progress.tables[chunk.table].state != "paused":
-            self._work[chunk.table].remember(chunk.keys)
+        self._put_back(chunk.table, chunk.keys)
+
+    def _put_back(self, table: TableId, keys: KeySet | None) -> None:
+        if self._work[table].collecting and self.progress.tables[table].state != "paused":
+            self._work[table].remember(keys)
 
     def wait(self, table: TableId, now_us: int) -> None:
         """Read nothing of it until the retry pause is over."""
@@ -368,6 +371,7 @@ class Backlog:
         if live:
             work.still = 0
         now = replace(known, rows=known.rows + rows, chunks=chunk.number)
+        self._put_back(chunk.table, read.left)
         if chunk.kind != "keys":
             at_end = read.exhausted or chunk.kind == "whole"
             units_done = known.units if at_end else read.units_done

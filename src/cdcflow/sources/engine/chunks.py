@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -44,6 +44,12 @@ R = TypeVar("R", bound="PartRead")
 R_co = TypeVar("R_co", bound="PartRead", covariant=True)
 C_contra = TypeVar("C_contra", contravariant=True)
 T = TypeVar("T")
+
+
+KEYS_FIRST = 64
+"""So many keys are asked for at first, before a table's rows have been weighed."""
+KEYS_BYTES_MAX = 64 << 20
+"""A chunk of kind "keys" ends early at about this size, however many keys it has: rows may be large."""
 
 
 class Rewritten(Exception):
@@ -96,8 +102,12 @@ class OpenTable(Protocol[P, R_co]):
         """Take a part's rows from the server. What it gives decodes them, and may be called after the snapshot."""
         ...
 
-    def rows_with(self, keys: KeySet) -> Sequence[pa.RecordBatch]:
-        """The rows that have these keys; a key without a row gives none."""
+    def rows_with(self, keys: KeySet, bytes_max: int | None) -> Sequence[pa.RecordBatch] | None:
+        """The rows that have these keys; a key without a row gives none.
+
+        None: they are more than `bytes_max`. Then the table may be asked nothing more. A dialect that cannot stop in
+        the middle of an answer gives them all; the engine asks for few keys first, and for more by what rows weigh.
+        """
         ...
 
     def all_rows(self) -> Sequence[pa.RecordBatch]: ...
@@ -147,6 +157,7 @@ class Chunks(Generic[C, P, R]):
         self._pool = pool
         self._parts_at_once = parts_at_once
         self._readers = ThreadPoolExecutor(parts_at_once * 4, thread_name_prefix="cdcflow-part")
+        self._keys_at_once: dict[TableId, int] = {}
 
     # ── cdcflow.ports.ChunkSource ───────────────────────────────────────────────────────────────────────────
 
@@ -222,11 +233,29 @@ class Chunks(Generic[C, P, R]):
         return self._run(chunk, read)()
 
     def _keys(self, connection: C, chunk: Chunk) -> ChunkRead:
+        """As many of the keys as have about `KEYS_BYTES_MAX` of rows; the others are left for a later chunk."""
         assert chunk.keys is not None  # noqa: S101  what kind "keys" means
+        left = chunk.keys.distinct()
+        at_once = self._keys_at_once.get(chunk.table, KEYS_FIRST)
+        rows: list[pa.RecordBatch] = []
+        room = KEYS_BYTES_MAX
         with self._dialect.opened(connection, chunk, None) as table:
             began = time.monotonic()
-            rows = table.rows_with(chunk.keys.distinct())
-            return self._answer(chunk, table, rows, began)
+            row_bytes = 1
+            while len(left) and room > 0:
+                asked, rest = left.take(max(1, min(at_once, room // row_bytes)))
+                found = table.rows_with(asked, room if len(asked) > 1 else None)
+                if found is None:
+                    at_once = max(1, len(asked) // 2)
+                    break
+                left = rest
+                size = sum(batch.nbytes for batch in found)
+                row_bytes = max(1, size // len(asked))
+                at_once = max(1, min(4 * at_once, KEYS_BYTES_MAX // row_bytes))
+                room -= size
+                rows += found
+            self._keys_at_once[chunk.table] = at_once
+            return replace(self._answer(chunk, table, rows, began), left=left if len(left) else None)
 
     def _whole(self, connection: C, chunk: Chunk) -> ChunkRead:
         """Rows without a key cannot be replayed over each other, so they replace what was there."""

@@ -221,14 +221,19 @@ class OpenTable:
     def read(self, part: Part) -> Callable[[], PartRead]:
         return self.ordered.read(self.connection, part, self.snapshot)
 
-    def rows_with(self, keys: KeySet) -> list[pa.RecordBatch]:
-        return [self._rows(f" WHERE {condition}") for condition in self.ordered.key.among(keys)]
+    def rows_with(self, keys: KeySet, bytes_max: int | None) -> list[pa.RecordBatch] | None:
+        found: list[pa.RecordBatch] = []
+        for condition in self.ordered.key.among(keys):
+            fetched = fetch(self.connection, f"{self.ordered.select} WHERE {condition}", bytes_max)
+            if not fetched.is_whole:
+                return None
+            found.append(self.ordered.decoded(fetched))
+            if bytes_max is not None:
+                bytes_max = max(1, bytes_max - len(fetched.data))
+        return found
 
     def all_rows(self) -> list[pa.RecordBatch]:
-        return [self._rows("")]
-
-    def _rows(self, where: str) -> pa.RecordBatch:
-        return self.ordered.decoded(fetch(self.connection, self.ordered.select + where))
+        return [self.ordered.decoded(fetch(self.connection, self.ordered.select))]
 
 
 def _greatest(table: Ordered, connection: Connection) -> Literals | None:

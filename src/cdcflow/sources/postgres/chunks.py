@@ -337,7 +337,7 @@ class OpenTable:
         ]
         return lambda: PartRead(self.snapshot, self.shape, tuple(future.result() for future in decoded))
 
-    def rows_with(self, keys: KeySet) -> list[pa.RecordBatch]:
+    def rows_with(self, keys: KeySet, bytes_max: int | None) -> list[pa.RecordBatch]:
         return [self._rows(key_texts.condition(keys, self.described))]
 
     def all_rows(self) -> list[pa.RecordBatch]:
