@@ -213,6 +213,26 @@ def test_table_without_a_key_is_read_whole_exactly_between_two_transactions(
         assert read.run.rows - 1 + len(hidden) == total
 
 
+def test_table_without_a_key_that_cannot_be_held_is_refused_by_name(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O11: in place of a daemon that the system ends, again and again, for the memory that it takes."""
+    monkeypatch.setattr("cdcflow.sources.mysql.chunks.WHOLE_BYTES_MAX", 1 << 20)
+    capture = make_capture(mysql_database, tables_without_key="whole")
+    mysql_database.execute("CREATE TABLE loose (a longblob)", "INSERT INTO loose VALUES (REPEAT('x', 900000))")
+    capture.prepare()
+    planned = capture.plan("loose")
+    run = capture.read(planned, kind="whole").run
+    assert isinstance(run, Run)
+    assert run.rows == 2
+    mysql_database.execute("INSERT INTO loose VALUES (REPEAT('x', 3000000)), (REPEAT('y', 3000000))")
+    with pytest.raises(ConfigurationError, match=r"loose has no key.* more than 1 MiB") as caught:
+        capture.read(planned, kind="whole")
+    assert caught.value.remedy is not None
+    mysql_database.execute("ALTER TABLE loose ADD COLUMN id int AUTO_INCREMENT PRIMARY KEY")
+    assert len(capture.rows("loose")) == 3
+
+
 def test_chunk_of_large_rows_ends_early(
     mysql_database: MySQLDatabase, capture: MySQLCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,7 +254,7 @@ def test_chunk_of_large_rows_ends_early(
 
 
 def within_bound(reads: list[ChunkRead]) -> None:
-    """Beyond the bound of 1 MiB a chunk holds what was taken from a socket at once, and a row, for each of two parts."""
+    """Beyond the bound of 1 MiB a chunk holds a row, and what came from the socket with it, for each of two parts."""
     for run in runs_of(reads):
         largest = max((len(r["v"]) + len(r.get("w") or b"") for r in rows_of(run)), default=0)
         assert run.bytes < 3 * (1 << 20) + 2 * largest

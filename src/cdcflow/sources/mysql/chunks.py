@@ -7,6 +7,15 @@ A plan pins the bound (W28) and what the cursors mean: when the key's columns ch
 mean nothing and the table is read from the start. A row that an update moves across the cursor is the machine's
 business (see `interleave.machine`).
 
+That it ends. Rows above the bound are never read. Those that come below it while it is read are, if they come ahead of
+the cursor, and the stretch ahead only shrinks: with N rows, i inserts and r rows read a second, keys anywhere up to the
+bound, it takes N / i * (e^(i/r) - 1) seconds, however r compares with i, and so also under a rate limit. The exception
+is a key that grows in the middle of the table (tenant, number): the cursor must get past the end of the busiest tenant,
+so r must be more than that tenant's inserts, or the rows read outgrow those that were planned (`cdcflow status`).
+
+What it holds. A range ends at `CHUNK_BYTES_MAX` in all of its parts, whatever the server says that rows weigh; beyond
+it each part has a row and what the socket gave with it. Keys: see `engine.chunks.KEYS_BYTES_MAX`.
+
 A part's snapshot: take it; touch the table, which keeps changes of its shape away until the transaction ends; then
 look at the shape, through another connection, which sees the catalog as it is; then read. A table that was altered
 between snapshot and touch makes the server say so ("table definition has changed", M55): the chunk is read again.
@@ -22,7 +31,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pymysql
 
-from cdcflow.errors import SourceUnavailable
+from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.messages import Chunk, Planned, Visibility
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
@@ -48,6 +57,10 @@ PART_ROWS_MIN = 10_000
 """Below this a second connection costs more than it reads."""
 CHUNK_BYTES_MAX = 64 << 20
 """A chunk ends early at this size, however many rows it may have: rows may be large."""
+
+WHOLE_BYTES_MAX = 1 << 30
+"""A table without a key is read in one piece, and held in memory until it is in the log: one that has more is refused,
+before the system ends the daemon for it."""
 
 LookUp = Callable[[TableId], CatalogTable]
 Describe = Callable[[CatalogTable], DescribedTable]
@@ -233,7 +246,16 @@ class OpenTable:
         return found
 
     def all_rows(self) -> list[pa.RecordBatch]:
-        return [self.ordered.decoded(fetch(self.connection, self.ordered.select))]
+        """Raises ConfigurationError: there are more than may be held."""
+        fetched = fetch(self.connection, self.ordered.select, WHOLE_BYTES_MAX)
+        if not fetched.is_whole:
+            entry = self.ordered.entry
+            raise ConfigurationError(
+                f"{entry.id} has no key, so that it is read in one piece, and its rows come to more than "
+                f"{WHOLE_BYTES_MAX >> 20} MiB, which cannot be held in memory",
+                remedy=f"run ALTER TABLE {entry.sql} ADD PRIMARY KEY (…), or leave it out of source.tables",
+            )
+        return [self.ordered.decoded(fetched)]
 
 
 def _greatest(table: Ordered, connection: Connection) -> Literals | None:
