@@ -10,7 +10,6 @@ import pytest
 
 from cdcflow.errors import SinkUnavailable
 from cdcflow.model.position import Checkpoint
-from cdcflow.pipeline import durability
 from cdcflow.pipeline.durability import QUICK_S, Durability
 
 
@@ -37,16 +36,14 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    made = Disk()
-    monkeypatch.setattr(durability, "time", made)
-    return made
+def disk() -> Disk:
+    return Disk()
 
 
 @pytest.fixture
 def durable(disk: Disk) -> Iterator[Durability]:
     log: Any = disk
-    made = Durability(log, lambda: None)
+    made = Durability(log, lambda: None, clock=disk.monotonic)
     yield made
     made.stop()
 
