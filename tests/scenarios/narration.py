@@ -170,7 +170,8 @@ class Narration:
                 table, units = _table(words[0]), int(options["units"])
                 generation, size = int(options.get("generation", "1")), int(options.get("size", "1"))
                 shape = Shape(("id", "v"), int(options.get("incarnation", "1")))
-                yield Planned(table, generation, "plan", size, units, shape, "whole" in words)
+                seen = (Hides(frozenset(_numbers(options["hides"]))),) if "hides" in options else ()
+                yield Planned(table, generation, "plan", size, units, shape, "whole" in words, seen)
             case "written":
                 yield MarkWritten(Token(rest))
             case "rows":

@@ -11,10 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+import numpy as np
+
 from cdcflow.errors import InvariantViolated
+from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.messages import Adjust, Chunk, ChunkRead, Planned, PlanTable, Shape, Transactions
 from cdcflow.interleave.progress import Progress, State, TableProgress
-from cdcflow.model.change import KeySet
+from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Offset, Token
 from cdcflow.model.table import TableId
 
@@ -49,18 +52,26 @@ class Limits:
     backfill_new: bool = True
 
 
+def _no_ids() -> Uint64s:
+    return np.empty(0, np.uint64)
+
+
 @dataclass(slots=True)
 class Work:
     """What is known of a table beside its stored progress.
 
     `collecting`: a plan was asked for and the table is not done, so keys of partial rows are remembered in `keys`.
-    `planning`: a plan is under way. `overflows` counts the windows given up in a row because too much was held,
+    `planning`: a plan is under way; `planned_after`: the transactions delivered when it was asked for that might not
+    have been visible then. `hidden`: transactions that the last plan or chunk did not see and should have; nothing is
+    read before a snapshot sees them. `overflows` counts the windows given up in a row because too much was held,
     `quiet` those in a row that held nothing back, `still` those that no live transaction came by in.
     """
 
     keys_max: int
     not_before_us: int = 0
     planning: bool = False
+    planned_after: Uint64s = field(default_factory=_no_ids)
+    hidden: Uint64s = field(default_factory=_no_ids)
     collecting: bool = False
     keys: list[KeySet] = field(default_factory=list)
     keys_count: int = 0
@@ -176,7 +187,7 @@ class Backlog:
         """Nothing is left to read of it."""
         return self.progress.tables[table].exhausted and not self._work[table].keys
 
-    def plan(self, table: TableId, next_offset: Offset) -> PlanTable | None:
+    def plan(self, table: TableId, next_offset: Offset, delivered: Delivered) -> PlanTable | None:
         """What to ask to have the table planned; None when it has a plan, or one is under way."""
         known, work = self.progress.tables[table], self._work[table]
         if known.plan is not None or work.planning:
@@ -186,8 +197,16 @@ class Backlog:
             work.collecting = True
             work.forget_keys()
             self._set(table, replace(known, since=next_offset))
-        work.planning = True
+        work.planning, work.planned_after = True, delivered.ids()
         return PlanTable(table, known.generation)
+
+    def unseen_by(self, planned: Planned) -> Uint64s:
+        """The transactions delivered before the plan was asked for that it did not see. Such a plan is of no use: what
+        they inserted has an offset before `since`, and may lie above the bound."""
+        work = self._work.get(planned.table)
+        if work is None or not work.planning or not planned.visibilities:
+            return _no_ids()
+        return np.unique(np.concatenate([v.hidden(work.planned_after) for v in planned.visibilities]))
 
     def planned(self, planned: Planned) -> bool:
         """Take a plan in; False when it comes too late.
@@ -246,6 +265,17 @@ class Backlog:
     def wait(self, table: TableId, now_us: int) -> None:
         """Read nothing of it until the retry pause is over."""
         self._work[table].not_before_us = now_us + self._limits.retry_pause_us
+
+    def wait_for(self, table: TableId, hidden: Uint64s) -> None:
+        """Read nothing of it before these transactions are visible."""
+        self._work[table].hidden = hidden
+
+    def is_held_up(self, table: TableId, delivered: Delivered) -> bool:
+        """Whether it waits for transactions that no snapshot has seen yet."""
+        work = self._work[table]
+        if len(work.hidden):
+            work.hidden = work.hidden[np.isin(work.hidden, delivered.ids())]
+        return bool(len(work.hidden))
 
     def plan_failed(self, table: TableId) -> None:
         self._work[table].planning = False

@@ -16,7 +16,9 @@ Why this is right, for a row R that the chunk shows with the value of its snapsh
   for c, u and d alike, and the last one wins. Or they came before low, and R's row replaces what they left. One kind
   of change is not harmless to repeat (a key change that omits columns); `Window.place` tells how it is dealt with.
 - Changes that came before low and that S does not see would be lost under R's row (W01, W13). So they are looked
-  for: every id delivered before low must be visible to every snapshot of the chunk. Else it is read again later.
+  for: every id delivered before low must be visible to every snapshot of the chunk. Else it is read again, once a
+  snapshot has seen them. A plan's bound is held to the same: what was delivered before the plan was asked for has
+  offsets that the sweep removes, so a bound (a greatest key) that was read without it is asked for again.
 - S may see a commit that a crash of the server then erases (W02). The rows are let go only when high has come back
   through the log, which the server sends only once it is durable, and everything before it with it. This needs one
   machine per connection of the stream: after a lost connection a new machine with a new epoch starts, and whatever
@@ -317,24 +319,31 @@ class Interleave:
         low, high = (token(self._epoch, self._windows + 1, end) for end in ("low", "high"))
         chunks: dict[TableId, Chunk] = {}
         turns = 0
-        behind = False
+        behind = looks = False
         for table in self._backlog.turns(self._now_us):
             if self._backlog.is_read(table):
                 self._stop(table, "done")
                 continue
             if turns == self._limits.chunks_per_window:
                 break
+            if self._backlog.is_held_up(table, self._delivered):
+                # Reading it now would be for nothing: one look tells as much as a chunk, and costs the source little.
+                self._backlog.wait(table, self._now_us)
+                looks = True
+                continue
             turns += 1
             if (chunk := self._backlog.chunk(table, low)) is not None:
                 chunks[table] = chunk
             elif not self._caught_up:
                 behind = True
-            elif (plan := self._backlog.plan(table, self._tail.next_offset)) is not None:
+            elif (plan := self._backlog.plan(table, self._tail.next_offset, self._delivered)) is not None:
                 self._asks.append(plan)
         if chunks or (behind and self._mark_not_before_us <= self._now_us):
             self._windows += 1
             self._window = Window(self._windows, low, high, chunks)
             self._asks.append(WriteMark(low, tuple(ReadChunk(chunk) for chunk in chunks.values())))
+        if looks:
+            self._asks.append(TakeSnapshot())
 
     def _mark_written(self, mark: Token) -> None:
         number = window_number(mark, self._epoch)
@@ -376,9 +385,10 @@ class Interleave:
     def _check_fence(self, window: Window, table: TableId) -> bool:
         """Whether the chunk saw all that was delivered before low. Else it is given up; nothing else waits for it."""
         hidden = window.hidden(table)
-        if hidden:
-            self._give_up(table, "delivered transactions are not visible yet", hidden=hidden)
-        return not hidden
+        if len(hidden):
+            self._backlog.wait_for(table, hidden)
+            self._give_up(table, "delivered transactions are not visible yet", hidden=len(hidden))
+        return not len(hidden)
 
     def _ask_high(self, window: Window) -> None:
         if window.low_written and not window.high_asked and window.reads.keys() == window.chunks.keys():
@@ -421,7 +431,15 @@ class Interleave:
     # ── the tables ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _planned(self, planned: Planned) -> None:
-        if self._backlog.planned(planned):
+        hidden = self._backlog.unseen_by(planned)
+        if len(hidden):
+            table = planned.table
+            self._backlog.plan_failed(table)
+            self._backlog.wait_for(table, hidden)
+            self._backlog.wait(table, self._now_us)
+            reason = "delivered transactions are not visible yet"
+            self._tell("plan given up", table=str(table), reason=reason, hidden=len(hidden))
+        elif self._backlog.planned(planned):
             about = {"table": str(planned.table), "generation": planned.generation, "units": planned.units}
             self._tell("table planned", **about)
 

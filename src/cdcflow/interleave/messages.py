@@ -149,7 +149,9 @@ class Planned:
     """A table can be read: `plan` pins what is read and its fixed upper bound; `size` is a first chunk's size.
 
     `units` is how many units the whole plan has, for progress and for the end of a range. `whole`: the table has no
-    key and must be read by one chunk of kind "whole".
+    key and must be read by one chunk of kind "whole". `visibilities`: what the bound's snapshot can see. A row that was
+    delivered before it is visible would lie above a greatest key: no chunk would show it, and the sweep would delete
+    it. Empty where the bound does not depend on what is visible (PostgreSQL: a file's length).
     """
 
     table: TableId
@@ -159,6 +161,7 @@ class Planned:
     units: int
     shape: Shape
     whole: bool = False
+    visibilities: tuple[Visibility, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

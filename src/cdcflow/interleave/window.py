@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from cdcflow.interleave.messages import Chunk, ChunkRead, Transactions, Visibility
 from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Epoch, Token
@@ -100,11 +102,12 @@ class Window:
         places = {place_between(table, self.held, v) for v in self.reads[table].visibilities}
         return places.pop() if len(places) == 1 else None
 
-    def hidden(self, table: TableId) -> int:
-        """How many transactions that the stream delivered before low the table's chunk did not see."""
-        if self.before is None or table not in self.reads:
-            return 0
-        return max((len(v.hidden(self.before)) for v in self.reads[table].visibilities), default=0)
+    def hidden(self, table: TableId) -> Uint64s:
+        """The transactions that the stream delivered before low and that some snapshot of the table's chunk did not
+        see."""
+        if self.before is None or table not in self.reads or not self.reads[table].visibilities:
+            return np.empty(0, np.uint64)
+        return np.unique(np.concatenate([v.hidden(self.before) for v in self.reads[table].visibilities]))
 
 
 def place_between(table: TableId, held: Sequence[Transactions], visibility: Visibility) -> int | None:

@@ -99,6 +99,26 @@ def test_chunk_that_does_not_see_a_delivered_change_says_so(
     assert not any(len(visibility.hidden(xids)) for visibility in read.visibilities)
 
 
+def test_bound_of_a_plan_that_does_not_see_a_delivered_row_says_so(
+    database: MySQLDatabase, make_capture: MakeMySQLCapture
+) -> None:
+    """The new row is above the greatest key that the plan sees. Nothing would read it, and the backfill's end would
+    take it for one that is gone from the source."""
+    capture = make_capture(database, fence="read-only")
+    capture.prepare()
+    with held_back(database, "INSERT INTO t VALUES (2, 'new')") as release:
+        xids = delivered(capture)
+        planned = capture.plan("t")
+        assert any(len(visibility.hidden(xids)) == 1 for visibility in planned.visibilities)
+        release()
+    planned = capture.plan("t")
+    assert planned.visibilities
+    assert not any(len(visibility.hidden(xids)) for visibility in planned.visibilities)
+    read = capture.read(planned)
+    assert isinstance(read.run, Run)
+    assert [row["id"] for row in rows_of(read.run)] == [1, 2]
+
+
 def test_first_place_leaves_nothing_invisible_behind_it(
     database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor
 ) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.interleave.backlog import QUIET_WINDOWS_MIN, Backlog, Limits
+from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, XidSnapshot
 from cdcflow.interleave.progress import Progress
 from cdcflow.model.change import Run, reads
@@ -23,7 +24,7 @@ class Reading:
     def __init__(self) -> None:
         limits = Limits(chunk_time_target_s=0.2, chunk_time_live_s=0.05, chunk_time_busy_s=0.01, chunk_rows_max=1 << 40)
         self.backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
-        asked = self.backlog.plan(ORDERS.id, Offset(1))
+        asked = self.backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
         assert asked is not None
         self.backlog.planned(Planned(ORDERS.id, asked.generation, "all", 16, 1_000_000, ORDERS))
         self.units = 0

@@ -136,15 +136,21 @@ class MySQLChunks:
         entry = self._look_up(table)
         described = self._describe(entry)
         ordered = Ordered(entry, described, key_of(entry, described))
-        plan = Plan(ordered.key.digest, self._with(f"planning the backfill of {table}", ordered.greatest))
+
+        def bound(connection: Connection) -> tuple[Literals | None, tuple[Visibility, ...]]:
+            with self._looking.snapshot(connection) as look:
+                return ordered.greatest(connection), look.visibilities
+
+        greatest, visibilities = self._with(f"planning the backfill of {table}", bound)
         return Planned(
             table=table,
             generation=generation,
-            plan=plan.to_json(),
+            plan=Plan(ordered.key.digest, greatest).to_json(),
             size=FIRST_ROWS,
             units=max(entry.rows, 1),
             shape=described.table,
             whole=not described.table.key,
+            visibilities=visibilities,
         )
 
     def write_mark(self, token: Token) -> None:
