@@ -8,7 +8,7 @@ from queue import SimpleQueue
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.simulation.steps import Steps
+from tests.simulation.steps import Later, Steps
 
 from cdcflow.interleave.machine import Limits
 from cdcflow.interleave.messages import Advanced, Chunk, ChunkRead, Committed, Planned, Visibility, XidSnapshot
@@ -22,7 +22,7 @@ from cdcflow.ports import Finding, OpenSpool, SourceStatus, StreamEvent
 from cdcflow.sinks.memory import Memory, MemoryLog
 
 ORDERS = Table(TableId("public", "orders"), 1, (Column("id", 1, ColumnType("bigint", pa.int64())),), ("id",))
-SYNC, SEAL = "cdcflow-sync", "cdcflow-seal"
+SYNC = "cdcflow-sync"
 
 
 def insert(number: int) -> Committed:
@@ -44,11 +44,16 @@ def position_of(number: int) -> Position:
 
 
 class Pausing(MemoryLog):
-    """A log whose sync pauses before it begins and, when all is durable, before it returns. Each takes `takes_s`."""
+    """A log whose sync, beside the loop, waits before it begins and, when all is durable, before it returns.
+
+    Each takes `takes_s`.
+    """
 
     def __init__(self, memory: Memory, steps: Steps) -> None:
         super().__init__(memory)
         self._steps = steps
+        self._durable: list[Checkpoint] = []
+        self._begun = False
         self.returned: list[Position | None] = []
         self.cuts: list[Position | None] = []
         self.now_s = 0.0
@@ -59,10 +64,18 @@ class Pausing(MemoryLog):
         self.cuts.append(checkpoint.position)
 
     def sync(self) -> Checkpoint:
-        self._steps.pause()
-        checkpoint = super().sync()
+        if self._steps.in_loop(SYNC):
+            checkpoint = super().sync()
+        elif not self._begun:
+            self._begun = True
+            raise Later
+        elif not self._durable:
+            self._durable.append(super().sync())
+            raise Later
+        else:
+            checkpoint = self._durable.pop()
+            self._begun = False
         self.now_s += self.takes_s
-        self._steps.pause()
         self.returned.append(checkpoint.position)
         return checkpoint
 
@@ -173,14 +186,13 @@ class Stage:
 
     def sync_on(self) -> None:
         """The syncing thread goes on to its next pause."""
-        self.steps.work(SYNC)
+        self.steps.workers[SYNC].go()
 
     def play(self, script: Callable[[Stage], Iterator[None]]) -> None:
         playing = script(self)
         self._attempt.run(lambda: next(playing, self) is self)
 
     def close(self) -> None:
-        self.steps.kill()
         self._attempt.close()
         self._bell.close()
 
