@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.simulation.capture import Faults
-from tests.simulation.database import SERVERS, Server
+from tests.simulation.faults import Faults
+from tests.simulation.log import ModelLog
+from tests.simulation.servers import SERVERS, Server
 
 from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
@@ -14,6 +15,8 @@ from cdcflow.interleave.messages import ChunkRead, Input, MarkSeen, Transactions
 from cdcflow.interleave.window import Window
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
+from cdcflow.pipeline.attempt import Attempt
+from cdcflow.pipeline.durability import Durability
 
 
 class NoVisibilityCheck(Interleave):
@@ -120,13 +123,29 @@ class PlansAtOnce(Interleave):
         super()._open_window()
 
 
+def acknowledges_the_last_cut(attempt: Attempt) -> None:
+    """An `Attempt._acknowledge` that takes what is cut for durable."""
+    cut = attempt._checkpoint
+    if cut is not attempt._acknowledged and cut.position is not None:
+        attempt._acknowledged = cut
+        attempt._stream.acknowledge(cut.position)
+
+
+def durable_before_its_sync(durability: Durability) -> None:
+    """A `Durability._synced` that says what the sync is about to make durable."""
+    log = durability._log
+    assert isinstance(log, ModelLog)
+    durability.durable = log.cuts[-1].checkpoint
+    log.sync()
+
+
 PLANTED: dict[str, Faults] = {
     "no visibility check": Faults(machine=NoVisibilityCheck),
     "token without epoch": Faults(epoch_forgotten=True),
     "high not waited for": Faults(machine=HighNotWaitedFor),
     "chunk rows after the window": Faults(machine=ChunkAfterWindow),
     "cut before chunk rows": Faults(machine=CutBeforeChunk),
-    "ack before fsync": Faults(acknowledges_cuts=True),
+    "ack before fsync": Faults(patch=(Attempt, "_acknowledge", acknowledges_the_last_cut)),
     "ack of a held transaction": Faults(machine=AcknowledgesHeld),
     "unchanged taken for NULL": Faults(unchanged_as_null=True),
     "no re-read of moved partial rows": Faults(patch=(Backlog, "remember_partial", remembers_nothing)),

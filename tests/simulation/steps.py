@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdcflow.pipeline.threads import Threads, Worker
+from cdcflow.pipeline.wake import Bell
 
 
 class Later(BaseException):
@@ -132,3 +133,19 @@ class Steps(Threads):
     def in_loop(self, name: str) -> bool:
         """Whoever asks is called by the loop, not by this worker."""
         return name not in self.workers or not self.workers[name].is_stepping
+
+
+class Silent(Bell):
+    """A bell that nobody has to wait for: everything happens when the caller says so."""
+
+    def __init__(self) -> None:
+        """No sockets."""
+
+    def ring(self) -> None:
+        pass
+
+    def wait(self, fileno: int | None, seconds: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

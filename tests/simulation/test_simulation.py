@@ -6,9 +6,9 @@ import os
 from collections import Counter
 
 import pytest
-from tests.simulation.database import SERVERS
 from tests.simulation.planted import IN_BINLOGS, MORE, PLANTED
 from tests.simulation.run import replay
+from tests.simulation.servers import SERVERS
 from tests.simulation.world import Outcome, run
 
 SEEDS = int(os.environ.get("CDCFLOW_SEEDS", "2000"))

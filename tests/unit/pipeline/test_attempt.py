@@ -8,7 +8,7 @@ from queue import SimpleQueue
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.simulation.steps import Later, Steps
+from tests.simulation.steps import Later, Silent, Steps
 
 from cdcflow.interleave.machine import Limits
 from cdcflow.interleave.messages import Advanced, Chunk, ChunkRead, Committed, Planned, Visibility, XidSnapshot
@@ -17,7 +17,6 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.pipeline.attempt import Attempt, Orders, Pace
-from cdcflow.pipeline.wake import Bell
 from cdcflow.ports import Finding, OpenSpool, SourceStatus, StreamEvent
 from cdcflow.sinks.memory import Memory, MemoryLog
 
@@ -152,11 +151,6 @@ class Tape:
         pass
 
 
-class Silent(Bell):
-    def wait(self, fileno: int | None, seconds: float) -> None:
-        """Everything happens when the test says so."""
-
-
 class Stage:
     """An attempt over a tape, whose threads take a step when told. `play` runs a script: at each `yield` the loop turns
     once."""
@@ -165,7 +159,6 @@ class Stage:
         self.steps = Steps()
         self.log = Pausing(Memory(), self.steps)
         self.tape = Tape(self.log)
-        self._bell = Silent()
         self._attempt = Attempt(
             self.tape,
             self.log,
@@ -175,7 +168,7 @@ class Stage:
             orders=Orders(),
             pace=Pace(heartbeat_s=1e9, tables_look_s=1e9),
             requests=SimpleQueue(),
-            bell=self._bell,
+            bell=Silent(),
             on_event=lambda _, __: None,
             threads=self.steps,
             clock=self.log.monotonic_s,
@@ -194,7 +187,6 @@ class Stage:
 
     def close(self) -> None:
         self._attempt.close()
-        self._bell.close()
 
 
 @pytest.fixture
