@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 from tests.simulation.faults import Faults
 from tests.simulation.log import ModelLog
 from tests.simulation.servers import SERVERS, Server
@@ -11,8 +12,9 @@ from tests.simulation.servers import SERVERS, Server
 from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.machine import Interleave
-from cdcflow.interleave.messages import ChunkRead, Input, MarkSeen, Transactions, Visibility
+from cdcflow.interleave.messages import ChunkRead, Input, MarkSeen, Planned, Transactions, Visibility
 from cdcflow.interleave.window import Window
+from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
 from cdcflow.pipeline.attempt import Attempt
@@ -146,6 +148,7 @@ PLANTED: dict[str, Faults] = {
     "chunk rows after the window": Faults(machine=ChunkAfterWindow),
     "cut before chunk rows": Faults(machine=CutBeforeChunk),
     "ack before fsync": Faults(patch=(Attempt, "_acknowledge", acknowledges_the_last_cut)),
+    "ack of a sync under way": Faults(patch=(Durability, "_synced", durable_before_its_sync)),
     "ack of a held transaction": Faults(machine=AcknowledgesHeld),
     "unchanged taken for NULL": Faults(unchanged_as_null=True),
     "no re-read of moved partial rows": Faults(patch=(Backlog, "remember_partial", remembers_nothing)),
@@ -161,6 +164,7 @@ MORE: dict[str, Faults] = {
     "ids of a window forgotten": Faults(machine=DeliveredForgottenAtWindow),
     "table captured anew before the log caught up": Faults(machine=PlansAtOnce),
     "table captured anew over running transactions": Faults(runs_over_running=True),
+    "statement that fills rows not told": Faults(fills_unsaid=True),
 }
 """More that the simulation finds."""
 
@@ -168,6 +172,14 @@ MORE: dict[str, Faults] = {
 def each_bound_for_itself(delivered: Delivered, *visibilities: Visibility) -> None:
     """A `Delivered.seen` for which what an upper bound does not rule out was seen."""
     delivered._looks += [(visibility,) for visibility in visibilities]
+
+
+def while_planning(backlog: Backlog, planned: Planned) -> Uint64s:
+    """A `Backlog.unseen_by` that is led astray by the plan of an earlier generation that comes late."""
+    work = backlog._work[planned.table]
+    if not work.planning or not planned.visibilities:
+        return np.empty(0, np.uint64)
+    return np.concatenate([v.hidden(work.planned_after) for v in planned.visibilities])
 
 
 IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
@@ -182,6 +194,11 @@ IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
     ),
     "high not waited for": (SERVERS["mariadb-read-only"], PLANTED["high not waited for"]),
     "no re-read of moved partial rows": (SERVERS["mysql-read-only"], PLANTED["no re-read of moved partial rows"]),
+    "bound of a plan without a fence": (SERVERS["mysql"], Faults(plans_without_fence=True)),
+    "bound of a plan without a fence, GTIDs read-only": (SERVERS["mysql-read-only"], Faults(plans_without_fence=True)),
+    "bound of a plan without a fence, places": (SERVERS["mariadb-read-only"], Faults(plans_without_fence=True)),
+    "late plan of an earlier generation": (SERVERS["mysql"], Faults(patch=(Backlog, "unseen_by", while_planning))),
+    "statement that fills rows not told": (SERVERS["mariadb"], MORE["statement that fills rows not told"]),
 }
 """What a source with a binary log can get wrong (W03, W04)."""
 

@@ -78,7 +78,7 @@ class World:
             rows_per_second_max=rng.choice([0, 0, 20]),
             held_bytes_max=rng.choice([1_000, 10_000_000]),
             delivered_max=rng.choice([0, 3, 1_000]),
-            retry_pause_us=rng.choice([0, 50_000]),
+            retry_pause_us=rng.choice([1_000, 50_000]),
         )
         self._pace = Pace(heartbeat_s=rng.choice([1.0, 1e9]), tables_look_s=rng.choice([1.0, 1e9]))
         self._faults = faults
