@@ -135,9 +135,10 @@ class Database:
         self._next_xid += 1
         return self._next_xid - 1
 
-    def change(self, txn: Open) -> None:
-        """One random change by an open transaction, perhaps under a savepoint that is rolled back."""
-        table = self._rng.choice(list(self.tables.values()))
+    def change(self, txn: Open, table: ModelTable | None = None) -> None:
+        """One random change by an open transaction, of this table or any, perhaps under a savepoint that is rolled
+        back."""
+        table = table or self._rng.choice(list(self.tables.values()))
         if table.locked_by not in (None, txn.xid):
             return
         if self._rng.random() < 0.1:

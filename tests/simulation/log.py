@@ -238,6 +238,10 @@ class ModelLog:
                 incomplete.discard(table)
                 stale.discard(table)
                 touched.add(table)
+        for table in stale - before.stale:
+            now = progress.get(table)
+            if now is not None and now.state == "done" and now.generation == before.generations.get(table):
+                raise Violation(f"I5: {table} counts as done, and nobody reads what a statement filled")
         for table in touched - stale:
             self._judge_table(table, folded[table], truth[table], complete=table not in incomplete)
         left = frozenset(incomplete), frozenset(stale)

@@ -174,6 +174,10 @@ class ModelSource:
             return self._answer(chunk, reading)
 
     def snapshot(self) -> Visibility:
+        self._counts["looks asked"] += self.reader is not None
+        return self._sees()
+
+    def _sees(self) -> Visibility:
         self.check()
         return self._database.end() if self._faults.takes_log_end_for_visible else self._database.sees()
 
@@ -245,7 +249,7 @@ class ModelSource:
         """Know all of what the snapshot, which is taken now, sees; else come again."""
         database = self._database
         if not database.server.looks_twice:
-            reading.snapshots.append(self.snapshot())
+            reading.snapshots.append(self._sees())
         elif reading.chunk is not None and reading.chunk.kind == "whole":
             if not database.is_at_rest(reading.table):
                 raise Later
@@ -260,7 +264,7 @@ class ModelSource:
     def _before(self, reading: Reading) -> Visibility | None:
         database = self._database
         if database.server.fence == "gtids":
-            return self.snapshot()
+            return self._sees()
         if reading.beat is None:
             reading.beat = len(database.wal)
             database.write_mark(Token("heartbeat"))
