@@ -56,7 +56,8 @@ class ModelTable:
 
 @dataclass(slots=True)
 class Open:
-    """A transaction that is not visible yet. `lsn` is set once its commit is in the log."""
+    """A transaction that is not visible yet. `lsn` is set once its commit is in the log. `dawdles`: so often it does
+    not commit when it could."""
 
     xid: int
     mode: Mode
@@ -65,6 +66,7 @@ class Open:
     tables: set[TableId] = field(default_factory=set)
     keys: set[tuple[TableId, object]] = field(default_factory=set)
     lsn: int | None = None
+    dawdles: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +300,12 @@ class Database:
             committed = sorted(committed)[:1]
         ready = [self.open[xid] for lsn, xid in committed if lsn <= self.flushed]
         return [t for t in ready if t.mode != "standby" or (t.lsn or 0) <= self.standby]
+
+    def show_all(self) -> None:
+        """Everything that can become visible does."""
+        while ready := self.showable():
+            for txn in ready:
+                self.show(txn)
 
     def show(self, txn: Open) -> None:
         self.seen.add(txn.xid)

@@ -32,7 +32,7 @@ from cdcflow.testing.disks import Recording, Tree
 
 IDENTITY = SourceIdentity("model", "1", "public")
 BIGINT = ColumnType("bigint", pa.int64())
-SEAL_SETTINGS = Seal(bytes_max=16_000, age_max=30.0)
+SEAL_SETTINGS = Seal(bytes_max=8_000, age_max=10.0)
 
 
 class DiskLog(ModelLog):

@@ -40,12 +40,12 @@ from cdcflow.ports import Finding, OpenSpool, SourceStatus, StreamEvent
 class Weather:
     """What the source is like just now: how often a request fails, how many records a poll may bring.
 
-    `is_silent`: the stream brings nothing. `settled`: nothing happens any more but what was asked for.
+    `silent_polls`: so many polls bring nothing. `settled`: nothing happens any more but what was asked for.
     """
 
     failing: float
     polls: Sequence[int]
-    is_silent: bool = False
+    silent_polls: int = 0
     settled: bool = False
 
 
@@ -347,7 +347,10 @@ class ModelStream:
                 events.append(Committed(Plain(tuple(batch))))
                 batch.clear()
 
-        count = 0 if self._weather.is_silent else self._rng.choice(self._weather.polls)
+        if self._weather.silent_polls:
+            self._weather.silent_polls -= 1
+            return []
+        count = self._rng.choice(self._weather.polls)
         while count:
             if self.expected and self.expected[0][0] <= self._sent:
                 deliver()

@@ -102,7 +102,7 @@ class World:
         self._process: Process | None = None
         self._source = ModelSource(self.database, rng, self._weather, faults, self.counts)
         self._rounds = 0
-        self._is_hurried = False
+        self._hurries = 0
         self._is_over = False
         hostile = rng.choice([0, 1, 3])
         weights: list[tuple[Callable[[], object], float]] = [
@@ -112,17 +112,18 @@ class World:
             (self.database.flush, rng.choice([3, 15])),
             (self._standby, rng.choice([0.5, 5])),
             (self._show, rng.choice([3, 15])),
-            (self._turn, rng.choice([8, 20, 50])),
+            (self._turn, rng.choice([15, 30, 60])),
             (self._task, rng.choice([20, 50, 100])),
+            (self._stall, rng.choice([0, 0, 1, 3])),
             (self._tick, rng.choice([3, 10])),
             (self._sync, rng.choice([3, 15])),
             (self._tell_server, rng.choice([1, 5])),
-            (self._spite, rng.choice([0, 8, 25])),
+            (self._spite, rng.choice([0, 15, 40])),
             (self._again, 0.3 * rng.choice([0, 1, 4])),
             (self._order, 0.4 * hostile),
             (self._truncate, 0.4 * hostile),
             (self.database.rewrite, 0.2 * hostile),
-            (self._add_column, 0.5 * hostile),
+            (self._add_column, 1.0 * hostile),
             (self._capture_others, rng.choice([0, 0, 1, 3])),
             (self._stop, 0.3 * rng.choice([0, 0, 1])),
             (self._crash_capture, 0.3 * rng.choice([0, 1, 3]) + (root is not None)),
@@ -166,7 +167,7 @@ class World:
 
     def _between_turns(self) -> bool:
         """What happens before the loop's next turn; True when the process is to end."""
-        if self._is_hurried:
+        if self._hurries:
             return self._hurry()
         for action in self._coming:
             if action == self._turn:
@@ -180,11 +181,11 @@ class World:
     def _hurry(self) -> bool:
         """What became of the tables is durable before anything else may happen to them."""
         assert self._process is not None
-        if self._weather.is_silent:
-            self._process.steps.workers[SYNC].settle(0)
-            self._is_hurried = self._weather.is_silent = False
+        self._hurries -= 1
+        if self._hurries:
+            self._weather.silent_polls = 2
         else:
-            self._weather.is_silent = True
+            self._process.steps.workers[SYNC].settle(0)
         return False
 
     def _wait_a_while(self) -> None:
@@ -202,6 +203,7 @@ class World:
         assert process is not None
         if not self._weather.settled:
             self._weather.settled, self._weather.failing, self._weather.polls = True, 0.0, SETTLED_POLLS
+            self._weather.silent_polls = 0
             self._requests.put(Adjust(next(iter(self.database.tables)), priority=1, rows_per_second_max=0))
         for table in sorted(self.database.tables.keys() - self.database.published):
             self._publish(table, published=True)
@@ -227,8 +229,7 @@ class World:
                 self.database.rollback(txn)
         self._standby()
         self.database.flush()
-        for txn in self.database.showable():
-            self.database.show(txn)
+        self.database.show_all()
 
     def _order_what_is_left(self, process: Process) -> None:
         """Resume and order again, as an operator would. A table may only fail for the one reason that is allowed."""
@@ -269,7 +270,9 @@ class World:
         writing = [t for t in self.database.open.values() if t.lsn is None]
         if writing:
             txn = self.rng.choice(writing)
-            if self.rng.random() < 0.1:
+            if txn.dawdles:
+                txn.dawdles -= 1
+            elif self.rng.random() < 0.1:
                 self.database.rollback(txn)
             else:
                 self.database.commit(txn)
@@ -298,9 +301,18 @@ class World:
         """An operator ends the process and starts it again: `_between_turns` sees to it."""
 
     def _task(self) -> None:
-        """The source works on one of the requests, or the answer of one reaches the loop."""
-        if self._process is not None and len(tasks := self._process.steps.tasks):
-            tasks.go(self.rng.randrange(len(tasks)))
+        """The source works on one of the requests, or the answer of one reaches the loop; perhaps one after another."""
+        if self._process is None or not len(tasks := self._process.steps.tasks):
+            return
+        count, number = len(tasks), self.rng.randrange(len(tasks))
+        for _ in range(self.rng.choice([1, 2, 3])):
+            tasks.go(number)
+            if len(tasks) < count:
+                break
+
+    def _stall(self) -> None:
+        """The stream brings nothing for a while, and the source goes on."""
+        self._weather.silent_polls = self.rng.choice([3, 10, 30])
 
     def _tick(self) -> None:
         self._clock.now_s += self.rng.choice([0.001, 0.1, 1.0])
@@ -317,14 +329,16 @@ class World:
         self.database.add_column(fills=self.rng.random() < 0.5)
 
     def _spite(self) -> None:
-        """Change keys of a table just while one of its chunks is about to be read, and make it durable at once."""
+        """Change keys of a table just while one of its chunks is about to be read, and make it durable at once; perhaps
+        the stream is slow to bring it."""
         if wanted := self._source.wanted:
             chunk = self.rng.choice(wanted)
             keys = chunk.keys.plain if isinstance(chunk.keys, Keys) else ()
             self.database.move_a_key(chunk.table, keys, again=not keys or self.rng.random() < 0.3)
             self.database.flush()
-            for txn in self.database.showable():
-                self.database.show(txn)
+            self.database.show_all()
+            if self.rng.random() < 0.3:
+                self._stall()
 
     def _again(self) -> None:
         self.counts["ordered backfill"] += 1
@@ -353,14 +367,16 @@ class World:
         if published and table in sent:
             return
         if published and self.rng.random() < 0.5:  # somebody is in the middle of changing it
-            self.database.change(self.database.begin(), self.database.tables[table])
+            txn = self.database.begin()
+            txn.dawdles = self.rng.choice([0, 5, 20])
+            self.database.change(txn, self.database.tables[table])
         if published or len(self.database.published) > 1:
             self.counts["tables captured again" if published else "tables no longer captured"] += 1
             self._publish(table, published=published)
 
     def _publish(self, table: TableId, *, published: bool) -> None:
         self.database.publish(table, published=published)
-        self._is_hurried = True
+        self._hurries = 2
         if self._process is not None:
             raise Restart
 
