@@ -142,13 +142,12 @@ def durable_before_its_sync(durability: Durability) -> None:
 
 
 PLANTED: dict[str, Faults] = {
+    "ack before fsync": Faults(patch=(Attempt, "_acknowledge", acknowledges_the_last_cut)),
     "no visibility check": Faults(machine=NoVisibilityCheck),
     "token without epoch": Faults(epoch_forgotten=True),
     "high not waited for": Faults(machine=HighNotWaitedFor),
     "chunk rows after the window": Faults(machine=ChunkAfterWindow),
     "cut before chunk rows": Faults(machine=CutBeforeChunk),
-    "ack before fsync": Faults(patch=(Attempt, "_acknowledge", acknowledges_the_last_cut)),
-    "ack of a sync under way": Faults(patch=(Durability, "_synced", durable_before_its_sync)),
     "ack of a held transaction": Faults(machine=AcknowledgesHeld),
     "unchanged taken for NULL": Faults(unchanged_as_null=True),
     "no re-read of moved partial rows": Faults(patch=(Backlog, "remember_partial", remembers_nothing)),
@@ -156,6 +155,12 @@ PLANTED: dict[str, Faults] = {
     "resume that repeats one": Faults(skips_after_restart=-1),
 }
 """The eleven that must be found."""
+
+EARLY: dict[str, Faults] = {
+    "ack before fsync": PLANTED["ack before fsync"],
+    "ack of a sync under way": Faults(patch=(Durability, "_synced", durable_before_its_sync)),
+}
+"""The source hears of what is not durable yet (invariant 2)."""
 
 MORE: dict[str, Faults] = {
     "held transactions overtaken": Faults(machine=ReleasesInFront),
