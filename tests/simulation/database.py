@@ -376,7 +376,8 @@ class Database:
 
     def publish(self, table: TableId, *, published: bool) -> None:
         """What is written from now on is sent, or not. A transaction under way keeps what it has written so far."""
-        self.older = set(self.open) if published and not self.server.has_binlog else set()
+        if published and not self.server.has_binlog:
+            self.older |= self.open.keys()
         (self.published.add if published else self.published.discard)(table)
 
     def heartbeat(self) -> None:

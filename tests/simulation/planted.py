@@ -197,7 +197,7 @@ IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
         SERVERS["mysql-read-only"],
         Faults(patch=(Delivered, "seen", each_bound_for_itself)),
     ),
-    "high not waited for": (SERVERS["mariadb-read-only"], PLANTED["high not waited for"]),
+    "high not waited for": (SERVERS["mysql-read-only"], PLANTED["high not waited for"]),
     "no re-read of moved partial rows": (SERVERS["mysql-read-only"], PLANTED["no re-read of moved partial rows"]),
     "bound of a plan without a fence": (SERVERS["mysql"], Faults(plans_without_fence=True)),
     "bound of a plan without a fence, GTIDs read-only": (SERVERS["mysql-read-only"], Faults(plans_without_fence=True)),

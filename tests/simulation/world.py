@@ -366,9 +366,9 @@ class World:
         sent = {r.table for t in self.database.open.values() for r in t.rows if r.published}
         if published and table in sent:
             return
-        if published and self.rng.random() < 0.5:  # somebody is in the middle of changing it
+        if published and self.rng.random() < 0.7:  # somebody is in the middle of changing it
             txn = self.database.begin()
-            txn.dawdles = self.rng.choice([0, 5, 20])
+            txn.dawdles = self.rng.choice([5, 40])
             self.database.change(txn, self.database.tables[table])
         if published or len(self.database.published) > 1:
             self.counts["tables captured again" if published else "tables no longer captured"] += 1
