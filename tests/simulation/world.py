@@ -153,6 +153,7 @@ class World:
     def _live(self) -> None:
         """One process, from its start to its end."""
         self._process = None
+        self._hurries = 2 if self._hurries else 0
         self._process = Process(
             self._source,
             self.log,
@@ -189,10 +190,10 @@ class World:
         return False
 
     def _wait_a_while(self) -> None:
-        """No capture: it could not start yet."""
+        """No capture: it could not start yet. Not covered: a table that is taken out and in again meanwhile."""
         self.counts["starts put off"] += 1
         for _, action in zip(range(20), self._coming, strict=False):
-            if action not in (self._turn, self._stop, self._crash_capture):
+            if action not in (self._turn, self._stop, self._crash_capture, self._capture_others):
                 action()
         if next(self._coming, None) is None:
             self._settle_database()
