@@ -16,6 +16,8 @@ COMPILED := $(wildcard $(addprefix src/cdcflow/sources/,*/compiled/*.pyx */compi
 JARS := $(VENV)/.jars
 SEEDS ?= 10000
 MESSAGES ?= 200000
+MUTANTS ?= 200
+SEED ?= 1
 
 .PHONY: help
 help: ## this list
@@ -101,6 +103,10 @@ unit: $(INSTALLED) ## only the tests that start no server
 simulate: $(INSTALLED) ## SEEDS=10000 seeded schedules of the simulation
 	@$(BIN)/python tests/simulation/run.py --seeds $(SEEDS)
 
+.PHONY: mutants
+mutants: $(INSTALLED) ## plant MUTANTS=200 small faults (SEED=1, ROOM=merge), one at a time; SERVERS=1: real servers for survivors
+	@$(BIN)/python tests/mutants/run.py --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOM),--room $(ROOM)) $(if $(SERVERS),--servers)
+
 .PHONY: fuzz fuzz-asan
 fuzz: $(INSTALLED) ## compiled and plain decoders against each other, over MESSAGES=200000 random and garbled messages
 	@$(BIN)/python tests/fuzz/run.py --messages $(MESSAGES)
@@ -108,6 +114,11 @@ fuzz: $(INSTALLED) ## compiled and plain decoders against each other, over MESSA
 
 fuzz-asan: $(INSTALLED) ## the same with decoders built so that a read beyond a buffer ends the run (AddressSanitizer)
 	@tests/fuzz/asan.sh $(BIN)/python --messages $(MESSAGES)
+
+.PHONY: fuzz-ddl
+fuzz-ddl: $(INSTALLED) ## random DDL beside a daemon, log against source: SEEDS=2000 a server, or MINUTES=5, SERVER=mysql only
+	@$(BIN)/python tests/ddlfuzz/run.py --seeds $(if $(filter command line,$(origin SEEDS)),$(SEEDS),2000) \
+		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(SERVER),--server $(SERVER)) $(FUZZ)
 
 # ── measure it ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -39,5 +39,17 @@ class ConfigurationError(CdcflowError):
     """A setting, a grant or a table must change. Next: stop, and print the exact remedy."""
 
 
+class KeysUnknown(ConfigurationError):
+    """The log no longer says which rows of a table are partial. Next: read the table again from the start."""
+
+
+class LogGone(ConfigurationError):
+    """The log's folder was deleted or moved under its writer. Next: stop; an operator puts it back, or lets it go."""
+
+
 class InvariantViolated(CdcflowError):
     """Cdcflow contradicted itself. Next: stop at once and keep the trace; nothing more is written."""
+
+
+class SyncFailed(InvariantViolated):
+    """The disk may not have what was written. Next: stop at once; a new start counts only what was durable before."""

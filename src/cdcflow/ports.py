@@ -18,12 +18,23 @@ from cdcflow.changelog.checking import Report
 from cdcflow.changelog.reader import LogRows
 from cdcflow.changelog.records import Message
 from cdcflow.changelog.tail import Topic, TopicTail
-from cdcflow.interleave.messages import Advanced, Chunk, ChunkRead, Committed, MarkSeen, Planned, RowsFilled, Visibility
+from cdcflow.interleave.messages import (
+    Advanced,
+    Chunk,
+    ChunkRead,
+    Committed,
+    MarkSeen,
+    Planned,
+    RowsCompared,
+    RowsFilled,
+    RowsIncomplete,
+    Visibility,
+)
 from cdcflow.model.change import ChangeBatch, Int64s, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity, Token
 from cdcflow.model.table import Table, TableId
 
-StreamEvent = Committed | MarkSeen | Advanced | RowsFilled
+StreamEvent = Committed | MarkSeen | Advanced | RowsFilled | RowsIncomplete
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +139,22 @@ class ChunkSource(Protocol):
     def close(self) -> None: ...
 
 
+TransactionsBack = Callable[[Callable[[Position], bool]], pa.Table]
+"""`Log.transactions_back`."""
+
+
 class Source(Protocol):
     """A database whose changes and rows we read."""
 
     def identity(self) -> SourceIdentity: ...
 
-    def prepare(self, checkpoint: Checkpoint, log_id: str) -> Checkpoint:
+    def prepare(
+        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
+    ) -> Checkpoint:
         """Make or check everything the stream needs (slot, publication), without ever losing a position.
+
+        `transactions_back` shows what the log has, for a source that can tell by it whether the server's log still is
+        the one that ours was made from (None: nothing is compared).
 
         With `checkpoint.position` None a new place in the source's log is made and returned in the checkpoint's
         `position` and `source`; else the place is checked to be still ours and whole.
@@ -149,6 +169,14 @@ class Source(Protocol):
         """The captured tables as they are now, sorted by name."""
         ...
 
+    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+        """Compare what tables' rows are now with the `row_version` that they were read at (None: it is not known).
+        Tables whose version is the same, or that are gone, are left out.
+
+        A source whose log tells of every statement that changes rows finds nothing. May be called from any thread.
+        """
+        ...
+
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         """Start reading after `checkpoint.position`. Transactions up to it are never delivered again."""
         ...
@@ -156,6 +184,11 @@ class Source(Protocol):
     def chunks(self) -> ChunkSource: ...
 
     def doctor(self) -> Sequence[Finding]: ...
+
+    def left_behind(self, log_id: str) -> Sequence[Finding]:
+        """What other logs of cdcflow seem to have left at the source, and what costs it something (slots that hold
+        its log), each with the SQL that removes it. Nothing is changed."""
+        ...
 
     def status(self, acknowledged: Position | None) -> SourceStatus: ...
 
@@ -293,8 +326,18 @@ class Log(Protocol):
         """Those of these transaction ids (compared by their low 32 bits) that are in the log already."""
         ...
 
+    def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
+        """Position and id (`position`, `xid`) of the source's newest transactions, oldest first: back to one whose
+        position is enough, to the log's beginning, or to where it has expired. More may come than was asked for."""
+        ...
+
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
-        """Keys of this table's rows from offset `since` on that came with unchanged columns."""
+        """Keys of this table's rows from offset `since` on that came with unchanged columns; None: there are none.
+
+        Raises:
+            KeysUnknown: rows from `since` on have expired, the table's key is another one now, or the keys are more
+                than `PARTIAL_KEYS_MAX`: the table must be read again from the start.
+        """
         ...
 
     def seal_due(self, now_s: float) -> bool:

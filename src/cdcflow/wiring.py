@@ -5,16 +5,17 @@ The commands, the demo and a program that embeds cdcflow begin here with a `Conf
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import structlog
 
+from cdcflow.changelog.checking import Fault
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
-from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Postgres, is_reference, secret
-from cdcflow.errors import ConfigurationError
+from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, is_reference, secret
+from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.interleave.machine import Limits
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline import Capture
@@ -22,7 +23,7 @@ from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
 from cdcflow.pipeline.capture import OpenedLog
 from cdcflow.ports import Finding, LogReader, Source, Tier
 from cdcflow.sinks import files
-from cdcflow.sinks.keeping import Keeper
+from cdcflow.sinks.retention import Retention
 from cdcflow.sources.postgres.source import PostgresSource
 
 if TYPE_CHECKING:  # who only captures need not load Kafka's library
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # who only captures need not load Kafka's library
     from cdcflow.sinks.kafka.tables.publisher import Publisher
     from cdcflow.sinks.kafka.tables.tail import Tail
     from cdcflow.sinks.kafka.topics import Topics
+    from cdcflow.sinks.objects.store import BucketStore
 
 
 def open_source(config: Config) -> Source:
@@ -78,16 +80,18 @@ def log_reader(config: Config) -> LogReader:
 
 def log_layout(log: FileLog) -> Layout:
     """Where a log in files is: its directory, and the object store its segments go to."""
-    if log.objects is None:
-        return Layout(log.path)
+    return Layout(log.path) if log.objects is None else Layout(log.path, _store(log, log.objects))
+
+
+def _store(log: FileLog, objects: Objects) -> BucketStore:
     with _client_library():
         from cdcflow.sinks.objects.bucket import Bucket
         from cdcflow.sinks.objects.store import BucketStore
-    cache = log.objects.cache or (log.path / "cache" if log.has_directory else log.path)
-    return Layout(log.path, BucketStore(Bucket(log.objects), cache, log.objects.cache_bytes_max))
+    cache = objects.cache or (log.path / "cache" if log.has_directory else log.path)
+    return BucketStore(Bucket(objects), cache, objects.cache_bytes_max)
 
 
-def keeper(config: Config, *, grace_s: float) -> Keeper:
+def retention(config: Config, *, grace_s: float) -> Retention:
     """Who compacts and expires the configured log's segments."""
     log = config.log
     if isinstance(log, KafkaLog):
@@ -97,11 +101,11 @@ def keeper(config: Config, *, grace_s: float) -> Keeper:
         )
     layout = log_layout(log)
     if log.objects is None:
-        return Keeper(layout, grace_s=grace_s)
+        return Retention(layout, grace_s=grace_s)
     with _client_library():
         from cdcflow.sinks.objects.bucket import Bucket
-        from cdcflow.sinks.objects.shelf import BucketShelf
-    return Keeper(layout, BucketShelf(Bucket(log.objects)), grace_s=grace_s)
+        from cdcflow.sinks.objects.remote import RemoteBucket
+    return Retention(layout, RemoteBucket(Bucket(log.objects)), grace_s=grace_s)
 
 
 def upload_status(config: Config) -> dict[str, object]:
@@ -113,7 +117,7 @@ def upload_status(config: Config) -> dict[str, object]:
         return {}
     from cdcflow.sinks.objects.uploaded import status
 
-    return dict(status(layout))
+    return dict(status(layout, config.log.objects.url))
 
 
 def _uploads(log: FileLog) -> files.Uploading | None:
@@ -127,10 +131,11 @@ def _uploads(log: FileLog) -> files.Uploading | None:
     with _client_library():
         from cdcflow.sinks.objects.bucket import Bucket
         from cdcflow.sinks.objects.uploads import Uploads
-    return Uploads(Layout(log.path), Bucket(log.objects), keep_local_s=log.objects.keep_local)
+    bucket = Bucket(log.objects)
+    return Uploads(Layout(log.path), bucket, keep_local_s=log.objects.keep_local, cached=_store(log, log.objects).copy)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _client_library() -> Iterator[None]:
     """Who needs no object store need not have its client library."""
     try:
@@ -249,8 +254,8 @@ def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:
 
 def _tail(config: Config) -> Tail | None:
     """The configured log as a publisher reads it, None while there is none."""
+    from cdcflow.sinks.kafka.tables.file_tail import FileTail
     from cdcflow.sinks.kafka.tables.kafka_tail import KafkaTail
-    from cdcflow.sinks.kafka.tables.tail import FileTail
 
     if not log_reader(config).exists():
         return None
@@ -280,13 +285,42 @@ def doctor(config: Config) -> list[Finding]:
     source = open_source(config)
     try:
         found = list(source.doctor())
+        with contextlib.suppress(CdcflowError):  # what cannot be reached has a finding of its own by now
+            found += source.left_behind(_log_id(config))
     finally:
         source.close()
     if isinstance(config.log, KafkaLog):
         from cdcflow.sinks.kafka.doctor import doctor as log_doctor
 
         found += log_doctor(topics(config.log.kafka))
+    elif config.log.objects is not None:
+        with _client_library():
+            from cdcflow.sinks.objects.bucket import Bucket
+            from cdcflow.sinks.objects.doctor import doctor as store_doctor
+        copy = _store(config.log, config.log.objects).copy
+        found += store_doctor(Bucket(config.log.objects), Layout(config.log.path), copy)
     return found
+
+
+def store_faults(config: Config) -> list[Fault]:
+    """What the object store has lost of the log and this machine still has; [] where there is none."""
+    if isinstance(config.log, KafkaLog) or config.log.objects is None or not Layout(config.log.path).log_json.exists():
+        return []
+    with _client_library():
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.doctor import faults
+    copy = _store(config.log, config.log.objects).copy
+    return faults(Bucket(config.log.objects), Layout(config.log.path), copy)
+
+
+def _log_id(config: Config) -> str:
+    """The id of the log that the settings name; "" where there is none yet."""
+    if isinstance(config.log, KafkaLog):
+        from cdcflow.sinks.kafka.frames import read_state
+
+        return read_state(topics(config.log.kafka)).log_id
+    layout = Layout(config.log.path)
+    return layout.log_file().log_id if layout.log_json.exists() else ""
 
 
 def log_event(event: str, fields: Mapping[str, object]) -> None:

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET, TableId
@@ -47,6 +49,17 @@ class KafkaPlace:
         self.topics.wait_until_shown()
         found = [(t.id, row) for t, _, rows in KafkaReader(self.topics).read_rows() for row in rows.to_pylist()]
         return sorted(found, key=lambda entry: entry[1][OFFSET])
+
+    def seal(self, log: OpenedLog) -> None:
+        assert log.roll()
+        log.sync()
+
+    def expire(self, log: OpenedLog) -> None:
+        """The brokers let go of everything before the newest stretch."""
+        place = KafkaReader(self.topics).stretches()[-1].place
+        admin = AdminClient({"bootstrap.servers": self.topics.brokers})
+        for future in admin.delete_records([TopicPartition(self.topics.name, 0, place)]).values():
+            future.result()
 
 
 @pytest.fixture(params=[False, True], ids=["one stretch", "stretches"])

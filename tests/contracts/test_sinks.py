@@ -48,6 +48,14 @@ class FilePlace:
         found = [(table.id, row) for table, _, rows in read_rows(self.path) for row in rows.to_pylist()]
         return sorted(found, key=lambda f: int(str(f[1][OFFSET])))
 
+    def seal(self, log: OpenedLog) -> None:
+        assert log.roll()
+        log.seal_pending()
+
+    def expire(self, log: OpenedLog) -> None:
+        assert isinstance(log, FileLog)
+        assert log.expire(before_cut=log.checkpoint.cut)
+
 
 class MemoryPlace:
     def __init__(self) -> None:
@@ -62,6 +70,12 @@ class MemoryPlace:
     def rows(self) -> list[tuple[TableId, Row]]:
         found = [(table.id, row) for table, rows in self._memory.rows() for row in rows.to_pylist()]
         return sorted(found, key=lambda f: int(str(f[1][OFFSET])))
+
+    def seal(self, log: OpenedLog) -> None:
+        """Memory forgets everything at once."""
+
+    def expire(self, log: OpenedLog) -> None:
+        self._memory.expire()
 
 
 class ObjectPlace:
@@ -93,6 +107,15 @@ class ObjectPlace:
         settled(self.layout, uploads)
         found = [(table.id, row) for table, _, rows in read_rows(self.layout) for row in rows.to_pylist()]
         return sorted(found, key=lambda f: int(str(f[1][OFFSET])))
+
+    def seal(self, log: OpenedLog) -> None:
+        assert log.roll()
+        log.seal_pending()
+        settled(self.layout, self.opened[-1][1])
+
+    def expire(self, log: OpenedLog) -> None:
+        assert isinstance(log, FileLog)
+        assert log.expire(before_cut=log.checkpoint.cut)
 
 
 def settled(layout: Layout, uploads: Uploads) -> None:

@@ -4,7 +4,7 @@ A scenario is stanzas between blank lines. A stanza is comments, what happens (o
 machine does. What can happen:
 
     capture orders products heap/keyless [limit=value …]    begin; every table has one key column
-    restart [orders …] [delivered=7,8] [partial=orders:5,6] [new=orders]
+    restart [orders …] [delivered=7,8] [partial=orders:5,6|orders:unknown] [new=orders]
                                                     a new epoch from the last cut (`new`: dropped and made again)
     log EVENT | EVENT | …                           the stream; events in a row without a mark between are one batch
         7 u orders 2:B, c products 9:x                  transaction 7; ~ is a value that was not sent, `5:~<2` a row
@@ -16,10 +16,12 @@ machine does. What can happen:
     written 1/1/low
     rows orders 1:a 2:B [to=2] [end] [hides=7,8] [and-hides=9] [seconds=0.2] [shape=']    answers the last read
     rewritten orders
+    incomplete orders:5,6                           rows with these keys come with less than the source has
     failed orders|a mark: REASON [for good]
     looked [hides=7]
     tick 500ms
-    backfill|pause|resume|cancel|forget orders, adjust orders priority=1 rows_per_second_max=10
+    backfill|pause|cancel|forget orders, adjust orders priority=1 rows_per_second_max=10
+    resume orders [partial=5,6|unknown]             with the keys of partial rows that the log has
 """
 
 from __future__ import annotations
@@ -54,7 +56,10 @@ from cdcflow.interleave.messages import (
     Planned,
     PlanTable,
     Resume,
+    RowsCompared,
     RowsFilled,
+    RowsIncomplete,
+    RowVersion,
     SnapshotTaken,
     TakeSnapshot,
     Tick,
@@ -70,7 +75,6 @@ DIVIDER = "----"
 ORDERS: dict[str, Callable[[TableId], Input]] = {
     "backfill": lambda table: Backfill((table,)),
     "pause": Pause,
-    "resume": Resume,
     "cancel": Cancel,
     "forget": Forget,
 }
@@ -138,14 +142,14 @@ class Narration:
     def _restart(self, words: list[str]) -> None:
         options = dict(w.split("=") for w in words if "=" in w)
         names = [w for w in words if "=" not in w] or self._names
-        partial: dict[TableId, KeySet] = {}
+        partial: dict[TableId, KeySet | None] = {}
         if "partial" in options:
             table, keys = options["partial"].split(":")
-            partial[TableId("public", table)] = Keys(int(k) for k in keys.split(","))
+            partial[TableId("public", table)] = _keys(keys)
         self._begin(names, _numbers(options.get("delivered")), partial, set(options.get("new", "").split(",")))
 
     def _begin(
-        self, names: list[str], delivered: tuple[int, ...], partial: dict[TableId, KeySet], new: set[str]
+        self, names: list[str], delivered: tuple[int, ...], partial: dict[TableId, KeySet | None], new: set[str]
     ) -> None:
         self._names = names
         self._epoch += 1
@@ -171,7 +175,17 @@ class Narration:
                 generation, size = int(options.get("generation", "1")), int(options.get("size", "1"))
                 shape = Shape(("id", "v"), int(options.get("incarnation", "1")))
                 seen = (Hides(frozenset(_numbers(options["hides"]))),) if "hides" in options else ()
-                yield Planned(table, generation, "plan", size, units, shape, "whole" in words, seen)
+                yield Planned(
+                    table,
+                    generation,
+                    "plan",
+                    size,
+                    units,
+                    shape,
+                    "whole" in words,
+                    visibilities=seen,
+                    row_version=options.get("version"),
+                )
             case "written":
                 yield MarkWritten(Token(rest))
             case "rows":
@@ -184,8 +198,16 @@ class Narration:
                 yield ChunkFailed(table_or_none, reason.removesuffix(" for good"), not rest.endswith(" for good"))
             case "looked":
                 yield SnapshotTaken(Hides(frozenset(_numbers(options.get("hides")))))
+            case "incomplete":
+                name, keys = rest.split(":")
+                yield RowsIncomplete(_table(name), Keys(int(k) for k in keys.split(",")), position_of(self._lsn))
             case "filled":
-                yield RowsFilled(_table(rest), position_of(self._lsn))
+                version = _version(words) if len(words) > 1 else None
+                yield RowsFilled(_table(words[0]), position_of(self._lsn), version)
+            case "compared":
+                yield RowsCompared((_version(words),))
+            case "resume":
+                yield Resume(_table(words[0]), _keys(options.get("partial", "")))
             case "tick":
                 self._now_us += int(rest.removesuffix("ms")) * 1000
                 yield Tick(self._now_us)
@@ -278,6 +300,12 @@ def _essence(known: TableProgress) -> tuple[str, ...]:
     return known.state, f"g{known.generation}", f"since={known.since}", done, *(["keys"] if known.exhausted else [])
 
 
+def _version(words: list[str]) -> RowVersion:
+    """`orders 1 2 changed`: the version that was known (- for none), the one now, and whether rows changed."""
+    table, known, now, *more = words
+    return RowVersion(_table(table), None if known == "-" else known, now, more == ["changed"])
+
+
 def _table(name: str) -> TableId:
     return TableId("public", name.split("/")[0].rstrip("'"))
 
@@ -288,6 +316,10 @@ def _shape(name: str) -> Shape:
 
 def _numbers(text: str | None) -> tuple[int, ...]:
     return tuple(int(n) for n in text.split(",") if n) if text else ()
+
+
+def _keys(text: str) -> KeySet | None:
+    return None if text == "unknown" else Keys(_numbers(text))
 
 
 ROW = re.compile(r"(\d+)(?::([^<]*))?(?:<(\d+))?$")

@@ -15,7 +15,7 @@ Locks are kept until a commit is visible, as PostgreSQL does, so changes of one 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -43,13 +43,15 @@ class Version:
 
 @dataclass(slots=True)
 class ModelTable:
-    """`rel` changes whenever the table's pages are others than before; `size` counts the pages."""
+    """`rel` changes whenever the table's pages are others than before; `size` counts the pages; `version` counts the
+    statements that changed rows without a word in the log."""
 
     id: TableId
     shape: Shape
     keyed: bool
     rel: int = 1
     size: int = 1
+    version: int = 0
     versions: list[Version] = field(default_factory=list)
     locked_by: int | None = None
 
@@ -75,8 +77,24 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Statement:
+    """ALTER TYPE … USING: every row of a table got another value, and a table with a key other keys too. It has a place
+    in the log, and nothing of it is sent: the judge alone may look."""
+
+    table: TableId
+    turned: Mapping[int, int]
+
+    def shown(self, values: Values) -> Values:
+        """What a row shows from then on."""
+        if "id" not in values:
+            return {**values, "a": 3 - int(str(values["a"]))}
+        return {**values, "a": -int(str(values["a"])), "id": self.turned[int(str(values["id"]))]}
+
+
+@dataclass(frozen=True, slots=True)
 class Filled:
-    """A column was added, with a value for the rows that were there: this is all that the log says of it."""
+    """A column was added, with a value for the rows that were there. A binary log says that this happened, and nothing
+    more; PostgreSQL's says nothing."""
 
     table: TableId
     column: str
@@ -94,7 +112,7 @@ class Database:
         self._modes = modes
         self.server = server
         self.counts: Counter[str] = Counter()
-        self.wal: list[Transaction | Mark | Filled] = []
+        self.wal: list[Transaction | Mark | Filled | Statement] = []
         self.flushed = 0
         self.confirmed = 0
         self.standby = 0
@@ -337,19 +355,35 @@ class Database:
         del self.wal[self.flushed :]
         self._completed = self._next_xid - 1
 
-    def rewrite(self) -> None:
+    def rewrite(self) -> ModelTable | None:
         """VACUUM FULL: every row on another page, nothing of it in the log."""
         free = [t for t in self.tables.values() if not self._touched(t) and t.locked_by is None]
-        if free:
+        if not free:
+            return None
+        self.flush()
+        table = self._rng.choice(free)
+        table.versions = [v for v in table.versions if v.xmax is None]
+        self._rng.shuffle(table.versions)
+        table.size = max(1, (len(table.versions) + 2) // 3)
+        for number, version in enumerate(table.versions):
+            version.page = number // 3 + 1
+        table.rel = self._value_next()
+        self.counts["rewrites"] += 1
+        return table
+
+    def change_rows(self) -> None:
+        """ALTER TYPE … USING: other rows on other pages, nothing of it in the log."""
+        table = self.rewrite()
+        if table is not None:
+            shift = self._rng.randrange(len(self._keys))
+            turned = {key: self._keys[(at + shift) % len(self._keys)] for at, key in enumerate(self._keys)}
+            statement = Statement(table.id, turned)
+            table.version += 1
+            for version in table.versions:
+                version.values = statement.shown(version.values)
+            self.wal.append(statement)
             self.flush()
-            table = self._rng.choice(free)
-            table.versions = [v for v in table.versions if v.xmax is None]
-            self._rng.shuffle(table.versions)
-            table.size = max(1, (len(table.versions) + 2) // 3)
-            for number, version in enumerate(table.versions):
-                version.page = number // 3 + 1
-            table.rel = self._value_next()
-            self.counts["rewrites"] += 1
+            self.counts["statements that changed rows"] += 1
 
     def add_column(self, *, fills: bool) -> None:
         """`fills`: the rows that are there get a value, and the log says only that this happened."""
@@ -368,6 +402,7 @@ class Database:
             for version in table.versions:
                 version.values = {**version.values, column: value}
             table.rel = self._value_next()
+            table.version += not self.server.has_binlog
             self.wal.append(Filled(table.id, column, value))
             self.flush()
             self.counts["columns filled"] += 1

@@ -7,12 +7,13 @@ appended, folds it with `cdcflow.merge.fold`, and compares.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
-from tests.simulation.database import Database, Filled, Values
+import pyarrow as pa
+from tests.simulation.database import Database, Filled, Statement, Values
 from tests.simulation.steps import Later, Steps
 from tests.simulation.transactions import Keys, Plain, Row, Transaction
 
@@ -20,7 +21,7 @@ from cdcflow.interleave.progress import Progress
 from cdcflow.merge.fold import Change, Key, fold, swept
 from cdcflow.merge.fold import Row as Folded
 from cdcflow.model.change import KeySet, Uint64s
-from cdcflow.model.position import Checkpoint, Epoch, Offset
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import TableId
 from cdcflow.ports import Numbered, Spool
 
@@ -37,7 +38,8 @@ class AtCut:
     """What the log was at one cut: how long, what it folds to, and what the source was at that position.
 
     `incomplete` are the tables whose backfill was never done. `stale` are those that were not captured for a while, or
-    whose rows a statement filled, and that were not read anew since. `generations`: the last one that was swept.
+    whose rows a statement changed, and that were not read anew since; `versions` counts the statements that no log
+    tells of. `generations`: the last one that was swept.
     """
 
     checkpoint: Checkpoint
@@ -48,6 +50,7 @@ class AtCut:
     generations: Mapping[TableId, int]
     incomplete: frozenset[TableId]
     stale: frozenset[TableId] = frozenset()
+    versions: Mapping[TableId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,9 @@ class ModelLog:
     def open_spool(self) -> Spool:
         raise AssertionError("a model's transactions are small")
 
+    def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
+        raise AssertionError("a model's source is never restored")
+
     def delivered(self, xids: Uint64s) -> Uint64s:
         ids = [t.xid & 0xFFFFFFFF for e in self.entries if not e.run.read for t in e.run.items]
         return xids[np.isin(xids & np.uint64(0xFFFFFFFF), np.array(ids, np.uint64))]
@@ -214,12 +220,18 @@ class ModelLog:
                 changes.setdefault(row.table, []).append(change)
         truth = dict(before.truth)
         folded, generations, incomplete = dict(before.folded), dict(before.generations), set(before.incomplete)
-        touched, stale = set(changes), set(before.stale)
+        touched, stale, versions = set(changes), set(before.stale), dict(before.versions)
+        has_binlog = self._database.server.has_binlog
         for record in self._database.wal[before.lsn : lsn]:
             if isinstance(record, Transaction):
                 for row in record.rows:
                     truth[row.table] = self._advanced(truth[row.table], row)
+            elif isinstance(record, Statement):
+                truth[record.table] = self._changed(truth[record.table], record)
+                versions[record.table] = versions.get(record.table, 0) + 1
+                stale.add(record.table)
             elif isinstance(record, Filled):
+                versions[record.table] = versions.get(record.table, 0) + (not has_binlog)
                 stale.add(record.table)  # until it was read again
                 filled = {record.column: record.value}
                 truth[record.table] = {k: ({**v, **filled}, n) for k, (v, n) in truth[record.table].items()}
@@ -236,16 +248,22 @@ class ModelLog:
                 folded[table] = swept(folded[table], known.since)
                 generations[table] = known.generation
                 incomplete.discard(table)
-                stale.discard(table)
                 touched.add(table)
-        for table in stale - before.stale:
+                if int(known.row_version or 0) >= versions.get(table, 0):
+                    stale.discard(table)
+        for table in stale - before.stale if has_binlog else ():
             now = progress.get(table)
             if now is not None and now.state == "done" and now.generation == before.generations.get(table):
                 raise Violation(f"I5: {table} counts as done, and nobody reads what a statement filled")
         for table in touched - stale:
             self._judge_table(table, folded[table], truth[table], complete=table not in incomplete)
         left = frozenset(incomplete), frozenset(stale)
-        return AtCut(checkpoint, len(self.entries), lsn, folded, truth, generations, *left)
+        return AtCut(checkpoint, len(self.entries), lsn, folded, truth, generations, *left, versions)
+
+    def _changed(self, truth: Truth, statement: Statement) -> Truth:
+        keyed = self._database.tables[statement.table].keyed
+        shown = [(statement.shown(values), count) for values, count in truth.values()]
+        return {_key(values, keyed=keyed): (values, count) for values, count in shown}
 
     def _advanced(self, truth: Truth, row: Row) -> Truth:
         keyed = self._database.tables[row.table].keyed

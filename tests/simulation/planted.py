@@ -121,8 +121,23 @@ class PlansAtOnce(Interleave):
     """Plans a table that is captured anew while changes from before may still be on their way."""
 
     def _open_window(self) -> None:
-        self._caught_up = True
+        self._caught_up_by = 0
         super()._open_window()
+
+
+class ReadsAgainAtOnce(Interleave):
+    """Begins anew with a table whose rows a statement changed while rows from before it may still be on their way."""
+
+    def _wait_for_mark(self) -> None:
+        pass
+
+
+class PlansAtAnyVersion(Interleave):
+    """Takes a plan although the row version is not the one from before `since`."""
+
+    def _planned(self, planned: Planned) -> None:
+        self._backlog._work[planned.table].version = planned.row_version
+        super()._planned(planned)
 
 
 def acknowledges_the_last_cut(attempt: Attempt) -> None:
@@ -170,6 +185,8 @@ MORE: dict[str, Faults] = {
     "table captured anew before the log caught up": Faults(machine=PlansAtOnce),
     "table captured anew over running transactions": Faults(runs_over_running=True),
     "statement that fills rows not told": Faults(fills_unsaid=True),
+    "rows that a statement changed read again before the log caught up": Faults(machine=ReadsAgainAtOnce),
+    "table planned at another row version": Faults(machine=PlansAtAnyVersion),
 }
 """More that the simulation finds."""
 

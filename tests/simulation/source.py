@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from tests.simulation.database import Database, Filled, Mark
+from tests.simulation.database import Database, Filled, Mark, Statement
 from tests.simulation.faults import Faults
 from tests.simulation.log import Violation
 from tests.simulation.servers import Places
@@ -28,12 +28,14 @@ from cdcflow.interleave.messages import (
     Committed,
     MarkSeen,
     Planned,
+    RowsCompared,
     RowsFilled,
+    RowVersion,
     Visibility,
 )
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity, Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import Finding, OpenSpool, SourceStatus, StreamEvent
+from cdcflow.ports import Finding, OpenSpool, SourceStatus, StreamEvent, TransactionsBack
 
 
 @dataclass(slots=True)
@@ -88,7 +90,9 @@ class ModelSource:
     def identity(self) -> SourceIdentity:
         return SourceIdentity("model", "1", "public")
 
-    def prepare(self, checkpoint: Checkpoint, log_id: str) -> Checkpoint:
+    def prepare(
+        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
+    ) -> Checkpoint:
         """Check that the source still has what comes after. Whoever began before tables were added is waited for."""
         database = self._database
         if checkpoint.position is None:
@@ -105,6 +109,17 @@ class ModelSource:
         """Names only: the machine knows a shape when rows come with it."""
         known = sorted((t.id, t.shape.incarnation) for t in self._database.tables.values())
         return [Table(table, incarnation, (), ()) for table, incarnation in known if table in self._database.published]
+
+    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+        found = []
+        for table, version in known.items():
+            now = str(self._database.tables[table].version)
+            if version != now and not self._faults.fills_unsaid:
+                found.append(RowVersion(table, version, now, version is not None))
+        return RowsCompared(tuple(found))
+
+    def left_behind(self, log_id: str) -> Sequence[Finding]:
+        return ()
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> ModelStream:
         self._begins_at = int(checkpoint.position or 0)
@@ -144,7 +159,17 @@ class ModelSource:
         plan = json.dumps({"rel": known.rel, "bound": bound})
         fence = () if self._faults.plans_without_fence else tuple(reading.snapshots)
         size = self._rng.randint(1, 3)
-        return Planned(table, generation, plan, size, max(1, bound), known.shape, not known.keyed, fence)
+        return Planned(
+            table,
+            generation,
+            plan,
+            size,
+            max(1, bound),
+            known.shape,
+            whole=not known.keyed,
+            visibilities=fence,
+            row_version=str(known.version),
+        )
 
     def write_mark(self, token: Token) -> None:
         self.check()
@@ -376,9 +401,11 @@ class ModelStream:
             events.append(Advanced(position_of(self._sent)))
         return events
 
-    def _event(self, record: Mark | Filled) -> Sequence[StreamEvent]:
+    def _event(self, record: Mark | Filled | Statement) -> Sequence[StreamEvent]:
         if isinstance(record, Mark):
             return [MarkSeen(record.token, position_of(self._sent), 0)]
+        if isinstance(record, Statement) or not self._database.server.has_binlog:
+            return []
         if record.table not in self._database.published or self._faults.fills_unsaid:
             return []
         return [RowsFilled(record.table, position_of(self._sent - 1))]

@@ -49,6 +49,7 @@ EXERCISED = [
     "server crashes",
     "skipped after a restart",
     "starts put off",
+    "statements that changed rows",
     "stopped",
     "syncs in the loop",
     "table done",

@@ -90,12 +90,14 @@ class World:
             chunks_per_window=rng.choice([1, 2, 3]),
             chunk_rows_max=rng.choice([2, 100]),
             keys_per_chunk=rng.choice([1, 2, 100]),
+            keys_waiting_max=rng.choice([0, 2, 1_000, 1_000, 1_000, 1_000]),
+            keys_max=rng.choice([3, 1_000, 1_000, 1_000, 1_000]),
             rows_per_second_max=rng.choice([0, 0, 20]),
             held_bytes_max=rng.choice([1_000, 10_000_000]),
             delivered_max=rng.choice([0, 3, 1_000]),
             retry_pause_us=rng.choice([1_000, 50_000]),
         )
-        self._pace = Pace(heartbeat_s=rng.choice([1.0, 1e9]), tables_look_s=rng.choice([1.0, 1e9]))
+        self._pace = Pace(heartbeat_s=rng.choice([1.0, 1e9]), tables_look_s=rng.choice([1.0, 10.0]))
         self._faults = faults
         self._weather = Weather(failing=rng.choice([0.0, 0.05]), polls=rng.choice([(0, 0, 1), (0, 1, 3), (1, 3, 10)]))
         self._requests: SimpleQueue[Input] = SimpleQueue()
@@ -123,6 +125,7 @@ class World:
             (self._order, 0.4 * hostile),
             (self._truncate, 0.4 * hostile),
             (self.database.rewrite, 0.2 * hostile),
+            (self.database.change_rows, 0 if server.has_binlog else 0.4 * hostile),
             (self._add_column, 1.0 * hostile),
             (self._capture_others, rng.choice([0, 0, 1, 3])),
             (self._stop, 0.3 * rng.choice([0, 0, 1])),

@@ -194,13 +194,13 @@ class Branch(ABC):
         return wiring.log_reader(load(self.config_path))
 
     def has_reached(self, position: str) -> bool:
-        """The log's newest cut is past `position` and every table's backfill is done."""
+        """The log's newest cut is past `position` and the backfill of every table that is captured is done."""
         reader = self.reader
         checkpoint = reader.newest_checkpoint() if reader.exists() else None
         if checkpoint is None or checkpoint.position is None or not self.is_past(checkpoint.position, position):
             return False
         tables = Progress.from_json(checkpoint.progress).tables.values()
-        return bool(tables) and all(t.state == "done" for t in tables)
+        return bool(tables) and all(t.state in ("done", "forgotten") for t in tables)
 
     def catch_up_and_stop(self, daemon: subprocess.Popen[bytes]) -> None:
         fence = self.fence()
@@ -236,7 +236,7 @@ class Bank(Branch):
     """On PostgreSQL: three tables, one of them without a key, and wide values that the log does not repeat."""
 
     schema = "public"
-    tables = ("accounts", "entries", "notices")
+    tables: tuple[str, ...] = ("accounts", "entries", "notices")
 
     def __init__(
         self, database: Database, folder: Path, *, create: bool = True, log: Mapping[str, Any] | None = None

@@ -23,7 +23,7 @@ from cdcflow.sources.mysql.gtids import Flavor, Gtids
 from cdcflow.sources.mysql.marks import Marks
 from cdcflow.sources.mysql.packets import Packets
 from cdcflow.sources.mysql.position import BinlogPosition
-from cdcflow.sources.mysql.shapes import DescribedTable, Policy, describe
+from cdcflow.sources.mysql.shapes import DescribedTable, Policy, ServerColumn, describe
 from cdcflow.sources.mysql.table_map import TableMap
 
 
@@ -35,7 +35,9 @@ class TestTables:
 
     captured: str = "shop"
     myisam: frozenset[str] = frozenset()
-    grown: frozenset[TableId] = frozenset()
+    versioned: frozenset[TableId] = frozenset()
+    columns_now: dict[TableId, Sequence[ServerColumn]] = field(default_factory=dict)
+    maps: dict[TableId, DescribedTable] = field(default_factory=dict)
     shapes: dict[TableId, DescribedTable] = field(default_factory=dict)
     asked: list[TableId] = field(default_factory=list)
     told: list[TableId | None] = field(default_factory=list)
@@ -46,7 +48,7 @@ class TestTables:
     def describe(self, found: TableMap) -> DescribedTable | None:
         self.asked.append(found.id)
         shape = describe(found.id, found.columns, found.key_names, Identity.KEY, Policy())
-        self.shapes[found.id] = shape
+        self.shapes[found.id] = self.maps[found.id] = shape
         return shape
 
     def described(self, table: TableId) -> DescribedTable | None:
@@ -55,14 +57,22 @@ class TestTables:
     def captured_in(self, schema: str) -> Sequence[TableId]:
         return sorted(t for t in self.shapes if t.schema == schema)
 
-    def gained(self, table: TableId) -> bool:
-        return table in self.grown
+    def seen(self, table: TableId) -> DescribedTable | None:
+        return self.maps.get(table)
+
+    def now(self, table: TableId) -> Sequence[ServerColumn] | None:
+        return self.columns_now.get(table, self.shapes[table].columns if table in self.shapes else None)
+
+    def is_versioned(self, table: TableId) -> bool:
+        return table in self.versioned
 
     def is_transactional(self, table: TableId) -> bool:
         return table.name not in self.myisam
 
     def changed(self, table: TableId | None) -> None:
         self.told.append(table)
+        if table is not None:
+            self.maps.pop(table, None)
 
 
 @dataclass

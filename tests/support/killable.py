@@ -22,11 +22,10 @@ from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.sending import Sender
 from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.sinks.objects.bucket import Bucket
+from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.mysql.binlog import BinlogDecoder
-from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.stream import BinlogStream
 from cdcflow.sources.postgres.catch_up import Advance, CatchingUp, Windows
-from cdcflow.sources.postgres.chunks import PostgresChunks
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
 from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.sources.postgres.stream import PostgresStream
@@ -65,10 +64,10 @@ POINTS: dict[str, Point | tuple[Point, Point]] = {
     "head sent": (KafkaLog, "_send_head", always),
     "commit": (Sender, "commit", always),
     "seal": (FileLog, "seal_pending", always),
-    "low mark": ((PostgresChunks, "write_mark", is_mark("low")), (MySQLChunks, "write_mark", is_mark("low"))),
-    "high mark": ((PostgresChunks, "write_mark", is_mark("high")), (MySQLChunks, "write_mark", is_mark("high"))),
-    "chunk read": ((PostgresChunks, "read_chunk", always), (MySQLChunks, "read_chunk", always)),
-    "plan": ((PostgresChunks, "plan", always), (MySQLChunks, "plan", always)),
+    "low mark": (Chunks, "write_mark", is_mark("low")),
+    "high mark": (Chunks, "write_mark", is_mark("high")),
+    "chunk read": (Chunks, "read_chunk", always),
+    "plan": (Chunks, "plan", always),
     "upload": (Bucket, "put_new", always),
     "rename": (os, "rename", always),
     "fsync": (os, "fsync", always),

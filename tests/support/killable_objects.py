@@ -1,7 +1,8 @@
 """Processes that work on a log with an object store and kill themselves before their COUNT-th step.
 
 A line on stdin is [ROOT, OBJECTS, WORK, COUNT] as JSON; a child is forked for it, and its exit status is answered. WORK
-is `upload` or `keep` (compact, then expire). A step is whatever changes something: a request that writes or removes,
+is `upload`, `keep` (compact, then expire) or `expire` (in the folder alone) or
+`expire there` (in both). A step is whatever changes something: a request that writes or removes,
 and each rename, removal and file made on disk.
 """
 
@@ -17,10 +18,11 @@ from typing import Any
 
 from objectlogs import ObjectLog
 
+from cdcflow.changelog.layout import Layout
 from cdcflow.config import Objects
-from cdcflow.sinks.keeping import Rule
 from cdcflow.sinks.layer import OsLayer
 from cdcflow.sinks.objects.bucket import Bucket
+from cdcflow.sinks.retention import Retention, Rule
 
 STEPS: list[tuple[Any, str]] = [(Bucket, "put_new"), (Bucket, "put"), (Bucket, "delete")]
 STEPS += [(OsLayer, name) for name in ("rename", "unlink", "rmdir", "mkdir", "create")]
@@ -53,9 +55,13 @@ def work(root: str, objects: str, kind: str, count: int) -> None:
         opened = log.open()
         log.settled()
         opened.close()
+    elif kind == "expire":
+        Retention(Layout(log.root)).expire(Rule(before_cut=2))
+    elif kind == "expire there":
+        log.retention().expire(Rule(before_cut=2))
     else:
-        log.keeper().compact()
-        log.keeper().expire(Rule(before_cut=3))
+        log.retention().compact()
+        log.retention().expire(Rule(before_cut=3))
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ class MySQLBank(Branch):
     Every session's log leaves out what did not change in a way of its own: nothing, wide values, everything.
     """
 
-    tables = ("accounts", "entries", "holders")
+    tables: tuple[str, ...] = ("accounts", "entries", "holders")
 
     def __init__(self, database: MySQLDatabase, folder: Path, *, create: bool = True, **source: Any) -> None:
         super().__init__(folder)

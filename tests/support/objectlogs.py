@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import yaml
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import check, list_segments, read_rows
@@ -13,15 +15,17 @@ from cdcflow.config import Objects
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.keeping import Keeper
 from cdcflow.sinks.objects.bucket import Bucket
-from cdcflow.sinks.objects.shelf import BucketShelf
+from cdcflow.sinks.objects.remote import RemoteBucket
 from cdcflow.sinks.objects.store import BucketStore
+from cdcflow.sinks.objects.uploaded import status
 from cdcflow.sinks.objects.uploads import Uploads
+from cdcflow.sinks.retention import Retention
 from cdcflow.testing.sinks import PRODUCTS, Writer, changes, orders, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
 CACHE_BYTES_MAX = 1 << 20
+NO_SOURCE = "postgresql://cdc@127.0.0.1:1/shop"
 
 
 @dataclass
@@ -52,17 +56,32 @@ class ObjectLog:
     def open(self, *, uploading: bool = True) -> FileLog:
         self.uploads = None
         if uploading:
-            self.uploads = Uploads(Layout(self.root), self.bucket, keep_local_s=self.keep_local_s)
+            store = BucketStore(self.bucket, self.root.parent / "cache", CACHE_BYTES_MAX)
+            self.uploads = Uploads(Layout(self.root), self.bucket, keep_local_s=self.keep_local_s, cached=store.copy)
         log = FileLog.open(self.layout, IDENTITY, uploads=self.uploads)
         self.opened.append(log)
         return log
 
-    def keeper(self, grace_s: float = 0) -> Keeper:
-        return Keeper(self.layout, BucketShelf(self.bucket), grace_s=grace_s)
+    def retention(self, grace_s: float = 0) -> Retention:
+        return Retention(self.layout, RemoteBucket(self.bucket), grace_s=grace_s)
 
     def settled(self) -> None:
         """Wait until everything sealed is in the bucket, and its files are dropped here."""
         settled(self.layout, self.uploads)
+
+    def uploaded(self) -> None:
+        """Wait until everything sealed is in the bucket; its files stay here for `keep_local_s`."""
+        assert self.uploads is not None
+        until = time.monotonic() + 60
+        while status(self.layout)["upload_waiting_segments"]:
+            assert self.uploads.error is None
+            assert time.monotonic() < until, "segments were not put"
+            time.sleep(0.01)
+
+    def let_go(self) -> None:
+        """From now on the files of what was put may go from here."""
+        assert self.uploads is not None
+        self.uploads._keep_local_s = 0
 
     def copied_down(self, target: Path) -> Path:
         """Every object of the bucket under its name in a directory: a log on files."""
@@ -71,6 +90,25 @@ class ObjectLog:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(self.bucket.get(name))
         return target
+
+
+def settings_file(folder: Path, log: ObjectLog, *, objects: bool = True) -> Path:
+    """A settings file for this log; its source cannot be reached."""
+    place: dict[str, object] = {"path": str(log.root)}
+    if objects:
+        place["objects"] = {k: v for k, v in log.objects.model_dump(mode="json").items() if v is not None} | {
+            "cache": str(log.root.parent / "cache")
+        }
+    path = folder / "cdcflow.yaml"
+    path.write_text(yaml.safe_dump({"source": {"kind": "postgres", "url": NO_SOURCE}, "log": place}))
+    return path
+
+
+def until(claim: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 60
+    while not claim():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
 
 
 def settled(layout: Layout, uploads: Uploads | None) -> None:

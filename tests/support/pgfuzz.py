@@ -439,7 +439,8 @@ def fuzzed_table(pick: Pick, oid: int, name: str, *, binary: bool, like: Fuzzed 
 def _described(
     pick: Pick, oid: int, name: str, attributes: Sequence[AttributeInfo], ways: list[Way], *, full: bool
 ) -> Fuzzed:
-    policy = Policy(special_values=pick.choice(("stop", "null", "null", "clamp", "clamp")))
+    stopping = {f"public.{name}.{a.name}": "stop" for a in attributes if a.in_key}  # keys bear nothing else
+    policy = Policy(special_values=pick.choice(("stop", "null", "null", "clamp", "clamp")), columns=stopping)
     identity = Identity.FULL if full else Identity.KEY
     described = describe_table(TableId("public", name), oid, attributes, identity, policy)
     lacking = pick.odd and pick.random() < 0.05

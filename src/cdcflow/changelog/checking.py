@@ -16,16 +16,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdcflow.changelog import spool
-from cdcflow.changelog.extents import Extent, extent_records, extents_of
+from cdcflow.changelog.extents import Extent, counted_records, extents_of
+from cdcflow.changelog.inventory import inventory
 from cdcflow.changelog.journal import Attach, CutMark, JournalHeader, Record
 from cdcflow.changelog.layout import Layout, LogFile
+from cdcflow.changelog.numbers import Numbers
 from cdcflow.changelog.rows import Rows
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.changelog.transactions import Transactions
-from cdcflow.errors import CdcflowError
+from cdcflow.errors import CdcflowError, InvariantViolated
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, table_from_json
 
+LOOKS_MAX = 3
+"""So many times a log that may be written meanwhile is looked at before what is wrong with it counts."""
 _BLOCK = 1 << 20
 _Manifest = tuple[Segment, bytes]
 
@@ -92,7 +96,7 @@ def check(path: Path | Layout, *, deep: bool = False) -> Report:
     file = layout.log_file()
     seen = Seen(next_offset=file.first_offset)
     try:
-        extents = extents_of(layout)
+        extents = _extents(layout, file, seen)
         _segments(layout, file, seen, deep=deep)
         for extent in extents:
             if extent.header.first_offset >= seen.next_offset:
@@ -100,6 +104,21 @@ def check(path: Path | Layout, *, deep: bool = False) -> Report:
     except CdcflowError as error:
         seen.fault(layout.journals, str(error))
     return seen.report(file.first_offset)
+
+
+def _extents(layout: Layout, file: LogFile, seen: Seen) -> list[Extent]:
+    """What counts of each journal, as the daemon would see it that opened the log now. What it refuses is a fault."""
+    if not layout.epoch.exists():
+        return extents_of(layout)  # nobody ever wrote here: a copy, or a history of a log that is elsewhere
+    for _ in range(LOOKS_MAX):
+        try:
+            found = inventory(layout, file)
+            return [Extent(journal.header, journal.bytes, journal.checkpoint) for journal in found.journals]
+        except (FileNotFoundError, InvariantViolated) as error:
+            # Beside a daemon files vanish and grow while they are looked at. What is damaged stays so.
+            refused = error
+    seen.fault(layout.journals, str(refused))
+    return []
 
 
 # ── segments ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -119,7 +138,8 @@ def _segment(layout: Layout, log_id: str, first: int, last: int, seen: Seen, *, 
         _manifest(directory, segment, log_id, seen)
         seen.before = segment, text
         for file in segment.files:
-            _hash(directory / file.path, layout.file(segment, file), file, seen)
+            # As the store has it now: a copy that was read back before would hide what the store has lost since.
+            _hash(directory / file.path, layout.file(segment, file, anew=True), file, seen)
         headers = pq.read_table(layout.file(segment, segment.transactions_file))
         _headers(directory, headers, segment.first_transaction, first, seen)
         _offsets(layout, segment, headers, seen)
@@ -129,6 +149,8 @@ def _segment(layout: Layout, log_id: str, first: int, last: int, seen: Seen, *, 
                     _values(layout.file(segment, file), file, seen)
     except CdcflowError as error:
         seen.fault(directory, str(error))
+    except FileNotFoundError as error:
+        seen.fault(directory, f"{error.filename or 'a file'} is missing: offsets {first} to {last} cannot be read")
     except (OSError, pa.ArrowException) as error:
         seen.fault(directory, f"cannot be read ({type(error).__name__})")
     seen.next_offset = last + 1
@@ -247,7 +269,7 @@ def _journal_or_segment(layout: Layout, file: LogFile, extent: Extent, seen: See
 def _journal(layout: Layout, log_id: str, extent: Extent, seen: Seen, *, deep: bool) -> None:
     path = layout.journal(extent.header.first_offset)
     seen.bytes += extent.bytes
-    journal(path, log_id, extent.header, _unspooled(layout, extent_records(layout, extent)), seen, deep=deep)
+    journal(path, log_id, extent.header, _unspooled(layout, counted_records(layout, extent)), seen, deep=deep)
 
 
 def journal(
@@ -259,51 +281,23 @@ def journal(
         seen.fault(path, "it belongs to another log")
     if header.first_offset != seen.next_offset:
         seen.fault(path, f"it begins at offset {header.first_offset}, expected was {seen.next_offset}")
-    after, transaction = int(header.first_offset), header.base.next_transaction
-    place, run = after, _Run()
+    numbers = Numbers.after(header.base, lambda text: seen.fault(path, text))
+    numbers.cut = max(numbers.cut, seen.cut)
     for record in found:
+        numbers.take(record)
         match record:
             case Transactions():
-                run.finish(path, place, seen)
-                _headers(path, record.headers, transaction, after, seen)
-                place, after = after, record.next_offset
-                transaction = record.next_transaction
-                run = _Run(after - place)
+                _headers(path, record.headers, record.first_transaction, record.first_offset, seen)
             case Rows():
-                run.add(record, deep=deep)
+                seen.rows += len(record.offsets)
+                if deep:
+                    record.rows.validate(full=True)
             case CutMark():
-                if (record.checkpoint.next_offset, record.checkpoint.next_transaction) != (after, transaction):
-                    seen.fault(path, f"cut {record.checkpoint.cut} does not stand at the end of what is before it")
-                if record.checkpoint.cut <= seen.cut:
-                    seen.fault(path, f"cut {record.checkpoint.cut} comes after cut {seen.cut}")
                 seen.cut = record.checkpoint.cut
             case _:
                 pass
-    run.finish(path, place, seen)
-    seen.next_offset, seen.next_transaction = after, transaction
-
-
-@dataclass(slots=True)
-class _Run:
-    """The rows of one appended run: they must fill its offsets. Sums tell without keeping all of them."""
-
-    expected: int = 0
-    rows: int = 0
-    total: int = 0
-    ascending: bool = True
-
-    def add(self, rows: Rows, *, deep: bool) -> None:
-        self.rows += len(rows.offsets)
-        self.total += int(rows.offsets.sum())
-        self.ascending &= bool((np.diff(rows.offsets) > 0).all())
-        if deep:
-            rows.rows.validate(full=True)
-
-    def finish(self, where: Path | str, first: int, seen: Seen) -> None:
-        seen.rows += self.rows
-        total = self.expected * first + self.expected * (self.expected - 1) // 2
-        if (self.rows, self.total) != (self.expected, total) or not self.ascending:
-            seen.fault(where, f"the run at offset {first} should have {self.expected} rows and has {self.rows}")
+    numbers.finish()
+    seen.next_offset, seen.next_transaction = numbers.next_offset, numbers.next_transaction
 
 
 def _unspooled(layout: Layout, found: Iterable[Record]) -> Iterator[Record]:

@@ -11,6 +11,7 @@ from typing import BinaryIO, TypeVar
 from cdcflow.changelog.framing import Damaged, FileKind, FrameKind, Header, frames, read_header
 from cdcflow.changelog.journal import CutMark, Decoder, JournalHeader, Record, records
 from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.numbers import in_order
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Checkpoint
 
@@ -105,6 +106,13 @@ def _newest_extent(layout: Layout, head: JournalHeader) -> Extent:
 
 
 def extent_records(layout: Layout, extent: Extent, skip: frozenset[FrameKind] = frozenset()) -> Iterator[Record]:
+    """What counts of a journal. InvariantViolated where it contradicts itself, which needs all kinds of frames."""
+    found = counted_records(layout, extent, skip)
+    return found if skip else in_order(found, extent.header, str(layout.journal(extent.header.first_offset)))
+
+
+def counted_records(layout: Layout, extent: Extent, skip: frozenset[FrameKind] = frozenset()) -> Iterator[Record]:
+    """The same, and the caller looks whether it contradicts itself."""
     with opened_journal(layout, extent.header.first_offset) as (file, header, path):
         try:
             yield from records(file, header, str(path), end=extent.bytes, skip=skip)

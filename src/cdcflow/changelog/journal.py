@@ -37,7 +37,7 @@ from cdcflow.changelog.framing import (
     frame_bytes,
     frames,
 )
-from cdcflow.changelog.rows import SMALL_ROWS, Rows, RowsDecoder, RowsEncoder, Shape, rows_head
+from cdcflow.changelog.rows import SMALL_ROWS, Rows, RowsDecoder, RowsEncoder, Shape, rows_extent
 from cdcflow.changelog.transactions import Transactions, extent
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import ChangeBatch, Int64s
@@ -336,12 +336,12 @@ class Decoder:
             raise self._nonsense(frame, type(error).__name__) from None
 
     def extent(self, frame: Frame) -> tuple[int, int, int, int]:
-        """First offset, rows, first transaction and transactions of a transactions or rows frame (0, 0 for rows),
-        without decoding all of it. InvariantViolated as `record`."""
+        """What `numbers.Numbers` wants to know of a transactions or rows frame, without decoding all of it.
+        InvariantViolated as `record`."""
         try:
-            return extent(frame.payload) if frame.kind is FrameKind.TRANSACTIONS else (*rows_head(frame.payload), 0, 0)
-        except struct.error:
-            raise self._nonsense(frame, "struct.error") from None
+            return (extent if frame.kind is FrameKind.TRANSACTIONS else rows_extent)(frame.payload)
+        except _NONSENSE as error:
+            raise self._nonsense(frame, type(error).__name__) from None
 
     def _nonsense(self, frame: Frame, error: str) -> InvariantViolated:
         return InvariantViolated(
@@ -423,6 +423,7 @@ def records(
 class Owners:
     """Which transaction each row belongs to: the headers of consecutive transactions, in columns."""
 
+    first_offset: int
     last_offset: Int64s
     number: Int64s
     commit_ts: Int64s
@@ -431,15 +432,29 @@ class Owners:
     def of(cls, headers: pa.RecordBatch) -> Owners:
         """By the headers of consecutive transactions (`TRANSACTIONS_SCHEMA`)."""
         last, number = headers.column("last_offset").to_numpy(), headers.column("number").to_numpy()
-        return cls(last, number, headers.column("commit_ts").view(pa.int64()).to_numpy())
+        return cls(
+            headers.column("first_offset")[0].as_py(),
+            last,
+            number,
+            headers.column("commit_ts").view(pa.int64()).to_numpy(),
+        )
 
     def log_rows(self, table: Table, offsets: Int64s, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Rows as the log shows them (`Table.log_schema`): with offset, transaction and commit time.
 
-        `offsets` ascend, and each of them is one of these transactions'.
+        `offsets` ascend. InvariantViolated when one of them is none of these transactions'.
         """
-        # How many of the rows each transaction has: none, where it ends where the one before it ended.
-        counts = np.diff(np.searchsorted(offsets, self.last_offset, side="right"), prepend=0)
+        counts = self.counts(table, offsets)
         commit_ts = pa.array(np.repeat(self.commit_ts, counts)).view(_TIMESTAMP)
         columns = [pa.array(offsets), pa.array(np.repeat(self.number, counts)), commit_ts, *rows.columns]
         return pa.RecordBatch.from_arrays(columns, schema=table.log_schema)
+
+    def counts(self, table: Table, offsets: Int64s) -> Int64s:
+        """How many of these rows each transaction has. InvariantViolated as `log_rows`."""
+        ends = np.searchsorted(offsets, self.last_offset, side="right")
+        if len(offsets) and (offsets[0] < self.first_offset or ends[-1] != len(offsets)):
+            raise InvariantViolated(
+                f"reading rows of {table.id} with offsets from {offsets[0]} to {offsets[-1]}: their transactions have"
+                f" {self.first_offset} to {self.last_offset[-1]}"
+            )
+        return np.diff(ends, prepend=0)  # none, where it ends where the one before it ended

@@ -79,12 +79,17 @@ class Store(Protocol):
 
     def manifest(self, bounds: Bounds) -> bytes: ...
 
-    def file(self, bounds: Bounds, file: SegmentFile) -> Path:
-        """A copy of one file here, its content compared with the manifest. It may vanish: open it at once."""
+    def file(self, bounds: Bounds, file: SegmentFile, *, anew: bool = False) -> Path:
+        """A copy of one file here, its content compared with the manifest. It may vanish: open it at once. `anew`: as
+        the store has it now, whatever was read before."""
         ...
 
     def fetch(self, bounds: Bounds, file: SegmentFile, target: Path) -> None:
         """The same under a name of one's own."""
+        ...
+
+    def forget(self, bounds: Bounds) -> None:
+        """Drop what was read of a segment that was removed from the store."""
         ...
 
 
@@ -200,8 +205,10 @@ class Layout:
         """Whether a file of a segment lies in the directory; else it is in the store."""
         return (self.segment(segment.first_offset, segment.last_offset) / file.path).exists()
 
-    def file(self, segment: Segment, file: SegmentFile) -> Path:
+    def file(self, segment: Segment, file: SegmentFile, *, anew: bool = False) -> Path:
         """Where one of a segment's files can be opened, now. FileNotFoundError when it is nowhere.
+
+        `anew`: a file that is not in the directory is read from the store even if a copy of it is here.
 
         Raises:
             SinkUnavailable, ConfigurationError: the store is away, or refuses.
@@ -217,7 +224,7 @@ class Layout:
                     remedy="name it in log.objects of the settings, and read the log with them",
                 )
             return path
-        return self.store.file((segment.first_offset, segment.last_offset), file)
+        return self.store.file((segment.first_offset, segment.last_offset), file, anew=anew)
 
     def exists(self) -> bool:
         """There is a log: here, or else in the store."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +18,11 @@ from cdcflow.changelog.journal import Attach, Record, records
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.rows import Rows
 from cdcflow.changelog.segment import Segment
-from cdcflow.changelog.transactions import source_xids
-from cdcflow.errors import ConfigurationError
-from cdcflow.model.change import DELETE, KeySet, Kind, Uint64s
-from cdcflow.model.position import Offset
-from cdcflow.model.table import OFFSET, OP, UNCHANGED, Table, table_from_json
+from cdcflow.changelog.transactions import HEADERS_BACK, Transactions, gathered_back, headers_back, source_xids
+from cdcflow.errors import KeysUnknown
+from cdcflow.model.change import DELETE, PARTIAL_KEYS_MAX, KeySet, Kind, Uint64s
+from cdcflow.model.position import Offset, Position
+from cdcflow.model.table import OFFSET, OP, UNCHANGED, Table, TableId, table_from_json
 
 GATHERED_ROWS_MAX = 256 << 10
 _LOW = np.uint64(0xFFFFFFFF)
@@ -52,6 +52,13 @@ def delivered(layout: Layout, journals: Sequence[Extent], newest: tuple[int, int
     return xids[found]
 
 
+def transactions_back(
+    layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None, is_enough: Callable[[Position], bool]
+) -> pa.Table:
+    """Position and id of the source's transactions, oldest first, back to one whose position is enough."""
+    return gathered_back(_headers_back(layout, journals, newest), is_enough)
+
+
 def partial_keys(
     layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None, shape: Table, since: Offset
 ) -> KeySet | None:
@@ -60,22 +67,40 @@ def partial_keys(
     In the key columns of `shape`, its newest one.
 
     Raises:
-        ConfigurationError: the table's key changed in between, so that older rows cannot be named by it.
+        KeysUnknown: rows from `since` on have expired; or the table's key changed in between, so that older rows
+            cannot be named by it; or the keys are too many.
     """
     if not shape.key:
         return None  # such a table's rows are always whole
+    return gathered(shape.id, _partial_rows(layout, journals, newest, shape, since))
+
+
+def gathered(table: TableId, partial: Iterable[pa.Table]) -> KeySet | None:
+    """The distinct keys in some tables of keys; None: there are none. KeysUnknown: they are too many."""
     found: list[pa.Table] = []
     rows = 0
-    for partial in _partial_rows(layout, journals, newest, shape, since):
-        if not partial.num_rows:
+    for keys in partial:
+        if not keys.num_rows:
             continue
-        found.append(partial)
-        rows += partial.num_rows
+        found.append(keys)
+        rows += keys.num_rows
         if rows > GATHERED_ROWS_MAX:
-            found = [KeySet(pa.concat_tables(found)).distinct().keys]
-            rows = 0
-    keys = KeySet(pa.concat_tables(found)).distinct() if found else None
-    return keys if keys is not None and len(keys) else None
+            found, rows = [KeySet(pa.concat_tables(found)).distinct().keys], 0
+            if found[0].num_rows > PARTIAL_KEYS_MAX:
+                raise KeysUnknown(
+                    f"looking for partial rows of {table}: there are more than {PARTIAL_KEYS_MAX}",
+                    remedy=f"run `cdcflow backfill {table}` to read it anew",
+                )
+    return KeySet(pa.concat_tables(found)).distinct() if found else None
+
+
+def expired(table: TableId, since: Offset, first_offset: int) -> KeysUnknown:
+    """The log begins behind `since`, so that keys may be missing."""
+    return KeysUnknown(
+        f"looking for partial rows of {table} from offset {since} on: the log begins at offset {first_offset}, what "
+        "was before that has expired",
+        remedy=f"run `cdcflow backfill {table}` to read it anew",
+    )
 
 
 def _ids_in_journals(layout: Layout, journals: Sequence[Extent]) -> npt.NDArray[np.uint32]:
@@ -96,11 +121,30 @@ def _ids_in_segment(layout: Layout, segment: Segment) -> npt.NDArray[np.uint32]:
     return found
 
 
+def _headers_back(layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None) -> Iterator[pa.Table]:
+    skip = frozenset(FrameKind) - {FrameKind.TRANSACTIONS}
+    for extent in reversed(journals):
+        with opened_journal(layout, extent.header.first_offset) as (file, header, _):
+            found = frames(file, header, end=extent.bytes, skip=skip)
+            yield headers_back([Transactions.decode(frame.payload) for frame in found if frame.payload])
+    for segment, _ in layout.manifests_back(newest, layout.log_file().first_offset):
+        if segment.xid_newest is None:
+            return  # only rows of backfills, in this segment and in all before it
+        if segment.xid_min is not None:
+            headers = pq.read_table(
+                layout.file(segment, segment.transactions_file), columns=[*HEADERS_BACK.names, "kind"]
+            )
+            mine = headers.filter(pc.equal(headers.column("kind"), Kind.SOURCE.value))
+            yield mine.select(HEADERS_BACK.names).cast(HEADERS_BACK)
+
+
 def _partial_rows(
     layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None, shape: Table, since: int
 ) -> Iterator[pa.Table]:
-    first_offset = max(since, layout.log_file().first_offset)
-    for segment, _ in layout.manifests_back(newest, first_offset):
+    first_offset = layout.log_file().first_offset
+    if since < first_offset:
+        raise expired(shape.id, Offset(since), first_offset)
+    for segment, _ in layout.manifests_back(newest, since):
         for file in segment.files:
             if file.table is not None and file.partial and file.last_offset >= since:
                 table = table_from_json(file.table)
@@ -136,7 +180,7 @@ def _key_names(table: Table, shape: Table) -> list[str]:
     try:
         return [names[numbers[name]] for name in shape.key_columns]
     except KeyError:
-        raise ConfigurationError(
+        raise KeysUnknown(
             f"looking for partial rows of {shape.id}: its key has changed while it was being read",
             remedy=f"run `cdcflow backfill {shape.id}` to read it anew",
         ) from None

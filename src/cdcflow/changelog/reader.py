@@ -210,6 +210,7 @@ def _journal_steps(
     versions: dict[Table, int] = {}
     owners: Owners | None = None
     run: Transactions | None = None
+    following: tuple[int, int] = (extent.header.base.next_offset, extent.header.base.next_transaction)
     skip = frozenset[FrameKind]() if with_rows else frozenset({FrameKind.ROWS, FrameKind.ATTACH})
     for record in extent_records(layout, extent, skip):
         match record:
@@ -218,7 +219,13 @@ def _journal_steps(
             case Transactions():
                 if run is not None:
                     yield _run_end(run, with_rows=with_rows)
+                if (record.first_offset, record.first_transaction) != following:
+                    raise InvariantViolated(
+                        f"reading {layout.journal(extent.header.first_offset)}: offset {record.first_offset} and"
+                        f" transaction {record.first_transaction} come where {following[0]} and {following[1]} should"
+                    )
                 run, owners = record, Owners.of(record.headers)
+                following = (run.next_offset, run.next_transaction)
                 if run.first_offset > to:
                     return
             case Rows() if owners is not None:
@@ -243,6 +250,7 @@ def _shown(
     table = rows.shape.table
     if tables is not None and table.id not in tables:
         return
+    owners.counts(table, rows.offsets)  # what lies about its offsets is not merely out of sight
     a, b = np.searchsorted(rows.offsets, (at, to + 1))
     if a < b:
         batch = owners.log_rows(table, rows.offsets[a:b], rows.rows.slice(a, b - a))

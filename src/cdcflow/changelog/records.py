@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from cdcflow.changelog.framing import Frame, FrameKind, Header, Part
 from cdcflow.changelog.journal import Decoder, JournalHeader, Record
+from cdcflow.changelog.rows import is_needless
 from cdcflow.errors import InvariantViolated
 
 HEAD = 0
@@ -73,12 +74,14 @@ def head_from(value: bytes) -> JournalHeader:
 class Stretches:
     """Reads records back into what the frames hold. Begin at a head; other kinds before the first one are refused.
 
-    `wanted`: other frames are told as `Skipped`, undecoded (None: all are decoded). Shapes always are.
+    `wanted`: other frames are told as `Skipped`, undecoded (None: all are decoded). Shapes always are. Rows of offsets
+    below `before` are told so as well, where later ones do not need them.
     """
 
-    def __init__(self, name: str, wanted: Iterable[FrameKind] | None = None) -> None:
+    def __init__(self, name: str, wanted: Iterable[FrameKind] | None = None, before: int = 0) -> None:
         self._name = name
         self._wanted = None if wanted is None else {*wanted, FrameKind.SCHEMA, FrameKind.PROGRESS}
+        self._before = before
         self._decoder: Decoder | None = None
         self._open: tuple[int, int, list[bytes]] | None = None
 
@@ -117,6 +120,8 @@ class Stretches:
             raise self._foreign(message)
         frame_kind = _KINDS[kind]
         payload = value if self._wanted is None or frame_kind in self._wanted else b""
+        if self._before and frame_kind is FrameKind.ROWS and payload and is_needless(payload, self._before):
+            payload = b""
         return self._decoder.record(Frame(frame_kind, payload, message.place, message.place + 1))
 
     def _foreign(self, message: Message) -> InvariantViolated:

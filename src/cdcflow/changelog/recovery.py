@@ -21,6 +21,7 @@ from typing import BinaryIO
 
 from cdcflow.changelog.framing import Damaged, Frame, FrameKind, Header, frames, frames_beyond
 from cdcflow.changelog.journal import Attach, CutMark, Decoder, JournalHeader, Progressed, durable_bytes
+from cdcflow.changelog.numbers import Numbers, refusing
 from cdcflow.changelog.rows import Shape
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Checkpoint
@@ -51,11 +52,8 @@ class Whole:
 class _Walk:
     """What has been met so far; `rows_since`, `shapes` and `spools` since the last cut."""
 
-    next_offset: int
-    next_transaction: int
-    cut: int
+    numbers: Numbers
     rows_since: int = 0
-    announced: int = 0
     shapes: list[Shape] = field(default_factory=list)
     spools: list[Attach] = field(default_factory=list)
 
@@ -72,7 +70,7 @@ def whole(
     """
     head = JournalHeader.from_header(header)
     decoder = Decoder(name, header)
-    walk = _Walk(head.base.next_offset, head.base.next_transaction, head.base.cut)
+    walk = _Walk(Numbers.after(head.base, refusing(name)))
     kept = Whole(head, header.end, head.base)
     reason, bad = "", size
     frame: Frame | None = None
@@ -97,14 +95,12 @@ def whole(
 def _met(decoder: Decoder, frame: Frame, walk: _Walk, spool_is_whole: Callable[[Attach], bool]) -> CutMark | None:
     """Take one frame into account. Returns the cut, if it is one."""
     if frame.kind is FrameKind.ROWS:
-        _, count, _, _ = decoder.extent(frame)
+        first, last, count, total = decoder.extent(frame)
+        walk.numbers.rows(first, last, count, total)
         walk.rows_since += count
-        walk.announced -= count
         return None
     if frame.kind is FrameKind.TRANSACTIONS:
-        if walk.announced:
-            raise InvariantViolated(f"reading {decoder.name}: {walk.announced} rows before byte {frame.at} miss")
-        _number(decoder, walk, frame)
+        walk.numbers.transactions(*decoder.extent(frame))
         return None
     record = decoder.record(frame)
     match record:
@@ -116,43 +112,25 @@ def _met(decoder: Decoder, frame: Frame, walk: _Walk, spool_is_whole: Callable[[
             if not spool_is_whole(record):
                 raise Damaged(frame.at, "spool")
             walk.spools.append(record)
+            walk.numbers.spooled(record.first_offset, record.rows)
             walk.rows_since += record.rows
-            walk.announced -= record.rows
         case CutMark():
+            walk.numbers.at_cut(record.checkpoint)
             return record
         case _:
             raise InvariantViolated(f"reading {decoder.name}: a {frame.kind.name} does not belong in a journal")
     return None
 
 
-def _number(decoder: Decoder, walk: _Walk, frame: Frame) -> None:
-    first, rows, number, transactions = decoder.extent(frame)
-    if (first, number) != (walk.next_offset, walk.next_transaction):
-        raise InvariantViolated(
-            f"reading {decoder.name}: at byte {frame.at} come offset {first} and transaction {number}, "
-            f"expected were {walk.next_offset} and {walk.next_transaction}"
-        )
-    walk.announced = rows
-    walk.next_offset += rows
-    walk.next_transaction += transactions
-
-
 def _at_cut(kept: Whole, walk: _Walk, mark: CutMark, end: int) -> None:
     checkpoint = mark.checkpoint
-    found = (checkpoint.next_offset, checkpoint.next_transaction, walk.announced)
-    if found != (walk.next_offset, walk.next_transaction, 0) or checkpoint.cut <= walk.cut:
-        raise InvariantViolated(
-            f"reading a journal: cut {checkpoint.cut} stands at offset {checkpoint.next_offset} and transaction "
-            f"{checkpoint.next_transaction}; the rows before it end at {walk.next_offset} and {walk.next_transaction}"
-            f", {walk.announced} of them miss, and the cut before was {walk.cut}"
-        )
     kept.bytes, kept.checkpoint = end, checkpoint
     kept.cuts += 1
     kept.first_cut = kept.first_cut or checkpoint.cut
     kept.rows += walk.rows_since
     kept.shapes += tuple(walk.shapes)
     kept.spools += tuple(walk.spools)
-    walk.rows_since, walk.cut, walk.shapes, walk.spools = 0, checkpoint.cut, [], []
+    walk.rows_since, walk.shapes, walk.spools = 0, [], []
 
 
 def _refuse_damage(file: BinaryIO, header: Header, name: str, bad: int, reason: str, end: int | None) -> None:

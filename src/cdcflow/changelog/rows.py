@@ -262,10 +262,7 @@ class RowsDecoder:
         shape = shapes[number]
         begin = _HEAD.size
         if width:
-            gaps = np.frombuffer(payload, np.dtype(_GAPS[width]).newbyteorder("<"), count - 1, begin)
-            offsets = np.empty(count, np.int64)
-            offsets[0] = first
-            offsets[1:] = first + np.cumsum(gaps.astype(np.int64) + 1)
+            offsets = _offsets(payload, width, first, count)
             begin += width * (count - 1) + (-width * (count - 1) % 8)
         else:
             offsets = np.arange(first, first + count, dtype=np.int64)
@@ -291,7 +288,30 @@ class RowsDecoder:
         return message
 
 
-def rows_head(payload: bytes) -> tuple[int, int]:
-    """First offset and number of rows of a rows frame, without reading its batch."""
-    _, _, _, _, _, first, count, _ = _HEAD.unpack_from(payload)
-    return first, count
+def rows_extent(payload: bytes) -> tuple[int, int, int, int]:
+    """First and last offset, number of rows and sum of their offsets of a rows frame, without reading its batch.
+    ValueError or struct.error when it makes no sense."""
+    _, width, _, _, _, first, count, _ = _HEAD.unpack_from(payload)
+    if not width:
+        return first, first + count - 1, count, count * first + count * (count - 1) // 2
+    offsets = _offsets(payload, width, first, count)
+    return first, int(offsets[-1]), count, int(offsets.sum())
+
+
+def is_needless(payload: bytes, before: int) -> bool:
+    """Whether a rows frame has only offsets below this one, and no later frame leans on it. False where it makes no
+    sense: who decodes it says so."""
+    try:
+        return _HEAD.unpack_from(payload)[4] != _DICTIONARY and rows_extent(payload)[1] < before
+    except (struct.error, ValueError, KeyError):
+        return False
+
+
+def _offsets(payload: bytes, width: int, first: int, count: int) -> Int64s:
+    gaps = np.frombuffer(payload, np.dtype(_GAPS[width]).newbyteorder("<"), count - 1, _HEAD.size).astype(np.int64)
+    if count > 1 and int(gaps.min()) < 0:
+        raise ValueError("the offsets do not ascend")
+    offsets = np.empty(count, np.int64)
+    offsets[0] = first
+    offsets[1:] = first + np.cumsum(gaps + 1)
+    return offsets

@@ -48,7 +48,7 @@ def file_name(table: Table, version: int) -> str:
 @lru_cache(maxsize=1024)
 def check_storable(table: Table) -> None:
     """ConfigurationError if Parquet cannot hold a column: before the first row of it is in a journal, not after."""
-    for column in table.row_schema:
+    for column in table.log_schema:
         try:
             with pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([column])):
                 pass

@@ -10,7 +10,7 @@ lz4 over all of it when there are many. To readers they are `TRANSACTIONS_SCHEMA
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA
 from cdcflow.model.change import Int64s, Kind, Run, SpooledTransaction, Uint64s
+from cdcflow.model.position import Position
 
 PLAIN_BYTES_MAX = 512  # up to this, compressing costs more than it saves
 BODY_BYTES_MAX = 1 << 30
@@ -129,6 +130,28 @@ class Transactions:
         return cls(offset, number, _KINDS[kind], ends, xid.view(np.uint64), position, ts, ts + steps[3], origin)
 
 
+HEADERS_BACK = pa.schema([("position", pa.string()), ("xid", pa.uint64())])
+"""What is known of transactions where only the source's own names for them count."""
+
+
+def headers_back(runs: Sequence[Transactions]) -> pa.Table:
+    """Position and id of the source's transactions among these, in their order."""
+    mine = [run for run in runs if run.kind is Kind.SOURCE]
+    if not mine:
+        return HEADERS_BACK.empty_table()
+    return pa.Table.from_batches([joined(mine)]).select(HEADERS_BACK.names).cast(HEADERS_BACK)
+
+
+def gathered_back(pieces: Iterable[pa.Table], is_enough: Callable[[Position], bool]) -> pa.Table:
+    """Headers that come newest piece first, as one table with the oldest first; no more pieces than are needed."""
+    found: list[pa.Table] = [HEADERS_BACK.empty_table()]
+    for piece in pieces:
+        found.append(piece)
+        if len(piece) and is_enough(Position(piece.column("position")[0].as_py())):
+            break
+    return pa.concat_tables(reversed(found))
+
+
 def source_xids(payload: bytes) -> list[int]:
     """The transaction ids of an encoded run, none if it is not the source's."""
     count, kind, form = _HEAD.unpack_from(payload)[:3]
@@ -140,8 +163,12 @@ def source_xids(payload: bytes) -> list[int]:
 
 
 def extent(payload: bytes) -> tuple[int, int, int, int]:
-    """First offset, rows, first transaction and transactions of a run, from its head alone."""
-    count, _, _, _, number, offset, rows = _HEAD.unpack_from(payload)
+    """First offset, rows, first transaction and transactions of a run. As `decode`, and cheaper for one alone."""
+    count, _, form, _, number, offset, rows = _HEAD.unpack_from(payload)
+    if count != 1 or form:
+        Transactions.decode(payload)
+    elif _ONE.unpack_from(payload, _HEAD.size)[0] != rows:
+        raise ValueError("the rows are not those of the transactions")
     return offset, rows, number, count
 
 

@@ -16,6 +16,7 @@ from cdcflow.errors import (
     OutcomeUnknown,
     SinkUnavailable,
     SourceUnavailable,
+    SyncFailed,
 )
 
 FINDINGS = 1
@@ -26,6 +27,7 @@ TOO_SLOW_TO_STOP = 75
 _CODES: tuple[tuple[type[CdcflowError], int, str], ...] = (
     (HistoryLost, 65, "an operator must order a new backfill"),
     (SourceUnavailable, 69, "nothing is in doubt; start again later"),
+    (SyncFailed, 74, "nothing is in doubt; make room or mend the disk, then start again"),
     (InvariantViolated, 70, "cdcflow contradicted itself; keep the log and the trace"),
     (SinkUnavailable, 74, "nothing is in doubt; make room or mend the disk, then start again"),
     (OutcomeUnknown, 75, "start again; the log will be looked at first"),

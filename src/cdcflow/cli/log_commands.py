@@ -1,11 +1,11 @@
-"""`cdcflow log …`: the change log as people see it, and its upkeep. All of it works beside a running daemon."""
+"""`cdcflow log …`: the change log as people see it, and its maintenance. All of it works beside a running daemon."""
 
 from __future__ import annotations
 
 import json as json_text
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,13 +94,17 @@ def check(
     json: Json = False,
 ) -> None:
     """Verify hashes, chain, order and gaplessness. Exits with 1 when something is wrong."""
+    from cdcflow import wiring
+
+    settings = load(config)
     report = _log(config).check(deep=deep)
+    report = replace(report, faults=(*report.faults, *wiring.store_faults(settings)))
     if json:
         output.print_json(asdict(report))
     else:
         for fault in report.faults:
             typer.echo(f"wrong: {fault.where}: {fault.text}")
-        stretches = "stretches" if isinstance(load(config).log, KafkaLog) else "journals"
+        stretches = "stretches" if isinstance(settings.log, KafkaLog) else "journals"
         seen = f"{report.segments} segments, {report.journals} {stretches}, {report.transactions:,} transactions"
         verdict = "the log is whole" if report.is_whole else f"{len(report.faults)} faults"
         typer.echo(f"{verdict}: {seen}, {report.rows:,} rows, {output.size(report.bytes)}")
@@ -118,9 +122,9 @@ def compact(
     """Make one segment of several small ones, on disk and in the object store. May run beside the daemon."""
     from cdcflow import wiring
 
-    keeper = wiring.keeper(load(config), grace_s=seconds(grace, zero=True))
+    retention = wiring.retention(load(config), grace_s=seconds(grace, zero=True))
     _log(config)
-    made = keeper.compact(byte_count(bytes_max))
+    made = retention.compact(byte_count(bytes_max))
     if json:
         output.print_json([{"first": s.first_offset, "last": s.last_offset, "of": count} for s, count in made])
         return
@@ -143,18 +147,26 @@ def expire(
             "expiring segments: nothing says which", remedy="give --older-than, --bytes-max or --before-cut"
         )
     from cdcflow import wiring
-    from cdcflow.sinks.keeping import GRACE_S, Rule
+    from cdcflow.sinks.retention import GRACE_S, Rule
 
-    keeper = wiring.keeper(load(config), grace_s=GRACE_S)
+    retention = wiring.retention(load(config), grace_s=GRACE_S)
     _log(config)
     clock = None if older_than is None else int((time.time() - seconds(older_than)) * 1e6)
     rule = Rule(before_cut, clock, None if bytes_max is None else byte_count(bytes_max))
-    gone = keeper.expire(rule)
+    left = retention.sweep()
+    gone = retention.expire(rule)
     if json:
-        output.print_json([{"first": s.first_offset, "last": s.last_offset, "bytes": s.size} for s in gone])
+        finished = [{"first": first, "last": last, "bytes": None, "interrupted": True} for first, last in left]
+        expired = [{"first": s.first_offset, "last": s.last_offset, "bytes": s.size} for s in gone]
+        output.print_json([*finished, *expired])
         return
+    if left:
+        typer.echo(
+            f"an expiry that was interrupted is finished: the rest of {len(left)} segments"
+            f" (offsets {left[0][0]}-{max(last for _, last in left)}) is gone"
+        )
     if not gone:
-        typer.echo("no segment is old enough; the newest one always stays")
+        typer.echo(f"no {'other ' if left else ''}segment is old enough; the newest one always stays")
         return
     size = output.size(sum(s.size for s in gone))
     typer.echo(f"{len(gone)} segments ({size}) are gone; the log begins at offset {gone[-1].last_offset + 1}")

@@ -18,7 +18,7 @@ def run(
         bool,
         typer.Option(
             "--accept-history-loss",
-            help="The source threw away log that was needed: go on from its present end and read every table anew.",
+            help="Give up the place in the source's log: go on from its present end and read every table anew.",
         ),
     ] = False,
 ) -> None:

@@ -70,6 +70,7 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("held back", f"{output.number(found['held_rows'])} rows" if found.get("held_rows") else ""),
         ("lag", _lag(found)),
         ("uploads", _uploads(found)),
+        ("lost", str(found.get("store_problem") or "")),
         ("source keeps", output.size(found["retained_bytes"]) if found.get("retained_bytes") is not None else ""),
         ("source", str(found.get("source_error") or " ".join(f"{k}={v}" for k, v in source.items()))),
     ]

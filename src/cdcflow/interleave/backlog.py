@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.interleave.delivered import Delivered
-from cdcflow.interleave.messages import Adjust, Chunk, ChunkRead, Planned, PlanTable, Shape, Transactions
+from cdcflow.interleave.messages import Adjust, Chunk, ChunkRead, Planned, PlanTable, RowVersion, Shape, Transactions
 from cdcflow.interleave.progress import Progress, State, TableProgress
-from cdcflow.model.change import KeySet, Uint64s
+from cdcflow.model.change import PARTIAL_KEYS_MAX, KeySet, Uint64s
 from cdcflow.model.position import Offset, Token
 from cdcflow.model.table import TableId
 
 KEYS_UNSORTED_MAX = 10_000
+UNKNOWN = "the keys of its partial rows are not known"
+TOO_MANY = "too many keys of partial rows"
 QUIET_WINDOWS_MIN = 20
 """Chunks that were made short stay so until this many windows in a row gave no reason for it."""
 WHOLE_TRIES_MAX = 3
@@ -33,10 +35,12 @@ class Limits:
 
     Chunks aim at `chunk_time_target_s` while nothing that is captured is written to. Live transactions wait while a
     chunk goes into the log, and need processors: where some come by, chunks aim at `chunk_time_live_s` and are read
-    gently. Those that write to the chunk's own table wait for the window's end too: there chunks aim at
+    through one connection. Those that write to the chunk's own table wait for the window's end too: there chunks aim at
     `chunk_time_busy_s`.
     `rows_per_second_max` is per table, 0: no limit. `backfill_new`: a table that was never captured is read at once;
     else it waits for a `Backfill`. `retry_pause_us` is how long a chunk that did not work out waits.
+    Keys of partial rows are read after the ranges, or before the next range where more than `keys_waiting_max` wait.
+    Where more than `keys_max` of a table wait it is read again from the start.
     """
 
     chunks_per_window: int = 2
@@ -45,6 +49,8 @@ class Limits:
     chunk_time_busy_s: float = 0.01
     chunk_rows_max: int = 200_000
     keys_per_chunk: int = 10_000
+    keys_waiting_max: int = 250_000
+    keys_max: int = PARTIAL_KEYS_MAX
     rows_per_second_max: int = 0
     held_bytes_max: int = 64 << 20
     delivered_max: int = 1 << 16
@@ -64,10 +70,12 @@ class Work:
     `planning`: a plan is under way; `planned_after`: the transactions delivered when it was asked for that might not
     have been visible then. `hidden`: transactions that the last plan or chunk did not see and should have; nothing is
     read before a snapshot sees them. `overflows` counts the windows given up in a row because too much was held,
-    `quiet` those in a row that held nothing back, `still` those that no live transaction came by in.
+    `quiet` those in a row that held nothing back, `still` those that no live transaction came by in. `version`: the
+    table's row version at some moment before `since`.
     """
 
     keys_max: int
+    version: str | None = None
     not_before_us: int = 0
     planning: bool = False
     planned_after: Uint64s = field(default_factory=_no_ids)
@@ -97,6 +105,12 @@ class Work:
         self._put([rest] if len(rest) else [])
         return taken
 
+    def has_more_than(self, keys_max: int) -> bool:
+        """Whether so many different keys wait. The same ones are made one only when there may be too many."""
+        if self.keys_count > keys_max:
+            self._put([self.keys[0].union(*self.keys[1:]).distinct()])
+        return self.keys_count > keys_max
+
     def forget_keys(self) -> None:
         self._put([])
 
@@ -107,7 +121,8 @@ class Work:
 class Backlog:
     """The tables, each with its progress. `changed`: some table's state is another one than at the last cut.
 
-    `next_offset` is the log's at the start; `partial` are remembered keys that the caller found in the log.
+    `next_offset` is the log's at the start; `partial` are remembered keys that the caller found in the log (None: see
+    the machine).
     """
 
     def __init__(
@@ -116,7 +131,7 @@ class Backlog:
         tables: Mapping[TableId, Shape],
         limits: Limits,
         next_offset: Offset,
-        partial: Mapping[TableId, KeySet],
+        partial: Mapping[TableId, KeySet | None],
     ) -> None:
         self._limits = limits
         self.progress = Progress(dict(self._taken_up(stored, tables, next_offset)))
@@ -126,10 +141,10 @@ class Backlog:
         self._queue = self._queued()
         self._work = {table: Work(limits.keys_per_chunk) for table in self.progress.tables}
         for table, known in self.progress.tables.items():
-            work = self._work[table]
-            work.collecting = known.active and known.plan is not None
-            if work.collecting:
-                work.remember(partial.get(table))
+            self._work[table].collecting = known.active and known.collects_from is not None
+        for table, keys in partial.items():
+            if keys is not None and self._work[table].collecting:
+                self._work[table].remember(keys)
 
     def _taken_up(
         self, stored: Progress, tables: Mapping[TableId, Shape], next_offset: Offset
@@ -214,8 +229,9 @@ class Backlog:
         work = self._work[planned.table]
         return np.unique(np.concatenate([v.hidden(work.planned_after) for v in planned.visibilities]))
 
-    def planned(self, planned: Planned) -> bool:
-        """Take a plan in; False when it comes too late.
+    def planned(self, planned: Planned) -> Literal["taken", "late", "moved"]:
+        """Take a plan in, unless it comes too late, or the row version is not the one that was known before `since`:
+        then the table must be planned again, with a `since` from when the stream has come by this moment.
 
         Raises:
             InvariantViolated: nobody can have asked for it.
@@ -224,23 +240,31 @@ class Backlog:
         if known is None or planned.generation > known.generation:
             raise InvariantViolated(f"{table} was planned for generation {planned.generation}, but nobody asked for it")
         if planned.generation != known.generation:
-            return False
-        self._work[table].planning = False
-        if known.state != "waiting" or known.plan is not None:
-            return False
+            return "late"
+        work = self._work[table]
+        work.planning = False
+        if known.state != "waiting" or known.plan is not None or not work.collecting:
+            return "late"
+        # Where only keys are left to read, what was read before still is compared with the version it was read at.
+        version = planned.row_version if known.keys_since is None else known.row_version
+        if known.keys_since is None and version not in (None, work.version):
+            work.version, work.collecting = version, False
+            return "moved"
+        size = min(planned.size, self._rows_max(known) // planned.rows_per_unit_max)
         self._set(
             table,
             replace(
                 known,
                 state="reading",
                 plan=planned.plan,
-                size=max(1, planned.size),
+                size=max(1, size),
                 units=planned.units,
                 incarnation=getattr(planned.shape, "incarnation", known.incarnation),
                 whole=planned.whole,
+                row_version=version,
             ),
         )
-        return True
+        return "taken"
 
     def chunk(self, table: TableId, low: Token) -> Chunk | None:
         """The next chunk of a table; None while it has no plan. Keys that it takes come back by `put_back`."""
@@ -248,24 +272,39 @@ class Backlog:
         if known.plan is None:
             return None
         about, work = (table, known.generation, known.chunks + 1, known.plan, known.cursor), self._work[table]
-        if known.exhausted:
+        if known.exhausted or work.keys_count > self._limits.keys_waiting_max:
             return Chunk(*about, size=0, low=low, kind="keys", keys=work.take_keys())
-        gently = work.still < QUIET_WINDOWS_MIN
-        return Chunk(*about, size=known.size, low=low, kind="whole" if known.whole else "range", gently=gently)
+        kind: Literal["whole", "range"] = "whole" if known.whole else "range"
+        single = work.still < QUIET_WINDOWS_MIN
+        return Chunk(*about, size=known.size, low=low, kind=kind, single_connection=single)
 
     # ── how it went ─────────────────────────────────────────────────────────────────────────────────────────
 
     def remember_partial(self, run: Transactions) -> None:
-        """Remember the keys of rows that came with unchanged columns, of the tables that are being read."""
+        """Remember the keys of rows that came with unchanged columns, of the tables that are being read. A paused
+        table is not: whoever resumes it asks the log."""
         for table in self._queue:
-            work = self._work[table]
-            if work.collecting:
-                exhausted = self.progress.tables[table].exhausted
-                work.remember(run.moved_keys(table) if exhausted else run.partial_keys(table))
+            known, work = self.progress.tables[table], self._work[table]
+            if work.collecting and known.state != "paused":
+                work.remember(run.moved_keys(table) if known.exhausted else run.partial_keys(table))
+
+    def read_keys(self, table: TableId, keys: KeySet, next_offset: Offset) -> None:
+        """Rows with these keys come incomplete: have them read, if all rows were read already or are being read."""
+        known, work = self.progress.tables[table], self._work[table]
+        if known.state == "done":
+            work.forget_keys()
+            work.collecting = True
+            self._set(table, replace(known, state="waiting", keys_since=next_offset))
+        if work.collecting and self.progress.tables[table].state != "paused":
+            work.remember(keys)
+
+    def too_many_keys(self) -> list[TableId]:
+        """The tables of which more keys wait than may be kept."""
+        return [table for table in self._queue if self._work[table].has_more_than(self._limits.keys_max)]
 
     def put_back(self, chunk: Chunk) -> None:
         """A chunk will not be in the log: its keys are still to be read."""
-        if self._work[chunk.table].collecting:
+        if self._work[chunk.table].collecting and self.progress.tables[chunk.table].state != "paused":
             self._work[chunk.table].remember(chunk.keys)
 
     def wait(self, table: TableId, now_us: int) -> None:
@@ -302,8 +341,7 @@ class Backlog:
         size = read.chunk.size * min(2.0, max(least, target / max(read.seconds, 1e-6)))
         units = read.units_done - known.units_done
         if units > 0 and read.run.rows:
-            rows_max = min(self._limits.chunk_rows_max, self._rate(known) or self._limits.chunk_rows_max)
-            size = min(size, rows_max * units / read.run.rows)
+            size = min(size, self._rows_max(known) * units / read.run.rows)
         self._set(read.chunk.table, replace(known, size=max(1, int(size))))
 
     def read_less(self, table: TableId) -> None:
@@ -342,34 +380,61 @@ class Backlog:
             now = replace(now, cursor=read.reached, units_done=units_done, exhausted=at_end)
         self._set(chunk.table, now)
 
+    def _rows_max(self, known: TableProgress) -> int:
+        """How many rows a chunk may have: no more than a second's, where a rate is set."""
+        return min(self._limits.chunk_rows_max, self._rate(known) or self._limits.chunk_rows_max)
+
     def _rate(self, known: TableProgress) -> int:
         return self._limits.rows_per_second_max if known.rows_per_second_max is None else known.rows_per_second_max
 
     def rewritten(self, table: TableId) -> None:
-        """The table is no longer what was planned (W27): from the start again. Keys and `since` stay as they are."""
+        """The table is no longer what was planned (W27): from the start again. Keys and `since` stay as they are,
+        unless its row version is another one at the next plan."""
         known = self.progress.tables[table]
         self._work[table].planning = False
-        again = replace(known, state="waiting", plan=None, cursor=None, units_done=0, rows=0, exhausted=False)
+        again = replace(
+            known, state="waiting", plan=None, cursor=None, units_done=0, rows=0, exhausted=False, keys_since=None
+        )
         self._set(table, again)
+
+    def keep_version(self, version: RowVersion) -> bool:
+        """What was read of it is right at this version, and is compared with it from now on. True: nothing was read
+        yet, and the table must not be planned before the stream has come by this moment."""
+        known, work = self.progress.tables[version.table], self._work[version.table]
+        if known.plan is not None or known.state == "done":
+            self._set(version.table, replace(known, row_version=version.now))
+        elif known.active and not work.collecting and work.version != version.now:
+            work.version = version.now
+            return True
+        return False
 
     def stop(self, table: TableId, state: State, reason: str | None = None) -> None:
         """A generation ends here, one way or the other."""
         work = self._work[table]
         work.collecting = work.planning = False
         work.forget_keys()
-        self._set(table, replace(self.progress.tables[table], state=state, reason=reason, plan=None, cursor=None))
+        ended = replace(self.progress.tables[table], state=state, reason=reason, plan=None, cursor=None)
+        self._set(table, replace(ended, keys_since=None))
 
     # ── people ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin_generation(self, table: TableId, next_offset: Offset) -> None:
-        self._work[table] = Work(self._limits.keys_per_chunk)
-        self._set(table, _next_generation(self.progress.tables[table], next_offset))
+        known = self.progress.tables[table]
+        self._work[table] = Work(self._limits.keys_per_chunk, known.row_version or self._work[table].version)
+        self._set(table, _next_generation(known, next_offset))
 
     def pause(self, table: TableId) -> None:
-        self._set(table, replace(self.progress.tables[table], state="paused"))
+        """Nobody reads it for now, so no keys are kept of it: the log has them."""
+        known, work = self.progress.tables[table], self._work[table]
+        work.forget_keys()
+        work.collecting = known.plan is not None
+        self._set(table, replace(known, state="paused"))
 
-    def resume(self, table: TableId) -> None:
+    def resume(self, table: TableId, partial: Iterable[KeySet | None]) -> None:
+        """Go on with it. `partial`: all keys of partial rows that came since its plan was asked for."""
         known = self.progress.tables[table]
+        for keys in partial:
+            self._work[table].remember(keys)
         self._set(table, replace(known, state="waiting" if known.plan is None else "reading"))
 
     def adjust(self, adjust: Adjust) -> None:

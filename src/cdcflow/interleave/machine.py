@@ -27,15 +27,22 @@ Why this is right, for a row R that the chunk shows with the value of its snapsh
   it is not held up: a quiet table's backfill costs no latency.
 
 Rows that move. A plan is fixed at its start, so the range chunks miss a row whose new version an update puts on a page
-that was read already, or behind the bound. The log carries that update, but perhaps not all of its columns. So from the
-moment a plan is asked for, the keys of changes with unchanged columns are remembered, and read by key after the ranges
-(chunks of kind "keys") before the table counts as done (W11). How long must they be remembered? When the window of
-the last range chunk closes, every row of the table either has all of its columns in the log or a remembered key: it
-was shown by a chunk, or a change came that moved it. From then on a change with unchanged columns changes neither:
-over a whole row it leaves a whole row, and a remembered key stays remembered. Except when it changes the key itself:
-its insert takes the unchanged columns from a row that may not be whole yet, under a key that is not remembered, and a
-chunk that looks for the old key no longer finds it. So while keys are left to read, the keys of such changes (and
-only those, or a busy table would never be done) are remembered too.
+that was read already, or behind the bound. The log carries that update, but perhaps not all of its columns. So from
+the moment a plan is asked for, the keys of changes with unchanged columns are remembered, and read by key after the
+ranges (chunks of kind "keys") before the table counts as done (W11), or before the next range, when many of them wait.
+How long must they be remembered? When the window of the last range chunk closes, every row of the table either has all
+of its columns in the log or a remembered key: it was shown by a chunk, or a change came that moved it. From then on a
+change with unchanged columns changes neither: over a whole row it leaves a whole row, and a remembered key stays
+remembered. Except when it changes the key itself: its insert takes the unchanged columns from a row that may not be
+whole yet, under a key that is not remembered, and a chunk that looks for the old key no longer finds it. So while keys
+are left to read, the keys of such changes (and only those, or a busy table would never be done) are remembered too.
+
+Rows that a statement changes without a word in the log (ALTER TYPE … USING). Its source tells a *row version*, which is
+another one after any such statement; rows are read again when the version they were read at is not today's. A row
+may get another key by it, and then only the sweep of the new generation removes what stands under the old one: so
+nothing from before the statement may come behind `since`. Hence a version V must be known, then a mark written and
+come back, then `since` be taken, and then the table be planned at the same V. In between there was no statement, and
+what was before V is before `since`. When V is another one at the plan, it counts as known, and so on from there.
 
 Hazards that look harmless: forgetting a delivered id because of a snapshot newer than one still under way
 (see `delivered`); acknowledging a position beyond a held transaction; a mark of an earlier epoch; answers that
@@ -48,7 +55,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cdcflow.errors import InvariantViolated
-from cdcflow.interleave.backlog import Backlog, Limits
+from cdcflow.interleave.backlog import TOO_MANY, UNKNOWN, Backlog, Limits
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.messages import (
     Adjust,
@@ -70,7 +77,10 @@ from cdcflow.interleave.messages import (
     Planned,
     ReadChunk,
     Resume,
+    RowsCompared,
     RowsFilled,
+    RowsIncomplete,
+    RowVersion,
     Shape,
     SnapshotTaken,
     TakeSnapshot,
@@ -120,7 +130,8 @@ class Interleave:
 
     `tables` are those captured now, with their shape (its `incarnation`, where it has one, tells a table from another
     of the same name). `delivered` are ids that earlier epochs delivered and that may still be invisible; `partial`
-    are the keys of partial rows in the log since the `since` of each table that is being read.
+    are the keys of partial rows in the log since the `since` of each table that is being read; None: nobody knows them,
+    so that the table is read from the start.
     """
 
     def __init__(
@@ -131,7 +142,7 @@ class Interleave:
         tables: Mapping[TableId, Shape],
         limits: Limits,
         delivered: Uint64s,
-        partial: Mapping[TableId, KeySet],
+        partial: Mapping[TableId, KeySet | None],
     ) -> None:
         self._epoch = epoch
         self._limits = limits
@@ -139,12 +150,16 @@ class Interleave:
         self._delivered = Delivered(delivered, limits.delivered_max)
         self._window: Window | None = None
         self._windows = 0
-        self._caught_up = epoch == 1
+        # No table is planned before the low mark of this window, or of a later one, has come back (0: it has).
+        self._caught_up_by = 0 if epoch == 1 else 1
         self._mark_not_before_us = 0
         self._now_us = 0
         self._asks: list[Effect] = []
         stored = Progress.from_json(checkpoint.progress)
         self._backlog = Backlog(stored, tables, limits, checkpoint.next_offset, partial)
+        for table, keys in partial.items():
+            if keys is None and (known := self._backlog.get(table)) is not None and known.collects_from is not None:
+                self._again(table, UNKNOWN)
 
     def step(self, given: Input) -> list[Effect]:
         """Take one input and say what to do, in this order. What goes to the log comes first.
@@ -168,6 +183,14 @@ class Interleave:
         """How far each table is. May be asked for from any thread."""
         return self._backlog.progress
 
+    @property
+    def held(self) -> tuple[int, int]:
+        """Rows and bytes of what is held because a window is open. May be asked for from any thread."""
+        window = self._window
+        if window is None:
+            return 0, 0
+        return sum(run.rows for run in tuple(window.held)), window.held_bytes
+
     def _take(self, given: Input) -> None:
         match given:
             case Committed(run):
@@ -177,8 +200,15 @@ class Interleave:
             case Advanced(position):
                 if not self._holding and position != self._tail.position:
                     self._tail.reach(position)
-            case RowsFilled(table, _):
-                self._rows_filled(table)
+            case RowsFilled(table, _, None):
+                self._rows_changed(table)
+            case RowsFilled(_, _, RowVersion() as version):
+                self._compared(version)
+            case RowsIncomplete(table, keys, _):
+                self._rows_incomplete(table, keys)
+            case RowsCompared(found):
+                for version in found:
+                    self._compared(version)
             case Tick(now_us):
                 if now_us < self._now_us:
                     raise InvariantViolated(f"the clock went back from {self._now_us} to {now_us} microseconds")
@@ -212,6 +242,8 @@ class Interleave:
             return
         self._delivered.add(run.xids)
         self._backlog.remember_partial(run)
+        for table in self._backlog.too_many_keys():
+            self._again(table, TOO_MANY)
         window = self._window
         if window is not None and run.rows:
             window.live = True
@@ -248,14 +280,47 @@ class Interleave:
         else:
             self._high_seen(window, seen)
 
-    def _rows_filled(self, table: TableId) -> None:
+    def _compared(self, version: RowVersion) -> None:
+        known = self._backlog.get(version.table)
+        if known is None or known.row_version != version.known:
+            return  # planned again meanwhile
+        if version.changed:
+            self._rows_changed(version.table)
+        if self._backlog.keep_version(version):
+            self._wait_for_mark()
+
+    def _wait_for_mark(self) -> None:
+        """Plan nothing until a mark has come back that is written from now on."""
+        self._caught_up_by = self._windows + 1
+
+    def _rows_changed(self, table: TableId) -> None:
+        if self._is_read_at_all(table):
+            self._again(table, "a statement changed its old rows")
+
+    def _rows_incomplete(self, table: TableId, keys: KeySet) -> None:
+        if not self._is_read_at_all(table):
+            return
+        known = self._backlog.progress.tables[table]
+        if known.whole:
+            self._again(table, "rows came without all of their columns, and it has no key to read them by")
+            return
+        if known.state == "done":
+            self._tell("keys to be read", table=str(table), reason="rows came without all of their columns")
+        self._backlog.read_keys(table, keys, self._tail.next_offset)
+
+    def _is_read_at_all(self, table: TableId) -> bool:
         known = self._backlog.get(table)
         if known is None or known.state in ("cancelled", "failed", "forgotten"):
             self._tell("rows changed unseen", table=str(table), state=known.state if known else "unknown")
-            return
-        self._tell("table to be read again", table=str(table), reason="a statement filled columns of its old rows")
+            return False
+        return True
+
+    def _again(self, table: TableId, reason: str) -> None:
+        """Read a table from the start; one that is paused when it is resumed."""
+        paused = self._backlog.progress.tables[table].state == "paused"
+        self._tell("table to be read again", table=str(table), reason=reason)
         self._order(Backfill((table,)), table)
-        if known.state == "paused":
+        if paused:
             self._backlog.pause(table)
 
     def _pass(self, position: Position) -> None:
@@ -267,7 +332,8 @@ class Interleave:
         if window.before is not None:
             raise InvariantViolated(f"mark {seen.token} came back twice")
         self._pass(seen.position)
-        self._caught_up = True
+        if window.number >= self._caught_up_by:
+            self._caught_up_by = 0
         window.before = self._delivered.ids()
         for table in sorted(window.reads):
             self._check_fence(window, table)
@@ -314,7 +380,8 @@ class Interleave:
         A table that was not captured for a while, or is another one of the same name now, may have changes from before
         that on their way. They must get offsets below the new `since`, or what they touch outlives the sweep. So no
         table is planned before a mark of this epoch has come back; where no window brings one, a window without
-        chunks does. In the very first epoch there is no before.
+        chunks does. In the very first epoch there is no before. The same when the catalog showed that a table's rows
+        changed: what is on its way may be from before that.
         """
         low, high = (token(self._epoch, self._windows + 1, end) for end in ("low", "high"))
         chunks: dict[TableId, Chunk] = {}
@@ -334,7 +401,7 @@ class Interleave:
             turns += 1
             if (chunk := self._backlog.chunk(table, low)) is not None:
                 chunks[table] = chunk
-            elif not self._caught_up:
+            elif self._caught_up_by:
                 behind = True
             elif (plan := self._backlog.plan(table, self._tail.next_offset, self._delivered)) is not None:
                 self._asks.append(plan)
@@ -439,9 +506,13 @@ class Interleave:
             self._backlog.wait(table, self._now_us)
             reason = "delivered transactions are not visible yet"
             self._tell("plan given up", table=str(table), reason=reason, hidden=len(hidden))
-        elif self._backlog.planned(planned):
-            about = {"table": str(planned.table), "generation": planned.generation, "units": planned.units}
-            self._tell("table planned", **about)
+            return
+        match self._backlog.planned(planned):
+            case "taken":
+                about = {"table": str(planned.table), "generation": planned.generation, "units": planned.units}
+                self._tell("table planned", **about)
+            case "moved":
+                self._wait_for_mark()
 
     def _stop(self, table: TableId, state: State, reason: str | None = None) -> None:
         """A table's generation ends here, one way or the other."""
@@ -481,7 +552,7 @@ class Interleave:
                 self._leave_window(table)
                 self._backlog.pause(table)
             case Resume(), TableProgress(state="paused"):
-                self._backlog.resume(table)
+                self._resume(table, order.partial)
             case Cancel(), TableProgress(active=True):
                 self._stop(table, "cancelled", "cancelled by order")
             case Forget(), TableProgress():
@@ -491,6 +562,14 @@ class Interleave:
             case _, known:
                 found = "unknown" if known is None else known.state
                 self._tell("order ignored", order=type(order).__name__.lower(), table=str(table), state=found)
+
+    def _resume(self, table: TableId, partial: KeySet | None) -> None:
+        held = () if self._window is None else self._window.held
+        self._backlog.resume(table, (partial, *(run.partial_keys(table) for run in held)))
+        if partial is None and self._backlog.progress.tables[table].plan is not None:
+            self._again(table, UNKNOWN)
+        for crowded in self._backlog.too_many_keys():
+            self._again(crowded, TOO_MANY)
 
     # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,9 +1,10 @@
 """What goes into the interleave machine, and what comes out of it: two closed unions.
 
 stream ──Committed, MarkSeen, Advanced,─▶ ┌─────────┐ ──Append, Cut──────────────────────▶ change log
-         RowsFilled                        │         │
+         RowsFilled, RowsIncomplete        │         │
 chunks ──Planned, MarkWritten, ChunkRead,  │ machine │ ──PlanTable, WriteMark, ReadChunk──▶ source
-         ChunkFailed, SnapshotTaken──────▶ │ (pure)  │   TakeSnapshot
+         ChunkFailed, SnapshotTaken,       │ (pure)  │   TakeSnapshot
+         RowsCompared────────────────────▶ │         │
 people ──Backfill, Pause, Resume, … ─────▶ └─────────┘ ──Told──▶ logs, metrics, status
 clock  ──Tick──▶
 """
@@ -87,7 +88,7 @@ class Chunk:
     so they must stand exactly between the transactions that the snapshot sees and those that it does not); the run
     that answers it begins with a truncate.
     `number` counts the chunks of one generation of the table from 1; `low` is the token written before it.
-    `gently`: other transactions are on their way; it is read through one connection, however large it is.
+    `single_connection`: other transactions are on their way; it is read through one connection, however large it is.
     """
 
     table: TableId
@@ -99,7 +100,7 @@ class Chunk:
     low: Token
     kind: Literal["range", "keys", "whole"] = "range"
     keys: KeySet | None = None
-    gently: bool = False
+    single_connection: bool = False
 
 
 # ── inputs ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -131,10 +132,44 @@ class Advanced:
 @dataclass(frozen=True, slots=True)
 class RowsFilled:
     """A statement gave rows that were there before values that the source's log does not tell (ADD COLUMN … DEFAULT
-    in MySQL). They must be read again, if they ever were to be read. `position` is one before the statement."""
+    in MySQL). They must be read again, if they ever were to be read. `position` is one before the statement.
+
+    `version` None: the log shows it here. Else the catalog does, and the statement may stand anywhere in the log.
+    """
 
     table: TableId
     position: Position
+    version: RowVersion | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowsIncomplete:
+    """The rows with these keys are in the next transactions with less than the source has: columns that are listed as
+    unchanged did change, or were never sent (a part of a JSON document, an insert without its defaults). They must be
+    read by key, if the table's rows were read already. `position` is one before those transactions."""
+
+    table: TableId
+    keys: KeySet
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class RowVersion:
+    """What the source's catalog says of a table's rows `now`, compared with `known` (None: with nothing). `changed`:
+    rows that were read at `known` show other values now, and no log tells them. It counts only while `known` is what
+    the table's progress has."""
+
+    table: TableId
+    known: str | None
+    now: str
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RowsCompared:
+    """A look at the catalog: the tables whose `row_version` is another one now."""
+
+    found: tuple[RowVersion, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +183,12 @@ class MarkWritten:
 class Planned:
     """A table can be read: `plan` pins what is read and its fixed upper bound; `size` is a first chunk's size.
 
-    `units` is how many units the whole plan has, for progress and for the end of a range. `whole`: the table has no
-    key and must be read by one chunk of kind "whole". `visibilities`: what the bound's snapshot can see. A row that was
+    `units` is how many units the whole plan has, for progress and for the end of a range. `rows_per_unit_max`: a unit
+    has no more rows than this; it bounds the first chunk, before any was measured. `whole`: the table has no key and
+    must be read by one chunk of kind "whole". `visibilities`: what the bound's snapshot can see. A row that was
     delivered before it is visible would lie above a greatest key: no chunk would show it, and the sweep would delete
-    it. Empty where the bound does not depend on what is visible (PostgreSQL: a file's length).
+    it. Empty where the bound does not depend on what is visible (PostgreSQL: a file's length). `row_version` was asked
+    for before anything was pinned.
     """
 
     table: TableId
@@ -162,6 +199,8 @@ class Planned:
     shape: Shape
     whole: bool = False
     visibilities: tuple[Visibility, ...] = ()
+    rows_per_unit_max: int = 1
+    row_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +267,11 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
+    """A paused table goes on. `partial`: the keys of its partial rows in the log since its `since`, for none are kept
+    while it is paused; None: nobody knows them, so that a table that was planned already starts anew."""
+
     table: TableId
+    partial: KeySet | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +300,8 @@ Input = (
     | MarkSeen
     | Advanced
     | RowsFilled
+    | RowsIncomplete
+    | RowsCompared
     | MarkWritten
     | Planned
     | ChunkRead

@@ -33,6 +33,10 @@ class TableProgress:
     `units`, `units_done`  how much there is to read and was read, in the source's units (PostgreSQL: pages)
     `rows`        rows that this generation has read into the log
     `reason`      why it failed or was cancelled, for people
+    `row_version` what the source said of the rows when this generation was planned; compared with what it says later,
+                  it shows that they must be read again (None: the source's log tells, or an older cdcflow wrote this)
+    `keys_since`  the offset from which rows may be incomplete although everything was read once: the keys of partial
+                  rows from there on are to be read again; None mostly
     `priority`, `rows_per_second_max`  what an operator adjusted (higher first; 0: no limit, None: the settings')
 
     The rest says where to go on and is for the machine and the source only: `plan` and `cursor` as the source wrote
@@ -56,11 +60,20 @@ class TableProgress:
     chunks: int = 0
     exhausted: bool = False
     whole: bool = False
+    row_version: str | None = None
+    keys_since: Offset | None = None
 
     @property
     def active(self) -> bool:
         """Chunks of it are still to be read, now or after a resume."""
         return self.state in ("waiting", "reading", "paused")
+
+    @property
+    def collects_from(self) -> Offset | None:
+        """The offset from which on keys of partial rows are to be read by key; None: there are no such."""
+        if self.keys_since is not None:
+            return self.keys_since
+        return self.since if self.active and self.plan is not None else None
 
     def to_json(self, table: TableId) -> dict[str, object]:
         """A table's entry in the JSON of all."""

@@ -28,10 +28,7 @@ from dataclasses import dataclass, replace
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.types import literal, stored, widens
-from cdcflow.model.table import LOG_COLUMNS, OFFSET, Column, Table
-
-MISSING = "_missing"
-"""The column that lists what a row misses (names; NULL when it is whole)."""
+from cdcflow.model.table import LOG_COLUMNS, MISSING, OFFSET, Column, Table
 
 TARGET_VERSION = 1
 

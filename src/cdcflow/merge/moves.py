@@ -22,10 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cdcflow.merge.evolution import MISSING
 from cdcflow.merge.reduce import Layout
 from cdcflow.merge.types import name_sql, text_sql
-from cdcflow.model.table import OFFSET
+from cdcflow.model.table import MISSING, OFFSET
 
 
 def moves(layout: Layout, changes: str) -> str:

@@ -55,10 +55,11 @@ class Family:
         return f"coalesce(array_contains(m, {self.columns[0]}), false)" if self.masked else "false"
 
     def sent_sql(self) -> str:
-        """Whether the change, a delete aside, sent this family."""
+        """Whether the change, a delete aside, sent this family. A c or r in a shape without it gives the default, as
+        the projection wrote it."""
         parts = ["op <> 'd'"]
         if self.lacking:
-            parts.append(f"v NOT IN ({', '.join(map(str, sorted(self.lacking)))})")
+            parts.append(f"(op <> 'u' OR v NOT IN ({', '.join(map(str, sorted(self.lacking)))}))")
         if self.masked:
             parts.append(f"NOT {self.unchanged_sql()}")
         return " AND ".join(parts)

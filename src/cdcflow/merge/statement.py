@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
-from cdcflow.merge.evolution import MISSING, Add, Rename, Step, Target, Widen
+from cdcflow.merge.evolution import Add, Rename, Step, Target, Widen
 from cdcflow.merge.reduce import Family
 from cdcflow.merge.types import name_sql, text_sql
-from cdcflow.model.table import OFFSET
+from cdcflow.model.table import MISSING, OFFSET
 
 TARGET_PROPERTY = "cdcflow.table"
 IDENTITY_PROPERTY = "cdcflow.source"

@@ -50,8 +50,9 @@ _SIMPLE: dict[pa.DataType, Stored] = {
     pa.time64("us"): Stored(
         "bigint",
         "string",
-        "format_string('%02d:%02d:%02d.%06d', {} div 3600000000, {} div 60000000 % 60,"
-        " {} div 1000000 % 60, {} % 1000000)",
+        # Of a NULL Spark's format_string makes the text "null".
+        "CASE WHEN {} IS NOT NULL THEN format_string('%02d:%02d:%02d.%06d', {} div 3600000000, {} div 60000000 % 60,"
+        " {} div 1000000 % 60, {} % 1000000) END",
     ),
     pa.duration("us"): Stored(
         "bigint",

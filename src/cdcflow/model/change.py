@@ -37,6 +37,10 @@ Uint64s = npt.NDArray[np.uint64]
 SMALL_BYTES = 64 << 10
 
 
+PARTIAL_KEYS_MAX = 4_000_000
+"""More keys of partial rows than this are not kept for one table: it is read again instead."""
+
+
 class Kind(enum.StrEnum):
     """Where a transaction of the log came from."""
 
@@ -95,6 +99,9 @@ class KeySet:
     def take(self, count: int) -> tuple[KeySet, KeySet]:
         """The first `count` keys, and the rest."""
         return KeySet(self.keys.slice(0, count)), KeySet(self.keys.slice(count))
+
+
+NO_KEYS = KeySet(pa.table({}))
 
 
 def _as_text(keys: pa.Table, columns: Set[str]) -> pa.Table:

@@ -19,6 +19,10 @@ TRANSACTION = "_txn"
 COMMIT_TS = "_commit_ts"
 LOG_COLUMNS = (OFFSET, OP, TRANSACTION, COMMIT_TS, UNCHANGED, BEFORE)
 """The names that cdcflow adds to every row. A source table that has one of them is refused by name."""
+MISSING = "_missing"
+"""In a merged table: which columns of a row are not known yet (names; NULL when it is whole)."""
+MERGE_COLUMNS = (OFFSET, MISSING)
+"""The names that a merged table has besides its own; refused like those of the log."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.errors import ConfigurationError, KeysUnknown, SourceUnavailable
 from cdcflow.interleave.machine import Interleave, Limits
 from cdcflow.interleave.messages import (
     Append,
@@ -26,6 +26,7 @@ from cdcflow.interleave.messages import (
     Effect,
     Input,
     PlanTable,
+    Resume,
     SnapshotTaken,
     TakeSnapshot,
     Tick,
@@ -35,7 +36,7 @@ from cdcflow.interleave.messages import (
     XidSnapshot,
 )
 from cdcflow.interleave.progress import Progress
-from cdcflow.model.change import Run, SpooledTransaction, Uint64s, commit_clock
+from cdcflow.model.change import NO_KEYS, KeySet, Run, SpooledTransaction, Uint64s, commit_clock
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table, TableId
 from cdcflow.pipeline.durability import Durability
@@ -141,7 +142,11 @@ class Attempt:
         """The checkpoint to start from, durable in the log before anything is read from there."""
         before = self._log.checkpoint
         asked = {**before.source, **({"accept_history_loss": "yes"} if self._orders.accept_history_loss else {})}
-        placed = self._source.prepare(replace(before, source=asked), log_id)
+        placed = self._source.prepare(replace(before, source=asked), log_id, self._log.transactions_back)
+        if before.position is None:
+            # A log that begins may be there instead of one that was lost, whose slot still holds the server's log.
+            for left in self._source.left_behind(log_id):
+                self._on_event("left behind", {"what": left.subject, "found": left.text, "remedy": left.remedy})
         # "history" stays in the checkpoint until the cut that orders the new backfill: a crash between the two must
         # not leave a log with a hole and nobody who knows.
         lost = "lost" in (before.source.get("history"), placed.source.get("history"))
@@ -159,11 +164,8 @@ class Attempt:
     def _machine_from(self, checkpoint: Checkpoint, limits: Limits) -> Interleave:
         """A machine that remembers what only the log still knows: ids delivered earlier, keys of partial rows."""
         progress = Progress.from_json(checkpoint.progress)
-        partial = {
-            table: keys
-            for table, state in progress.tables.items()
-            if state.state in ("reading", "paused") and (keys := self._log.partial_keys(table, state.since)) is not None
-        }
+        reading = (t for t, p in progress.tables.items() if p.state != "paused" and p.collects_from is not None)
+        partial = {table: self._partial_keys(table, progress) for table in reading}
         return Interleave(
             epoch=self._epoch,
             checkpoint=checkpoint,
@@ -172,6 +174,15 @@ class Attempt:
             delivered=self._log.delivered(maybe_hidden(self._chunks.snapshot())),
             partial=partial,
         )
+
+    def _partial_keys(self, table: TableId, progress: Progress) -> KeySet | None:
+        """The keys of a table's partial rows in the log; None when the log does not know them any more."""
+        known = progress.tables[table]
+        try:
+            return self._log.partial_keys(table, known.collects_from or known.since) or NO_KEYS
+        except KeysUnknown as unknown:
+            self._on_event("partial rows unknown", {"table": str(table), "reason": str(unknown).split("\n")[0]})
+            return None
 
     def _begin(self) -> None:
         if self._orders.backfill is not None:
@@ -182,6 +193,9 @@ class Attempt:
             self._handle(Backfill(tuple(t.id for t in self.tables)))
         elif self._ordered and not self._orders.given:
             self._handle(Backfill(self._ordered))
+        # A statement may have changed rows while nobody captured, and the order to read them again may not have been
+        # durable when the last attempt ended: the version they were read at is.
+        self._handle(self._source.compare_rows(self._row_versions()))
         self._began_at_cut = self._checkpoint.cut
 
     def order_is_kept(self) -> bool:
@@ -217,7 +231,7 @@ class Attempt:
             self._tell_read(answer)
             self._handle(answer)
         for request in self._requested():
-            self._handle(request)
+            self._handle(self._looked_up(request))
         self._make_durable()
         self._acknowledge()
         self._look_after()
@@ -318,6 +332,13 @@ class Attempt:
         if not self._rate or now - self._rate[-1][0] >= 0.25:
             self._rate.append((now, self.rows["captured"] + self.rows["read"]))
 
+    def _looked_up(self, request: Input) -> Input:
+        """The request with what only the log knows: who resumes a table asks it for the keys of partial rows."""
+        known = self._machine.progress.tables.get(request.table) if isinstance(request, Resume) else None
+        if not isinstance(request, Resume) or known is None or known.state != "paused" or known.plan is None:
+            return request
+        return replace(request, partial=self._partial_keys(request.table, self._machine.progress))
+
     def _requested(self) -> list[Input]:
         found: list[Input] = []
         with contextlib.suppress(Empty):
@@ -336,7 +357,13 @@ class Attempt:
             now = {(t.id, t.incarnation) for t in self._source.tables()}
             if now != {(t.id, t.incarnation) for t in self.tables}:
                 raise TablesChanged
+            return self._source.compare_rows(self._row_versions())
         return None
+
+    def _row_versions(self) -> dict[TableId, str | None]:
+        """Of the tables whose rows were read, are being read, or are still to be read (None: no version yet)."""
+        tables = self._machine.progress.tables
+        return {t: p.row_version for t, p in tables.items() if p.state == "done" or p.active}
 
     # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -382,6 +409,7 @@ class Attempt:
     def status(self) -> dict[str, object]:
         """What is going on, as JSON-able values. May be called from any thread."""
         durable = self._durability.durable
+        held_rows, held_bytes = self._machine.held
         return {
             "epoch": self._epoch,
             "cut": durable.cut,
@@ -392,6 +420,8 @@ class Attempt:
             "rows_captured": self.rows["captured"],
             "rows_read": self.rows["read"],
             "rows_per_second": self._rows_per_second(),
+            "held_rows": held_rows,
+            "held_bytes": held_bytes,
             "tables": self._machine.progress.to_json()["tables"],
             "events": dict(self._events),
         }

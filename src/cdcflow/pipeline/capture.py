@@ -83,7 +83,12 @@ class Capture:
             reraise=True,
         ):
             with attempt:
-                self._once()
+                try:
+                    self._once()
+                except TablesChanged:
+                    # No error: who was told to stop has no more attempt that could take the new list up.
+                    if not self._stop.is_set():
+                        raise
 
     def stop(self) -> None:
         """Ask it to stop at the next cut. Safe in a signal handler."""

@@ -30,25 +30,26 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from cdcflow.changelog import lookup, spool
 from cdcflow.changelog.extents import Extent, looking, opened_journal
 from cdcflow.changelog.framing import Damaged
 from cdcflow.changelog.journal import Attach, Encoder, JournalHeader, Record, records
 from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.numbers import in_order
 from cdcflow.changelog.rows import Rows
 from cdcflow.changelog.sealing import check_storable, seal
 from cdcflow.changelog.segment import Segment, manifest_hash
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.config import Seal
-from cdcflow.errors import CdcflowError, InvariantViolated
+from cdcflow.errors import CdcflowError, InvariantViolated, LogGone, SyncFailed
 from cdcflow.model.change import ChangeBatch, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.checksum import crc32
-from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
 from cdcflow.sinks.journals import JournalFile
-from cdcflow.sinks.keeping import Keeper, Rule, Shelf
 from cdcflow.sinks.layer import (
     OS_LAYER,
     FileLayer,
@@ -61,10 +62,11 @@ from cdcflow.sinks.layer import (
     write_file,
 )
 from cdcflow.sinks.lease import Lease
+from cdcflow.sinks.maintenance import Busy, maintenance
 from cdcflow.sinks.numbering import Numbering
-from cdcflow.sinks.opening import Closed, Opened, Recovered, made, taken_over, tidy
+from cdcflow.sinks.recovery import Closed, Opened, Recovered, clean_up, create, recover
+from cdcflow.sinks.retention import RemoteStore, Retention, Rule
 from cdcflow.sinks.segments import put_in_place, write_segment
-from cdcflow.sinks.upkeep import Busy, upkeep
 
 BUFFERED_BYTES_MAX = 8 << 20
 """So much may be queued: whoever appends more than the syncing thread takes away writes it out itself."""
@@ -92,7 +94,7 @@ class Uploading(Protocol):
         ...
 
     @property
-    def shelf(self) -> Shelf:
+    def remote(self) -> RemoteStore:
         """What it has put there."""
         ...
 
@@ -129,7 +131,7 @@ class FileLog:
         self._schemas_saved = opened.schemas_saved
         self._last_manifest = opened.last_manifest
         self._sealed_last = opened.sealed
-        self._is_tidy = False
+        self._is_clean = False
         self._closed = deque(opened.closed)
         self.log_id = opened.file.log_id
         self.epoch: Epoch = lease.epoch
@@ -155,6 +157,9 @@ class FileLog:
                 self._journal.write()
                 self._lease.check()
                 self._journal.sync()
+                if not layout.schemas.exists():
+                    # Says that there is a journal: who finds none then knows that it is gone.
+                    self._put_schemas()
             if uploads is not None:
                 uploads.start(lease.check)
         except BaseException:
@@ -190,8 +195,8 @@ class FileLog:
         lease = Lease(layout)
         try:
             with storing(f"opening the log {path}"):
-                file = made(Layout(path), identity, layer, accept_timeline=accept_timeline)
-                opened = taken_over(layout, file, lease, layer)
+                file = create(Layout(path), identity, layer, accept_timeline=accept_timeline)
+                opened = recover(layout, file, lease, layer)
             return cls(layout, opened, lease, layer, seal_settings or Seal(), uploads)
         except BaseException:
             lease.release()
@@ -306,9 +311,9 @@ class FileLog:
         segments: list[Segment] = []
         with self._sealing, self._deadly():
             self._living()
-            if not self._is_tidy:
-                self._tidy()
-                self._is_tidy = True
+            if not self._is_clean:
+                self._clean_up()
+                self._is_clean = True
             while closed := tuple(self._closed):
                 with self._syncing:
                     self._synced()  # the journals after these must have their names before these go
@@ -330,8 +335,9 @@ class FileLog:
         """
         with self._sealing, self._deadly():
             self._living()
-            keeper = Keeper(self._layout, None if self._uploads is None else self._uploads.shelf, layer=self._layer)
-            return keeper.expire(Rule(before_cut, before_clock, bytes_max), self._lease.check)
+            remote = None if self._uploads is None else self._uploads.remote
+            retention = Retention(self._layout, remote, layer=self._layer)
+            return retention.expire(Rule(before_cut, before_clock, bytes_max), self._lease.check)
 
     # ── looking back ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -341,6 +347,13 @@ class FileLog:
         with self._sealing:
             extents, newest = self._extents(), self._newest_segment()
             return looking(lambda: lookup.delivered(self._layout, extents, newest, xids), self.path)
+
+    def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
+        """Position and id of the source's newest transactions, oldest first, back to one whose position is enough."""
+        self._living()
+        with self._sealing:
+            extents, newest = self._extents(), self._newest_segment()
+            return looking(lambda: lookup.transactions_back(self._layout, extents, newest, is_enough), self.path)
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
         """Keys of this table's rows from offset `since` on that came with unchanged columns."""
@@ -359,6 +372,8 @@ class FileLog:
         try:
             if self._dead is None:
                 self._finish()
+            elif isinstance(self._dead, SyncFailed):
+                self._drop_undurable()
         finally:
             self._is_open = False
             for left in (*self._spools.values(), *self._attached, *self._cut.spools):
@@ -385,7 +400,7 @@ class FileLog:
         """What contradicts durability kills the log, whichever thread it happens in."""
         try:
             yield
-        except InvariantViolated as error:
+        except (InvariantViolated, LogGone) as error:
             self._dead = self._dead or error
             raise
 
@@ -396,10 +411,10 @@ class FileLog:
         """Spools of the last cut that are not durable yet."""
         return tuple(s for s in self._cut.spools if not s.synced) if self._cut.spools else ()
 
-    def _tidy(self) -> None:
+    def _clean_up(self) -> None:
         """Remove what earlier runs left of segments; another time, if somebody works on them just now."""
-        with contextlib.suppress(Busy), upkeep(self._layout), storing(f"tidying {self.path}"):
-            tidy(self._layout, self._layer)
+        with contextlib.suppress(Busy), maintenance(self._layout), storing(f"tidying {self.path}"):
+            clean_up(self._layout, self._layer)
 
     def _newest_segment(self) -> tuple[int, int] | None:
         last = self._sealed_last
@@ -526,7 +541,8 @@ class FileLog:
     def _closed_records(self, closed: Closed) -> Iterator[Record]:
         with opened_journal(self._layout, closed.header.first_offset) as (file, header, path):
             try:
-                for number, record in enumerate(records(file, header, str(path), end=closed.bytes)):
+                found = records(file, header, str(path), end=closed.bytes)
+                for number, record in enumerate(in_order(found, closed.header, str(path))):
                     # Small frames are decoded by Python alone, and nobody else runs meanwhile: not for long.
                     if number % YIELDED_FRAMES == 0:
                         time.sleep(0)
@@ -540,9 +556,24 @@ class FileLog:
 
     def _save_schemas(self) -> None:
         if len(self._history) > self._schemas_saved:
-            saved = len(self._history)
-            write_file(self._layer, self._layout.schemas, self._history.to_json().encode())
-            self._schemas_saved = saved
+            self._put_schemas()
+
+    def _put_schemas(self) -> None:
+        saved = len(self._history)
+        write_file(self._layer, self._layout.schemas, self._history.to_json().encode())
+        self._schemas_saved = saved
+
+    def _drop_undurable(self) -> None:
+        """After a failed sync the journal's end can be read and may be on no disk; a later sync would say that all is
+        well. It goes, so that the next start does not count it: the source was not told of it, and sends it again."""
+        durable = self._durable
+        try:
+            durable.journal.drop_behind(durable.end)
+        except OSError as error:
+            raise InvariantViolated(
+                f"dropping what may not be durable from {durable.journal.path}: {error.strerror or error}",
+                remedy=f"mend the disk, and cut the file to its first {durable.end} bytes before a new start",
+            ) from error
 
     def _finish(self) -> None:
         if not self._numbering.at_cut:

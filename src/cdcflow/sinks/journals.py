@@ -77,6 +77,12 @@ class JournalFile:
         self.write()
         self._layer.truncate(self._fd, size)
 
+    def drop_behind(self, size: int) -> None:
+        """Drop what is behind byte `size`, and what is queued. A file that was closed is durable, and stays."""
+        self.encoder.take()
+        if self._fd >= 0:
+            self._layer.truncate(self._fd, size)
+
     def close(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, LogGone, SinkUnavailable, SyncFailed
 
 _PARTS_MAX = 1024  # IOV_MAX of Linux
 _FOR_AN_OPERATOR = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENAMETOOLONG}
@@ -163,6 +163,8 @@ def storing(attempt: str) -> Iterator[None]:
 
 def unavailable(attempt: str, error: OSError) -> CdcflowError:
     text = f"{attempt}: {error.strerror or error} ({errno.errorcode.get(error.errno or 0, 'no code')})"
+    if error.errno == errno.ENOENT:
+        return gone(text)
     if error.errno in _FOR_AN_OPERATOR:
         return ConfigurationError(text, remedy="make the log's directory writable, then start again")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -170,13 +172,25 @@ def unavailable(attempt: str, error: OSError) -> CdcflowError:
     return SinkUnavailable(text)
 
 
+def gone(attempt: str) -> LogGone:
+    """What a writer says who no longer finds its files."""
+    return LogGone(
+        f"{attempt}: the log's folder, or a part of it, is gone: somebody deleted or moved it, or its file system was "
+        "unmounted, while cdcflow wrote it",
+        remedy="put the folder back, then start again; if it is gone for good start again without it: a new log is "
+        "begun, every table is read anew, and what the old log left at the source is named",
+    )
+
+
 @contextmanager
 def syncing(path: Path) -> Iterator[None]:
     """A failed sync is final: the system may have dropped the pages and call the next sync a success (L07)."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise gone(f"syncing {path}") from error
     except OSError as error:
-        raise InvariantViolated(
+        raise SyncFailed(
             f"syncing {path}: {error.strerror or error}; what was written may be lost although it can still be read",
-            remedy="check the disk, then start again: recovery reads what really is there",
+            remedy="check the disk, then start again: only what was durable counts, and the rest is captured again",
         ) from error

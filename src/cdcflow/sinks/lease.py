@@ -17,7 +17,7 @@ from pathlib import Path
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.position import Epoch
-from cdcflow.sinks.layer import FileLayer, storing, write_file
+from cdcflow.sinks.layer import FileLayer, gone, storing, write_file
 
 
 class Held(ConfigurationError):
@@ -41,8 +41,10 @@ class Lease:
             write_file(layer, self._layout.epoch, f"{self.epoch}\n".encode())
 
     def check(self) -> None:
-        """InvariantViolated when another process has taken the log over since."""
+        """InvariantViolated when another process has taken the log over since, LogGone when the log is not there."""
         found = read_epoch(self._epoch_path)
+        if found != self.epoch and not os.path.lexists(self._epoch_path):
+            raise gone(f"writing the log {self._layout.root}")
         if found != self.epoch:
             raise InvariantViolated(
                 f"writing the log {self._layout.root}: this process has epoch {self.epoch}, and epoch {found} has "

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from cdcflow.changelog.journal import Owners
-from cdcflow.changelog.transactions import Transactions
+from cdcflow.changelog.lookup import expired, gathered, keys_of_partial
+from cdcflow.changelog.transactions import Transactions, gathered_back, headers_back
 from cdcflow.errors import InvariantViolated
-from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s, partial_keys
-from cdcflow.model.position import Checkpoint, Epoch, Offset
+from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
 from cdcflow.sinks.numbering import Numbering
@@ -38,6 +39,12 @@ class Memory:
         self.entries: list[_Entry] = []
         self.checkpoint = Checkpoint()
         self.epoch = Epoch(0)
+        self.first_offset = 1
+
+    def expire(self) -> None:
+        """Forget everything that is durable now, as a retention would."""
+        self.entries.clear()
+        self.first_offset = int(self.checkpoint.next_offset)
 
     def rows(self) -> Iterator[tuple[Table, pa.RecordBatch]]:
         """The durable rows (`Table.log_schema`), run by run."""
@@ -105,15 +112,26 @@ class MemoryLog:
         ids = [e.headers.xid for e in self._all() if e.kind is Kind.SOURCE]
         return xids[np.isin(xids & _LOW, np.concatenate(ids) & _LOW)] if ids else xids[:0]
 
+    def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
+        self._living()
+        return gathered_back((headers_back([entry.headers]) for entry in reversed(self._all())), is_enough)
+
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
         self._living()
-        found: KeySet | None = None
-        for entry in self._all():
-            for batch in entry.batches:
-                after = batch.between(max(0, since - entry.first_offset), 1 << 62)
-                if batch.table.id == table and after is not None and (keys := partial_keys(after)) is not None:
-                    found = keys if found is None else found.union(keys)
-        return found.distinct() if found is not None else None
+        if since < self._memory.first_offset:
+            raise expired(table, since, self._memory.first_offset)
+        after = [
+            rows
+            for entry in self._all()
+            for batch in entry.batches
+            if batch.table.id == table and (rows := batch.between(max(0, since - entry.first_offset), 1 << 62))
+        ]
+        found = [
+            keys_of_partial(pa.Table.from_batches([rows.rows]), rows.table, after[-1].table)
+            for rows in after
+            if rows.table.key
+        ]
+        return gathered(table, found)
 
     def seal_due(self, now_s: float) -> bool:
         return False

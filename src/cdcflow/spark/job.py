@@ -33,10 +33,10 @@ import structlog
 from cdcflow.changelog.layout import Layout as LogLayout
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.merge import statement
-from cdcflow.merge.evolution import MISSING, Add, Evolution, Rename, Target, evolve
+from cdcflow.merge.evolution import Add, Evolution, Rename, Target, evolve
 from cdcflow.merge.reduce import Layout, counting, families, reduction
 from cdcflow.model.position import Checkpoint
-from cdcflow.model.table import TableId
+from cdcflow.model.table import MISSING, TableId
 from cdcflow.spark import changes
 from cdcflow.spark.cuts import Cut, CutTable, newest_cut, publish
 from cdcflow.spark.delta import Snapshot, committing, edits_since, snapshot

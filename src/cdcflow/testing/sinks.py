@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cdcflow.errors import InvariantViolated
+from cdcflow.errors import InvariantViolated, KeysUnknown
 from cdcflow.model.change import ChangeBatch, Run, SpooledTransaction, Uint64s, commit_clock, reads
 from cdcflow.model.position import Checkpoint, Epoch, Position
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Column, Identity, Table, TableId
@@ -74,6 +74,14 @@ class Place(Protocol):
 
     def rows(self) -> list[tuple[TableId, Row]]:
         """All rows that a reader sees, by offset."""
+        ...
+
+    def seal(self, log: OpenedLog) -> None:
+        """Let retention remove what is durable so far apart from what comes later."""
+        ...
+
+    def expire(self, log: OpenedLog) -> None:
+        """Remove what was sealed, as retention does; the last part that was sealed may stay."""
         ...
 
 
@@ -341,6 +349,24 @@ class SinkContract:
         writer.put(orders(2, xid=11))
         assert writer.log.delivered(asked).tolist() == [(1 << 32) + 10, 30, 11]
 
+    def test_transactions_are_found_back_to_a_position(self, place: Place) -> None:
+        """A source compares them with what the server still gives: a restored server has others there."""
+        log = place.open()
+        assert log.transactions_back(lambda position: True).num_rows == 0
+        writer = Writer.of(log)
+        spooled = writer.spooled(30, [([changes(ORDERS, [{"id": 1}])], None)], [], rows=1)
+        writer.put(orders(1, xid=10), spooled, reads(ORDERS, [_row_batch(5)], Position("0/9"), 5))
+        log.close()
+        writer = Writer.of(place.open())
+        writer.put(orders(2, xid=11))
+        writer.put(orders(3, xid=12))
+        found = writer.log.transactions_back(lambda position: False)
+        assert found.column("xid").to_pylist() == [10, 30, 11, 12]
+        newest = found.column("position")[-1].as_py()
+        back = writer.log.transactions_back(lambda position: position == newest)
+        assert back.column("xid").to_pylist()[-1] == 12
+        assert back.column("position").to_pylist()[-1] == newest
+
     def test_partial_keys_are_those_of_partial_rows(self, place: Place) -> None:
         """After a restart the machine knows from here which moved rows it has to read again (hard cases W08, W11)."""
         log = place.open()
@@ -365,6 +391,38 @@ class SinkContract:
             assert writer.log.partial_keys(ORDERS.id, writer.checkpoint.next_offset) is None
             writer.log.close()
             writer = Writer.of(place.open())
+
+    def test_partial_keys_of_expired_rows_are_refused_by_name(self, place: Place) -> None:
+        """A key that retention took away would leave a row without its columns, and nobody would know (W11)."""
+        writer = Writer.of(place.open())
+        since = writer.checkpoint.next_offset
+        partial = {UNCHANGED: ["note"], OP: "u"}
+        writer.put(transactions([1], [1], changes(ORDERS, [{"id": 1, **partial}])))
+        place.seal(writer.log)
+        writer.put(orders(8))
+        place.seal(writer.log)
+        place.expire(writer.log)
+        later = writer.checkpoint.next_offset
+        writer.put(transactions([3], [1], changes(ORDERS, [{"id": 2, **partial}])))
+        for _ in range(2):
+            with pytest.raises(KeysUnknown, match=r"shop\.orders.*expired"):
+                writer.log.partial_keys(ORDERS.id, since)
+            keys = writer.log.partial_keys(ORDERS.id, later)
+            assert keys is not None
+            assert keys.keys.to_pylist() == [{"id": 2}]
+            writer.log.close()
+            writer = Writer.of(place.open())
+
+    def test_partial_keys_of_another_key_are_refused_by_name(self, place: Place) -> None:
+        """Rows that were logged under the old key cannot be named by the new one: nobody may pretend they are none."""
+        writer = Writer.of(place.open())
+        since = writer.checkpoint.next_offset
+        partial = {UNCHANGED: ["note"], OP: "u"}
+        writer.put(transactions([1], [1], changes(ORDERS, [{"id": 1, **partial}])))
+        renumbered = replace(ORDERS, columns=(Column("code", 4, BIGINT), *ORDERS.columns[1:]), key=("code",))
+        writer.put(transactions([2], [1], changes(renumbered, [{"code": 1, **partial}])))
+        with pytest.raises(KeysUnknown, match=r"shop\.orders"):
+            writer.log.partial_keys(ORDERS.id, since)
 
     def test_array_columns_are_no_obstacle_to_partial_keys(self, place: Place) -> None:
         """W08 over a restart: an array may be a key's column, or any column of a table that has no key."""

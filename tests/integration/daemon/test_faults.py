@@ -87,6 +87,29 @@ def test_table_made_while_it_runs_is_captured_soon(bank: Bank, monkeypatch: pyte
     bank.assert_log_equals_source()
 
 
+def test_tables_that_change_places_are_captured_on(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every online migration ends so: the new table takes the old one's name in one transaction, under load."""
+    monkeypatch.setattr(wiring, "Pace", partial(Pace, tables_look_s=1.0))
+    bank.database.execute("CREATE TABLE entries_new (LIKE entries INCLUDING ALL)")
+    seen: list[str] = []
+    bank.start_writing(seed=8)
+    with bank.capturing(on_event=lambda event, _fields: seen.append(event)):
+        bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
+        bank.database.execute("INSERT INTO entries_new SELECT * FROM entries WHERE id % 3 > 0")
+        bank.database.execute(
+            "BEGIN; ALTER TABLE entries RENAME TO entries_old; ALTER TABLE entries_new RENAME TO entries; COMMIT"
+        )
+        bank.database.execute(
+            "UPDATE entries SET note = 'moved' WHERE id % 50 = 1; DELETE FROM entries_old WHERE id < 9"
+        )
+        bank.wait_until(lambda: "captured tables changed" in seen, "the look at the tables")
+        bank.stop_writing()
+        fence = bank.fence()
+        bank.wait_until(lambda: bank.has_reached(fence), "the log to pass the fence")
+    bank.tables = (*bank.tables, "entries_old")
+    bank.assert_log_equals_source()
+
+
 def test_table_taken_out_of_the_publication_is_history_lost(bank: Bank) -> None:
     """P61: what was not published is not in the stream, and nothing would ever tell; so it stops, by name."""
     with bank.capturing():
@@ -96,6 +119,28 @@ def test_table_taken_out_of_the_publication_is_history_lost(bank: Bank) -> None:
     bank.database.execute("INSERT INTO entries (account, amount) SELECT 1, i FROM generate_series(1, 100) i")
     with pytest.raises(HistoryLost, match=r"public\.entries was taken out"):
         bank.capture_to_its_end()
+    with bank.capturing(accept_history_loss=True):
+        fence = bank.fence()
+        bank.wait_until(lambda: bank.has_reached(fence), "the new backfill")
+    bank.assert_log_equals_source()
+
+
+def test_publication_set_to_less_and_back_under_a_running_capture_is_history_lost(bank: Bank) -> None:
+    """P11, P61: it looks as before when it is looked at; the remedy that is printed ends with the source's rows."""
+
+    def set_to_less_and_back() -> None:
+        bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
+        (name,) = bank.database.execute("SELECT pubname FROM pg_publication")[0]
+        bank.database.execute(f"ALTER PUBLICATION {name} SET (publish = 'insert')")
+        bank.database.execute("DELETE FROM accounts WHERE id <= 500")
+        bank.database.execute("UPDATE accounts SET owner = 'unseen' WHERE id = 600")
+        bank.database.execute(f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')")
+
+    somebody = threading.Thread(target=set_to_less_and_back)
+    somebody.start()
+    with pytest.raises(HistoryLost, match=r"was altered(.|\n)*cdcflow run --accept-history-loss"):
+        bank.capture_to_its_end()
+    somebody.join()
     with bank.capturing(accept_history_loss=True):
         fence = bank.fence()
         bank.wait_until(lambda: bank.has_reached(fence), "the new backfill")

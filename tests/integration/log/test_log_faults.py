@@ -16,8 +16,16 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.changelog.reader import check, list_segments, newest_checkpoint, read_rows, read_transactions, table_shapes
+from cdcflow.cli import failure
 from cdcflow.config import Seal
-from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
+from cdcflow.errors import (
+    CdcflowError,
+    ConfigurationError,
+    HistoryLost,
+    InvariantViolated,
+    SinkUnavailable,
+    SyncFailed,
+)
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.model.table import OFFSET, Column
 from cdcflow.model.types import ColumnType
@@ -144,14 +152,38 @@ def test_failed_fsync_is_final(tmp_path: Path, where: str) -> None:
         log_of(writer).roll()
         log_of(writer).seal_pending()
 
-    with pytest.raises(InvariantViolated, match="syncing"):
+    with pytest.raises(SyncFailed, match="syncing") as failed:
         everything()
+    assert failure.exit_code(failed.value) == 74, "the service manager would not start it again"
     armed[0] = False
     for late in (lambda: writer.put(orders(3)), writer.log.sync, log_of(writer).seal_pending):
-        with pytest.raises(InvariantViolated, match="after an error"):
+        with pytest.raises(SyncFailed, match="after an error"):
             late()
     writer.log.close()
-    assert ids(tmp_path / "log")[:1] == [1]
+    # What can be read after a failed sync may not be on the disk: the next start must not count and acknowledge it.
+    assert ids(tmp_path / "log") == ([1] if where in (".journal", ".spool", "spool") else [1, 2])
+
+
+def test_failed_fsync_of_what_a_start_recovers_is_for_an_operator(tmp_path: Path) -> None:
+    """A killed process leaves whole cuts that were never synced. If that fails at the next start, the one after it
+    would be told that all is well, and acknowledge what is on no disk (hard case L07)."""
+    writer = opened(tmp_path / "log")
+    writer.put(orders(1))
+    shutil.copytree(tmp_path / "log", tmp_path / "killed")
+    writer.log.close()
+
+    def fails(call: str, path: Path) -> OSError | None:
+        return OSError(errno.EIO, "Input/output error") if call == "fsync" and path.suffix == ".journal" else None
+
+    with pytest.raises(InvariantViolated, match="syncing") as failed:
+        opened(tmp_path / "killed", Failing(fails))
+    assert failure.exit_code(failed.value) == 70, "the service manager would start it again"
+    remedy = re.search(r"copy (\S+) to a new file under the same name", str(failed.value))
+    assert remedy is not None
+    shutil.copyfile(remedy[1], tmp_path / "new")
+    (tmp_path / "new").replace(remedy[1])
+    opened(tmp_path / "killed").log.close()
+    assert ids(tmp_path / "killed") == [1]
 
 
 def test_short_writes_are_finished(tmp_path: Path) -> None:

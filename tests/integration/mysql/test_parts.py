@@ -17,7 +17,7 @@ from cdcflow.config import Config
 from cdcflow.errors import SourceUnavailable
 from cdcflow.interleave.messages import ChunkRead, Planned
 from cdcflow.model.change import Run
-from cdcflow.sources.mysql.chunks import MySQLChunks
+from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.mysql.ranges import Ordered, Part
 from cdcflow.testing.folded import folded_log
 from cdcflow.testing.mysql import MySQLDatabase, MySQLServer
@@ -37,19 +37,19 @@ def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Between], None]:
     """Have something done once, after the first part's snapshot and before all others'."""
-    elsewhere = MySQLChunks._elsewhere
+    part = Chunks._part
 
     def arrange(act: Between) -> None:
         left = [act]
         lock = threading.Lock()
 
-        def watched(chunks: MySQLChunks, *about: Any) -> Any:
+        def watched(chunks: Any, *about: Any) -> Any:
             with lock:
                 if left:
                     left.pop()()
-            return elsewhere(chunks, *about)
+            return part(chunks, *about)
 
-        monkeypatch.setattr(MySQLChunks, "_elsewhere", watched)
+        monkeypatch.setattr(Chunks, "_part", watched)
 
     return arrange
 
@@ -219,13 +219,15 @@ def test_rows_that_appear_in_a_middle_part_are_in_it(
     assert {29, 31, 33} <= set(ids)
 
 
-def test_gently_read_chunk_takes_one_connection(mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
+def test_chunk_for_one_connection_is_read_through_one(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture
+) -> None:
     """Beside live traffic the server's processors are needed elsewhere."""
     capture, planned = in_four_parts(mysql_database, make_capture)
     assert len(capture.read(planned, None, 40).visibilities) == 4
-    gently = capture.read(planned, None, 40, gently=True)
-    assert len(gently.visibilities) == 1
-    assert [row["id"] for row in seen(gently)] == list(range(2, 82, 2))
+    single = capture.read(planned, None, 40, single_connection=True)
+    assert len(single.visibilities) == 1
+    assert [row["id"] for row in seen(single)] == list(range(2, 82, 2))
 
 
 def copied(database: MySQLDatabase, log: Path) -> tuple[bool, list[Mapping[str, Any]]]:
@@ -330,7 +332,7 @@ def test_failed_part_fails_the_chunk_and_leaks_nothing(
     failing(is_first)
     with pytest.raises(SourceUnavailable, match=r"reading .*\.t"):
         capture.read(planned, None, 40)
-    assert {id(c) for c in chunks._connector._open} == {id(c) for c in chunks._idle}
+    assert {id(c) for c in chunks._pool._connector._open} == {id(c) for c in chunks._pool._idle}
     assert [row["id"] for row in seen(capture.read(planned, None, 40))] == list(range(2, 82, 2))
-    assert len(chunks._idle) == 2
-    assert {id(c) for c in chunks._connector._open} == {id(c) for c in chunks._idle}
+    assert len(chunks._pool._idle) == 2
+    assert {id(c) for c in chunks._pool._connector._open} == {id(c) for c in chunks._pool._idle}

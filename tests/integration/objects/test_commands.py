@@ -79,7 +79,7 @@ def test_compact_and_expire_change_the_bucket(log: ObjectLog, tmp_path: Path) ->
     assert len(log.bucket.folders("segments")) == 1
 
 
-def test_upkeep_without_the_directory_is_refused(log: ObjectLog, tmp_path: Path) -> None:
+def test_maintenance_without_the_directory_is_refused(log: ObjectLog, tmp_path: Path) -> None:
     """The writer's machine has the manifests: what is changed behind its back it would look for in vain."""
     alone = settings(tmp_path, log, home=False)
     assert "log.path" in said(alone, "log", "compact", status=78)

@@ -13,12 +13,14 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from objectlogs import IDENTITY, ObjectLog, assert_whole, seen, write, written
+from objectlogs import IDENTITY, ObjectLog, assert_whole, seen, settings_file, write, written
+from typer.testing import CliRunner
 
-from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.layout import Layout, segment_name
 from cdcflow.changelog.reader import check, list_segments
+from cdcflow.cli.app import app
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.keeping import Rule
+from cdcflow.sinks.retention import Rule
 from cdcflow.testing.objects import ObjectServer
 
 SUPPORT = Path(__file__).parents[2] / "support"
@@ -34,7 +36,7 @@ class Killable:
             [sys.executable, str(SUPPORT / "killable_objects.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(SUPPORT)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])},
             text=True,
         )
 
@@ -113,8 +115,9 @@ def test_compaction_and_expiry_killed_at_any_step_lose_and_double_nothing(
         died = killable.died(log, "keep", step)
         for place in (log.layout, log.alone):
             assert_rows_from_the_first(place)
-        log.keeper().compact()
-        log.keeper().expire(Rule(before_cut=3))
+        log.retention().compact()
+        log.retention().expire(Rule(before_cut=3))
+        assert len(list(log.layout.segments.iterdir())) == 1, "what was replaced or expired is still here"
         assert [(s.first_offset, s.last_offset) for s in list_segments(log.alone)] == [(9, 10)]
         names = {name.split("/")[1] for name in log.bucket.listed("") if "/" in name}
         assert len(names) == 1, "what was replaced is still in the bucket"
@@ -124,6 +127,45 @@ def test_compaction_and_expiry_killed_at_any_step_lose_and_double_nothing(
     steps = every_step(one)
     print(steps)
     assert steps > 15
+
+
+@pytest.mark.parametrize("place", ["folder", "store"])
+def test_expiry_killed_at_any_step_is_finished_and_named_by_the_next(
+    object_server: ObjectServer, killable: Killable, sealed: Path, tmp_path: Path, place: str
+) -> None:
+    """Old rows are removed because somebody must not have them any more: their files may not stay for good, and who
+    asks again must not hear that there was nothing to do."""
+    said: list[str] = []
+
+    def one(step: int) -> bool:
+        room = tmp_path / f"step-{step}"
+        shutil.copytree(sealed, room / "log")
+        log = ObjectLog(room / "log", object_server.objects(f"expire-{next(_buckets)}"))
+        if place == "store":
+            opened = log.open()
+            log.settled()
+            opened.close()
+        else:
+            FileLog.open(log.root, IDENTITY).close()
+        died = killable.died(log, "expire" if place == "folder" else "expire there", step)
+        config = settings_file(room, log, objects=place == "store")
+        ran = CliRunner().invoke(app, ["log", "expire", "--before-cut", "2", "-c", str(config)])
+        assert ran.exit_code == 0, ran.output
+        said.append(ran.output)
+        assert [path.name for path in log.layout.segments.iterdir()] == [segment_name((5, 8))]
+        if place == "store":
+            assert {name.split("/")[1] for name in log.bucket.listed("") if "/" in name} == {segment_name((5, 8))}
+        return died
+
+    assert every_step(one) > 5
+    finished = [
+        text for text in said if "interrupted is finished: the rest of 1 segments (offsets 1-4) is gone" in text
+    ]
+    afresh = [text for text in said if "the log begins at offset 5" in text]
+    nothing = [text for text in said if text.startswith("no segment is old enough")]
+    assert len(finished) + len(afresh) + len(nothing) == len(said)
+    assert len(finished) > 2
+    assert nothing == said[-1:], "only the one that was not killed had left nothing to do"
 
 
 def assert_rows_from_the_first(place: Layout) -> None:

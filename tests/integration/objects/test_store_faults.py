@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from objectlogs import ObjectLog, assert_whole, seen, settled, write, written
+from objectlogs import ObjectLog, assert_whole, seen, settled, until, write, written
 
 from cdcflow.changelog.layout import segment_name
 from cdcflow.changelog.reader import check, list_segments
@@ -17,6 +15,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.objects import uploads
 from cdcflow.sinks.objects.bucket import Bucket
+from cdcflow.sinks.objects.doctor import doctor
 from cdcflow.sinks.objects.uploaded import status
 from cdcflow.testing.objects import SECRET_KEY, ObjectServer
 from cdcflow.testing.sinks import Writer, orders
@@ -27,11 +26,11 @@ def log(objects: Objects, tmp_path: Path) -> ObjectLog:
     return ObjectLog(tmp_path / "log", objects)
 
 
-def until(claim: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 60
-    while not claim():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
+def refused(found: ObjectLog) -> CdcflowError:
+    """What the start ended with, before anything was captured."""
+    with pytest.raises(CdcflowError) as heard:
+        found.open()
+    return heard.value
 
 
 def ended(opened: FileLog, found: ObjectLog) -> CdcflowError:
@@ -67,6 +66,8 @@ def test_capture_goes_on_while_the_store_is_away(own_object_server: ObjectServer
         "upload_waiting_segments": 0,
         "upload_waiting_bytes": 0,
         "upload_problem": "",
+        "store_lost": [],
+        "store_problem": "",
     }
 
 
@@ -137,7 +138,7 @@ def test_place_of_another_log_is_refused_before_anything_is_put(log: ObjectLog, 
     log.settled()
     opened.close()
     other = ObjectLog(tmp_path / "other", log.objects)
-    error = ended(other.open(), other)
+    error = refused(other)
     assert isinstance(error, ConfigurationError)
     assert "is there already" in str(error)
     assert "log.objects.url" in str(error)
@@ -201,30 +202,58 @@ def test_store_without_conditional_writes_is_refused(tmp_path: Path) -> None:
             server.conditional_writes = False
             server.start()
             log = ObjectLog(tmp_path / "log", server.objects("shop"))
-            error = ended(log.open(), log)
+            error = refused(log)
             assert isinstance(error, ConfigurationError)
             assert "If-None-Match" in str(error)
 
 
-@pytest.mark.parametrize("wrong", ["bucket", "key"])
-def test_refusals_name_the_remedy_and_no_secret(
+REFUSED = {
+    "bucket": ({"url": "s3://not-there/x"}, "log.objects.url"),
+    "name": ({"url": "s3://NOT_A_NAME/x"}, "log.objects.url"),
+    "access key": ({"access_key": "${env:CDCFLOW_WRONG_KEY}"}, "log.objects.access_key"),
+    "secret key": ({"secret_key": "${env:CDCFLOW_WRONG_KEY}"}, "log.objects.secret_key"),
+    "region": ({"region": "eu-nowhere-1"}, "log.objects.region"),
+}
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_start_and_doctor_name_the_wrong_setting_and_no_secret(
     object_server: ObjectServer, tmp_path: Path, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The daemon must stop at the start and say what to mend; a secret in its error ends up in every log (S03)."""
-    objects = object_server.objects("there")
-    if wrong == "bucket":
-        objects = objects.model_copy(update={"url": "s3://not-there/x"})
-    else:
-        monkeypatch.setenv("CDCFLOW_WRONG_KEY", SECRET_KEY + "-wrong")
-        objects = objects.model_copy(update={"secret_key": "${env:CDCFLOW_WRONG_KEY}"})
-    if wrong == "key" and not object_server.is_real:
+    """Heard at the first upload it would be hours of segments on the local disk; a secret in an error ends up in every
+    log (S03)."""
+    monkeypatch.setenv("CDCFLOW_WRONG_KEY", SECRET_KEY + "-wrong")
+    update, setting = REFUSED[wrong]
+    objects = object_server.objects("there").model_copy(update=update)
+    if "bucket" not in wrong and not object_server.is_real:
         return  # moto asks nobody for a key
     log = ObjectLog(tmp_path / "log", objects)
-    error = ended(log.open(), log)
+    error = refused(log)
     assert isinstance(error, ConfigurationError)
-    assert ("no such bucket" if wrong == "bucket" else "SignatureDoesNotMatch") in str(error)
-    assert error.remedy is not None
+    assert setting in (error.remedy or "")
     assert SECRET_KEY not in str(error)
+    (found,) = doctor(log.bucket, log.layout, lambda segment, file: None)
+    assert found.level == "error"
+    assert setting in (found.remedy or "")
+    assert SECRET_KEY not in found.text
+
+
+def test_doctor_asks_only_for_what_a_capture_may(object_server: ObjectServer, log: ObjectLog, tmp_path: Path) -> None:
+    """It changes nothing, and says whose log is there."""
+    before = log.bucket.listed("")
+    (found,) = doctor(log.bucket, log.layout, lambda segment, file: None)
+    assert (found.level, "no log in it yet" in found.text) == ("ok", True)
+    assert log.bucket.listed("") == before
+    opened = log.open()
+    write(opened, [1])
+    log.settled()
+    opened.close()
+    (found,) = doctor(log.bucket, log.layout, lambda segment, file: None)
+    assert (found.level, "has the log" in found.text) == ("ok", True)
+    other = ObjectLog(tmp_path / "other", object_server.objects("other"))
+    other.open().close()
+    (found,) = doctor(log.bucket, other.layout, lambda segment, file: None)
+    assert (found.level, "log.objects.url" in (found.remedy or "")) == ("error", True)
 
 
 def test_bucket_is_listed_without_reading_every_manifest_again(log: ObjectLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -351,6 +351,25 @@ def test_huge_transaction_in_a_window_goes_to_a_spool(database: Database, make_c
     assert run.rows == 50_000
 
 
+def test_transaction_that_the_server_may_not_keep_in_a_file_is_streamed(
+    database: Database, make_capture: MakeCapture
+) -> None:
+    """The server puts a window into a temporary file, whose size an administrator may limit; its stream needs none."""
+    database.execute(SCHEMA)
+    capture = make_capture(database, tables=CAPTURED, windows=SMALL)
+    capture.prepare()
+    write_history(database, 21, 10)
+    database.execute("TRUNCATE b; INSERT INTO b SELECT i, i FROM generate_series(1, 20000) i")
+    database.execute(f"ALTER DATABASE {database.name} SET temp_file_limit = '64kB'")
+    database.execute(f"ALTER DATABASE {database.name} SET work_mem = '512kB'")
+    token = Token("1/1/low")
+    capture.chunks.write_mark(token)
+    found = told(followed(capture, token))
+    assert len(found[-1][2]) == 20_000 + sum(r["_op"] == "t" for r in found[-1][2])
+    assert 0 < windows_of(capture.stream) < 50
+    assert len({xid for xid, _, _ in found}) == len(found)
+
+
 def test_position_moves_while_only_other_tables_change(database: Database, make_capture: MakeCapture) -> None:
     """P33: a backlog that is not ours is passed, once, and the slot let go of it."""
     database.execute(SCHEMA)

@@ -69,10 +69,10 @@ def test_a_large_chunk_is_read_by_several_connections_each_with_its_fence(
     assert sorted(r["id"] for r in rows_of(read.run)) == list(range(1, 40_001))
     assert read.run.transactions == 1
     assert len(capture.read(planned, size=10).visibilities) == 1
-    gently = capture.read(planned, gently=True)
-    assert len(gently.visibilities) == 1
-    assert gently.run is not None
-    assert gently.run.rows == 40_000
+    single = capture.read(planned, single_connection=True)
+    assert len(single.visibilities) == 1
+    assert single.run is not None
+    assert single.run.rows == 40_000
 
 
 def test_empty_table_is_done_with_its_first_chunk(database: Database, capture: Capture) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import psycopg
 import pytest
-from capturing import SLOT, Capture, MakeCapture
+from capturing import LOG_ID, SLOT, Capture, MakeCapture
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint
@@ -118,6 +120,26 @@ def test_missing_slot_stops_and_is_not_made_again(items: Database, make_capture:
     assert slots(items) == []
 
 
+def test_slots_of_other_logs_that_nobody_reads_are_named_with_the_sql_that_drops_them(
+    items: Database, make_capture: MakeCapture
+) -> None:
+    """P38: a log that was deleted leaves a slot, and the server keeps its log for it until the disk is full."""
+    capture = make_capture(items)
+    capture.prepare()
+    items.execute("SELECT pg_create_logical_replication_slot('cdcflow_0ddba11c', 'pgoutput')")
+    items.execute("SELECT pg_create_logical_replication_slot('cdcflow_of_somebody', 'pgoutput')")
+    items.execute("SELECT pg_create_physical_replication_slot('cdcflow_0ddba11d', true)")
+    (found,) = capture.source.left_behind(LOG_ID)
+    assert (found.level, found.subject) == ("warning", "slot cdcflow_0ddba11c")
+    assert "bytes of its log" in found.text
+    assert found.remedy is not None
+    items.execute(found.remedy.partition(", run ")[2])
+    assert capture.source.left_behind(LOG_ID) == []
+    assert SLOT in [name for (name,) in items.execute("SELECT slot_name FROM pg_replication_slots")]
+    items.execute("SELECT pg_drop_replication_slot('cdcflow_0ddba11d')")
+    items.execute("SELECT pg_drop_replication_slot('cdcflow_of_somebody')")
+
+
 def test_accepted_loss_makes_a_new_place_and_orders_a_new_backfill(items: Database, make_capture: MakeCapture) -> None:
     """P36, P37: by an operator's word only; the caller is told to read everything anew."""
     before = make_capture(items).prepare()
@@ -134,11 +156,17 @@ def test_accepted_loss_makes_a_new_place_and_orders_a_new_backfill(items: Databa
     assert [r["id"] for r in capture.changes()] == [2]
 
 
-def test_accepted_loss_is_no_licence_when_nothing_was_lost(items: Database, make_capture: MakeCapture) -> None:
-    """The flag may stay in a script: a healthy slot is kept."""
+def test_accepted_loss_makes_a_new_place_also_where_nothing_was_lost(
+    items: Database, make_capture: MakeCapture
+) -> None:
+    """What stopped the stream may stand right behind the old place; with that one it would be met for ever."""
     before = make_capture(items).prepare()
-    after = make_capture(items).prepare(replace(before, source={**before.source, "accept_history_loss": "yes"}))
-    assert after == before
+    items.execute("INSERT INTO items VALUES (1, 'cannot be followed')")
+    capture = make_capture(items)
+    after = capture.prepare(replace(before, source={**before.source, "accept_history_loss": "yes"}))
+    assert after.source["history"] == "lost"
+    items.execute("INSERT INTO items VALUES (2, 'seen')")
+    assert [r["id"] for r in capture.changes()] == [2]
 
 
 def test_slot_recreated_under_the_same_name_is_found_out(items: Database, make_capture: MakeCapture) -> None:
@@ -283,9 +311,26 @@ def test_added_table_waits_for_transactions_that_know_the_old_publication(
     before = make_capture(items, tables=["public.items"]).prepare()
     with items.session(autocommit=False) as session:
         session.execute("INSERT INTO items VALUES (1, 'open')")
+        for _ in range(2):  # the second try finds the table in the publication already
+            with pytest.raises(SourceUnavailable, match=f"pid {session.info.backend_pid}"):
+                make_capture(items, tables=["public.*"], older_wait_s=0.3).prepare(before)
+    after = make_capture(items, tables=["public.*"]).prepare(before)
+    with items.session(autocommit=False) as session:
+        session.execute("INSERT INTO items VALUES (2, 'open')")
+        make_capture(items, tables=["public.*"], older_wait_s=0.3).prepare(after)
+
+
+def test_table_that_somebody_else_added_to_the_publication_is_waited_for_too(
+    items: Database, make_capture: MakeCapture
+) -> None:
+    """P62: who added it makes no difference; a log that does not know the table must not read it too early."""
+    items.execute("CREATE TABLE more (id int PRIMARY KEY)")
+    before = make_capture(items, tables=["public.items"]).prepare()
+    with items.session(autocommit=False) as session:
+        session.execute("INSERT INTO items VALUES (1, 'open')")
+        items.execute(f"ALTER PUBLICATION {SLOT} ADD TABLE ONLY more")
         with pytest.raises(SourceUnavailable, match=f"pid {session.info.backend_pid}"):
             make_capture(items, tables=["public.*"], older_wait_s=0.3).prepare(before)
-    make_capture(items, tables=["public.*"]).prepare(before)
 
 
 def test_publication_of_somebody_is_checked_and_not_changed(items: Database, make_capture: MakeCapture) -> None:
@@ -446,6 +491,82 @@ def test_publication_that_was_told_to_leave_things_out_is_found_out(items: Datab
     capture.prepare(replace(before, source={**before.source, "accept_history_loss": "yes"}))
     items.execute("INSERT INTO items VALUES (2, 'b'); DELETE FROM items")
     assert [r["_op"] for r in capture.changes()] == ["c", "d"]
+
+
+@pytest.fixture
+def set_back(items: Database) -> Callable[[], None]:
+    """Lets the publication leave changes out for a while, so that it looks as before afterwards."""
+
+    def leave_out_for_a_while() -> None:
+        items.execute(f"ALTER PUBLICATION {SLOT} SET (publish = 'insert')")
+        items.execute("DELETE FROM items")
+        items.execute(f"ALTER PUBLICATION {SLOT} SET (publish = 'insert, update, delete, truncate')")
+
+    return leave_out_for_a_while
+
+
+def test_publication_that_left_things_out_for_a_while_is_found_out(
+    items: Database, make_capture: MakeCapture, set_back: Callable[[], None]
+) -> None:
+    """P11, P61: it looks as before, and the changes between are in no stream; its row in the catalog is a new one."""
+    items.execute("INSERT INTO items VALUES (1, 'a')")
+    before = make_capture(items).prepare()
+    set_back()
+    capture = make_capture(items)
+    with pytest.raises(HistoryLost, match=rf"publication {SLOT} was altered(.|\n)*--accept-history-loss"):
+        capture.prepare(before)
+    after = capture.prepare(replace(before, source={**before.source, "accept_history_loss": "yes"}))
+    assert after.source["history"] == "lost"
+    assert make_capture(items).prepare(after) == after
+
+
+def test_heartbeat_notices_a_publication_that_left_things_out_for_a_while(
+    items: Database, capture: Capture, set_back: Callable[[], None]
+) -> None:
+    """P61: between two looks it may be otherwise and back again."""
+    capture.prepare()
+    capture.chunks.heartbeat()
+    set_back()
+    with pytest.raises(HistoryLost, match="was altered"):
+        capture.chunks.heartbeat()
+
+
+def test_own_changes_to_the_publication_are_no_loss(items: Database, make_capture: MakeCapture) -> None:
+    """A publication that cdcflow mends for an empty log has a new row in the catalog, and that is the one to know."""
+    items.execute(f"CREATE PUBLICATION {SLOT} FOR TABLE items WITH (publish = 'insert')")
+    after = make_capture(items).prepare()
+    assert make_capture(items).prepare(after) == after
+
+
+def test_log_that_does_not_know_the_publications_rows_is_taken_over(items: Database, make_capture: MakeCapture) -> None:
+    """A log of an earlier cdcflow has numbers only; it learns the rest at its first start, without complaint."""
+    after = make_capture(items).prepare()
+    state = json.loads(after.source["publication_state"])
+    older = {
+        "publication": state["publication"],
+        "tables": {name: entry[:2] for name, entry in state["tables"].items()},
+    }
+    before = replace(after, source={**after.source, "publication_state": json.dumps(older)})
+    assert make_capture(items).prepare(before) == after
+
+
+def test_schema_taken_out_of_the_publication_and_put_back_is_found_out(
+    items: Database, make_capture: MakeCapture
+) -> None:
+    """P61: a publication of whole schemas has no entry for a table, but one for its schema."""
+    if items.server.version < 150000:
+        return
+    options = "publish_via_partition_root" + (
+        ", publish_generated_columns = stored" if items.server.version >= 180000 else ""
+    )
+    items.execute(f"CREATE PUBLICATION theirs FOR TABLES IN SCHEMA public WITH ({options})")
+    before = make_capture(items, publication="theirs").prepare()
+    assert make_capture(items, publication="theirs").prepare(before) == before
+    items.execute("ALTER PUBLICATION theirs DROP TABLES IN SCHEMA public")
+    items.execute("INSERT INTO items VALUES (1, 'unseen')")
+    items.execute("ALTER PUBLICATION theirs ADD TABLES IN SCHEMA public")
+    with pytest.raises(HistoryLost, match="schema public was taken out of publication theirs"):
+        make_capture(items, publication="theirs").prepare(before)
 
 
 def test_nothing_is_connected_before_it_is_asked(make_capture: MakeCapture, database: Database) -> None:

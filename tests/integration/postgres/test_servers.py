@@ -96,6 +96,26 @@ def test_copied_data_directory_that_went_its_own_way_is_found_out(shop: Database
         capture.prepare(before)
 
 
+def test_failover_slot_goes_on_on_the_new_timeline(shop: Database, make_capture: MakeCapture) -> None:
+    """P44: the timeline was left behind our position, and the slot came along; nothing is missing. Whether the server
+    still calls it synchronised says how it came there once, not what it gives."""
+    capture = make_capture(shop, failover=True)
+    before = capture.prepare()
+    shop.execute("INSERT INTO items VALUES (1, 'before')")
+    assert [r["id"] for r in capture.changes()] == [1]
+    capture.close()
+    shop.server.stop()
+    (shop.server.data / "standby.signal").touch()
+    shop.server.start()
+    shop.execute("SELECT pg_promote()")
+    shop.execute("INSERT INTO items VALUES (2, 'after')")
+    assert shop.execute("SELECT failover, synced FROM pg_replication_slots") == [(True, False)]
+    after = make_capture(shop, failover=True)
+    prepared = after.prepare(before)
+    assert (before.source["timeline"], prepared.source["timeline"]) == ("1", "2")
+    assert [r["id"] for r in after.changes()] == [1, 2]
+
+
 @pytest.fixture
 def guarded(shop: Database) -> Iterator[Database]:
     """A server that wants a password for the role `cdc`."""
@@ -155,6 +175,22 @@ def test_minimal_role_is_enough_from_end_to_end(shop: Database, make_capture: Ma
     assert int(capture.source.status(None).details["catalog_xmin_age"]) >= 0
     capture.close()
     make_capture(shop, url=shop.url_as("cdc"), publication="cdcflow").prepare(before)
+
+
+def test_owner_of_the_tables_is_told_the_grant_that_lets_it_make_the_publication(
+    shop: Database, make_capture: MakeCapture
+) -> None:
+    """S08: a role that owns its tables lacks one right only; the message names it, and it is enough."""
+    shop.execute(
+        "CREATE ROLE cdc LOGIN REPLICATION; ALTER TABLE items OWNER TO cdc; GRANT USAGE ON SCHEMA public TO cdc"
+    )
+    capture = make_capture(shop, url=shop.url_as("cdc"))
+    with pytest.raises(ConfigurationError, match="run as an owner: CREATE PUBLICATION") as refused:
+        capture.prepare()
+    grant = str(refused.value.remedy).split("run ")[1].split(", if")[0]
+    assert grant == 'GRANT CREATE ON DATABASE "shop" TO "cdc"'
+    shop.execute(grant)
+    capture.prepare()
 
 
 def test_doctor_names_every_missing_right_with_its_sql(shop: Database, make_capture: MakeCapture) -> None:

@@ -578,3 +578,54 @@ def test_busy_caller_does_not_lose_its_connection(database: Database, capture: C
         assert len(capture.changes()) == 20000
     finally:
         database.server.reload(wal_sender_timeout="")
+
+
+def test_column_that_becomes_a_key_under_a_policy_that_keys_cannot_bear_stops_by_name(
+    database: Database, make_capture: MakeCapture
+) -> None:
+    """At the start, in the stream, and at the look at the tables: rows must never become one silently."""
+    database.execute("CREATE TABLE days (id int PRIMARY KEY, day date NOT NULL)")
+    capture = make_capture(database, special_values="clamp")
+    before = capture.prepare()
+    assert capture.changes() == []
+    database.execute("ALTER TABLE days DROP CONSTRAINT days_pkey, ADD PRIMARY KEY (day)")
+    database.execute("INSERT INTO days VALUES (1, 'infinity')")
+    refusal = r"public\.days\.day .* is part of the table's key, and source\.special_values is clamp"
+    for attempt in (capture.changes, capture.source.tables):
+        with pytest.raises(ConfigurationError, match=refusal) as refused:
+            attempt()
+    remedy = {"public.days.day": "text"}
+    assert f"{{{next(iter(remedy))}: text}}" in str(refused.value.remedy)
+    capture.close()
+    mended = make_capture(database, special_values="clamp", columns=remedy)
+    mended.prepare(before)
+    assert brief(mended.changes(), "id", "day") == [("c", 1, "infinity")]
+
+
+def test_table_without_columns_is_refused_and_can_be_left_out(database: Database, make_capture: MakeCapture) -> None:
+    """A log with such a row could never be sealed. The remedy is followed to the letter, at the start and after a row
+    has come in the stream, before and after which other rows are there."""
+    database.execute("CREATE TABLE t (a int); ALTER TABLE t REPLICA IDENTITY FULL; CREATE TABLE u (id int PRIMARY KEY)")
+    capture = make_capture(database)
+    before = capture.prepare()
+    database.execute("INSERT INTO t VALUES (1)")
+    database.execute("ALTER TABLE t DROP COLUMN a")
+    database.execute("INSERT INTO t DEFAULT VALUES; DELETE FROM t; TRUNCATE t; INSERT INTO u VALUES (1)")
+    refusal = r"table public\.t has no column(.|\n)*!public\.t"
+    with pytest.raises(ConfigurationError, match=refusal):
+        capture.events()
+    capture.close()
+    with pytest.raises(ConfigurationError, match=refusal):
+        make_capture(database).prepare(before)
+    without = make_capture(database, tables=["public.*", "!public.t"])
+    left_out = without.prepare(before)
+    assert [(str(b.table.id), b.rows.num_rows) for b in without.batches()] == [("public.t", 1), ("public.u", 1)]
+    without.close()
+    ((end,),) = database.execute("SELECT pg_current_wal_lsn()::text")
+    left_out = replace(left_out, position=position_of(lsn_of(end)))
+    database.execute("ALTER TABLE t ADD COLUMN b int")
+    database.execute("INSERT INTO t VALUES (2)")
+    again = make_capture(database)
+    again.prepare(left_out)
+    database.execute("INSERT INTO t VALUES (3)")
+    assert [r["b"] for r in again.changes("public.t")][-1] == 3

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import mergehistories
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,8 +19,7 @@ from cdcflow.changelog.sealing import file_name
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.merge.fold import Change
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
-from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Table, TableId
-from cdcflow.model.types import ColumnType
+from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
 
 _ORDERED = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
 
@@ -154,29 +154,7 @@ def warehouse(tmp_path: Path) -> Path:
     return tmp_path / "warehouse"
 
 
-MakeTable = Callable[..., Table]
-
-
 @pytest.fixture(scope="session")
-def make_table() -> MakeTable:
-    """make_table("orders", id="int64", doc="string", key=("id",)): columns are numbered in order from 1."""
-
-    def make(
-        name: str = "orders",
-        /,
-        *,
-        key: tuple[str, ...] = ("id",),
-        schema: str = "public",
-        incarnation: int = 1,
-        numbers: Mapping[str, int] | None = None,
-        missing: Mapping[str, str] | None = None,
-        **columns: Any,
-    ) -> Table:
-        listed = []
-        for i, (column, given) in enumerate((columns or {"id": "int64"}).items(), start=1):
-            arrow = given if isinstance(given, pa.DataType) else pa.type_for_alias(given)
-            number = (numbers or {}).get(column, i)
-            listed.append(Column(column, number, ColumnType(str(arrow), arrow), missing=(missing or {}).get(column)))
-        return Table(TableId(schema, name), incarnation, tuple(listed), key)
-
-    return make
+def make_table() -> Callable[..., Table]:
+    """make_table("orders", id="int64", doc="string", key=("id",))"""
+    return mergehistories.make_table

@@ -13,7 +13,7 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.config import Objects
 from cdcflow.model.table import UNCHANGED, TableId
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.keeping import Keeper
+from cdcflow.sinks.retention import Retention
 from cdcflow.spark import job
 from cdcflow.spark.paths import delta_sql, table_path
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
@@ -113,7 +113,7 @@ def test_merge_goes_on_from_a_cut_inside_a_compacted_segment(
     put(log, 1, 2)
     job.merge(spark, log.layout, warehouse)
     put(log, 3, 4, 5)
-    assert [count for _, count in log.keeper().compact()] == [4]
+    assert [count for _, count in log.retention().compact()] == [4]
     assert job.merge(spark, log.layout, warehouse).published
     assert rows_of(spark, warehouse, ORDERS.id) == expected(5)
     assert rows_of(spark, warehouse, _HIDDEN) == [(n, "h") for n in range(1, 6)]
@@ -130,6 +130,6 @@ def test_truncate_that_was_merged_before_empties_nothing_again(spark: SparkSessi
         if number == 2:
             job.merge(spark, tmp_path / "log", tmp_path / "warehouse")
     opened.close()
-    assert len(Keeper(Layout(tmp_path / "log"), grace_s=0).compact()) == 1
+    assert len(Retention(Layout(tmp_path / "log"), grace_s=0).compact()) == 1
     job.merge(spark, tmp_path / "log", tmp_path / "warehouse")
     assert [row[0] for row in rows_of(spark, tmp_path / "warehouse", ORDERS.id)] == [2, 3, 4]

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import os
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from mergehistories import State, Step, World, differences, grow, make_world, segment_of
 
 from cdcflow.merge import reduce as reduction
 from cdcflow.merge.evolution import evolve
-from cdcflow.merge.fold import Change, Row, fold, swept
+from cdcflow.merge.fold import swept
 from cdcflow.model.table import Table
 from cdcflow.spark import changes as view_of_changes
 from cdcflow.spark import job
@@ -31,9 +29,6 @@ pytestmark = pytest.mark.spark
 SEED = int(os.environ.get("CDCFLOW_SPARK_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 HISTORIES = int(os.environ.get("CDCFLOW_SPARK_HISTORIES", "400"))
 
-Step = tuple[Table, str, dict[str, Any]]
-State = dict[tuple[object, ...], tuple[dict[str, object], frozenset[str], int, int]]
-
 
 class Log(Protocol):
     root: Path
@@ -41,101 +36,6 @@ class Log(Protocol):
 
     def segment(self, rows: list[Step]) -> int: ...
     def state(self, table: Table, state: str = ..., generation: int = ..., since: int = ...) -> None: ...
-
-
-@dataclass
-class World:
-    """The tables of a log, the random source of their changes, and what the fold makes of them so far."""
-
-    chance: random.Random
-    tables: dict[str, Table]
-    histories: int
-    defaults: Mapping[str, object] = field(default_factory=lambda: {"added": 7})
-    rows: dict[str, dict[tuple[object, ...], Row]] = field(default_factory=dict)
-    covered: Counter[str] = field(default_factory=Counter)
-
-    def steps(self, name: str, count: int) -> Iterator[Step]:
-        """`count` events of one table's histories; some are several changes that belong together."""
-        table = self.tables[name]
-        for _ in range(count):
-            kind = self.chance.choices(
-                ["insert", "update", "partial", "delete", "read", "move", "chain", "swap"],
-                [4, 3, 6, 3, 3, 3, 1, 1],
-            )[0]
-            if not table.key:
-                kind = self.chance.choices(["insert", "delete", "read"], [4, 3, 1])[0]
-            self.covered[kind] += 1
-            history = self.chance.randrange(self.histories)
-            yield from ((table, op, values) for op, values in self._event(table, kind, history))
-
-    def _event(self, table: Table, kind: str, history: int) -> Iterator[tuple[str, dict[str, Any]]]:
-        def one() -> dict[str, Any]:
-            return {"h": history, "id": self.chance.randrange(4)}
-
-        match kind:
-            case "insert":
-                yield "c", one() | self._values(table)
-            case "read":
-                yield "r", one() | self._values(table)
-            case "update":
-                yield "u", one() | self._values(table)
-            case "partial":
-                yield "u", self._with_unchanged(table, one())
-            case "delete":
-                yield "d", one() if table.key else one() | self._values(table)
-            case "move":
-                yield from self._moves(table, one(), one())
-            case "chain":
-                places = [one() for _ in range(4)]
-                for old, new in pairwise(places):
-                    yield from self._moves(table, old, new)
-            case "swap":
-                first, second, spare = ({"h": history, "id": i} for i in self.chance.sample(range(6), 3))
-                for old, new in ((first, spare), (second, first), (spare, second)):
-                    yield from self._moves(table, old, new)
-
-    def _moves(self, table: Table, old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-        yield "d", old
-        row = self._with_unchanged(table, new) if self.chance.random() < 0.8 else new | self._values(table)
-        yield "c", row | {"_before": old}
-
-    def _values(self, table: Table) -> dict[str, Any]:
-        """Few values, so that equal rows happen in the table without a key; NULLs too."""
-        few = not table.key
-        found: dict[str, Any] = {}
-        for column in table.columns:
-            if column.name not in ("h", "id"):
-                number = self.chance.choice([None, 0, 1] if few else [None, *range(50)])
-                found[column.name] = f"{column.name}{number}" if str(column.type.arrow) == "string" else number
-        return found
-
-    def _with_unchanged(self, table: Table, key: dict[str, Any]) -> dict[str, Any]:
-        wide = [c.name for c in table.columns if c.name in ("doc", "note", "a")]
-        unchanged = self.chance.sample(wide, self.chance.randint(1, len(wide)))
-        values = {k: v for k, v in self._values(table).items() if k not in unchanged}
-        return key | values | {"_unchanged": unchanged}
-
-    def apply(self, name: str, changes: list[tuple[Table, Change]]) -> None:
-        """Fold changes of one table; a column that a shape adds gives its default to the rows that are there."""
-        rows = self.rows.get(name, {})
-        for number, (shape, stretch) in enumerate(groupby(changes, key=lambda pair: pair[0])):
-            for column in shape.columns if number else ():
-                if column.missing is not None:
-                    rows = {
-                        k: Row({column.name: self.defaults[column.name], **r.values}, r.missing, r.offset, r.count)
-                        for k, r in rows.items()
-                    }
-            rows = fold(rows, [c for _, c in stretch], shape.key_columns, keyed=bool(shape.key))
-        self.rows[name] = rows
-
-    def expected(self, name: str) -> State:
-        table = self.tables[name]
-        names = [c.name for c in table.columns]
-        found: State = {}
-        for key, row in self.rows.get(name, {}).items():
-            values = {n: row.values.get(n) for n in names if n not in row.missing}
-            found[key] = (values, row.missing, row.offset, row.count)
-        return found
 
 
 def merged(spark: Any, world: World, name: str, warehouse: Path) -> State:
@@ -151,55 +51,12 @@ def merged(spark: Any, world: World, name: str, warehouse: Path) -> State:
     return found
 
 
-def differences(expected: State, actual: State) -> list[str]:
-    """What differs, one line a key."""
-    keys = sorted(expected.keys() | actual.keys(), key=repr)
-    return [f"{k}: fold {expected.get(k)} merge {actual.get(k)}" for k in keys if expected.get(k) != actual.get(k)]
-
-
-def make_world(make_table: Callable[..., Table], seed: int, histories: int) -> World:
-    key = ("h", "id")
-    plain = {"h": "int32", "id": "int64", "a": "int32", "doc": "string", "note": "string"}
-    tables = {
-        "keyed": make_table("keyed", key=key, **plain),
-        "bag": make_table("bag", key=(), h="int32", id="int64", a="int32", doc="string"),
-        "growing": make_table("growing", key=key, **plain),
-    }
-    return World(random.Random(seed), tables, histories)
-
-
-def segment_of(world: World, name: str, count: int, truncates: int) -> list[Step]:
-    """The changes of one segment for one table, with truncates somewhere between events."""
-    steps = list(world.steps(name, count))
-    for _ in range(truncates):
-        at = world.chance.randrange(len(steps))
-        while "_before" in steps[at][2]:
-            at -= 1
-        steps.insert(at, (world.tables[name], "t", {}))
-    return steps
-
-
-def grow(world: World, make_table: Callable[..., Table], round_: int) -> None:
-    """The growing table gets a column with a default, then a wider type and one column less."""
-    kept: dict[str, Any] = {"h": "int32", "id": "int64", "a": "int32", "doc": "string", "note": "string"}
-    if round_ >= 1:
-        kept["added"] = "int32"
-    if round_ >= 2:
-        kept["a"] = "int64"
-        kept.pop("note")
-    numbers = {"h": 1, "id": 2, "a": 3, "doc": 4, "note": 5, "added": 6}
-    missing = {"added": "7"}
-    world.tables["growing"] = make_table("growing", key=("h", "id"), numbers=numbers, missing=missing, **kept)
-
-
-def test_merges_at_random_cuts_give_what_the_fold_gives(
-    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
-) -> None:
+def test_merges_at_random_cuts_give_what_the_fold_gives(spark: Any, hand_log: Any, warehouse: Path) -> None:
     """The fold is the meaning: hundreds of histories with every kind of change must come out of Spark the same.
 
     Hard cases G01, G02, G03, G04, G05, G06, G16, G18, G21, G23, G26, P08, P10, P18.
     """
-    world = make_world(make_table, SEED, HISTORIES)
+    world = make_world(SEED, HISTORIES)
     print(f"seed {SEED}, {HISTORIES} histories a table")
     for round_ in range(3):
         before = len(hand_log.written)
@@ -207,9 +64,9 @@ def test_merges_at_random_cuts_give_what_the_fold_gives(
             rows: list[Step] = []
             for name in world.tables:
                 if name == "growing" and half == 0:
-                    grow(world, make_table, max(round_ - 1, 0))
+                    grow(world, max(round_ - 1, 0))
                     rows += segment_of(world, name, HISTORIES // 2, 0)
-                    grow(world, make_table, round_)
+                    grow(world, round_)
                 rows += segment_of(world, name, HISTORIES, 2 if name != "growing" and round_ == 2 else 0)
             hand_log.segment(rows)
         for name in world.tables:
@@ -223,11 +80,9 @@ def test_merges_at_random_cuts_give_what_the_fold_gives(
     assert min(world.covered.values()) > 10, world.covered
 
 
-def test_a_backfill_that_is_done_removes_what_it_did_not_find(
-    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
-) -> None:
+def test_a_backfill_that_is_done_removes_what_it_did_not_find(spark: Any, hand_log: Any, warehouse: Path) -> None:
     """Rows deleted while nobody listened must not stay downstream for ever; the fold's `swept` says which."""
-    world = make_world(make_table, SEED, HISTORIES)
+    world = make_world(SEED, HISTORIES)
     table = world.tables["keyed"]
     hand_log.state(table, "done", 1, 1)
     hand_log.segment([s for s in world.steps("keyed", 4 * HISTORIES) if "_unchanged" not in s[2]])
@@ -305,9 +160,9 @@ BUGS = (_whole_newest_row, _no_barriers, _deletes_ignored, _moves_not_followed, 
 
 
 @pytest.fixture(scope="module")
-def small_world(make_table: Callable[..., Table], hand_log_at: Callable[..., Any]) -> tuple[World, Any]:
+def small_world(hand_log_at: Callable[..., Any]) -> tuple[World, Any]:
     # Always the same changes: not every seed has, for every bug, one that it spoils.
-    world = make_world(make_table, 7, 100)
+    world = make_world(7, 100)
     log = hand_log_at("planted")
     truncate: Step = (world.tables["keyed"], "t", {})
     log.segment([*world.steps("keyed", 50), truncate, *world.steps("keyed", 600)])

@@ -6,7 +6,7 @@ import fcntl
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -237,6 +237,8 @@ def test_values_come_through_exactly(
         price=pa.decimal128(10, 2),
         clock=pa.duration("us"),
         never=pa.duration("us"),
+        noon=pa.time64("us"),
+        no_time=pa.time64("us"),
     )
     moment = datetime(2024, 2, 29, 23, 59, 59, 999999)
     exact = {
@@ -252,6 +254,8 @@ def test_values_come_through_exactly(
         "price": Decimal("-0.01"),
         "clock": -timedelta(hours=838, minutes=59, seconds=58, microseconds=1),
         "never": None,
+        "noon": time(12, 0, 0, 1),
+        "no_time": None,
     }
     rows: list[tuple[Table, str, dict[str, Any]]] = [
         (floats, "c", {"f": math.nan, "v": 1}),
@@ -271,6 +275,7 @@ def test_values_come_through_exactly(
     assert rows_of(found["public.texts"]) == [("A", 2), ("a ", 3)]
     (row,) = found["public.values"].drop("at", "_offset", "_missing").collect()
     wanted = {k: v for k, v in exact.items() if k != "at"} | {"big": str(wide), "clock": "-838:59:58.000001"}
+    wanted["noon"] = "12:00:00.000001"
     assert row.asDict(recursive=True) == wanted
     ((at,),) = found["public.values"].selectExpr("CAST(at AS STRING)").collect()
     assert at == "2024-02-29 23:59:59.999999"

@@ -16,7 +16,7 @@ from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import BEFORE, UNCHANGED
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.keeping import Keeper, Rule
+from cdcflow.sinks.retention import Retention, Rule
 from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, orders, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
@@ -106,7 +106,7 @@ def test_compacted_log_has_the_same_rows_transactions_and_order(log: FileLog) ->
     rows = rows_of(log.path)
     headers = [h for t in read_transactions(log.path) for h in t.to_pylist()]
     delivered = log.delivered
-    made = Keeper(Layout(log.path), grace_s=0).compact()
+    made = Retention(Layout(log.path), grace_s=0).compact()
     assert [count for _, count in made] == [4]
     assert [(s.first_offset, s.last_offset) for s in list_segments(log.path)] == [(1, 7), (8, 8)]
     assert rows_of(log.path) == rows
@@ -129,7 +129,7 @@ def test_manifest_tells_what_the_old_ones_told_together(log: FileLog) -> None:
     """A merge prunes and decides by these numbers without opening a file."""
     story(log)
     old = list_segments(log.path)
-    ((made, _),) = Keeper(Layout(log.path), grace_s=0).compact()
+    ((made, _),) = Retention(Layout(log.path), grace_s=0).compact()
     assert (made.first_cut, made.last_cut) == (old[0].first_cut, old[3].last_cut)
     assert (made.xid_min, made.xid_max, made.xid_newest) == (9, 15, 15)
     assert made.checkpoint == old[3].checkpoint
@@ -146,7 +146,7 @@ def test_manifest_tells_what_the_old_ones_told_together(log: FileLog) -> None:
 def test_chain_holds_over_a_compacted_segment_and_breaks_where_a_manifest_was_changed(log: FileLog) -> None:
     """The next segment still names the hash of one that is gone; that must prove as much as before (hard case L19)."""
     story(log)
-    Keeper(Layout(log.path), grace_s=0).compact()
+    Retention(Layout(log.path), grace_s=0).compact()
     layout = Layout(log.path)
     assert check(log.path).faults == ()
     made, text = layout.manifest(1, 7)
@@ -165,13 +165,13 @@ def test_segments_compacted_twice_keep_chain_and_seams(log: FileLog) -> None:
         Writer.of(log).put(orders(n))
         log.roll()
         log.seal_pending()
-    keeper = Keeper(Layout(log.path), grace_s=0)
-    keeper.compact()
+    retention = Retention(Layout(log.path), grace_s=0)
+    retention.compact()
     for n in range(3, 7):
         Writer.of(log).put(orders(n))
         log.roll()
         log.seal_pending()
-    keeper.compact()
+    retention.compact()
     made, newest = list_segments(log.path)
     assert [offset for _, offset in made.seams] == [1, 2, 3, 4, 5]
     assert (made.last_offset, newest.first_offset) == (6, 7)
@@ -182,8 +182,8 @@ def test_segments_compacted_twice_keep_chain_and_seams(log: FileLog) -> None:
 def test_replaced_segments_stay_for_whoever_reads_them(log: FileLog) -> None:
     """Spark lists files first and reads them minutes later: a file that vanishes in between fails the merge."""
     story(log)
-    keeper = Keeper(Layout(log.path), grace_s=600)
-    keeper.compact()
+    retention = Retention(Layout(log.path), grace_s=600)
+    retention.compact()
     layout = Layout(log.path)
     assert len(layout.listed_segments()[0]) == 6
     assert len(layout.segment_offsets()) == 2
@@ -191,7 +191,7 @@ def test_replaced_segments_stay_for_whoever_reads_them(log: FileLog) -> None:
     log.close()
     FileLog.open(log.path, IDENTITY).close()
     assert len(layout.listed_segments()[0]) == 6, "a start is no reason to hurry"
-    Keeper(layout, grace_s=0).sweep()
+    Retention(layout, grace_s=0).sweep()
     assert layout.listed_segments()[0] == [(1, 7), (8, 8)]
     assert check(log.path, deep=True).faults == ()
 
@@ -199,9 +199,9 @@ def test_replaced_segments_stay_for_whoever_reads_them(log: FileLog) -> None:
 def test_compacted_segment_expires_whole(log: FileLog) -> None:
     """Expiry goes by the segments that count, and what they covered must not come back."""
     story(log)
-    keeper = Keeper(Layout(log.path), grace_s=600)
-    keeper.compact()
-    gone = keeper.expire(Rule(bytes_max=1))
+    retention = Retention(Layout(log.path), grace_s=600)
+    retention.compact()
+    gone = retention.expire(Rule(bytes_max=1))
     assert [(s.first_offset, s.last_offset) for s in gone] == [(1, 7)]
     assert Layout(log.path).listed_segments()[0] == [(8, 8)]
     assert [row[2] for row in rows_of_from(log.path, 8)] == [9]
@@ -226,7 +226,7 @@ def test_segments_that_do_not_follow_each_other_are_not_compacted(log: FileLog) 
 def test_older_reader_refuses_a_compacted_segment_by_its_version(log: FileLog) -> None:
     """One that does not know of `stands_for` would call the chain broken."""
     story(log)
-    ((made, _),) = Keeper(Layout(log.path), grace_s=0).compact()
+    ((made, _),) = Retention(Layout(log.path), grace_s=0).compact()
     assert made.version == 3
     assert '"stands_for"' not in list_segments(log.path)[1].to_json()
     with pytest.raises(ConfigurationError):

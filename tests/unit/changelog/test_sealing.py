@@ -23,7 +23,7 @@ from cdcflow.changelog.segment import Segment, newest_xid
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.position import Checkpoint, Epoch, Offset
-from cdcflow.model.table import Column, Table, TableId
+from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, changes, transactions
 
@@ -287,3 +287,9 @@ def test_keys_of_every_kind_are_bounded_over_many_hand_ons(arrow: pa.DataType, m
     bounded = arrow not in (pa.string(), pa.binary())
     expected = [str(values[1].cast(pa.string())), str(values[3].cast(pa.string()))] if bounded else [None, None]
     assert [file.key_min, file.key_max] == expected
+
+
+def test_table_without_columns_is_refused_before_a_row_of_it_is_in_a_journal() -> None:
+    """Parquet has no struct without fields, which its old row would be: the journal could never be sealed."""
+    with pytest.raises(ConfigurationError, match=r"storing shop\.bare: Parquet has no type for column _before"):
+        sealing.check_storable(Table(TableId("shop", "bare"), 1, (), (), Identity.FULL))

@@ -98,6 +98,7 @@ def test_existing_settings_are_never_overwritten(folder: Path) -> None:
         (errors.OutcomeUnknown, 75),
         (errors.HistoryLost, 65),
         (errors.InvariantViolated, 70),
+        (errors.SyncFailed, 74),
     ],
 )
 def test_failure_is_one_block_and_a_code_of_its_kind(

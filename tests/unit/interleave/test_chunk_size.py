@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from cdcflow.interleave.backlog import QUIET_WINDOWS_MIN, Backlog, Limits
 from cdcflow.interleave.delivered import Delivered
@@ -85,12 +86,12 @@ def test_chunks_are_of_middle_length_while_other_tables_are_written_to() -> None
     reading = Reading()
     while reading.window() < 200:
         pass
-    assert not reading.next_chunk().gently
+    assert not reading.next_chunk().single_connection
     assert reading.window(live=True) == 50
-    assert reading.next_chunk().gently
+    assert reading.next_chunk().single_connection
     assert {reading.window() for _ in range(QUIET_WINDOWS_MIN - 1)} == {50}
     assert reading.window() == 100
-    assert not reading.next_chunk().gently
+    assert not reading.next_chunk().single_connection
 
 
 def test_live_transactions_after_the_chunk_was_read_count_too() -> None:
@@ -108,3 +109,17 @@ def test_waiting_for_a_chunk_weighs_more_than_coming_by() -> None:
     reading.window(holding=True)
     assert {reading.window(live=True) for _ in range(QUIET_WINDOWS_MIN - 1)} == {10}
     assert [reading.window(live=True) for _ in range(4)] == [20, 40, 50, 50]
+
+
+@pytest.mark.parametrize(
+    ("rows_max", "rate", "expected"), [(1 << 40, 0, 256), (29_100, 0, 100), (100, 0, 1), (1 << 40, 2910, 10)]
+)
+def test_first_chunk_has_no_more_rows_than_are_allowed(rows_max: int, rate: int, expected: int) -> None:
+    """Nothing is measured yet, so it is bounded by the rows that a unit can have at most."""
+    limits = Limits(chunk_rows_max=rows_max, rows_per_second_max=rate)
+    backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
+    backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
+    backlog.planned(Planned(ORDERS.id, 1, "all", 256, 1_000_000, ORDERS, rows_per_unit_max=291))
+    known = backlog.get(ORDERS.id)
+    assert known is not None
+    assert known.size == expected

@@ -55,3 +55,11 @@ def test_json_names_what_merge_and_status_read() -> None:
     read = {"state", "generation", "since", "units", "units_done", "rows", "reason", "incarnation"}
     assert read <= table.keys()
     assert "keys" not in table
+
+
+def test_progress_of_an_older_cdcflow_has_no_row_version() -> None:
+    """A log from before row versions is taken up as it is: its tables count as read at today's version."""
+    value = json.loads(json.dumps(Progress({ORDERS: READING}).to_json()))
+    del value["tables"]["public.orders"]["row_version"]
+    assert Progress.from_json(value).tables[ORDERS] == READING
+    assert READING.row_version is None

@@ -149,3 +149,47 @@ def test_the_description_comes_back_as_it_was_written() -> None:
     assert Target.from_json(target.to_json()) == target
     with pytest.raises(ConfigurationError, match="newer cdcflow"):
         Target.from_json(target.to_json().replace('"version":1', '"version":99'))
+
+
+def numbers(target: Target) -> dict[str, int]:
+    return {c.name: c.number for c in target.columns}
+
+
+def test_columns_that_the_new_table_lacks_get_numbers_that_nobody_has() -> None:
+    """P25: a number that the new table's column bears, or gets later, would give it the old one's values."""
+    before = target_of(shape(("id", 1, INT), ("a", 2, TEXT), ("b", 3, TEXT), ("c", 9, TEXT)))
+    made_again = shape(("id", 1, INT), ("x", 2, TEXT), ("c", 3, TEXT), incarnation=2)
+    assert numbers(evolve(before, [made_again]).target) == {"id": 1, "a": 10, "b": 11, "c": 3, "x": 2}
+
+
+def test_the_greatest_number_may_be_the_new_table_s() -> None:
+    """Free is what lies above both, whoever has more."""
+    before = target_of(shape(("id", 1, INT), ("a", 2, TEXT)))
+    made_again = shape(("id", 1, INT), ("b", 5, TEXT), incarnation=2)
+    assert numbers(evolve(before, [made_again]).target) == {"id": 1, "a": 6, "b": 5}
+
+
+def test_a_column_that_the_new_table_has_in_other_letters_is_the_same() -> None:
+    """Spark does not tell names apart by case, so it cannot have both."""
+    before = target_of(shape(("id", 1, INT), ("Note", 2, TEXT)))
+    found = evolve(before, [shape(("id", 1, INT), ("NOTE", 2, TEXT), incarnation=2)])
+    assert numbers(found.target) == {"id": 1, "NOTE": 2}
+    assert found.steps == (Rename("Note", "NOTE"),)
+
+
+def test_a_table_made_again_with_another_key_stops_by_name() -> None:
+    """Its old rows are gone, but the table is built for the old key."""
+    with pytest.raises(ConfigurationError, match=r"its key was \(id\) and is \(note\) now"):
+        evolve(target_of(FIRST), [shape(("id", 1, INT), ("note", 2, TEXT), key=("note",), incarnation=2)])
+
+
+def test_rows_of_a_table_that_was_made_again_since_are_passed_over() -> None:
+    """Their table is gone, and with it all that its shapes asked for."""
+    old = shape(("id", 1, INT), ("note", 2, pa.list_(TEXT), "{a}"))
+    new = shape(("id", 1, INT), ("note", 2, TEXT), incarnation=2)
+    found = evolve(None, [old, new])
+    assert found.fresh
+    assert numbers(found.target) == {"id": 1, "note": 2}
+    assert evolve(target_of(FIRST), [new]).fresh, "also when the range has nothing of the old one"
+    assert not evolve(None, [new]).fresh
+    assert not follow(FIRST).fresh

@@ -99,3 +99,10 @@ def test_an_unknown_op_stops_the_fold() -> None:
     """Skipping what we do not know would be silent loss."""
     with pytest.raises(ValueError, match="unknown op 'x' at offset 7"):
         fold({}, [change(7, "x", id=1)], ("id",))
+
+
+def test_an_update_keeps_what_its_shape_does_not_have() -> None:
+    """G26: a column that the source dropped keeps, row by row, what it had; an insert begins without it."""
+    start: Rows = {(1,): row(1, id=1, a=1, dropped="x"), (2,): row(2, id=2, a=1, dropped="y")}
+    found = fold(start, [change(3, "u", id=1, a=2), change(4, "c", id=2, a=2)], ("id",))
+    assert found == {(1,): row(3, id=1, a=2, dropped="x"), (2,): row(4, id=2, a=2)}

@@ -64,6 +64,23 @@ def test_a_text_stays_a_text() -> None:
         ("int", [("1", "2"), (None, None)], None),
         ("date", [("0044-03-15 BC", "2020-01-01")], None),
         ("int", [], None),
+        ("smallint", [("7", "9"), ("8", "10")], ("CAST('7' AS smallint)", "CAST('10' AS smallint)")),
+        ("bigint", [("7", "9")], ("CAST('7' AS bigint)", "CAST('9' AS bigint)")),
+        ("bigint", [(None, "9")], None),
+        ("bigint", [("7", None)], None),
+        (
+            "timestamp_ntz",
+            [("2020-01-31 10:00:00", "2020-02-01 00:00:00.5")],
+            ("CAST('2020-01-31 10:00:00' AS timestamp_ntz)", "CAST('2020-02-01 00:00:00.5' AS timestamp_ntz)"),
+        ),
+        (
+            "timestamp",
+            [("2020-01-31 10:00:00+00:00", "2020-02-01 00:00:00+00:00")],
+            ("CAST('2020-01-31 10:00:00+00:00' AS timestamp)", "CAST('2020-02-01 00:00:00+00:00' AS timestamp)"),
+        ),
+        ("timestamp", [("2020-01-31 10:00:00", "2020-02-01 00:00:00+00:00"), ("2020-01-31 10:00:00+00:00",) * 2], None),
+        ("double", [("1", "2")], None),
+        ("decimal(10,2)", [("1", "2")], None),
     ],
 )
 def test_bounds_are_given_only_where_the_order_is_the_same_everywhere(

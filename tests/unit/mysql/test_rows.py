@@ -11,7 +11,7 @@ from mysqlvalues import WAYS, bitmap, column, image, joined, table
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import Identity, TableId
-from cdcflow.sources.mysql import rows
+from cdcflow.sources.engine.changes import truncation
 from cdcflow.sources.mysql.rows import DecodedRows, RowKind
 from cdcflow.sources.mysql.shapes import DescribedTable, describe
 from cdcflow.sources.mysql.types import Policy, TypeCode
@@ -241,6 +241,6 @@ def test_buffer_without_padding_is_read_all_the_same(way: Any) -> None:
 
 def test_truncation_says_nothing_but_itself() -> None:
     """M40: all columns are NULL, and none is unchanged."""
-    found = rows.truncation(ORDERS)
+    found = truncation(ORDERS.table)
     assert found.schema.equals(ORDERS.table.change_schema)
     assert [tuple(r.values()) for r in found.to_pylist()] == [(None, None, None, "t", None, None)]

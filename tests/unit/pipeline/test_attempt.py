@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
 
 import numpy as np
@@ -11,13 +11,22 @@ import pytest
 from tests.simulation.steps import Later, Silent, Steps
 
 from cdcflow.interleave.machine import Limits
-from cdcflow.interleave.messages import Advanced, Chunk, ChunkRead, Committed, Planned, Visibility, XidSnapshot
+from cdcflow.interleave.messages import (
+    Advanced,
+    Chunk,
+    ChunkRead,
+    Committed,
+    Planned,
+    RowsCompared,
+    Visibility,
+    XidSnapshot,
+)
 from cdcflow.model.change import ChangeBatch, Run
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.pipeline.attempt import Attempt, Orders, Pace
-from cdcflow.ports import Finding, OpenSpool, SourceStatus, StreamEvent
+from cdcflow.ports import Finding, OpenSpool, SourceStatus, StreamEvent, TransactionsBack
 from cdcflow.sinks.memory import Memory, MemoryLog
 
 ORDERS = Table(TableId("public", "orders"), 1, (Column("id", 1, ColumnType("bigint", pa.int64())),), ("id",))
@@ -98,8 +107,16 @@ class Tape:
     def identity(self) -> SourceIdentity:
         return SourceIdentity("tape", "1", "shop")
 
-    def prepare(self, checkpoint: Checkpoint, log_id: str) -> Checkpoint:
+    def prepare(
+        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
+    ) -> Checkpoint:
         return checkpoint
+
+    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+        return RowsCompared(())
+
+    def left_behind(self, log_id: str) -> Sequence[Finding]:
+        return ()
 
     def tables(self) -> Sequence[Table]:
         return [ORDERS]

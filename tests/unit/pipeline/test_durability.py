@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from cdcflow.errors import SinkUnavailable
 from cdcflow.model.position import Checkpoint
-from cdcflow.pipeline.durability import QUICK_S, Durability
+from cdcflow.pipeline.durability import QUICK_S, SEALING_NICE, Durability
 
 
 class Disk:
@@ -83,6 +84,26 @@ def test_what_a_sync_raises_is_heard_at_once_and_nothing_counts(disk: Disk, dura
     assert durable.durable.cut == 1
 
 
+def test_the_loop_does_not_sync_beside_the_thread_that_does(disk: Disk, durable: Durability) -> None:
+    """Two syncs at once would return in any order, and the older checkpoint could be the last word."""
+    synced_beside(durable)
+    held, begun = threading.Event(), threading.Event()
+    sync = disk.sync
+
+    def waits() -> Checkpoint:
+        begun.set()
+        assert held.wait(30)
+        return sync()
+
+    disk.sync = waits  # type: ignore[method-assign]
+    durable.ask_sync()
+    assert begun.wait(30)
+    assert not durable.sync_now()
+    held.set()
+    assert durable.settle(30)
+    assert durable.durable.cut == 2
+
+
 def test_sealing_that_was_asked_for_and_is_not_done_is_counted(disk: Disk, durable: Durability) -> None:
     """The loop stops reading when too much waits: it must see that something does, and that nothing does any more."""
     held, begun = threading.Event(), threading.Event()
@@ -101,3 +122,18 @@ def test_sealing_that_was_asked_for_and_is_not_done_is_counted(disk: Disk, durab
     held.set()
     while durable.unsealed:
         begun.wait(0.01)
+
+
+def test_sealing_stands_back_for_the_loop(disk: Disk, durable: Durability) -> None:
+    """It is work for idle processors: the loop must not lose its own to it (Linux)."""
+    seen: list[int] = []
+    done = threading.Event()
+
+    def seal_pending() -> None:
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        done.set()
+
+    disk.seal_pending = seal_pending
+    durable.ask_seal()
+    assert done.wait(30)
+    assert seen == [min(19, os.getpriority(os.PRIO_PROCESS, 0) + SEALING_NICE)]

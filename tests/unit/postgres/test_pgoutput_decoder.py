@@ -36,7 +36,7 @@ from pgbytes import (
 from pgwire import Row, Spools, advanced, marks, transactions
 
 from cdcflow.errors import CdcflowError, InvariantViolated, SourceUnavailable
-from cdcflow.interleave.messages import Committed
+from cdcflow.interleave.messages import Committed, RowsFilled, RowVersion
 from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.table import TableId
 from cdcflow.ports import StreamEvent
@@ -451,3 +451,26 @@ def test_a_large_transaction_that_widens_its_key_tells_all_its_partial_keys(comp
     assert isinstance(event.run, SpooledTransaction)
     assert event.run.shapes == {KEYED.table, wider.table}
     assert event.run.partial[TableId("public", "keyed")].keys.to_pydict() == {"id": [1, 9_000_000_000]}
+
+
+def test_rows_that_a_statement_changed_are_told_before_a_row_in_the_new_shape() -> None:
+    """No position behind that row may become durable without the order to read the table again."""
+    version = RowVersion(KEYED.table.id, "1", "2", changed=True)
+    decoder, _ = decoder_of(changed=lambda oid: version if oid == 1 else None)
+    messages = [begin(7, 100), relation(FULL), relation(KEYED), insert(1, [b"1", b"a", b"2"]), commit(100)]
+    filled, committed = decoder.decode([xlog(m) for m in messages])
+    assert isinstance(filled, RowsFilled)
+    assert filled.version == version
+    assert isinstance(committed, Committed)
+
+
+def test_statement_of_a_streamed_transaction_is_told_with_its_commit() -> None:
+    """What a transaction did to a table's rows is in nobody's catalog before it is committed."""
+    found: list[RowVersion] = []
+    decoder, _ = decoder_of(changed=lambda oid: found.pop() if oid == 1 and found else None)
+    block = [stream_start(7, first=True), relation(KEYED, 7), insert(1, [b"1", b"a", b"2"], 7), stream_stop()]
+    assert decoder.decode([xlog(m) for m in block]) == []
+    found.append(RowVersion(KEYED.table.id, "1", "2", changed=True))
+    filled, committed = decoder.decode([xlog(stream_commit(7, 100))])
+    assert isinstance(filled, RowsFilled)
+    assert isinstance(committed, Committed)

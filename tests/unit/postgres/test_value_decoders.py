@@ -317,6 +317,15 @@ def test_a_numeric_becomes_the_smallest_decimal_that_holds_all_of_it(
     assert described.table.columns[0].type.arrow == arrow
 
 
+def test_numeric_as_large_as_the_server_has_them_is_read(compiled: Compiled | None) -> None:
+    """Its number of groups has no sign: what looks negative was taken for a broken connection, again and again."""
+    groups = [1000, *[0] * 36_862, 10]
+    cell = struct.pack(">HhHH", len(groups), 32_767, 0, 16_383) + struct.pack(f">{len(groups)}H", *groups)
+    described = table("t", 1, [attribute("v", 1700)])
+    (value,) = decode_copy(copy_rows([[cell]]), described, compiled).column("v").to_pylist()
+    assert value == "1" + "0" * 131_071 + "." + "0" * 16_382 + "1"
+
+
 @given(st.lists(st.binary(max_size=9), max_size=12), st.integers(1, 20))
 @EXAMPLES
 def test_bytes_are_gathered_in_pieces_of_any_size(values: list[bytes], at_once: int) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
-from cdcflow.sources.patterns import Selection
+from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.postgres.catalog import UNKNOWN_NUMBER, Attribute, placed
 from cdcflow.sources.postgres.connection import Address, literal, quoted
 from cdcflow.sources.postgres.lsn import lsn_of, position_of

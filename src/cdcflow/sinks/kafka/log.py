@@ -22,7 +22,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,14 +32,14 @@ import pyarrow as pa
 from cdcflow.changelog import spool as spools
 from cdcflow.changelog.framing import FrameKind, Part
 from cdcflow.changelog.journal import Attach, Encoder, JournalHeader
-from cdcflow.changelog.lookup import GATHERED_ROWS_MAX, keys_of_partial
+from cdcflow.changelog.lookup import expired, gathered, keys_of_partial
 from cdcflow.changelog.records import HEAD, head_of, pieces
 from cdcflow.changelog.rows import Rows, RowsEncoder
 from cdcflow.changelog.sealing import check_storable
-from cdcflow.changelog.transactions import Transactions
+from cdcflow.changelog.transactions import Transactions, gathered_back, headers_back
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
 from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
-from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
 from cdcflow.sinks.files import SpoolFile
@@ -277,21 +277,30 @@ class KafkaLog:
         if not len(xids):
             return xids
         with self._looking_back() as reader:
-            low, end = reader.bounds()
-            for stretch in reversed(self._stretches):
-                if stretch.place < low:
-                    break  # the brokers have let go of it
-                ids: list[int] = []
-                for placed in frames(reader, stretch.place, end, (FrameKind.TRANSACTIONS,)):
-                    if isinstance(placed.record, Transactions) and placed.record.kind is Kind.SOURCE:
-                        ids += placed.record.xid.tolist()
-                found |= np.isin(wanted, np.array(ids, np.uint64).astype(np.uint32))
-                left, before, end = wanted[~found], stretch.newest_xid, stretch.place
+            for stretch, headers in self._headers_back(reader):
+                found |= np.isin(wanted, headers.column("xid").to_numpy().astype(np.uint32))
+                left, before = wanted[~found], stretch.newest_xid
                 if not len(left):
                     break
                 if before is None or ((left - np.uint32(before)).view(np.int32) > 0).all():
                     break  # all of them are newer than anything before this stretch
         return xids[found]
+
+    def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
+        """Position and id of the source's newest transactions, oldest first, back to one whose position is enough."""
+        self._living()
+        with self._looking_back() as reader:
+            return gathered_back((headers for _, headers in self._headers_back(reader)), is_enough)
+
+    def _headers_back(self, reader: Reader) -> Iterator[tuple[Stretch, pa.Table]]:
+        """The headers of the source's transactions in each stretch that the brokers still have, newest first."""
+        low, end = reader.bounds()
+        for stretch in reversed(self._stretches):
+            if stretch.place < low:
+                return
+            placed = frames(reader, stretch.place, end, (FrameKind.TRANSACTIONS,))
+            yield stretch, headers_back([p.record for p in placed if isinstance(p.record, Transactions)])
+            end = stretch.place
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
         """Keys of this table's rows from offset `since` on that came with unchanged columns."""
@@ -299,15 +308,7 @@ class KafkaLog:
         shape = self._history.newest(table)
         if shape is None or not shape.key:
             return None
-        found: list[pa.Table] = []
-        rows = 0
-        for keys in self._partial_rows(shape, since):
-            found.append(keys)
-            rows += keys.num_rows
-            if rows > GATHERED_ROWS_MAX:
-                found, rows = [KeySet(pa.concat_tables(found)).distinct().keys], 0
-        whole = KeySet(pa.concat_tables(found)).distinct() if found else None
-        return whole if whole is not None and len(whole) else None
+        return gathered(table, self._partial_rows(shape, since))
 
     @contextlib.contextmanager
     def _looking_back(self) -> Iterator[Reader]:
@@ -321,10 +322,8 @@ class KafkaLog:
             low, end = reader.bounds()
             begin = max((s.place for s in self._stretches if s.place >= low and s.first_offset <= since), default=None)
             if begin is None:
-                raise ConfigurationError(
-                    f"looking for partial rows of {shape.id}: topic {self._topics.name} no longer has offset {since}",
-                    remedy=f"run `cdcflow backfill {shape.id}`, and let the topic keep its records longer",
-                )
+                kept = [s.first_offset for s in self._stretches if s.place >= low]
+                raise expired(shape.id, since, min(kept, default=self._durable.next_offset))
             for placed in frames(reader, begin, end, (FrameKind.ROWS,)):
                 rows = placed.record
                 if isinstance(rows, Rows) and rows.shape.table.id == shape.id and rows.offsets[-1] >= since:

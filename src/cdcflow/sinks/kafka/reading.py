@@ -5,7 +5,7 @@ The state says where each stretch of the topic begins; from there on its frames 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from cdcflow.changelog.checking import Report
 from cdcflow.changelog.framing import FrameKind
-from cdcflow.changelog.journal import JournalHeader, Owners
+from cdcflow.changelog.journal import CutMark, JournalHeader, Owners
 from cdcflow.changelog.reader import LogRows
 from cdcflow.changelog.records import Stretches
 from cdcflow.changelog.rows import Rows, Shape
-from cdcflow.changelog.transactions import Transactions
+from cdcflow.changelog.transactions import Transactions, joined
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
@@ -35,28 +35,41 @@ _NO_OFFSET = 1 << 62
 class Context:
     """What a row's frame does not say: whose rows come, and what was announced before."""
 
-    owners: Owners | None = None
+    run: Transactions | None = None
     versions: dict[Table, int] = field(default_factory=dict)
+    _owners: Owners | None = None
+
+    def begin(self, run: Transactions) -> None:
+        self.run, self._owners = run, None
+
+    def has(self, rows: Rows) -> bool:
+        """The rows have offsets of the run that was announced last."""
+        run, offsets = self.run, rows.offsets
+        return run is not None and run.first_offset <= offsets[0] and int(offsets[-1]) < run.next_offset
 
     def log_rows(self, rows: Rows, first: int, last: int) -> LogRows | None:
         """Those of the rows from one offset to another (both inclusive), as the log has them; None: it has none."""
         a, b = np.searchsorted(rows.offsets, (first, last + 1))
-        if self.owners is None or a >= b:
+        if self.run is None or a >= b:
             return None
+        if self._owners is None:
+            self._owners = Owners.of(self.run.headers)
         table = rows.shape.table
-        batch = self.owners.log_rows(table, rows.offsets[a:b], rows.rows.slice(a, b - a))
+        batch = self._owners.log_rows(table, rows.offsets[a:b], rows.rows.slice(a, b - a))
         return table, self.versions[table], pa.Table.from_batches([batch])
 
 
 class Walk:
     """Goes through a log's topic from the head of a stretch on, in as many goes as one likes, and misses no offset.
 
-    `place` is where the next go begins.
+    `place` is where the next go begins. Rows of offsets below `before` need not be told.
     """
 
-    def __init__(self, topics: Topics, begin: Stretch, wanted: Iterable[FrameKind] | None = None) -> None:
+    def __init__(
+        self, topics: Topics, begin: Stretch, wanted: Iterable[FrameKind] | None = None, before: int = 0
+    ) -> None:
         self._name = f"topic {topics.name}"
-        self._stretches = Stretches(self._name, wanted)
+        self._stretches = Stretches(self._name, wanted, before)
         self._next_offset = begin.first_offset
         self._context = Context()
         self.place = begin.place
@@ -83,7 +96,18 @@ class Walk:
                         )
                     if isinstance(placed.record, Transactions):
                         self._next_offset = placed.record.next_offset
-                        self._context.owners = Owners.of(placed.record.headers)
+                        self._context.begin(placed.record)
+                case Rows() if not self._context.has(placed.record):
+                    raise InvariantViolated(
+                        f"reading the log in {self._name}: the rows at place {placed.place} have offsets "
+                        f"{placed.record.offsets[0]} to {placed.record.offsets[-1]}, which are not those of their run"
+                    )
+                case CutMark() if placed.record.checkpoint.next_offset != self._next_offset:
+                    raise InvariantViolated(
+                        f"reading the log in {self._name}: cut {placed.record.checkpoint.cut} at place {placed.place} "
+                        f"stands at offset {placed.record.checkpoint.next_offset}, and the rows before it end at "
+                        f"{self._next_offset}"
+                    )
                 case _:
                     pass
             yield placed.record, self._context
@@ -143,7 +167,7 @@ class KafkaReader:
                     continue
                 if record.first_offset > to:
                     return
-                yield headers_of(record, from_offset, to)
+                yield headers_of([record], from_offset, to)
 
     def check(self, *, deep: bool = False) -> Report:
         """Read the log through and report what is wrong with it."""
@@ -185,9 +209,9 @@ class KafkaReader:
         return begin[-1]
 
 
-def headers_of(run: Transactions, first: int, last: int) -> pa.Table:
-    """The headers of those of a run's transactions that have a row from one offset to another."""
-    headers = pa.Table.from_batches([run.headers])
+def headers_of(runs: Sequence[Transactions], first: int, last: int) -> pa.Table:
+    """The headers of those of some runs' transactions that have a row from one offset to another."""
+    headers = pa.Table.from_batches([joined(runs)])
     begins, ends = headers.column("first_offset").to_numpy(), headers.column("last_offset").to_numpy()
     return headers.filter(pa.array((ends >= max(first, 1)) & (ends >= begins) & (begins <= last)))
 

@@ -7,27 +7,21 @@ landed, so `put_new` may say that an object is already there when this very call
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import obstore
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import S3Store
 
 from cdcflow.config import Objects, secret
-from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.sinks.objects import refusals
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Config
@@ -38,16 +32,7 @@ TRANSFER_WITHIN = timedelta(minutes=10)
 STREAM_BYTES = 1 << 20
 ONE_REQUEST_BYTES = 64 << 20
 PART_BYTES = 16 << 20  # of at most 10,000
-_CODE = re.compile(r"<Code>(\w+)</Code>")
-_STATUS = re.compile(r"status code: (\d+[ \w]*)")
-_REFUSED = {
-    "InvalidBucketName",
-    "NoSuchBucket",
-    "AccessDenied",
-    "SignatureDoesNotMatch",
-    "InvalidAccessKeyId",
-    "PermanentRedirect",
-}
+LISTED_AT_ONCE = 1000
 
 
 class AlreadyThere(Exception):
@@ -56,10 +41,40 @@ class AlreadyThere(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An object's size, and when it was put."""
+    """An object's size, and the store's tag of its content ("" where it gives none)."""
 
     bytes: int
-    put_at: datetime
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """What a file's content is: its sha256, and the tag that a plain S3 store gives it when this module puts it."""
+
+    sha256: str
+    tag: str
+
+    @classmethod
+    def of(cls, path: Path) -> Digests:
+        """Read a file once. The tag is the MD5 of the content, or that of its parts' MD5s and their number."""
+        size = path.stat().st_size
+        part_bytes = PART_BYTES if size > ONE_REQUEST_BYTES else max(size, 1)
+        digest = hashlib.sha256()
+        parts: list[bytes] = []
+        with path.open("rb") as file:
+            while True:
+                part, left = hashlib.md5(usedforsecurity=False), part_bytes
+                while left and (block := file.read(min(STREAM_BYTES, left))):
+                    digest.update(block)
+                    part.update(block)
+                    left -= len(block)
+                if left == part_bytes and parts:
+                    break
+                parts.append(part.digest())
+        if size > ONE_REQUEST_BYTES:
+            together = hashlib.md5(b"".join(parts), usedforsecurity=False).hexdigest()
+            return cls(digest.hexdigest(), f"{together}-{len(parts)}")
+        return cls(digest.hexdigest(), parts[0].hex())
 
 
 class Bucket:
@@ -126,13 +141,15 @@ class Bucket:
 
     def listed(self, name: str) -> dict[str, Listed]:
         """All objects under a folder, by their names in it."""
+        return dict(self.each_listed(name))
+
+    def each_listed(self, name: str) -> Iterator[tuple[str, Listed]]:
+        """The same one after another: memory holds one page of the listing."""
         folder = name.rstrip("/") + "/"
         with self._asking("listing", name):
-            return {
-                found["path"].removeprefix(folder): Listed(found["size"], found["last_modified"])
-                for page in obstore.list(self._store(ANSWER_WITHIN), folder)
-                for found in page
-            }
+            for page in obstore.list(self._store(ANSWER_WITHIN), folder, chunk_size=LISTED_AT_ONCE):
+                for found in page:
+                    yield found["path"].removeprefix(folder), Listed(found["size"], (found["e_tag"] or "").strip('"'))
 
     def delete(self, names: Sequence[str]) -> None:
         """Remove objects; those that are not there count as removed."""
@@ -155,7 +172,7 @@ class Bucket:
 
     @contextmanager
     def _asking(self, doing: str, name: str) -> Iterator[None]:
-        """The library's errors as ours. Its own text repeats whole requests: only status and code are taken from it."""
+        """The library's errors as ours."""
         attempt = f"{doing} {self.name}/{name}"
         try:
             yield
@@ -164,25 +181,17 @@ class Bucket:
         except FileNotFoundError as error:
             if error.filename is not None:
                 raise  # a file of ours
-            if "NoSuchBucket" in str(error):
-                raise self._no_bucket(attempt) from None
-            raise FileNotFoundError(2, "no such object", f"{self.name}/{name}") from None
-        except (PermissionDeniedError, UnauthenticatedError) as error:
-            self._stores.clear()  # a secret that was changed is read anew
-            raise ConfigurationError(
-                f"{attempt}: the store refuses ({_reason(error)})",
-                remedy="grant s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket, or mend log.objects.*_key",
-            ) from None
+            if refusals.is_missing(error):
+                raise FileNotFoundError(2, "no such object", f"{self.name}/{name}") from None
+            raise self._refused(attempt, error) from None
         except BaseError as error:
-            reason = _reason(error)
-            if "NoSuchBucket" in reason:
-                raise self._no_bucket(attempt) from None
-            if any(code in reason for code in _REFUSED):
-                raise ConfigurationError(f"{attempt}: the store refuses ({reason})") from None
-            raise SinkUnavailable(f"{attempt}: {reason}") from None
+            raise self._refused(attempt, error) from None
 
-    def _no_bucket(self, attempt: str) -> ConfigurationError:
-        return ConfigurationError(f"{attempt}: there is no such bucket", remedy="make it, or mend log.objects.url")
+    def _refused(self, attempt: str, error: Exception) -> CdcflowError:
+        found = refusals.refused_or_away(attempt, error)
+        if isinstance(found, ConfigurationError):
+            self._stores.clear()  # a secret that was changed is read anew
+        return found
 
 
 def _opened(settings: Objects, within: timedelta) -> S3Store:
@@ -199,11 +208,3 @@ def _opened(settings: Objects, within: timedelta) -> S3Store:
         config["access_key_id"], config["secret_access_key"] = access_key, secret_key
     prefix = parts.path.strip("/") or None
     return S3Store(parts.netloc, prefix=prefix, config=config, client_options=client, retry_config=retry)
-
-
-def _reason(error: Exception) -> str:
-    text = str(error)
-    status, code = _STATUS.search(text), _CODE.search(text)
-    if status is not None:
-        return " ".join(found[1].strip() for found in (status, code) if found is not None)
-    return text.splitlines()[0].rpartition(" - ")[2][:200]

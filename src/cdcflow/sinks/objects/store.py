@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cdcflow.changelog.layout import Bounds, segment_bounds, segment_name
-from cdcflow.changelog.segment import SegmentFile
+from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.sinks.objects.bucket import Bucket
 
@@ -89,11 +89,12 @@ class BucketStore:
             beside.write_bytes(text)
         return text
 
-    def file(self, bounds: Bounds, file: SegmentFile) -> Path:
+    def file(self, bounds: Bounds, file: SegmentFile, *, anew: bool = False) -> Path:
         copy = self._files / segment_name(bounds) / file.path
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(copy)  # what was asked for last goes last
-            return copy
+        if not anew:
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(copy)  # what was asked for last goes last
+                return copy
         self._make_room(file.bytes)
         with self._keeping(copy) as beside:
             self.fetch(bounds, file, beside)
@@ -113,6 +114,11 @@ class BucketStore:
                 f"reading {self.name}/{name}: its content is not what was sealed",
                 remedy="run `cdcflow log check`, and restore the object from a copy",
             )
+
+    def copy(self, segment: Segment, file: SegmentFile) -> Path:
+        """Where a file lies that was read back, if it still does; asks the store nothing."""
+        name = segment_name((segment.first_offset, segment.last_offset))
+        return self._cache / segment.log_id / "files" / name / file.path
 
     def forget(self, bounds: Bounds) -> None:
         """Drop the copies of a segment that was removed from the store."""

@@ -1,29 +1,34 @@
-"""How far the bucket holds a log, as the log's directory says: for the upload itself, for upkeep, and for people."""
+"""How far the bucket holds a log, as the log's directory says: for the upload, for maintenance, and for people."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cdcflow.changelog.layout import UPLOADS, Layout
+from cdcflow.changelog.layout import UPLOADS, Bounds, Layout
 from cdcflow.errors import InvariantViolated
+
+RANGES_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """How far the bucket holds the log: up to `last_offset`. `problem`: why it gets no further just now."""
+    """How far the bucket holds the log: up to `last_offset`. `problem`: why it gets no further just now. `lost`: the
+    segments up to there that it has lost and that are not here either, neighbours as one."""
 
     url: str
     last_offset: int = 0
     problem: str = ""
+    lost: tuple[Bounds, ...] = ()
     version: int = 1
 
     @classmethod
     def read(cls, layout: Layout) -> Uploaded | None:
         """What the log's directory says; None: nothing was ever put."""
         try:
-            return cls(**json.loads((layout.root / UPLOADS).read_bytes()))
+            value = json.loads((layout.root / UPLOADS).read_bytes())
+            return cls(**{**value, "lost": tuple((int(a), int(b)) for a, b in value.get("lost", ()))})
         except FileNotFoundError:
             return None
         except (ValueError, TypeError):
@@ -33,14 +38,38 @@ class Uploaded:
             ) from None
 
 
-def status(layout: Layout) -> Mapping[str, object]:
-    """What waits to be put, for people: without a daemon, without asking the store."""
+def lost(layout: Layout, known: Uploaded | None) -> list[Bounds]:
+    """What is lost of the log, as the last comparison with the bucket found it; without what has expired since."""
+    first_offset = layout.log_file().first_offset
+    return [(max(a, first_offset), b) for a, b in (known.lost if known is not None else ()) if b >= first_offset]
+
+
+def loss(layout: Layout, url: str, ranges: Sequence[Bounds]) -> tuple[str, str]:
+    """What to tell people of lost ranges (at least one), and what they can do about it."""
+    names = ", ".join(f"{a}-{b}" for a, b in ranges[:RANGES_NAMED]) + (", …" if len(ranges) > RANGES_NAMED else "")
+    counting = layout.segment_offsets()
+    last = next(b for b in reversed(counting) if b[1] <= ranges[-1][1])
+    cut = layout.manifest(*last)[0].last_cut + 1
+    newest = " (when a newer segment is sealed)" if last == counting[-1] else ""
+    return (
+        f"the store has lost offsets {names} of the log, and they are not on this machine either",
+        f"restore the objects below {url}/segments from a copy or an earlier version: they count again at the daemon's"
+        f" next start; or give up what was before{newest}: `cdcflow log expire --before-cut {cut}`, then"
+        " `cdcflow backfill`, so that merges can go on",
+    )
+
+
+def status(layout: Layout, url: str = "") -> Mapping[str, object]:
+    """What waits to be put, and what is lost, for people: without a daemon, without asking the store."""
     known = Uploaded.read(layout)
     last_offset = 0 if known is None else known.last_offset
+    gone = lost(layout, known)
     waiting = [layout.manifest(*b)[0] for b in layout.segment_offsets() if b[0] > last_offset]
     return {
         "upload_offset": last_offset,
         "upload_waiting_segments": len(waiting),
         "upload_waiting_bytes": sum(s.size for s in waiting),
         "upload_problem": "" if known is None else known.problem,
+        "store_lost": [list(bounds) for bounds in gone],
+        "store_problem": ": ".join(loss(layout, url, gone)) if gone else "",
     }

@@ -5,8 +5,10 @@ here. A store that is away makes segments wait on the local disk; they are tried
 the bucket always holds the log up to some cut without a hole. `uploads.json` says how far that is, and what is in the
 way. It is a shortcut only: without it the bucket is asked segment by segment.
 
-What is dropped here: the data files of a segment, `keep_local` after it was seen whole in the bucket. Its directory and
-manifest stay, so that a start, a listing and a merge's plan need nothing from the store.
+What is dropped here: the data files of a segment, `keep_local` after it was put, and only when the bucket still has it
+with the content that was sealed. Its directory and manifest stay, so that a start, a listing and a merge's plan need
+nothing from the store. At the start and then daily everything that was put is compared with a listing of the bucket:
+what it has lost is put again if it is still here, and named if it is not (see `inventory`).
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import structlog
 import tenacity
@@ -26,16 +29,23 @@ import tenacity
 from cdcflow.changelog.layout import UPLOADS, Bounds, Layout, uncovered
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.sinks.layer import OS_LAYER, FileLayer, storing, write_file
+from cdcflow.sinks.maintenance import maintenance
 from cdcflow.sinks.objects.bucket import Bucket
-from cdcflow.sinks.objects.putting import put_log, put_segment
-from cdcflow.sinks.objects.shelf import BucketShelf
-from cdcflow.sinks.objects.uploaded import Uploaded
-from cdcflow.sinks.upkeep import upkeep
+from cdcflow.sinks.objects.inventory import together
+from cdcflow.sinks.objects.remote import RemoteBucket
+from cdcflow.sinks.objects.restoring import FindCopy, Restorer
+from cdcflow.sinks.objects.uploaded import Uploaded, loss
+from cdcflow.sinks.objects.uploading import put_log, put_segment
 
 LAST_TRY_S = 5.0
 """So long a log that is being closed waits for what is still to be put."""
 PAUSE_S_MAX = 30.0
 LOOK_EVERY_S = 5.0
+FIRST_ANSWER_S = 2.0
+"""So long a start waits to hear that the store refuses. One that is away or slow does not hold it up for longer."""
+COMPARE_EVERY_S = 86400.0
+LOST_AGAIN_S = 600.0
+"""While something is lost the bucket is compared more often: somebody may be restoring it."""
 
 _log = structlog.get_logger("cdcflow")
 
@@ -44,7 +54,16 @@ class Uploads:
     """Puts the sealed segments of one log into a bucket. `start`, `wake`, `check` and `close` never wait for the store,
     `close` aside, and that one not for long."""
 
-    def __init__(self, layout: Layout, bucket: Bucket, *, keep_local_s: float, layer: FileLayer = OS_LAYER) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        bucket: Bucket,
+        *,
+        keep_local_s: float,
+        layer: FileLayer = OS_LAYER,
+        cached: FindCopy = lambda segment, file: None,
+    ) -> None:
+        """`cached`: where a file lies that was read back from the bucket, if it still does."""
         self.bucket = bucket
         self._layout = layout
         self._layer = layer
@@ -53,9 +72,12 @@ class Uploads:
         self._schemas_put = b""
         self._reached = False
         self._known = Uploaded(bucket.name)
+        self._restorer = Restorer(layout, bucket, cached, self._closing_wait)
         self._whole: deque[Bounds] = deque()  # those that are in the bucket and here, oldest first
         self._error: CdcflowError | None = None
+        self._compare_at = 0.0
         self._asked = threading.Event()
+        self._answered = threading.Event()
         self._closing = threading.Event()
         self._given_up = False
         self._thread = threading.Thread(target=self._run, name="cdcflow-upload", daemon=True)
@@ -64,7 +86,7 @@ class Uploads:
         """Begin. `lease_check` raises when another process has taken the log over.
 
         Raises:
-            ConfigurationError: its segments lie in another bucket.
+            ConfigurationError: its segments lie in another bucket; or the store refuses: a wrong key, url or region.
         """
         known = Uploaded.read(self._layout)
         if known is not None and known.url != self.bucket.name:
@@ -78,15 +100,18 @@ class Uploads:
         self._lease_check = lease_check
         self._thread.start()
         self._asked.set()
+        self._answered.wait(FIRST_ANSWER_S)
+        if self._error is not None:
+            raise self._error
 
     def wake(self) -> None:
         """Something was sealed."""
         self._asked.set()
 
     @property
-    def shelf(self) -> BucketShelf:
+    def remote(self) -> RemoteBucket:
         """What it has put into the bucket."""
-        return BucketShelf(self.bucket)
+        return RemoteBucket(self.bucket)
 
     @property
     def error(self) -> CdcflowError | None:
@@ -105,14 +130,20 @@ class Uploads:
 
     def _run(self) -> None:
         try:
+            self._trying(self._reach)
+            self._answered.set()
             self._find_whole()
             is_last = False
             while not is_last:
-                self._asked.wait(LOOK_EVERY_S if self._whole else None)
+                self._asked.wait(self._idle_s())
                 self._asked.clear()
                 is_last = self._closing.is_set()  # asked first: what was sealed before it is put now
-                self._all_put()
-                self._drop()
+                self._trying(self._put_pending)
+                if not is_last and time.monotonic() >= self._compare_at:
+                    self._trying(self._compare)
+                self._trying(self._drop)
+                if self._known.problem:
+                    self._say("")
         except SinkUnavailable as error:
             self._say(str(error))  # while closing: the next start goes on
         except CdcflowError as error:
@@ -121,8 +152,14 @@ class Uploads:
             self._error = InvariantViolated(
                 f"putting segments of {self._layout.root} into the store: {type(error).__name__}: {error}"
             )
+        finally:
+            self._answered.set()
 
-    def _all_put(self) -> None:
+    def _idle_s(self) -> float:
+        left = max(0.0, self._compare_at - time.monotonic())
+        return min(LOOK_EVERY_S, left) if self._whole else left
+
+    def _trying(self, work: Callable[[], None]) -> None:
         for attempt in tenacity.Retrying(
             retry=tenacity.retry_if_exception(self._is_passing),
             wait=tenacity.wait_random_exponential(0.5, PAUSE_S_MAX),
@@ -132,7 +169,10 @@ class Uploads:
             reraise=True,
         ):
             with attempt:
-                self._put_pending()
+                work()
+
+    def _closing_wait(self, seconds: float) -> bool:
+        return self._closing.wait(seconds)
 
     def _pause(self, seconds: float) -> None:
         self._closing.wait(seconds)
@@ -143,6 +183,7 @@ class Uploads:
         return isinstance(error, SinkUnavailable) or (self._reached and isinstance(error, ConfigurationError))
 
     def _tell(self, state: tenacity.RetryCallState) -> None:
+        self._answered.set()
         error = state.outcome.exception() if state.outcome is not None else None
         text = str(error).splitlines()[0]
         if text != self._known.problem:
@@ -150,12 +191,14 @@ class Uploads:
         pause_s = state.next_action.sleep if state.next_action is not None else 0.0
         _log.warning("upload put off", problem=text, tries=state.attempt_number, pause_s=round(pause_s, 1))
 
+    def _reach(self) -> None:
+        """The first request, also without a segment: a wrong key, or another log there, is heard at the start."""
+        put_log(self.bucket, self._layout)
+        self._reached = True
+
     def _put_pending(self) -> None:
-        if not self._reached:  # also without a segment: a wrong url, or another log there, is heard at the start
-            put_log(self.bucket, self._layout)
-            self._reached = True
         while (bounds := self._next()) is not None:
-            with upkeep(self._layout, self._closing.wait):
+            with maintenance(self._layout, self._closing.wait):
                 self._put(bounds)
 
     def _next(self) -> Bounds | None:
@@ -171,10 +214,7 @@ class Uploads:
         except FileNotFoundError:
             return  # compacted or expired just now: look again
         began = time.monotonic()
-        schemas = self._layout.schemas_json() or b""
-        if schemas != self._schemas_put:
-            self.bucket.put("schemas.json", schemas)
-            self._schemas_put = schemas
+        self._put_schemas()
         self._lease_check()
         put_segment(self.bucket, segment, text, directory)
         with storing(f"noting in {self._layout.root} what was put"):
@@ -194,18 +234,53 @@ class Uploads:
             if bounds[1] <= self._known.last_offset and len(list(self._layout.segment(*bounds).iterdir())) > 1:
                 self._whole.append(bounds)
 
+    def _put_schemas(self) -> None:
+        schemas = self._layout.schemas_json() or b""
+        if schemas != self._schemas_put:
+            self.bucket.put("schemas.json", schemas)
+            self._schemas_put = schemas
+
+    def _compare(self) -> None:
+        """Compare all that was put with what the bucket has; put again what it lost, note what nobody has any more."""
+        self._lease_check()
+        if self._known.last_offset:
+            put_log(self.bucket, self._layout)
+            self._schemas_put = b""
+            self._put_schemas()
+            self._note(self._restorer.compare(self._known.last_offset))
+        self._compare_at = time.monotonic() + (LOST_AGAIN_S if self._known.lost else COMPARE_EVERY_S)
+
+    def _note(self, found: Sequence[Bounds]) -> None:
+        lost = tuple(together(found))
+        if lost:
+            text, remedy = loss(self._layout, self.bucket.name, lost)
+            _log.error("segments lost", problem=text, remedy=remedy)
+        if lost != self._known.lost:
+            self._write(replace(self._known, lost=lost))
+
     def _drop(self) -> None:
         while self._whole and not self._given_up:
             directory = self._layout.segment(*self._whole[0])
-            with storing(f"dropping uploaded files of {directory}"), contextlib.suppress(FileNotFoundError):
-                if time.time() - (directory / "segment.json").stat().st_mtime < self._keep_local_s:
+            with storing(f"dropping uploaded files of {directory}"):
+                try:
+                    put_at = (directory / "segment.json").stat().st_mtime
+                except FileNotFoundError:
+                    put_at = 0.0  # compacted or expired
+                if time.time() - put_at < self._keep_local_s:
                     return
-                with upkeep(self._layout, self._closing.wait):
+                with maintenance(self._layout, self._closing.wait):
                     self._lease_check()
-                    for path in directory.iterdir():
-                        if path.name != "segment.json":
-                            self._layer.unlink(path)
+                    if (directory / "segment.json").exists():
+                        self._drop_files(self._whole[0], directory)
             self._whole.popleft()
+
+    def _drop_files(self, bounds: Bounds, directory: Path) -> None:
+        if not self._restorer.is_stored(bounds):
+            self._note([*self._known.lost, bounds])
+            return
+        for path in directory.iterdir():
+            if path.name != "segment.json":
+                self._layer.unlink(path)
 
     def _say(self, problem: str) -> None:
         with contextlib.suppress(CdcflowError):

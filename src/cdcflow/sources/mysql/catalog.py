@@ -10,21 +10,21 @@ more stops the stream by name.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-import pymysql
-
-from cdcflow.errors import ConfigurationError
-from cdcflow.model.table import LOG_COLUMNS, Identity, Table, TableId
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.model.table import Identity, Table, TableId
+from cdcflow.sources.engine import selection as selection_rules
+from cdcflow.sources.engine.connections import Session
+from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals
 from cdcflow.sources.mysql.columns import ASKED, CatalogColumn, server_column
-from cdcflow.sources.mysql.connection import Connection, Connector, explaining, listed, literal, query
+from cdcflow.sources.mysql.connection import Connection, Connector, listed, literal, query
+from cdcflow.sources.mysql.losses import READ_ANEW
 from cdcflow.sources.mysql.results import quoted
 from cdcflow.sources.mysql.shapes import DescribedTable, describe
 from cdcflow.sources.mysql.types import Policy, ServerColumn
-from cdcflow.sources.patterns import Selection
 
 if TYPE_CHECKING:
     from cdcflow.sources.mysql.table_map import TableMap
@@ -82,38 +82,7 @@ class CatalogTable:
         return f"{quoted(self.id.schema)}.{quoted(self.id.name)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Selected:
-    """The tables that the settings mean, as they are now; `refused` are those that cannot be captured, and why."""
-
-    tables: tuple[CatalogTable, ...]
-    refused: Mapping[TableId, tuple[tuple[str, str], ...]]
-    ignored: tuple[str, ...]
-
-    @property
-    def good(self) -> tuple[CatalogTable, ...]:
-        return tuple(t for t in self.tables if t.id not in self.refused)
-
-    def only(self, tables: Iterable[TableId]) -> Selected:
-        """The same without refused tables other than these."""
-        wanted = frozenset(tables)
-        kept = {t: found for t, found in self.refused.items() if t in wanted}
-        return Selected(tuple(t for t in self.tables if t.id not in self.refused or t.id in kept), kept, self.ignored)
-
-    def check(self) -> None:
-        """Raises ConfigurationError with every refusal and its remedy, or when nothing is selected at all."""
-        problems = [p for found in self.refused.values() for p in found]
-        if problems:
-            raise ConfigurationError(
-                "cannot capture: " + "; ".join(text for text, _ in problems),
-                remedy="run "
-                + ";\n  ".join(remedy for _, remedy in problems)
-                + "\n  or take the table out of source.tables (write !schema.table)",
-            )
-        if not self.tables:
-            raise ConfigurationError(
-                "source.tables matches no table", remedy="check the names, and that the user of source.url sees them"
-            )
+Selected = selection_rules.Selected[CatalogTable]
 
 
 # ── reading the catalog ─────────────────────────────────────────────────────────────────────────────────────
@@ -178,7 +147,7 @@ def select(
     return Selected(tuple(tables), refused, tuple(ignored))
 
 
-Problems = dict[TableId, tuple[tuple[str, str], ...]]
+Problems = dict[TableId, tuple[Refusal, ...]]
 
 
 def _loaded(
@@ -245,9 +214,9 @@ def _keys(
     return found
 
 
-def refusals(table: CatalogTable, *, keyless: bool) -> tuple[tuple[str, str], ...]:
+def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
     """Why this table cannot be captured, and what mends it; nothing when it can."""
-    found: list[tuple[str, str]] = []
+    found: list[Refusal] = []
     if table.is_versioned:
         found.append(
             (
@@ -269,14 +238,11 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[tuple[str, str], ..
                 f"ALTER TABLE {table.sql} ADD PRIMARY KEY (…), or set source.tables_without_key: whole",
             )
         )
-    found += [
-        (
-            f"{table.id} has a column {column.name}, a name that cdcflow gives to a column of its own",
-            f"ALTER TABLE {table.sql} RENAME COLUMN {quoted(column.name)} TO …",
-        )
-        for column in table.columns
-        if column.name in LOG_COLUMNS
-    ]
+    found += name_refusals(
+        table.id,
+        [column.name for column in table.columns],
+        lambda name: f"ALTER TABLE {table.sql} RENAME COLUMN {quoted(name)} TO …",
+    )
     return tuple(found)
 
 
@@ -297,37 +263,20 @@ class Catalog:
         self._connector = connector
         self.wanted = wanted
         self._policy = policy
-        self._connection: Connection | None = None
-        self._lock = threading.Lock()
+        self._session = Session(connector, lambda: connector.connect("catalog"))
         self._collations: Mapping[str, int] = {}
-        self._interned: dict[Table, DescribedTable] = {}
+        self._interned: dict[tuple[Table, tuple[ServerColumn, ...]], DescribedTable] = {}
         self._known: dict[TableId, CatalogTable] = {}
 
     def ask(self, attempted: str, question: Callable[[Connection], T]) -> T:
-        """Ask the server something, through a connection that may have died meanwhile: then through a new one."""
-        with self._lock, explaining(attempted):
-            if self._connection is not None:
-                try:
-                    return question(self._connection)
-                except pymysql.Error:
-                    if self._connection.open:
-                        raise
-                    self._connector.discard(self._connection)
-            self._connection = self._connector.connect("catalog")
-            return question(self._connection)
+        return self._session.ask(attempted, question)
 
     def close(self) -> None:
-        """After `Connector.close`, which ends a question that another thread is asking."""
-        with self._lock:
-            if self._connection is not None:
-                self._connector.discard(self._connection)
-                self._connection = None
+        """After `Connector.close`."""
+        self._session.close()
 
     def selected(self) -> Selected:
-        def question(connection: Connection) -> Selected:
-            return select(connection, self.wanted, self._collated(connection))
-
-        found = self.ask(f"reading the catalog of {self._connector.address}", question)
+        found = self._look(f"reading the catalog of {self._connector.address}", None)
         self._known = {t.id: t for t in found.tables}
         return found
 
@@ -335,20 +284,36 @@ class Catalog:
         """A captured table as it is now.
 
         Raises:
-            ConfigurationError: it is not there any more, or cannot be captured.
+            SourceUnavailable: it is not there. A rename may be about to bring it back, and a table that stays away is
+                no captured one any more as soon as the list of tables is looked at.
+            ConfigurationError: it cannot be captured.
         """
-
-        def question(connection: Connection) -> Selected:
-            return select(connection, self.wanted, self._collated(connection), only=table)
-
-        selected = self.ask(f"looking for table {table}", question)
+        selected = self._only(table)
         if not selected.tables:
-            raise ConfigurationError(
-                f"table {table} is not there any more, or not selected", remedy="check source.tables, or restore it"
-            )
+            raise SourceUnavailable(f"table {table} is not there, or not selected any more")
         if problems := selected.refused.get(table):
             raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}")
         return selected.tables[0]
+
+    def now(self, table: TableId) -> CatalogTable | None:
+        """A captured table as it is now, also where it could not be captured any more; None: it is not there."""
+        return next(iter(self._only(table).tables), None)
+
+    def _only(self, table: TableId) -> Selected:
+        return self._look(f"looking for table {table}", table)
+
+    def _look(self, attempted: str, only: TableId | None) -> Selected:
+        def question(connection: Connection) -> Selected:
+            return select(connection, self.wanted, self._collated(connection), only=only)
+
+        # Tables, columns and keys are asked for one after another: of a table that is altered or renamed in between
+        # they do not fit together, or there is no key. A refusal counts when it is met again.
+        found = self.ask(attempted, question)
+        if found.refused or _torn(found):
+            found = self.ask(attempted, question)
+        if torn := _torn(found):
+            raise SourceUnavailable(f"{attempted}: {', '.join(torn)} was altered or renamed at the same moment")
+        return found
 
     def described(self, table: CatalogTable) -> DescribedTable:
         return self._kept(describe(table.id, table.columns, table.key, Identity.KEY, self._policy))
@@ -375,7 +340,7 @@ class Catalog:
         return self._collations
 
     def _key(self, told: TableMap, now: CatalogTable | None) -> tuple[str, ...]:
-        if told.key:
+        if told.key or not told.has_names:  # `shapes.describe` refuses columns without names
             return told.key_names
         key = now.key if now is not None else ()
         if {c.name for c in told.columns if not c.nullable} >= set(key) and (key or self.wanted.keyless):
@@ -383,11 +348,17 @@ class Catalog:
         name = f"{quoted(told.id.schema)}.{quoted(told.id.name)}"
         raise ConfigurationError(
             f"table {told.id} has a change in the log from when it had no key, or another one",
-            remedy=f"run ALTER TABLE {name} ADD PRIMARY KEY (…); then `cdcflow run --accept-history-loss`",
+            remedy=f"run ALTER TABLE {name} ADD PRIMARY KEY (…), then {READ_ANEW}",
         )
 
     def _kept(self, described: DescribedTable) -> DescribedTable:
-        return self._interned.setdefault(described.table, described)
+        # Two shapes can be equal and yet decode differently: a table's shape does not tell its character set.
+        return self._interned.setdefault((described.table, described.columns), described)
+
+
+def _torn(found: Selected) -> list[str]:
+    """The tables whose key names columns that they do not have."""
+    return [str(t.id) for t in found.good if not set(t.key) <= {c.name for c in t.columns}]
 
 
 def _names_all(now: CatalogTable, told: TableMap) -> bool:

@@ -7,44 +7,38 @@ A plan pins the bound (W28) and what the cursors mean: when the key's columns ch
 mean nothing and the table is read from the start. A row that an update moves across the cursor is the machine's
 business (see `interleave.machine`).
 
-Each chunk: take the snapshot; touch the table, which keeps changes of its shape away until the transaction ends; then
+A part's snapshot: take it; touch the table, which keeps changes of its shape away until the transaction ends; then
 look at the shape, through another connection, which sees the catalog as it is; then read. A table that was altered
 between snapshot and touch makes the server say so ("table definition has changed", M55): the chunk is read again.
-
-A large chunk is read in parts, at once, each of which does all of this for itself (see `ranges`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
 
 import pyarrow as pa
 import pymysql
 
-from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, Visibility
-from cdcflow.model.change import ChangeBatch, Kind, Run, reads
-from cdcflow.model.position import Position, Token
-from cdcflow.model.table import TableId
+from cdcflow.errors import SourceUnavailable
+from cdcflow.interleave.messages import Chunk, Planned, Visibility
+from cdcflow.model.change import KeySet
+from cdcflow.model.position import Token
+from cdcflow.model.table import Table, TableId
+from cdcflow.sources.engine.chunks import Reached, Rewritten, Snapshot
+from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.mysql.catalog import CatalogTable
-from cdcflow.sources.mysql.connection import Connection, Connector, query
+from cdcflow.sources.mysql.connection import Connection, query
 from cdcflow.sources.mysql.fetch import fetch
 from cdcflow.sources.mysql.keys import Key, Literals
-from cdcflow.sources.mysql.looks import Look, Looking
 from cdcflow.sources.mysql.marking import Marking
-from cdcflow.sources.mysql.ranges import Ordered, Part, PartRead, joined, sizes
-from cdcflow.sources.mysql.refusals import NO_SUCH_TABLE, explained
+from cdcflow.sources.mysql.ranges import Ordered, Part, PartRead, sizes, stride
+from cdcflow.sources.mysql.refusals import NO_SUCH_COLUMN, NO_SUCH_INDEX, NO_SUCH_TABLE
 from cdcflow.sources.mysql.results import quoted
-from cdcflow.sources.mysql.row_events import truncation
 from cdcflow.sources.mysql.shapes import DescribedTable
-
-T = TypeVar("T")
+from cdcflow.sources.mysql.snapshots import SnapshotTaker
 
 FIRST_ROWS = 20_000
 ROWS_MIN = 1000
@@ -61,14 +55,10 @@ Describe = Callable[[CatalogTable], DescribedTable]
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """What a table's last chunk was like: bytes a row, and how far apart its keys were (see `Ordered.stride`)."""
+    """What a table's last chunk was like: bytes a row, and how far apart its keys were (see `ranges.stride`)."""
 
     row_bytes: int
     stride: float | None
-
-
-class _Rewritten(Exception):
-    """The table is no longer what was planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,165 +95,84 @@ class Cursor:
 
 
 class MySQLChunks:
-    """Implements `cdcflow.ports.ChunkSource`. Thread-safe.
+    """Implements `engine.chunks.ChunkDialect`. Thread-safe.
 
-    `look_up` finds a captured table as it is now, and `describe` gives its shape.
+    `look_up` finds a captured table as it is now, and `describe` gives its shape. `pool` lends a second connection.
+    `rows_max`: no chunk has more rows, however small it would be.
     """
 
     def __init__(
         self,
-        connector: Connector,
+        pool: Pool[Connection],
         *,
-        ranges_at_once: int,
-        looking: Looking,
+        snapshots: SnapshotTaker,
         marking: Marking,
         look_up: LookUp,
         describe: Describe,
+        rows_max: int,
     ) -> None:
-        self._connector = connector
-        self._ranges_at_once = ranges_at_once
-        self._looking = looking
+        self._pool = pool
+        self._snapshots = snapshots
         self._marking = marking
         self._look_up = look_up
         self._describe = describe
+        self._rows_min = min(ROWS_MIN, rows_max)
         self._last: dict[TableId, _Last] = {}
-        self._idle: list[Connection] = []
-        self._lock = threading.Lock()
 
-    # ── cdcflow.ports.ChunkSource ───────────────────────────────────────────────────────────────────────────
-
-    def plan(self, table: TableId, generation: int) -> Planned:
-        entry = self._look_up(table)
-        described = self._describe(entry)
-        ordered = Ordered(entry, described, key_of(entry, described))
-
-        def bound(connection: Connection) -> tuple[Literals | None, tuple[Visibility, ...]]:
-            with self._looking.snapshot(connection) as look:
-                return ordered.greatest(connection), look.visibilities
-
-        greatest, visibilities = self._with(f"planning the backfill of {table}", bound)
+    def plan(self, connection: Connection, table: TableId, generation: int) -> Planned:
+        ordered = self._ordered(table)
+        self._last.pop(table, None)  # how far apart keys were means nothing for another key
+        with self._snapshots.snapshot(connection) as snapshot:
+            plan = Plan(ordered.key.digest, _greatest(ordered, connection))
+        shape = ordered.described.table
         return Planned(
             table=table,
             generation=generation,
-            plan=Plan(ordered.key.digest, greatest).to_json(),
+            plan=plan.to_json(),
             size=FIRST_ROWS,
-            units=max(entry.rows, 1),
-            shape=described.table,
-            whole=not described.table.key,
-            visibilities=visibilities,
+            units=max(ordered.entry.rows, 1),
+            shape=shape,
+            whole=not shape.key,
+            visibilities=snapshot.visibilities,
         )
 
-    def write_mark(self, token: Token) -> None:
-        self._with("writing a mark", lambda c: self._marking.write(c, token))
+    def write_mark(self, connection: Connection, token: Token) -> None:
+        self._marking.write(connection, token)
 
-    def heartbeat(self) -> None:
-        self._with("writing a heartbeat", self._marking.beat)
+    def heartbeat(self, connection: Connection) -> None:
+        self._marking.beat(connection)
 
-    def snapshot(self) -> Visibility:
-        return self._with("looking at what is visible", self._looking.visibility)
-
-    def read_chunk(self, chunk: Chunk) -> ChunkRead:
-        began = time.monotonic()
-        try:
-            return self._with(f"reading {chunk.table}", lambda c: self._read(c, chunk))
-        except _Rewritten:
-            return ChunkRead(chunk, None, None, (), rewritten=True, seconds=time.monotonic() - began)
-
-    def close(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            self._connector.discard(connection)
-        self._connector.close()
-
-    # ── chunks ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _read(self, connection: Connection, chunk: Chunk) -> ChunkRead:
-        match chunk.kind:
-            case "range":
-                return self._range(connection, chunk)
-            case "keys":
-                return self._keys(connection, chunk)
-            case "whole":
-                return self._whole(connection, chunk)
-
-    def _range(self, connection: Connection, chunk: Chunk) -> ChunkRead:
-        cursor = Cursor.from_json(chunk.after)
-        # Its end waits for all parts, so that nobody goes on reading for a chunk that was given up. By then the
-        # first one's transaction is over: a change of the table's shape may wait for it, and other parts for that.
-        with (
-            ThreadPoolExecutor(self._ranges_at_once, thread_name_prefix="cdcflow-part") as readers,
-            self._opened(connection, chunk) as about,
-        ):
-            parts = self._parts(connection, chunk, about.table, cursor)
-            if not parts:
-                return about.answer(chunk, [], cursor, exhausted=True)
-            bytes_max = CHUNK_BYTES_MAX // len(parts)
-            later = [readers.submit(self._elsewhere, chunk, part, bytes_max) for part in parts[1:]]
-            first = about.table.read(connection, parts[0], about.look.visibilities, bytes_max)
-        found = joined(chunk.table, [first, *(part.result() for part in later)])
-        rows = sum(part.rows.num_rows for part in found)
-        if rows:
-            stride = about.table.stride(cursor.row, found)
-            self._last[chunk.table] = _Last(sum(part.bytes for part in found) // rows, stride)
-        others = tuple(v for part in found[1:] for v in part.visibilities)
-        reached = Cursor(found[-1].reached, cursor.rows + rows)
-        batches = [part.rows for part in found]
-        return about.answer(chunk, batches, reached, exhausted=found[-1].exhausted, others=others)
-
-    def _parts(self, connection: Connection, chunk: Chunk, table: Ordered, cursor: Cursor) -> list[Part]:
-        """What the chunk reads; nothing where the table was empty when it was planned."""
-        bound = Plan.from_json(chunk.plan).bound
-        if bound is None:
-            return []
-        rows = max(chunk.size, ROWS_MIN)
-        last = self._last.get(chunk.table)
-        if last is not None and last.row_bytes:
-            # Parts that end early make others read for nothing.
-            rows = min(rows, max(1, CHUNK_BYTES_MAX // 2 // last.row_bytes))
-        parts_max = self._ranges_at_once if table.key.is_sought and not chunk.gently else 1
-        wanted = sizes(rows, parts_max, PART_ROWS_MIN)
-        return table.parts(connection, cursor.row, bound, wanted, None if last is None else last.stride)
-
-    def _elsewhere(self, chunk: Chunk, part: Part, bytes_max: int) -> PartRead:
-        """Read a part through a connection of its own, in a snapshot of its own."""
-
-        def read(connection: Connection) -> PartRead:
-            with self._opened(connection, chunk) as about:
-                return about.table.read(connection, part, about.look.visibilities, bytes_max)
-
-        return self._with(f"reading {chunk.table}", read)
-
-    def _keys(self, connection: Connection, chunk: Chunk) -> ChunkRead:
-        """The rows that have these keys now; a key without a row gives none."""
-        assert chunk.keys is not None  # noqa: S101  what kind "keys" means
-        with self._opened(connection, chunk) as about:
-            table = about.table
-            rows = [
-                table.decoded(fetch(connection, f"{table.select} WHERE {condition}"))
-                for condition in table.key.among(chunk.keys.distinct())
-            ]
-            return about.answer(chunk, rows, Cursor.from_json(chunk.after), exhausted=True)
+    def visibility(self, connection: Connection) -> Visibility:
+        return self._snapshots.visibility(connection)
 
     @contextlib.contextmanager
-    def _opened(self, connection: Connection, chunk: Chunk) -> Iterator[_Read]:
-        """A snapshot of the table, which is still what the chunk's plan says, and stays so until the block ends."""
-        with self._looking.snapshot(connection) as look:
-            table = self._touched(connection, chunk.table)
-            if Plan.from_json(chunk.plan).digest != table.key.digest:
-                raise _Rewritten
-            yield _Read(look, table, time.monotonic())
+    def opened(self, connection: Connection, chunk: Chunk, part: Part | None) -> Iterator[OpenTable]:
+        with self._snapshots.snapshot(connection) as snapshot:
+            ordered = self._touched(connection, chunk.table)
+            if Plan.from_json(chunk.plan).digest != ordered.key.digest:
+                raise Rewritten
+            yield OpenTable(connection, snapshot, ordered, self._rows_min, self._last.get(chunk.table))
 
-    def _whole(self, connection: Connection, chunk: Chunk) -> ChunkRead:
-        """The whole table in one snapshot, after a truncate: rows without a key cannot be replayed over each other."""
+    @contextlib.contextmanager
+    def opened_whole(self, connection: Connection, chunk: Chunk) -> Iterator[OpenTable]:
         with contextlib.ExitStack() as stack:
             name = f"{quoted(chunk.table.schema)}.{quoted(chunk.table.name)}"
-            look = stack.enter_context(
-                self._looking.whole(connection, name, lambda: stack.enter_context(self._another("locking")))
-            )
-            about = _Read(look, self._touched(connection, chunk.table), time.monotonic())
-            rows = about.table.decoded(fetch(connection, about.table.select))
-            return about.answer(chunk, [rows], Cursor(None, rows.num_rows), exhausted=True)
+            lock = self._pool.another
+            snapshot = stack.enter_context(self._snapshots.whole(connection, name, lambda: stack.enter_context(lock())))
+            yield OpenTable(connection, snapshot, self._touched(connection, chunk.table))
+
+    def reached(self, chunk: Chunk, found: Sequence[PartRead]) -> Reached:
+        cursor = Cursor.from_json(chunk.after)
+        if not found:
+            return Reached(cursor.to_json(), cursor.rows, exhausted=True)
+        rows = sum(part.rows for part in found)
+        if rows:
+            self._last[chunk.table] = _Last(sum(part.bytes for part in found) // rows, stride(cursor.row, found))
+        reached = Cursor(found[-1].reached, cursor.rows + rows)
+        return Reached(reached.to_json(), reached.rows, found[-1].exhausted)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def _touched(self, connection: Connection, table: TableId) -> Ordered:
         """The table's shape, which from here on stays as it is until the transaction ends."""
@@ -271,98 +180,68 @@ class MySQLChunks:
             query(connection, f"SELECT 1 FROM {quoted(table.schema)}.{quoted(table.name)} LIMIT 0")  # noqa: S608
         except pymysql.Error as error:
             if error.args and error.args[0] == NO_SUCH_TABLE:
-                raise _Rewritten from None  # dropped just now, or made anew: it must be planned again
+                raise Rewritten from None  # dropped just now, or made anew: it must be planned again
             raise
+        return self._ordered(table)
+
+    def _ordered(self, table: TableId) -> Ordered:
         entry = self._look_up(table)
         described = self._describe(entry)
         return Ordered(entry, described, key_of(entry, described))
 
-    # ── connections ─────────────────────────────────────────────────────────────────────────────────────────
-
-    def _with(self, attempted: str, work: Callable[[Connection], T]) -> T:
-        """Do something on a connection of the pool. One that died while it lay idle is replaced, once."""
-        while True:
-            connection, fresh = self._take()
-            try:
-                result = work(connection)
-            except pymysql.Error as error:
-                is_dead = not connection.open
-                self._connector.discard(connection)
-                if is_dead and not fresh:
-                    continue
-                raise explained(error, attempted) from None
-            except BaseException:
-                self._connector.discard(connection)
-                raise
-            self._give_back(connection)
-            return result
-
-    @contextlib.contextmanager
-    def _another(self, purpose: str) -> Iterator[Connection]:
-        connection = self._connector.connect(purpose)
-        try:
-            yield connection
-        finally:
-            self._connector.discard(connection)
-
-    def _take(self) -> tuple[Connection, bool]:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop(), False
-        return self._connector.connect("chunks"), True
-
-    def _give_back(self, connection: Connection) -> None:
-        if connection.open and not self._connector.closed:
-            with self._lock:
-                self._idle.append(connection)
-        else:
-            self._connector.discard(connection)
-
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """What a chunk is answered with besides its rows. `began`: when they were asked for; what comes before takes as
-    long for one row as for many, and must not make the next chunk smaller."""
+class OpenTable:
+    """Implements `engine.chunks.OpenTable`. `last`: what the table's last chunk was like."""
 
-    look: Look
-    table: Ordered
-    began: float
+    connection: Connection
+    snapshot: Snapshot
+    ordered: Ordered
+    rows_min: int = 1
+    last: _Last | None = None
 
-    def answer(
-        self,
-        chunk: Chunk,
-        rows: Sequence[pa.RecordBatch],
-        reached: Cursor,
-        *,
-        exhausted: bool,
-        others: tuple[Visibility, ...] = (),
-    ) -> ChunkRead:
-        """`others`: what the snapshots of other parts see. The run's place and clock are the first part's, whose
-        snapshot is the earliest: no row of the run is claimed to be newer than it is."""
-        position = Position(f"{self.look.end.file}:{self.look.end.pos};")
-        described = self.table.described
-        run = reads(described.table, rows, position, self.look.clock_us)
-        return ChunkRead(
-            chunk=chunk,
-            run=_after_truncate(run, described) if chunk.kind == "whole" else run,
-            shape=described.table,
-            visibilities=(*self.look.visibilities, *others),
-            reached=reached.to_json(),
-            units_done=reached.rows,
-            exhausted=exhausted,
-            seconds=time.monotonic() - self.began,
-        )
+    @property
+    def shape(self) -> Table:
+        return self.ordered.described.table
+
+    def parts(self, chunk: Chunk, at_once: int) -> list[Part]:
+        """What the chunk reads; nothing where the table was empty when it was planned."""
+        bound = Plan.from_json(chunk.plan).bound
+        if bound is None:
+            return []
+        rows, last = max(chunk.size, self.rows_min), self.last
+        if last is not None and last.row_bytes:
+            # Parts that end early make others read for nothing.
+            rows = min(rows, max(1, CHUNK_BYTES_MAX // 2 // last.row_bytes))
+        wanted = sizes(rows, at_once if self.ordered.key.is_sought else 1, PART_ROWS_MIN)
+        after = Cursor.from_json(chunk.after).row
+        apart = None if last is None else last.stride
+        return self.ordered.parts(self.connection, after, bound, wanted, CHUNK_BYTES_MAX, apart)
+
+    def read(self, part: Part) -> Callable[[], PartRead]:
+        return self.ordered.read(self.connection, part, self.snapshot)
+
+    def rows_with(self, keys: KeySet) -> list[pa.RecordBatch]:
+        return [self._rows(f" WHERE {condition}") for condition in self.ordered.key.among(keys)]
+
+    def all_rows(self) -> list[pa.RecordBatch]:
+        return [self._rows("")]
+
+    def _rows(self, where: str) -> pa.RecordBatch:
+        return self.ordered.decoded(fetch(self.connection, self.ordered.select + where))
+
+
+def _greatest(table: Ordered, connection: Connection) -> Literals | None:
+    """The table's greatest key. Nothing keeps the table as it was looked at just now."""
+    try:
+        return table.greatest(connection)
+    except pymysql.Error as error:
+        if error.args and error.args[0] in (NO_SUCH_TABLE, NO_SUCH_COLUMN, NO_SUCH_INDEX):
+            raise SourceUnavailable(f"{table.entry.id} was altered or renamed while it was planned") from None
+        raise
 
 
 def key_of(entry: CatalogTable, described: DescribedTable) -> Key:
     """A table's key, with its columns as the server stores them."""
     columns = {c.name: c for c in described.columns}
     return Key(tuple(columns[name] for name in described.table.key), entry.index)
-
-
-def _after_truncate(run: Run, described: DescribedTable) -> Run:
-    """The same rows behind a truncate of the table."""
-    found = truncation(described, 0)
-    shifted = tuple(ChangeBatch(b.table, b.index + 1, b.rows) for b in run.batches)
-    truncate = ChangeBatch(described.table, found.event, found.rows)
-    return Run(run.xid, run.position, run.commit_ts, run.ends + 1, (truncate, *shifted), Kind.READ)

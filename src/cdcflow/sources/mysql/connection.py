@@ -15,7 +15,6 @@ import re
 import socket
 import ssl
 import struct
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,8 @@ import pymysql
 from pymysql.constants import CLIENT, COMMAND
 
 from cdcflow.config import MySQL
-from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
+from cdcflow.sources.engine import connections
 from cdcflow.sources.mysql.refusals import explained, refused
 
 Secret = Callable[[], str | None]
@@ -104,17 +104,17 @@ class Address:
         return self.socket or f"{self.host}:{self.port}"
 
 
-class Connector:
+class Connector(connections.Connector[Connection]):
     """Opens connections to one server. Thread-safe."""
+
+    error = pymysql.Error
 
     def __init__(self, settings: MySQL, secret: Secret) -> None:
         self.settings = settings
         self.flavor = settings.kind
         self.address = Address.parse(settings.url)
         self.secret = secret
-        self._open: set[Connection] = set()
-        self._lock = threading.Lock()
-        self.closed = False
+        super().__init__(self.address)
 
     def connect(self, purpose: str, *, read_timeout_s: float = READ_TIMEOUT_S) -> Connection:
         """A connection in autocommit mode, the session set up; `purpose` shows among the server's connections.
@@ -123,8 +123,7 @@ class Connector:
             SourceUnavailable: no answer, no room, or the password is refused (it may just be rotated).
             ConfigurationError: no secure connection, another kind of server, or one that is too old.
         """
-        if self.closed:
-            raise SourceUnavailable(f"connecting to {self.address}: this source is closed")
+        self.check_open()
         connection = self._connected(purpose, read_timeout_s)
         try:
             self._check_server(connection)
@@ -135,26 +134,25 @@ class Connector:
         except BaseException:
             connection.close()
             raise
-        with self._lock:
-            closed = self.closed
-            if not closed:
-                self._open = {c for c in self._open if c.open} | {connection}
-        if closed:
-            connection.close()
-            raise SourceUnavailable(f"connecting to {self.address}: this source is closed")
-        return connection
+        return self._kept(connection)
 
-    def close(self) -> None:
-        """Open no more, and break off what is under way on other threads: their owners get `SourceUnavailable`."""
-        with self._lock:
-            self.closed = True
-            left, self._open = self._open, set()
-        for connection in left:
-            _end(connection)
+    def map_error(self, error: Exception, attempted: str) -> CdcflowError:
+        assert isinstance(error, pymysql.Error)  # noqa: S101  `self.error`
+        return explained(error, attempted)
 
-    def discard(self, connection: Connection) -> None:
-        with self._lock:
-            self._open.discard(connection)
+    def is_broken(self, connection: Connection) -> bool:
+        return not connection.open
+
+    def is_idle(self, connection: Connection) -> bool:
+        return bool(connection.open)
+
+    def _break_off(self, connection: Connection) -> None:
+        # Another thread may wait in `recv`: shutting the socket down wakes it with an error, closing would not.
+        if connection._sock is not None:
+            with contextlib.suppress(OSError):
+                connection._sock.shutdown(socket.SHUT_RDWR)
+
+    def _drop(self, connection: Connection) -> None:
         with contextlib.suppress(pymysql.Error, OSError):
             # Not `close`: it would wait for the server, which may be gone.
             connection._force_close()
@@ -245,14 +243,6 @@ def _keep_alive(connection: Connection) -> None:
         for name, value in options.items():
             if hasattr(socket, name):
                 connection._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _end(connection: Connection) -> None:
-    # Another thread may wait in `recv`: shutting the socket down wakes it with an error, closing would not.
-    sock = connection._sock
-    if sock is not None:
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
 
 
 # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────

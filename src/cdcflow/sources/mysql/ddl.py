@@ -1,4 +1,9 @@
-"""What statements in the log mean for captured tables: rows to write, or a reason to stop."""
+"""What statements in the log mean for captured tables: rows to write, tables to read again, or a reason to stop.
+
+Rows that went without row events are written as a truncate where they are all of a table's. Where rows came, or have
+other values, the table is read again: the end of that also removes the rows that are not there any more. A truncate
+comes before it only where all rows are another table's (a rename), for then no row may keep what it was.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,12 @@ import numpy as np
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
 from cdcflow.sources.buffers import Bools
+from cdcflow.sources.mysql.alters import Altered, widens
 from cdcflow.sources.mysql.groups import Groups
-from cdcflow.sources.mysql.losses import history_lost
+from cdcflow.sources.mysql.losses import READ_ANEW, versioned
 from cdcflow.sources.mysql.row_events import Changes, RowEvents, Tables, truncation
 from cdcflow.sources.mysql.statements import (
+    Created,
     Emptied,
     OtherDdl,
     PartsChanged,
@@ -22,6 +29,7 @@ from cdcflow.sources.mysql.statements import (
     Savepoint,
     SchemaDropped,
     Statement,
+    Versioned,
 )
 from cdcflow.sources.mysql.wire import Events
 
@@ -33,14 +41,14 @@ class Statements:
         self._tables = tables
         self._rows = rows
         self._filled: dict[TableId, None] = {}
+        self._copies: set[TableId] = set()  # shadow tables that can hold what the captured table holds, and no less
 
     def take(self, statement: Statement, at: int, *, delivered: bool) -> list[Changes]:
         """The truncates that a statement at event number `at` stands for. `delivered`: it was taken before this
         restart, so only the shapes are forgotten.
 
         Raises:
-            ConfigurationError: rows of a captured table changed without row events.
-            HistoryLost: the same by whole partitions, or by another table that took the name.
+            ConfigurationError: rows of a captured table changed without row events, or it keeps their history now.
         """
         match statement:
             case RowChange(tables, what) if not delivered:
@@ -51,18 +59,44 @@ class Statements:
                 return self._emptied(tuple(self._tables.captured_in(schema)), at, delivered)
             case Renamed(pairs):
                 return self._renamed(pairs, at, delivered)
-            case PartsChanged(tables, what):
-                for table in tables:
-                    if not delivered and self._tables.is_captured(table):
-                        raise history_lost(
-                            f"ALTER TABLE {table} … {what} changed rows of a captured table without logging them"
-                        )
-                    self._rows.forget_shapes(table)
-            case OtherDdl(table, fills):
-                if fills and not delivered and table is not None and self._tables.is_captured(table):
-                    self._filled[table] = None
+            case PartsChanged():
+                return self._parts_changed(statement, at, delivered)
+            case Created(table, like):
+                if like is not None and self._tables.is_captured(like) and _is_shadow(table, like):
+                    self._copies.add(table)
+                self._rows.forget_shapes(table)
+            case Versioned(table, replaces):
+                # The rows behind it are the history's as well. What has been undone since is left out and read again.
+                if not delivered and self._tables.is_captured(table) and self._tables.is_versioned(table):
+                    raise versioned(table)
+                if replaces:
+                    return self._emptied((table,), at, delivered)
+                self._rows.forget_shapes(table)
+            case OtherDdl(table, altered):
+                if table is not None and (altered.fills or not self._only_widens(table, altered)):
+                    self._copies.discard(table)
+                    self._fill(table, delivered)
                 self._rows.forget_shapes(table)
         return []
+
+    def _fill(self, table: TableId, delivered: bool) -> None:
+        """The rows of a table have to be read again, if it is ours."""
+        if not delivered and self._tables.is_captured(table):
+            self._filled[table] = None
+
+    def _only_widens(self, table: TableId, altered: Altered) -> bool:
+        """Whether columns that were defined anew hold what they held, as far as the log has told what they were."""
+        if not altered.redefined:
+            return True
+        seen, now = self._tables.seen(table), self._tables.now(table)
+        if seen is None or now is None:
+            return False
+        before = {c.name.lower(): c for c in seen.columns}
+        after = {c.name.lower(): c for c in now}
+        return all(
+            name in before and name in after and widens(column, before[name], after[name])
+            for name, column in ((c.name.lower(), c) for c in altered.redefined)
+        )
 
     def filled(self) -> list[TableId]:
         """The captured tables whose old rows have got values that the log does not tell, since the last call."""
@@ -109,8 +143,7 @@ class Statements:
             raise ConfigurationError(
                 f"a transaction was rolled back after it changed table {table}, whose engine keeps the changes; which "
                 "of the rolled back rows stayed is not in the log",
-                remedy=f"ALTER TABLE `{table.schema}`.`{table.name}` ENGINE = InnoDB, then run "
-                "`cdcflow run --accept-history-loss`, which reads all tables anew",
+                remedy=f"run ALTER TABLE `{table.schema}`.`{table.name}` ENGINE = InnoDB, then {READ_ANEW}",
             )
 
     def _check_row_change(self, tables: tuple[TableId, ...], what: str) -> None:
@@ -121,37 +154,63 @@ class Statements:
         raise ConfigurationError(
             f"the binary log has {what} as a statement, not as rows, on {on}: a session uses binlog_format STATEMENT "
             "or MIXED, and what the statement changed is not in the log",
-            remedy="SET GLOBAL binlog_format = ROW, end the sessions that set it otherwise, and run "
-            "`cdcflow run --accept-history-loss`, which reads all tables anew",
+            remedy=f"run SET GLOBAL binlog_format = ROW, end the sessions that set it otherwise, then {READ_ANEW}",
         )
 
     def _emptied(self, tables: tuple[TableId, ...], at: int, delivered: bool) -> list[Changes]:
         out: list[Changes] = []
         for table in tables:
+            self._copies.discard(table)
             if not delivered and self._tables.is_captured(table):
                 described = self._tables.described(table)
                 out += [truncation(described, at)] if described is not None else []
             self._rows.forget_shapes(table)
         return out
 
+    def _replaced(self, table: TableId, at: int, delivered: bool) -> list[Changes]:
+        """All rows of a table are others now."""
+        self._fill(table, delivered)
+        return self._emptied((table,), at, delivered)
+
+    def _parts_changed(self, statement: PartsChanged, at: int, delivered: bool) -> list[Changes]:
+        table, other = statement.table, statement.other
+        out: list[Changes] = []
+        match statement.what:
+            case "DISCARD TABLESPACE":
+                return self._emptied((table,), at, delivered)
+            case "IMPORT TABLESPACE":
+                return self._replaced(table, at, delivered)
+            case "CONVERT TABLE" if other is not None:
+                out = self._emptied((other,), at, delivered)
+            case "CONVERT PARTITION" if other is not None:
+                out = self._replaced(other, at, delivered)
+        for one in (t for t in (table, other) if t is not None):
+            if not (out and one == other):
+                self._fill(one, delivered)
+            self._rows.forget_shapes(one)
+        return out
+
     def _renamed(self, pairs: tuple[tuple[TableId, TableId], ...], at: int, delivered: bool) -> list[Changes]:
-        """Tables swapped by gh-ost or pt-online-schema-change go on under their name (hard case M37)."""
+        """A name that vanishes is emptied; one that another table took is emptied and read.
+
+        A table that gh-ost or pt-online-schema-change puts in the place of another has that one's rows: it goes on
+        under its name (hard case M37), and is read again unless the log told that it can hold no other values.
+        """
         now: dict[TableId, TableId] = {}
         for old, new in pairs:
             now[new] = now.pop(old, old)
         became = {old: new for new, old in now.items()}
         out: list[Changes] = []
-        for new, old in now.items() if not delivered else ():
-            if self._tables.is_captured(new) and not _is_shadow(old, new) and self._tables.described(new) is not None:
-                raise history_lost(
-                    f"RENAME TABLE gave table {old} the name of captured table {new}, and its rows are not in the log "
-                    "under that name"
-                )
-            if self._tables.is_captured(new) and _is_shadow(old, new) and self._tables.gained(new):
-                self._filled[new] = None
+        for new, old in now.items():
+            if _is_shadow(old, new):
+                if old not in self._copies:
+                    self._fill(new, delivered)
+            elif new != old:
+                out += self._replaced(new, at, delivered)
             if old not in now and not _is_left_over(became[old], old):
                 out += self._emptied((old,), at, delivered)
         for table in dict.fromkeys(t for pair in pairs for t in pair):
+            self._copies.discard(table)
             self._rows.forget_shapes(table)
         return out
 
@@ -159,12 +218,15 @@ class Statements:
 def _is_shadow(table: TableId, of: TableId) -> bool:
     """Whether a table is the new version of another that a schema-change tool filled row by row: its rows are those
     of the other, in another shape."""
+    if table.schema != of.schema or of.name not in table.name:
+        return False
     name = re.escape(of.name)
-    return table.schema == of.schema and bool(re.fullmatch(rf"_+{name}_(gho|new)|lhmn_{name}", table.name))
+    return bool(re.fullmatch(rf"_+{name}_(gho|new)|lhmn_{name}", table.name))
 
 
 def _is_left_over(table: TableId, of: TableId) -> bool:
     """Whether a table is the old version that such a tool put aside."""
+    if table.schema != of.schema or of.name not in table.name:
+        return False
     name = re.escape(of.name)
-    pattern = rf"_+{name}_(\d+_)?(del|old)|lhma_[\d_]+_{name}"
-    return table.schema == of.schema and bool(re.fullmatch(pattern, table.name))
+    return bool(re.fullmatch(rf"_+{name}_(\d+_)?(del|old)|lhma_[\d_]+_{name}", table.name))

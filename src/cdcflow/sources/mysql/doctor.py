@@ -9,13 +9,15 @@ import pymysql
 from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError
 from cdcflow.ports import Finding
+from cdcflow.sources.engine import findings as findings_of
+from cdcflow.sources.engine.findings import of_error, ok, problem, warning
+from cdcflow.sources.engine.selection import table_id
 from cdcflow.sources.mysql import server
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, cascades
 from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, one, query, version_of
 from cdcflow.sources.mysql.marking import WrittenMarks
 from cdcflow.sources.mysql.refusals import NO_SUCH_TABLE, explained
 from cdcflow.sources.mysql.twins import COMPILED, Compiled
-from cdcflow.sources.patterns import table_id
 
 KEPT_SECONDS_MIN = 86_400
 CASCADES_LOGGED = (9, 6)
@@ -34,7 +36,7 @@ def findings(connector: Connector, settings: MySQL, catalog: Catalog) -> list[Fi
     try:
         connection = connector.connect("doctor")
     except CdcflowError as error:
-        return [*found, _of_error("connection", error)]
+        return [*found, of_error("connection", error)]
     try:
         found += _link(connection, connector, settings)
         found += _looked("server", _server(connection, settings))
@@ -43,7 +45,7 @@ def findings(connector: Connector, settings: MySQL, catalog: Catalog) -> list[Fi
         try:
             selected = catalog.selected()
         except CdcflowError as error:
-            return [*found, _of_error("source.tables", error)]
+            return [*found, of_error("source.tables", error)]
         found += _looked("source.tables", _tables(connection, selected))
         found += _looked("foreign keys", _cascades(connection, settings, selected))
     finally:
@@ -58,76 +60,53 @@ def _looked(subject: str, looking: Iterator[Finding]) -> list[Finding]:
         for finding in looking:
             found.append(finding)  # noqa: PERF402  what came before an error counts
     except pymysql.Error as error:
-        found.append(_of_error(subject, explained(error, f"looking at {subject}")))
+        found.append(of_error(subject, explained(error, f"looking at {subject}")))
     except CdcflowError as error:
-        found.append(_of_error(subject, error))
+        found.append(of_error(subject, error))
     return found
 
 
 def decoders(compiled: Compiled | None = COMPILED) -> Finding:
-    """Which twin of the decoders runs; the plain one needs several times as long for a change."""
-    if compiled is not None:
-        return _ok("decoders", "the compiled ones run")
-    return _warning(
-        "decoders",
-        "the plain ones run, which need several times as long for a change: there was no C compiler at install",
-        "install a C compiler (Debian: apt install gcc python3-dev), then install cdcflow again",
-    )
-
-
-def _ok(subject: str, text: str) -> Finding:
-    return Finding("ok", subject, text)
-
-
-def _warning(subject: str, text: str, remedy: str | None = None) -> Finding:
-    return Finding("warning", subject, text, remedy)
-
-
-def _error(subject: str, text: str, remedy: str | None = None) -> Finding:
-    return Finding("error", subject, text, remedy)
-
-
-def _of_error(subject: str, error: CdcflowError) -> Finding:
-    return _error(subject, str(error).split("\n")[0], error.remedy)
+    return findings_of.decoders(are_compiled=compiled is not None, times="several")
 
 
 def _link(connection: Connection, connector: Connector, settings: MySQL) -> Iterator[Finding]:
     where = f"{connector.address} as {connector.address.user}"
     if settings.tls.mode == "off" and not connector.address.is_local:
-        yield _warning(
+        yield warning(
             "connection",
             f"rows travel from {connector.address} unencrypted",
             "set source.tls: {mode: verify, ca: …} (ca: the authority that signed the server's certificate)",
         )
     elif settings.tls.mode == "verify-ca":
-        yield _warning(
+        yield warning(
             "connection",
             f"{where}, with TLS, but the name in the server's certificate is not looked at",
             "set source.tls.mode: verify",
         )
     else:
-        yield _ok("connection", f"{where}, {'on this machine' if connector.address.is_local else 'with TLS'}")
+        yield ok("connection", f"{where}, {'on this machine' if connector.address.is_local else 'with TLS'}")
 
 
 def _server(connection: Connection, settings: MySQL) -> Iterator[Finding]:
     found = server.variables(connection, *server.ASKED)
-    yield _ok("server", f"{NAMES[settings.kind]} {found.get('version')}")
+    yield ok("server", f"{NAMES[settings.kind]} {found.get('version')}")
     wrong = {s.subject: s for s in server.shortcomings(connection, settings)}
     for shortcoming in wrong.values():
-        yield _error(shortcoming.subject, shortcoming.text, shortcoming.remedy)
+        yield problem(shortcoming.subject, shortcoming.text, shortcoming.remedy)
     without_gtids = found.get("gtid_mode", "ON") != "ON"
     for name in ("log_bin", "binlog_format", "binlog_row_metadata", *(() if without_gtids else ("gtid_mode",))):
         if name in found and name not in wrong:
-            yield _ok(name, f"is {found[name]}")
+            yield ok(name, f"is {found[name]}")
     if found.get("binlog_row_image", "FULL") != "FULL":
-        yield _warning(
+        yield warning(
             "binlog_row_image",
             f"is {found['binlog_row_image']}: columns that a change left alone are not repeated in the log, and a "
             "history of a row knows them only from its last whole state",
             "run SET GLOBAL binlog_row_image = 'FULL' (and in the server's configuration)",
         )
     if without_gtids:
-        yield _warning(
+        yield warning(
             "gtid_mode",
             f"is {found['gtid_mode']}: after a failover the capture cannot go on at another server",
             "run SET PERSIST gtid_mode = OFF_PERMISSIVE, then ON_PERMISSIVE, then ON",
@@ -139,15 +118,15 @@ def _retention(found: dict[str, object]) -> Iterator[Finding]:
     seconds = float(str(found.get("binlog_expire_logs_seconds") or 0))
     seconds = seconds or 86_400 * float(str(found.get("expire_logs_days") or 0))
     if not seconds:
-        yield _ok("binary log", "is kept until somebody purges it")
+        yield ok("binary log", "is kept until somebody purges it")
     elif seconds < KEPT_SECONDS_MIN:
-        yield _warning(
+        yield warning(
             "binary log",
             f"is kept for {int(seconds)} s: a backfill is due when cdcflow is stopped for that long",
             f"run SET GLOBAL binlog_expire_logs_seconds = {7 * KEPT_SECONDS_MIN} (and in the server's configuration)",
         )
     else:
-        yield _ok("binary log", f"is kept for {seconds / 86_400:.0f} days: cdcflow may be stopped for that long")
+        yield ok("binary log", f"is kept for {seconds / 86_400:.0f} days: cdcflow may be stopped for that long")
 
 
 def _privileges(connection: Connection, settings: MySQL) -> Iterator[Finding]:
@@ -159,15 +138,15 @@ def _privileges(connection: Connection, settings: MySQL) -> Iterator[Finding]:
     }
     missing = [grant for shown, grant in _PRIVILEGES[settings.kind].items() if not held & {shown, "SUPER"}]
     if missing:
-        yield _error(
+        yield problem(
             "privileges",
             f"{account} lacks {', '.join(missing)} (unless a role gives it)",
             f"run GRANT {', '.join(missing)} ON *.* TO {account}",
         )
     else:
-        yield _ok("privileges", f"{account} may read the binary log")
+        yield ok("privileges", f"{account} may read the binary log")
     if len(held & set(_TOO_MUCH)) > 1:
-        yield _warning(
+        yield warning(
             "privileges",
             f"{account} may do far more than a capture needs",
             "make a user for it with SELECT on the tables and the privileges in docs/mysql.md",
@@ -176,27 +155,29 @@ def _privileges(connection: Connection, settings: MySQL) -> Iterator[Finding]:
 
 def _marks(connection: Connection, settings: MySQL) -> Iterator[Finding]:
     if settings.fence == "read-only":
-        yield _ok("source.fence", "is read-only: nothing is written to the server")
+        yield ok("source.fence", "is read-only: nothing is written to the server")
         return
     marks = WrittenMarks(table_id(settings.marks_table), "")
     try:
         marks.check(connection)
     except pymysql.Error as error:
         if error.args and error.args[0] in (NO_SUCH_TABLE, 1049):
-            yield _ok("source.marks_table", f"{settings.marks_table} is made at the first start")
+            yield ok("source.marks_table", f"{settings.marks_table} is made at the first start")
         else:
-            yield _of_error("source.marks_table", marks.explained(connection, error))
+            yield of_error("source.marks_table", marks.explained(connection, error))
     else:
-        yield _ok("source.marks_table", f"{settings.marks_table} can be written")
+        yield ok("source.marks_table", f"{settings.marks_table} can be written")
 
 
 def _tables(connection: Connection, selected: Selected) -> Iterator[Finding]:
     for text in selected.ignored:
-        yield _warning("tables", f"not captured: {text}")
+        yield warning("tables", f"not captured: {text}")
     if not selected.tables:
-        yield _error("tables", "source.tables matches no table", "check the names in source.tables")
+        yield problem("tables", "source.tables matches no table", "check the names in source.tables")
     for table in selected.tables:
-        problems = [_error(str(table.id), text, f"run {remedy}") for text, remedy in selected.refused.get(table.id, ())]
+        problems = [
+            problem(str(table.id), text, f"run {remedy}") for text, remedy in selected.refused.get(table.id, ())
+        ]
         yield from problems or [_table(connection, table)]
 
 
@@ -204,14 +185,14 @@ def _table(connection: Connection, table: CatalogTable) -> Finding:
     try:
         query(connection, f"SELECT 1 FROM {table.sql} LIMIT 0")  # noqa: S608  quoted
     except pymysql.Error as error:
-        return _of_error(str(table.id), explained(error, f"reading {table.id}"))
+        return of_error(str(table.id), explained(error, f"reading {table.id}"))
     if not table.key:
-        return _warning(
+        return warning(
             str(table.id),
             "has no key: told apart by all of its columns, read in one piece and held in memory",
             f"run ALTER TABLE {table.sql} ADD PRIMARY KEY (…) if it is large",
         )
-    return _ok(str(table.id), f"key ({', '.join(table.key)})")
+    return ok(str(table.id), f"key ({', '.join(table.key)})")
 
 
 def _cascades(connection: Connection, settings: MySQL, selected: Selected) -> Iterator[Finding]:
@@ -222,7 +203,7 @@ def _cascades(connection: Connection, settings: MySQL, selected: Selected) -> It
     ):
         return
     for table, constraint in cascades(connection, (t.id for t in selected.good)):
-        yield _warning(
+        yield warning(
             str(table),
             f"has the foreign key {constraint} that cascades: rows that it changes are not in the log (M10)",
             f"change them by statements of your own, or run `cdcflow backfill {table}` after a change of the parent",

@@ -7,28 +7,17 @@ A part is a stretch of values, (split, next split], so the parts leave nothing o
 snapshots hold; where a split came from matters only for their sizes. The first part's snapshot finds them: the server
 counts rows and says what key it came to. That takes as long as a tenth of the reading, so where keys are whole numbers
 they are guessed from how far apart those of the last chunk were. A part that such a guess made too large ends early.
-
-Why snapshots of different moments do no harm (W26). A row that stays in its part is shown by one snapshot, and the
-machine's argument is about a row and the snapshot that showed it. A row whose key moves across a split between two
-snapshots is shown twice, or not at all. But one of the two snapshots does not see that change, so it came after low;
-the other sees it, so it came before high: it is held, and replayed it takes the old key away and brings the new one.
-If it omits columns, the chunk must stand exactly between what its snapshots saw and what they did not: before this
-change for one of them and behind it for the other, so `Window.place` finds no place, and the chunk is read again,
-smaller, at last in one part.
-
-A part that ends early (its rows were too large) ends the chunk: what later parts read is dropped, with their fences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.interleave.messages import Visibility
-from cdcflow.model.table import Table, TableId
+from cdcflow.errors import ConfigurationError
+from cdcflow.sources.engine import chunks
 from cdcflow.sources.mysql.catalog import CatalogTable
 from cdcflow.sources.mysql.connection import Connection
 from cdcflow.sources.mysql.fetch import Fetched, fetch
@@ -48,20 +37,22 @@ class Part:
     upto: Literals
     rows_max: int | None
     is_last: bool
+    bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)
-class PartRead:
-    """What a part's snapshot showed. `reached`: the last row's key; without rows, where the part began. `is_whole`: the
-    part did not end early; `exhausted`: it is the last one, and nothing is left up to the bound."""
+class PartRead(chunks.PartRead):
+    """What a part's snapshot showed. `reached`: the last row's key; without rows, where the part began. `exhausted`: it
+    is the last part, and nothing is left up to the bound. `key` is the table's."""
 
-    visibilities: tuple[Visibility, ...]
-    shape: Table
-    rows: pa.RecordBatch
-    bytes: int
-    reached: Literals | None
-    is_whole: bool
-    exhausted: bool
+    bytes: int = 0
+    reached: Literals | None = None
+    exhausted: bool = False
+    key: Key | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.num_rows for batch in self.batches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +82,22 @@ class Ordered:
             return None
         return self._key_at(connection, f"ORDER BY {self.key.descending} LIMIT 1")
 
-    def stride(self, after: Literals | None, found: Sequence[PartRead]) -> float | None:
-        """How far apart the keys of a chunk's rows are; None where that is no number."""
-        if after is None:  # the first chunk: its keys begin somewhere
-            after, found = found[0].reached, found[1:]
-        rows: int = sum(part.rows.num_rows for part in found)
-        if after is None or not rows or not self.key.is_whole_number:
-            return None
-        reached = found[-1].reached
-        assert reached is not None  # noqa: S101  there are rows
-        return (int(reached[0]) - int(after[0])) / rows
-
     def parts(
         self,
         connection: Connection,
         after: Literals | None,
         bound: Literals,
         sizes: Sequence[int],
+        bytes_max: int,
         stride: float | None = None,
     ) -> list[Part]:
-        """The next rows behind `after`, cut into parts of about these sizes; fewer where the rows end before.
+        """The next rows behind `after`, cut into parts of about these sizes; fewer where the rows end before. All of
+        them together end at about `bytes_max`.
 
         `stride`: that of the last chunk, where it had one; then the splits are guessed.
         """
         parts: list[Part] = []
+        each = bytes_max // len(sizes)
         for size in sizes[:-1]:
             begin = parts[-1].upto if parts else after
             if stride is not None and begin is not None:
@@ -126,30 +109,29 @@ class Ordered:
             if end is None:
                 break
             self._check_progress(begin, end)
-            parts.append(Part(begin, end, rows_max, is_last=False))
+            parts.append(Part(begin, end, rows_max, False, each))
         left = sum(sizes) - sum(sizes[: len(parts)])
-        return [*parts, Part(parts[-1].upto if parts else after, bound, left, is_last=True)]
+        return [*parts, Part(parts[-1].upto if parts else after, bound, left, True, each)]
 
-    def read(
-        self, connection: Connection, part: Part, visibilities: tuple[Visibility, ...], bytes_max: int
-    ) -> PartRead:
+    def read(self, connection: Connection, part: Part, snapshot: chunks.Snapshot) -> Callable[[], PartRead]:
         limit = "" if part.rows_max is None else f" LIMIT {part.rows_max}"
         where = _where(self.key, part.after, part.upto)
         statement = f"{self.select} {self._index} WHERE {where} ORDER BY {self.key.names}{limit}"
-        fetched = fetch(connection, statement, bytes_max=bytes_max)
+        fetched = fetch(connection, statement, bytes_max=part.bytes_max)
         reached = part.after
         if len(fetched):
             reached = self._last_key(fetched)
             self._check_progress(part.after, reached)
         is_full = len(fetched) == part.rows_max
-        return PartRead(
-            visibilities=visibilities,
+        return lambda: PartRead(
+            snapshot=snapshot,
             shape=self.described.table,
-            rows=self.decoded(fetched),
+            batches=(self.decoded(fetched),),
+            is_whole=fetched.is_whole and (part.is_last or not is_full),
             bytes=len(fetched.data),
             reached=reached,
-            is_whole=fetched.is_whole and (part.is_last or not is_full),
             exhausted=fetched.is_whole and part.is_last and not is_full,
+            key=self.key,
         )
 
     def _check_progress(self, before: Literals | None, row: Literals) -> None:
@@ -189,14 +171,13 @@ def sizes(rows: int, parts_max: int, part_rows_min: int) -> list[int]:
     return [rows * (i + 1) // count - rows * i // count for i in range(count)]
 
 
-def joined(table: TableId, found: Sequence[PartRead]) -> list[PartRead]:
-    """The parts that make one chunk, in order: those behind one that ended early are no part of it.
-
-    Raises:
-        SourceUnavailable: the table was altered between two of them; nothing of it may be used.
-    """
-    ended = next((i for i, part in enumerate(found) if not part.is_whole), len(found) - 1)
-    kept = list(found[: ended + 1])
-    if any(part.shape != kept[0].shape for part in kept):
-        raise SourceUnavailable(f"reading {table}: its columns changed between two parts of a chunk")
-    return kept
+def stride(after: Literals | None, found: Sequence[PartRead]) -> float | None:
+    """How far apart the keys of a chunk's rows are; None where that is no number."""
+    if after is None:  # the first chunk: its keys begin somewhere
+        after, found = found[0].reached, found[1:]
+    rows = sum(part.rows for part in found)
+    if after is None or not rows or found[-1].key is None or not found[-1].key.is_whole_number:
+        return None
+    reached = found[-1].reached
+    assert reached is not None  # noqa: S101  there are rows
+    return (int(reached[0]) - int(after[0])) / rows

@@ -17,6 +17,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 ACCESS_DENIED = 1045
 NO_SUCH_TABLE = 1146
 NO_SUCH_COLUMN = 1054
+NO_SUCH_INDEX = 1176
 TABLE_CHANGED = 1412
 PURGED = 1236
 
@@ -37,7 +38,7 @@ _RETRIED = frozenset(
     (
         *(1021, 1028, 1037, 1038, 1040, 1041, 1053, 1077, 1079, 1080, 1129, 1135, 1152, 1153, 1154, 1155, 1156, 1157),
         *(1158, 1159, 1160, 1161, 1184, 1189, 1190, 1203, 1205, 1213, 1226, 1317, 1412, 1927, 1969, 3024, 3168, 3169),
-        *(3170, 3572, 4031),
+        *(1814, 3170, 3572, 4031),
         *range(2000, 2060),
     )
 )

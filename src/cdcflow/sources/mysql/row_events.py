@@ -18,13 +18,16 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError, InvariantViolated
-from cdcflow.model.change import TRUNCATE, ChangeBatch, Int64s
-from cdcflow.model.table import BEFORE, OP, UNCHANGED, Table, TableId
+from cdcflow.model.change import ChangeBatch, Int64s
+from cdcflow.model.table import Table, TableId
 from cdcflow.sources.buffers import Bools
+from cdcflow.sources.engine.changes import merged
+from cdcflow.sources.engine.changes import truncation as emptied
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, length_at
+from cdcflow.sources.mysql.losses import READ_ANEW
 from cdcflow.sources.mysql.marks import Marks, bitmaps, check_columns, tokens_of
 from cdcflow.sources.mysql.rows import Extents, RowKind
-from cdcflow.sources.mysql.shapes import DescribedTable
+from cdcflow.sources.mysql.shapes import DescribedTable, ServerColumn
 from cdcflow.sources.mysql.table_map import TableMap, table_map, table_name
 from cdcflow.sources.mysql.twins import COMPILED, Compiled, changes
 from cdcflow.sources.mysql.wire import HEADER, Events, Types, garbled
@@ -68,8 +71,16 @@ class Tables(Protocol):
         """The captured tables of a schema as they were last known, also when it is gone."""
         ...
 
-    def gained(self, table: TableId) -> bool:
-        """Whether a captured table now has columns that its last known shape had not."""
+    def seen(self, table: TableId) -> DescribedTable | None:
+        """The shape that a table map told since the last statement about this table; None: there was none."""
+        ...
+
+    def now(self, table: TableId) -> Sequence[ServerColumn] | None:
+        """The columns that a captured table has in the catalog now; None: it is not there."""
+        ...
+
+    def is_versioned(self, table: TableId) -> bool:
+        """Whether a captured table keeps the history of its rows now (MariaDB)."""
         ...
 
     def is_transactional(self, table: TableId) -> bool:
@@ -268,10 +279,7 @@ class RowEvents:
 
 def truncation(described: DescribedTable, at: int) -> Changes:
     """The row that says that a table was emptied, at event number `at`."""
-    schema = described.table.change_schema
-    columns = [pa.nulls(1, f.type) for f in schema if f.name not in (OP, UNCHANGED, BEFORE)]
-    columns += [pa.array([TRUNCATE]), pa.nulls(1, schema.field(UNCHANGED).type), pa.nulls(1, schema.field(BEFORE).type)]
-    return Changes(described, np.array([at], np.int64), pa.RecordBatch.from_arrays(columns, schema=schema))
+    return Changes(described, np.array([at], np.int64), emptied(described.table))
 
 
 def numbered(found: list[Changes], events: int) -> tuple[list[ChangeBatch], Int64s]:
@@ -292,17 +300,7 @@ def numbered(found: list[Changes], events: int) -> tuple[list[ChangeBatch], Int6
             index = index + nth.get(at, 0)
             nth[at] = nth.get(at, 0) + 1
         by_shape.setdefault(one.described.table, []).append((index, one.rows))
-    return [_merged(table, parts) for table, parts in by_shape.items()], place
-
-
-def _merged(table: Table, parts: list[tuple[Int64s, pa.RecordBatch]]) -> ChangeBatch:
-    if len(parts) == 1:
-        return ChangeBatch(table, *parts[0])
-    index, rows = np.concatenate([i for i, _ in parts]), pa.concat_batches([r for _, r in parts])
-    if (np.diff(index) > 0).all():
-        return ChangeBatch(table, index, rows)
-    order = np.argsort(index)
-    return ChangeBatch(table, index[order], rows.take(pa.array(order)))
+    return [merged(table, parts) for table, parts in by_shape.items()], place
 
 
 def _images(kind: int) -> int:
@@ -339,7 +337,7 @@ def _alike(events: Events, at: Int64s, body: Int64s, kind: int, columns: int, ta
         raise ConfigurationError(
             f"table {table.id} has {columns} columns, but a row event of it in the log has {width}: something about it "
             "was changed without being logged",
-            remedy="SET GLOBAL binlog_row_metadata = FULL, and read the table anew",
+            remedy=f"run SET GLOBAL binlog_row_metadata = 'FULL' (in the server's settings, too), then {READ_ANEW}",
         )
     _, rows = bitmaps(event, offset, _images(kind))
     size = rows - offset

@@ -16,18 +16,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import BEFORE, UNCHANGED, Identity
 from cdcflow.sources.buffers import PAD, Bools, Buffer, Cells, padded
+from cdcflow.sources.engine.changes import ops, same_values, split_key_changes, unchanged_names
 from cdcflow.sources.mysql.images import Extents, cells, present, walked
+from cdcflow.sources.mysql.losses import READ_ANEW
 from cdcflow.sources.mysql.shapes import DescribedTable
 
 __all__ = ["DecodedRows", "Extents", "RowKind", "changes"]
 
-_C, _U, _D, _T = (ord(c) for c in "cudt")
+_C, _U, _D = (ord(c) for c in "cud")
 
 
 class RowKind(enum.Enum):
@@ -79,14 +80,6 @@ def changes(
     return DecodedRows(_batch(described, images[0], op, _omitted(images[0], len(op)), None), counts)
 
 
-def truncation(described: DescribedTable) -> pa.RecordBatch:
-    """The one row that says that a table was emptied."""
-    schema = described.table.change_schema
-    arrays = [pa.nulls(1, field.type) for field in schema]
-    arrays[-3] = _ops(np.array([_T], np.uint8))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
 def check(
     described: DescribedTable, kind: RowKind, present_before: bytes, present_after: bytes, partial_json: bool
 ) -> None:
@@ -99,8 +92,8 @@ def check(
     if partial_json:
         raise ConfigurationError(
             f"table {table.id}: an update in the binary log holds only the parts of a JSON document that it changed",
-            remedy="run SET GLOBAL binlog_row_value_options = '' (in the server's settings, too), then run `cdcflow "
-            f"backfill {table.id}`",
+            remedy="run SET GLOBAL binlog_row_value_options = '' (in the server's settings, too), end the sessions "
+            f"that are older than that, then {READ_ANEW}",
         )
     bitmap = present_after if kind is RowKind.INSERT else present_before
     lacking = [
@@ -114,7 +107,7 @@ def check(
             f"table {table.id}: {what} in the binary log come without {', '.join(lacking)}; some session writes with a "
             "binlog_row_image other than FULL",
             remedy="run SET GLOBAL binlog_row_image = 'FULL' (in the server's settings, too), end the sessions that "
-            f"are older than that, then run `cdcflow backfill {table.id}`",
+            f"are older than that, then {READ_ANEW}",
         )
 
 
@@ -147,20 +140,13 @@ def _updates(described: DescribedTable, before: Image, after: Image, counts: Int
         op = np.full(rows, _U, np.uint8)
         return DecodedRows(_batch(described, new, op, _omitted(new, rows), None), counts)
 
-    # Each update gives one change, a key change gives two: place[i] is where update i's last one goes. A change's
-    # values are those of the before images, or (from `rows` on) of the after images.
-    place = np.cumsum(1 + changed) - 1
-    total = rows + int(changed.sum())
-    value, op, old = np.empty(total, np.int64), np.full(total, _U, np.uint8), np.full(total, -1, np.int64)
-    value[place] = rows + np.arange(rows)
-    first = place[changed] - 1
-    value[first], op[first], op[first + 1] = np.flatnonzero(changed), _D, _C
-    with_old = np.flatnonzero(changed | whole)
-    old[place[with_old]] = with_old
-    both = [_joined(b, a, value, rows) for b, a in zip(before, new, strict=True)]
-    omitted = np.concatenate([_omitted(before, rows), _omitted(new, rows)], axis=1)[:, value]
+    # A change's values are those of the before images, or (from `rows` on) of the after images.
+    after_image = rows + np.arange(rows)
+    split = split_key_changes(changed, np.full(rows, whole), after_image, np.full(rows, _U, np.uint8), _D, _C)
+    both = [_joined(b, a, split.value, rows) for b, a in zip(before, new, strict=True)]
+    omitted = np.concatenate([_omitted(before, rows), _omitted(new, rows)], axis=1)[:, split.value]
     grown = np.bincount(np.repeat(np.arange(len(counts)), counts)[changed], minlength=len(counts))
-    return DecodedRows(_batch(described, both, op, omitted, (before, old)), counts + grown)
+    return DecodedRows(_batch(described, both, split.op, omitted, (before, split.before)), counts + grown)
 
 
 def _joined(before: Cells | None, after: Cells | None, value: Int64s, rows: int) -> Cells | None:
@@ -191,12 +177,7 @@ def _key_changed(described: DescribedTable, before: Image, new: Image, rows: int
         a, b = before[number], new[number]
         if column.name not in table.key or a is None or b is None or a is b:
             continue
-        same = (a.present == b.present) & (a.size == b.size)
-        look = np.flatnonzero(same & a.present & (a.size > 0))
-        if len(look):
-            x, y = (Cells(part.buffer, part.start[look], part.size[look]).binary() for part in (a, b))
-            same[look] = pc.equal(x, y).to_numpy(zero_copy_only=False)
-        changed |= ~same
+        changed |= ~same_values(a, b)
     return changed
 
 
@@ -213,9 +194,9 @@ def _batch(
         for part, codec in zip(image, described.codecs, strict=True)
     ]
     unchanged = schema.field(UNCHANGED).type
-    names = _names(described, omitted, unchanged) if omitted.any() else pa.nulls(len(op), unchanged)
+    names = unchanged_names(described.table, omitted, unchanged) if omitted.any() else pa.nulls(len(op), unchanged)
     olds = pa.nulls(len(op), schema.field(BEFORE).type) if before is None else _before(described, *before)
-    return pa.RecordBatch.from_arrays([*arrays, _ops(op), names, olds], schema=schema)
+    return pa.RecordBatch.from_arrays([*arrays, ops(op), names, olds], schema=schema)
 
 
 def _before(described: DescribedTable, before: Image, old: Int64s) -> pa.Array:
@@ -233,18 +214,3 @@ def _before(described: DescribedTable, before: Image, old: Int64s) -> pa.Array:
         valid = part.present[at] & there
         children.append(codec.image(Cells(part.buffer, part.start[at], part.size[at], valid), codec.where))
     return pa.StructArray.from_arrays(children, fields=list(arrow), mask=pa.array(~there))
-
-
-def _names(described: DescribedTable, omitted: Bools, arrow: pa.DataType) -> pa.Array:
-    """Per change the names of the columns that were not sent; NULL where all were."""
-    names = pa.array([c.name for c in described.table.columns], pa.string())
-    count = omitted.sum(axis=0)
-    offsets = np.zeros(omitted.shape[1] + 1, np.int32)
-    np.cumsum(count, out=offsets[1:])
-    values = names.take(pa.array(np.nonzero(omitted.T)[1]))
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=arrow, mask=pa.array(count == 0))
-
-
-def _ops(op: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> pa.Array:
-    offsets = np.arange(len(op) + 1, dtype=np.int32)
-    return pa.Array.from_buffers(pa.string(), len(op), [None, pa.py_buffer(offsets), pa.py_buffer(op)])

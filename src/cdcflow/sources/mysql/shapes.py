@@ -10,7 +10,9 @@ from typing import Any
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.sources.engine.selection import check_columns
 from cdcflow.sources.mysql.codecs import Codec, codec_of
+from cdcflow.sources.mysql.losses import READ_ANEW
 from cdcflow.sources.mysql.types import Policy, ServerColumn
 
 __all__ = ["DescribedTable", "Policy", "ServerColumn", "describe"]
@@ -41,8 +43,9 @@ def describe(
     if unnamed:
         raise ConfigurationError(
             f"table {table}: the binary log does not name its columns",
-            remedy="run SET GLOBAL binlog_row_metadata = 'FULL' (in the server's settings, too), then start again",
+            remedy=f"run SET GLOBAL binlog_row_metadata = 'FULL' (in the server's settings, too), then {READ_ANEW}",
         )
+    check_columns(table, [column.name for column in columns])
     codecs = tuple(codec_of(column, table, policy) for column in columns)
     described = tuple(
         Column(column.name, number, ColumnType(codec.where.type_text, codec.arrow), column.nullable)

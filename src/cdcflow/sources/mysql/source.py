@@ -4,8 +4,8 @@ What the checkpoint keeps in `source`: `server` (MySQL's uuid, MariaDB's server_
 are of, `gtids` ("yes": the position knows every transaction by its GTID, so another server may go on), `slot` (the
 name of our marks), `tables` (those that the last run captured) and, while the position is one that another server
 gave, `foreign` (that position's text). When the place is not ours any more, or log from there on is gone, it stops with
-`HistoryLost`; only `accept_history_loss` = "yes" in `source` makes a new place, and then `history` = "lost" comes back
-in it, so that the caller reads all tables anew.
+`HistoryLost`. `accept_history_loss` = "yes" in `source` always makes a new place, behind whatever stopped the stream,
+and nothing else does; then `history` = "lost" comes back in it, so that the caller reads all tables anew.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ from dataclasses import replace
 
 from cdcflow.config import MySQL
 from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.interleave.messages import RowsCompared
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream
+from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
+from cdcflow.sources.engine.chunks import Chunks
+from cdcflow.sources.engine.connections import Pool
+from cdcflow.sources.engine.selection import Selection, table_id
 from cdcflow.sources.mysql import doctor, place, server
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.captured import CapturedTables
@@ -29,15 +33,14 @@ from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.connection import Connection, Connector, Secret, explaining
 from cdcflow.sources.mysql.dump import Dump, Evictions
 from cdcflow.sources.mysql.fences import DeliveredGtids
-from cdcflow.sources.mysql.looks import Looking
 from cdcflow.sources.mysql.marking import Expectations, Marking, ReadOnlyMarks, WrittenMarks
 from cdcflow.sources.mysql.marks import Marks
 from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.sources.mysql.preparing import WAIT_S, Before, Begun, Preparing
+from cdcflow.sources.mysql.snapshots import SnapshotTaker
 from cdcflow.sources.mysql.stream import BinlogStream
 from cdcflow.sources.mysql.twins import split
 from cdcflow.sources.mysql.types import Policy
-from cdcflow.sources.patterns import Selection, table_id
 
 FIRST_SERVER_ID = 1 << 31
 """Numbers that we make for ourselves begin here: people number their servers from 1 on."""
@@ -77,7 +80,9 @@ class MySQLSource:
         self._catalog.ask(f"identifying {self._connector.address}", lambda c: place.end(c, self._flavor))
         return SourceIdentity(self._flavor, "by transactions", "")
 
-    def prepare(self, checkpoint: Checkpoint, log_id: str) -> Checkpoint:
+    def prepare(
+        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
+    ) -> Checkpoint:
         self._log_id = log_id
         slot = slot_of(log_id)
         connection = self._connector.connect("prepare")
@@ -105,6 +110,9 @@ class MySQLSource:
             selected = selected.only(t.id for t in self._captured)
         selected.check()
         return [self._catalog.described(t).table for t in selected.good]
+
+    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+        return RowsCompared(())  # the binary log has the statements themselves
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if checkpoint.position is None:
@@ -136,18 +144,24 @@ class MySQLSource:
 
     def chunks(self) -> ChunkSource:
         marking = self._marking(self._checkpoint.source["slot"] if self._checkpoint else "")
-        looking = Looking(self._flavor, has_gtids=self._has_gtids, delivered=self._delivered, marking=marking)
-        return MySQLChunks(
-            Connector(self._settings, self._connector.secret),
-            ranges_at_once=self._settings.backfill.ranges_at_once,
-            looking=looking,
+        snapshots = SnapshotTaker(self._flavor, has_gtids=self._has_gtids, delivered=self._delivered, marking=marking)
+        pool = Pool(Connector(self._settings, self._connector.secret), "chunks")
+        dialect = MySQLChunks(
+            pool,
+            snapshots=snapshots,
             marking=marking,
             look_up=self._catalog.look_up,
             describe=self._catalog.described,
+            rows_max=self._settings.backfill.chunk_rows_max,
         )
+        return Chunks(dialect, pool, parts_at_once=self._settings.backfill.ranges_at_once)
 
     def doctor(self) -> Sequence[Finding]:
         return doctor.findings(self._connector, self._settings, self._catalog)
+
+    def left_behind(self, log_id: str) -> Sequence[Finding]:
+        """Nothing: the server keeps its log for nobody."""
+        return ()
 
     def status(self, acknowledged: Position | None) -> SourceStatus:
         found = self._catalog.ask(
@@ -170,13 +184,8 @@ class MySQLSource:
     def _selected(self, checkpoint: Checkpoint) -> Selected:
         selected = self._catalog.selected()
         if checkpoint.position is not None:
-            # A table that came up since and cannot be captured (its key is still to be added, perhaps) must not stop
-            # the others at their next try. Doctor and status show it.
-            known = {TableId(*name) for name in json.loads(checkpoint.source["tables"])}
-            everything = selected
-            kept = (t.id for t in selected.tables if t.id in known or self._catalog.wanted.selection.names(t.id))
-            selected = selected.only(kept)
-            self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
+            known = frozenset(TableId(*name) for name in json.loads(checkpoint.source["tables"]))
+            selected, self._left_out = selected.for_restart(known, self._catalog.wanted.selection)
         selected.check()
         return selected
 
@@ -195,11 +204,14 @@ class MySQLSource:
             has_all_gtids=source.get("gtids") == "yes",
             by_gtid=source.get("foreign") == checkpoint.position,
         )
+        accepted = source.get("accept_history_loss") == "yes"
         try:
             begun = places.again(before)
         except HistoryLost:
-            if source.get("accept_history_loss") != "yes":
+            if not accepted:
                 raise
+        if accepted:
+            # Also where the old place is still there: what stopped the stream may stand right behind it.
             made = _checkpoint_at(checkpoint, places.first(), places, slot, selected, all_gtids=places.has_gtids)
             return replace(made, source={**made.source, "history": "lost"})
         return _checkpoint_at(checkpoint, begun, places, slot, selected, all_gtids=before.has_all_gtids)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cdcflow.model.table import TableId
+from cdcflow.sources.mysql.alters import HARMLESS, Altered, altered
 from cdcflow.sources.mysql.events import Query, Xid
+from cdcflow.sources.mysql.words import Token, behind_if, name_at, table_at, tokens_of, word_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +79,36 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class PartsChanged:
-    """Whole parts of these tables came or went without row events (partitions, tablespaces)."""
+    """Whole parts of this table came or went without row events (partitions, tablespaces); `other` took part in it."""
 
-    tables: tuple[TableId, ...]
+    table: TableId
+    other: TableId | None
     what: str
 
 
 @dataclass(frozen=True, slots=True)
+class Created:
+    """A table was made, without rows. `like`: with the columns of this one."""
+
+    table: TableId
+    like: TableId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """The table keeps the history of its rows from here on (MariaDB), so its row events mix old and current rows.
+    `replaces`: it is a new table that took the place of one of that name."""
+
+    table: TableId
+    replaces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class OtherDdl:
-    """Something about tables may have changed. `table` None: it cannot be told which. `fills`: rows that were there
-    before may have got values in columns that they did not have under that name."""
+    """Something about tables may have changed. `table` None: it cannot be told which."""
 
     table: TableId | None
-    fills: bool = False
+    altered: Altered = HARMLESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +127,12 @@ Statement = (
     | SchemaDropped
     | Renamed
     | PartsChanged
+    | Created
+    | Versioned
     | OtherDdl
     | Harmless
 )
 
-# A version comment (/*!50100 …*/, /*M! …*/) is executed, so only its frame goes; other comments go whole.
-_TOKEN = re.compile(
-    r"""\s+ | /\*M?!\d* | \*/ | /\*.*?\*/ | --(?=\s|$)[^\n]* | \#[^\n]*
-    | (?P<quoted>`(?:[^`]|``)*`) | (?P<string>'(?:[^'\\]|''|\\.)*'|"(?:[^"\\]|""|\\.)*")
-    | (?P<word>[\w$]+) | (?P<other>.)""",
-    re.VERBOSE | re.DOTALL,
-)
 _XID = re.compile(
     r"^\s*XA\s+(COMMIT|ROLLBACK)\s+X'((?:[0-9a-f]{2})*)'(?:\s*,\s*X'((?:[0-9a-f]{2})*)')?(?:\s*,\s*(\d+))?", re.I
 )
@@ -129,16 +142,8 @@ _NOISE = frozenset(
     ("LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK", "IGNORE", "INTO", "FROM", "ONLINE", "OFFLINE", "CONCURRENT")
 )
 _PART_WORDS = frozenset(("EXCHANGE", "TRUNCATE", "DROP", "DISCARD", "IMPORT", "CONVERT"))
-_TOKENS_MAX = 4000
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """`word` in capitals where it is a bare word, else empty; `name` what it is called as an identifier."""
-
-    word: str
-    name: str
-    is_name: bool
+_ROW_TOKENS_MAX = 4000
+"""Of a statement that changes rows only the first words are looked at, and there may be millions."""
 
 
 def statement_of(query: Query) -> Statement:
@@ -147,7 +152,10 @@ def statement_of(query: Query) -> Statement:
     if found:
         xid = (int(found[4] or 1), bytes.fromhex(found[2]), bytes.fromhex(found[3] or ""))
         return XaEnd(xid, found[1].upper() == "COMMIT")
-    tokens = list(_tokens(query.text))
+    read = tokens_of(query.text)
+    tokens = list(itertools.islice(read, _ROW_TOKENS_MAX))
+    if not tokens or tokens[0].word not in _ROW_WORDS:
+        tokens += read
     if [t.word for t in tokens[:2]] == ["SET", "STATEMENT"]:  # MariaDB: SET STATEMENT … FOR what it is about
         tokens = list(itertools.dropwhile(lambda t: t.word != "FOR", tokens))[1:]
     match [t.word for t in tokens[:4]]:
@@ -156,11 +164,11 @@ def statement_of(query: Query) -> Statement:
         case ["COMMIT", *_]:
             return Commit()
         case ["SAVEPOINT", *_]:
-            return Savepoint(_named(tokens, 1), to=False)
+            return Savepoint(name_at(tokens, 1), to=False)
         case ["ROLLBACK", "TO", "SAVEPOINT", _]:
-            return Savepoint(_named(tokens, 3), to=True)
+            return Savepoint(name_at(tokens, 3), to=True)
         case ["ROLLBACK", "TO", *_]:
-            return Savepoint(_named(tokens, 2), to=True)
+            return Savepoint(name_at(tokens, 2), to=True)
         case ["ROLLBACK", *_]:
             return Rollback()
         case ["XA", *_]:
@@ -174,167 +182,115 @@ def statement_of(query: Query) -> Statement:
     return _ddl(tokens, query)
 
 
-def _ddl(tokens: list[_Token], query: Query) -> Statement:
-    words = [t.word for t in tokens]
+def _ddl(tokens: list[Token], query: Query) -> Statement:
+    words = [t.word for t in tokens[:5]]
     schema = query.schema
     if "TEMPORARY" in words[:4] and words[0] in ("CREATE", "DROP"):
         return Harmless()
     match words[:3]:
         case ["TRUNCATE", "TABLE", *_]:
-            return Emptied(_listed(tokens[2:], schema))
+            return Emptied(_listed(tokens, 2, schema))
         case ["TRUNCATE", *_]:
-            return Emptied(_listed(tokens[1:], schema))
+            return Emptied(_listed(tokens, 1, schema))
         case ["DROP", "TABLE" | "TABLES", *_]:
-            return Emptied(_listed(_after_if(tokens[2:]), schema), dropped=True)
+            return Emptied(_listed(tokens, behind_if(tokens, 2), schema), dropped=True)
         case ["DROP", "DATABASE" | "SCHEMA", *_]:
-            return SchemaDropped(_named(_after_if(tokens[2:]), 0))
+            return SchemaDropped(name_at(tokens, behind_if(tokens, 2)))
         case ["RENAME", "TABLE" | "TABLES", *_]:
-            return Renamed(_renamed(_after_if(tokens[2:]), schema))
+            return Renamed(_renamed(tokens, behind_if(tokens, 2), schema))
         case ["ALTER", *_] if "TABLE" in words[1:4]:
-            return _altered(tokens[words.index("TABLE") + 1 :], schema)
+            return _altered(tokens, words.index("TABLE") + 1, schema, is_ignore="IGNORE" in words[1:3])
         case ["CREATE", *_] if "TABLE" in words[1:4]:
-            return _created(tokens[words.index("TABLE") + 1 :], words, schema)
+            return _created(tokens, words.index("TABLE") + 1, schema)
     return OtherDdl(None)
 
 
-def _created(rest: list[_Token], words: list[str], schema: str) -> Statement:
+def _created(tokens: list[Token], at: int, schema: str) -> Statement:
     """A table made of a query's rows is logged as an empty one with row events; else its rows are not in the log."""
-    table = _one(_after_if(rest), schema)
+    table, rest = table_at(tokens, behind_if(tokens, at), schema)
+    words = [t.word for t in tokens]
     if "SELECT" in words:
         return RowChange((table,) if table else (), "CREATE TABLE … SELECT")
-    if table and words[1:3] == ["OR", "REPLACE"]:
+    if table is None:
+        return OtherDdl(None)
+    replaces = words[1:3] == ["OR", "REPLACE"]
+    if _is_versioned(words):
+        return Versioned(table, replaces=replaces)
+    if replaces:
         return Emptied((table,), dropped=True)
-    return OtherDdl(table)
+    like = rest + (name_at(tokens, rest) == "(")
+    return Created(table, table_at(tokens, like + 1, schema)[0] if word_at(tokens, like) == "LIKE" else None)
 
 
-def _altered(rest: list[_Token], schema: str) -> Statement:
-    rest = _after_if(rest)
-    table = _one(rest, schema)
-    words = [t.word for t in rest]
-    for first, second in itertools.pairwise(words):
-        if first in _PART_WORDS and (second in ("PARTITION", "TABLESPACE") or (first, second) == ("CONVERT", "TABLE")):
-            others = (_one(rest[words.index("TABLE") + 1 :], schema),) if "TABLE" in words[1:] else ()
-            return PartsChanged(tuple(t for t in (table, *others) if t), f"{first} {second}")
-    if table and "RENAME" in words:
-        at = words.index("RENAME") + 1
-        if at < len(words) and words[at] not in ("COLUMN", "INDEX", "KEY", "CONSTRAINT"):
-            new = _one(rest[at + 1 :] if words[at] in ("TO", "AS") else rest[at:], schema)
-            return Renamed(((table, new),)) if new else OtherDdl(table)
-    return OtherDdl(table, fills=_fills(rest))
-
-
-def _fills(tokens: list[_Token]) -> bool:
-    """Whether ALTER TABLE may give old rows values in new columns, or other names to old columns.
-
-    Told from words, not by parsing: a column that is only added as NULL never counts, some that need not count do.
-    """
-    words = [t.word for t in tokens]
-    pairs = list(itertools.pairwise(words))
-    if ("RENAME", "COLUMN") in pairs:
-        return True
-    for at in (i for i, word in enumerate(words) if word == "CHANGE"):
-        old = at + 1 + (words[at + 1 : at + 2] == ["COLUMN"])
-        old += 2 * (words[old : old + 2] == ["IF", "EXISTS"])
-        if [t.name.lower() for t in tokens[old : old + 1]] != [t.name.lower() for t in tokens[old + 1 : old + 2]]:
-            return True
-    if "ADD" not in words:
-        return False
-    return (
-        ("NOT", "NULL") in pairs
-        or bool({"AUTO_INCREMENT", "SERIAL", "AS", "PRIMARY"} & set(words))
-        or any(first == "DEFAULT" and second != "NULL" for first, second in itertools.pairwise([*words, ""]))
+def _is_versioned(words: list[str]) -> bool:
+    """MariaDB's WITH SYSTEM VERSIONING, of a table or of a column, and ADD SYSTEM VERSIONING."""
+    return any(
+        words[at + 1 : at + 3] == ["SYSTEM", "VERSIONING"] for at, word in enumerate(words) if word in ("WITH", "ADD")
     )
 
 
-def _changed(tokens: list[_Token], schema: str) -> tuple[TableId, ...]:
+def _altered(tokens: list[Token], at: int, schema: str, *, is_ignore: bool) -> Statement:
+    table, at = table_at(tokens, behind_if(tokens, at), schema)
+    if table is None:
+        return OtherDdl(None)
+    rest = tokens[at:]
+    words = [t.word for t in rest]
+    for first, second in itertools.pairwise(words):
+        if first in _PART_WORDS and (second in ("PARTITION", "TABLESPACE") or (first, second) == ("CONVERT", "TABLE")):
+            other = table_at(rest, words.index("TABLE") + 1, schema)[0] if "TABLE" in words else None
+            return PartsChanged(table, other, f"{first} {second}")
+    if _is_versioned(words):
+        return Versioned(table)
+    for to in (i + 1 for i, word in enumerate(words) if word == "RENAME"):
+        if word_at(rest, to) not in ("COLUMN", "INDEX", "KEY", "CONSTRAINT"):
+            new, _ = table_at(rest, to + (word_at(rest, to) in ("TO", "AS")), schema)
+            return Renamed(((table, new),)) if new else OtherDdl(table, Altered(fills=True))
+    # IGNORE leaves out rows that a new unique key does not allow.
+    return OtherDdl(table, Altered(fills=True) if is_ignore else altered(rest))
+
+
+def _changed(tokens: list[Token], schema: str) -> tuple[TableId, ...]:
     """The one table that a plain INSERT, REPLACE, UPDATE or DELETE changes; empty where it is not that plain."""
-    word = tokens[0].word
-    rest = tokens[1:]
-    while rest and rest[0].word in _NOISE:
-        rest = rest[1:]
+    word, at = tokens[0].word, 1
+    while word_at(tokens, at) in _NOISE:
+        at += 1
     if word not in ("INSERT", "REPLACE", "UPDATE", "DELETE"):
         return ()
-    table, size = _place(rest, schema)
+    table, at = table_at(tokens, at, schema)
     if table is None:
         return ()
-    after = rest[size].word if size < len(rest) else ""
-    other = rest[size].name if size < len(rest) else ""
-    if word in ("UPDATE", "DELETE") and (other == "," or after not in ("SET", "WHERE", "LIMIT", "ORDER", "")):
+    is_listed = name_at(tokens, at) == ","
+    if word in ("UPDATE", "DELETE") and (
+        is_listed or word_at(tokens, at) not in ("SET", "WHERE", "LIMIT", "ORDER", "")
+    ):
         return ()
     return (table,)
 
 
-def _renamed(tokens: list[_Token], schema: str) -> tuple[tuple[TableId, TableId], ...]:
+def _renamed(tokens: list[Token], at: int, schema: str) -> tuple[tuple[TableId, TableId], ...]:
     pairs: list[tuple[TableId, TableId]] = []
-    while tokens:
-        old, size = _place(tokens, schema)
-        tokens = tokens[size:]
-        while tokens and (tokens[0].word in ("WAIT", "NOWAIT") or tokens[0].word.isdecimal()):
-            tokens = tokens[1:]
-        if old is None or not tokens or tokens[0].word != "TO":
-            break
-        new, size = _place(tokens[1:], schema)
+    while True:
+        old, at = table_at(tokens, at, schema)
+        while (word := word_at(tokens, at)) in ("WAIT", "NOWAIT") or word.isdecimal():
+            at += 1
+        if old is None or word != "TO":
+            return tuple(pairs)
+        new, at = table_at(tokens, at + 1, schema)
         if new is None:
-            break
+            return tuple(pairs)
         pairs.append((old, new))
-        tokens = tokens[1 + size :]
-        if not tokens or tokens[0].name != ",":
-            break
-        tokens = tokens[1:]
-    return tuple(pairs)
+        if name_at(tokens, at) != ",":
+            return tuple(pairs)
+        at += 1
 
 
-def _listed(tokens: list[_Token], schema: str) -> tuple[TableId, ...]:
+def _listed(tokens: list[Token], at: int, schema: str) -> tuple[TableId, ...]:
     out: list[TableId] = []
-    while tokens:
-        table, size = _place(tokens, schema)
+    while True:
+        table, at = table_at(tokens, at, schema)
         if table is None:
-            break
+            return tuple(out)
         out.append(table)
-        tokens = tokens[size:]
-        if not tokens or tokens[0].name != ",":
-            break
-        tokens = tokens[1:]
-    return tuple(out)
-
-
-def _place(tokens: list[_Token], schema: str) -> tuple[TableId | None, int]:
-    """The table named first, and how many tokens its name takes."""
-    if not tokens or not tokens[0].is_name:
-        return None, 0
-    if len(tokens) >= 3 and tokens[1].name == "." and tokens[2].is_name:
-        return TableId(tokens[0].name, tokens[2].name), 3
-    return TableId(schema, tokens[0].name), 1
-
-
-def _one(tokens: list[_Token], schema: str) -> TableId | None:
-    return _place(tokens, schema)[0]
-
-
-def _named(tokens: list[_Token], at: int) -> str:
-    return tokens[at].name if at < len(tokens) else ""
-
-
-def _after_if(tokens: list[_Token]) -> list[_Token]:
-    """Without IF EXISTS or IF NOT EXISTS."""
-    if tokens and tokens[0].word == "IF":
-        return tokens[3:] if len(tokens) > 1 and tokens[1].word == "NOT" else tokens[2:]
-    return tokens
-
-
-def _tokens(text: str) -> Iterator[_Token]:
-    count = 0
-    for found in _TOKEN.finditer(text):
-        if found["word"]:
-            yield _Token(found["word"].upper(), found["word"], True)
-        elif found["quoted"]:
-            yield _Token("", found["quoted"][1:-1].replace("``", "`"), True)
-        elif found["string"]:
-            yield _Token("", found["string"][1:-1].replace('""', '"'), found["string"][0] == '"')
-        elif found["other"]:
-            yield _Token("", found["other"], False)
-        else:
-            continue
-        count += 1
-        if count >= _TOKENS_MAX:
-            return
+        if name_at(tokens, at) != ",":
+            return tuple(out)
+        at += 1

@@ -9,8 +9,8 @@ After the command nobody but this module reads from the socket: everything that 
 for was answered before, so it holds nothing back. Under TLS a wait for the socket is no wait for bytes that TLS has
 read already; `poll` therefore reads until there is nothing, or says that it is `ready`.
 
-While a backlog comes in, receiving and decoding are another thread's (`ahead`); then `fileno` and `ready` tell of what
-that thread has done.
+While a backlog comes in, receiving and decoding are another thread's (`engine.decode_ahead`); then `fileno` and `ready`
+tell of what that thread has done.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Final
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.model.position import Position, Token
 from cdcflow.ports import StreamEvent
-from cdcflow.sources.ahead import Ahead
 from cdcflow.sources.buffers import PAD
+from cdcflow.sources.engine.decode_ahead import DecodeAhead
 from cdcflow.sources.mysql import wire
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.connection import Connector
@@ -77,7 +77,7 @@ class BinlogStream:
         except BaseException:
             connector.discard(self._connection)
             raise
-        self._ahead = Ahead(self._turn, self._goes_on)
+        self._ahead = DecodeAhead(self._turn, self._goes_on)
         self._began_at = self._heard_at = time.monotonic()
 
     # ── cdcflow.ports.Stream ────────────────────────────────────────────────────────────────────────────────

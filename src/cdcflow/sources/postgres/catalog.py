@@ -4,22 +4,23 @@ A Relation message says how rows looked when they were written, with names and t
 numbers, domains, defaults of old rows) is in the catalog, which shows the table as it is now; while the stream lags,
 the two differ. `describe` brings them together: columns that still exist are found by name and type, others are
 placed by their order among the dropped ones, and a table that is gone is described by the message alone. The
-message's word counts wherever it speaks.
+message's word counts wherever it speaks, but for the table's name: a captured table is told by its oid, and has one
+name for as long as a stream lasts. A table that was renamed and back, or two that changed places, would else have
+changes under a name that is not theirs; a new name is taken up where the list of captured tables is.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-import psycopg
-
 from cdcflow.errors import ConfigurationError
-from cdcflow.model.table import LOG_COLUMNS, Identity, Table, TableId
-from cdcflow.sources.patterns import Selection
-from cdcflow.sources.postgres.connection import Connection, Connector, explaining, quoted
+from cdcflow.model.table import Identity, Table, TableId
+from cdcflow.sources.engine import selection as selection_rules
+from cdcflow.sources.engine.connections import Session
+from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals
+from cdcflow.sources.postgres.connection import Connection, Connector, quoted
 from cdcflow.sources.postgres.types import AttributeInfo, DescribedTable, Policy, describe_table
 
 if TYPE_CHECKING:
@@ -57,6 +58,21 @@ SELECT a.attrelid::bigint, a.attnum, a.attname, a.atttypid::bigint, a.atttypmod,
 FROM pg_catalog.pg_attribute a
 WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0
 ORDER BY a.attrelid, a.attnum
+"""
+
+# The server keeps the missing value of a partitioned table's column with its partitions, which have rows. One that was
+# attached later may bring another value; those that were there when the column came have its row of that transaction.
+_MISSING_IN_LEAVES = """
+WITH RECURSIVE tree (root, oid) AS (
+    SELECT r.oid, r.oid FROM unnest(%s::oid[]) AS r (oid)
+    UNION ALL
+    SELECT t.root, i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid
+)
+SELECT DISTINCT ON (r.attrelid, r.attnum) r.attrelid::bigint, r.attnum, (a.attmissingval::text::text[])[1]
+FROM tree t
+JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.atthasmissing
+JOIN pg_catalog.pg_attribute r ON r.attrelid = t.root AND r.attname = a.attname
+ORDER BY r.attrelid, r.attnum, a.xmin::text <> r.xmin::text, a.attrelid
 """
 
 _INDEXES = """
@@ -140,6 +156,10 @@ class CatalogTable:
     index: tuple[int, ...]
     leaves: tuple[Relid, ...] = ()
 
+    @property
+    def id(self) -> TableId:
+        return self.rel.id
+
     def published(self, version: int) -> tuple[Attribute, ...]:
         """The columns that stream and chunk both carry. A stored generated column is published from 18 on."""
         return tuple(a for a in self.attributes if not a.dropped and is_published(a, version))
@@ -182,6 +202,9 @@ def load(connection: Connection, rels: Sequence[Relid]) -> dict[int, CatalogTabl
         for row in connection.execute(_LEAVES, (roots,)):
             leaf = Relid(row[1], TableId(row[2], row[3]), row[4], row[6], row[7], row[8])
             leaves.setdefault(row[0], []).append(leaf)
+        missing = {(oid, number): text for oid, number, text in connection.execute(_MISSING_IN_LEAVES, (roots,))}
+        for oid in roots:
+            attributes[oid] = [replace(a, missing=missing.get((oid, a.number))) for a in attributes[oid]]
     return {
         rel.oid: CatalogTable(
             rel,
@@ -261,16 +284,25 @@ def described(table: CatalogTable, types: Mapping[int, TypeInfo], policy: Policy
         )
         for a in table.published(version)
     )
+    if not attributes:
+        raise without_columns(table.rel.id)
     return describe_table(table.rel.id, table.rel.oid, attributes, identity, policy)
 
 
-def refusals(table: CatalogTable, version: int) -> list[tuple[str, str]]:
+def without_columns(table: TableId) -> ConfigurationError:
+    return ConfigurationError(
+        f"table {table} has no column that the server publishes, so its rows are all alike and no log can hold them",
+        remedy=f"leave it out of source.tables (write !{table}) and start again; take it in again when it has columns",
+    )
+
+
+def refusals(table: CatalogTable, version: int) -> list[Refusal]:
     """Why this table cannot be captured, and the SQL that mends it; nothing when it can.
 
     An UPDATE or DELETE of a published table whose old rows have no identity fails at the source, for the user's own
     application. So such a table never gets into a publication (P05).
     """
-    found: list[tuple[str, str]] = []
+    found: list[Refusal] = []
     rel = table.rel
     if rel.persistence == "u":
         found.append((f"{rel.id} is UNLOGGED: its changes are in no log", f"ALTER TABLE {rel.sql} SET LOGGED"))
@@ -287,14 +319,11 @@ def refusals(table: CatalogTable, version: int) -> list[tuple[str, str]]:
             found.append(_access_method(leaf))
     if rel.kind == "r" and rel.access_method not in ("heap", None):
         found.append(_access_method(rel))
-    for attribute in table.attributes:
-        if attribute.name in LOG_COLUMNS and not attribute.dropped:
-            found.append(
-                (
-                    f"{rel.id} has a column {attribute.name}, a name that cdcflow gives to a column of its own",
-                    f"ALTER TABLE {rel.sql} RENAME COLUMN {quoted(attribute.name)} TO …",
-                )
-            )
+    found += name_refusals(
+        rel.id,
+        [a.name for a in table.published(version)],
+        lambda name: f"ALTER TABLE {rel.sql} RENAME COLUMN {quoted(name)} TO …",
+    )
     kept = {a.number for a in table.published(version)}
     if not set(table.identity_numbers) <= kept:
         lost = ", ".join(table.names_of(n for n in table.identity_numbers if n not in kept))
@@ -307,7 +336,7 @@ def refusals(table: CatalogTable, version: int) -> list[tuple[str, str]]:
     return found
 
 
-def _identity_refusals(table: CatalogTable) -> list[tuple[str, str]]:
+def _identity_refusals(table: CatalogTable) -> list[Refusal]:
     rel = table.rel
     everyone = [rel, *table.leaves]
     if rel.identity == "n":
@@ -342,39 +371,7 @@ def _access_method(rel: Relid) -> tuple[str, str]:
 # ── the selected tables ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Selected:
-    """The tables that the settings mean, as they are now; `refused` are those that cannot be captured, and why."""
-
-    tables: tuple[CatalogTable, ...]
-    refused: Mapping[TableId, tuple[tuple[str, str], ...]]
-    ignored: tuple[str, ...]
-
-    @property
-    def good(self) -> tuple[CatalogTable, ...]:
-        return tuple(t for t in self.tables if t.rel.id not in self.refused)
-
-    def only(self, tables: Iterable[TableId]) -> Selected:
-        """The same without refused tables other than these."""
-        wanted = frozenset(tables)
-        kept = {t: found for t, found in self.refused.items() if t in wanted}
-        good = tuple(t for t in self.tables if t.rel.id not in self.refused or t.rel.id in kept)
-        return Selected(good, kept, self.ignored)
-
-    def check(self) -> None:
-        """Raises ConfigurationError with every refusal and its SQL, or when nothing is selected at all."""
-        problems = [p for found in self.refused.values() for p in found]
-        if problems:
-            raise ConfigurationError(
-                "cannot capture: " + "; ".join(text for text, _ in problems),
-                remedy="run "
-                + ";\n  ".join(remedy for _, remedy in problems)
-                + "\n  or take the table out of source.tables (write !schema.table)",
-            )
-        if not self.tables:
-            raise ConfigurationError(
-                "source.tables matches no table", remedy="check the names, and that the user of source.url sees them"
-            )
+Selected = selection_rules.Selected[CatalogTable]
 
 
 def select(connection: Connection, selection: Selection) -> Selected:
@@ -431,30 +428,18 @@ class Catalog:
         self._connector = connector
         self._selection = selection
         self._policy = policy
-        self._connection: Connection | None = None
-        self._lock = threading.Lock()
+        self.captured: Mapping[int, TableId] = {}
+        """What the captured tables are called, by oid."""
+        self._session = Session(connector, lambda: connector.connect("catalog", statement_timeout="30s"))
         self._known: dict[int, tuple[Relation, DescribedTable]] = {}
         self._described: dict[Table, DescribedTable] = {}
 
     def ask(self, attempted: str, question: Callable[[Connection], T]) -> T:
-        """Ask the server something, through a connection that may have died meanwhile: then through a new one."""
-        with self._lock, explaining(attempted):
-            if self._connection is not None:
-                try:
-                    return question(self._connection)
-                except psycopg.Error:
-                    if not self._connection.broken:
-                        raise
-                    self._connector.discard(self._connection)
-            self._connection = self._connector.connect("catalog", statement_timeout="30s")
-            return question(self._connection)
+        return self._session.ask(attempted, question)
 
     def close(self) -> None:
-        """After `Connector.close`, which ends a question that another thread is asking."""
-        with self._lock:
-            if self._connection is not None:
-                self._connector.discard(self._connection)
-                self._connection = None
+        """After `Connector.close`."""
+        self._session.close()
 
     def selected(self) -> Selected:
         return self.ask(f"reading the catalog of {self._connector.address}", lambda c: select(c, self._selection))
@@ -474,6 +459,8 @@ class Catalog:
         Raises:
             ConfigurationError: its old rows carry no key any more (P05, P07).
         """
+        if (captured := self.captured.get(relation.oid)) is not None:
+            relation = replace(relation, namespace=captured.schema, name=captured.name)
         known = self._known.get(relation.oid)
 
         def question(connection: Connection) -> DescribedTable:
@@ -513,6 +500,8 @@ class Catalog:
             infos.append(replace(info, in_key=column.name in key))
         identity = Identity.FULL if relation.identity == "f" else Identity.KEY
         table_id = TableId(relation.namespace, relation.name)
+        if not relation.columns and table is not None and self._selection.selects(table_id):
+            raise without_columns(table_id)
         return describe_table(table_id, relation.oid, tuple(infos), identity, self._policy)
 
     def _key(self, relation: Relation, table: CatalogTable | None, numbers: Mapping[str, int]) -> frozenset[str]:

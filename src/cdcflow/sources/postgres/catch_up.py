@@ -156,7 +156,7 @@ class CatchingUp:
         with self._explaining():
             if not self._leaving:
                 self._advance.go_on(self._acknowledged)
-                return self._read()
+                return self._window()
             if self._advance.is_done():
                 self._change_over()
         return []
@@ -225,6 +225,17 @@ class CatchingUp:
         self._decoder = self._make_decoder(self._delivered, self._binary)
         self._messages = 0
         self._more = False
+
+    def _window(self) -> list[StreamEvent]:
+        """What has arrived of a window; where the server has no room for it, the stream is next."""
+        try:
+            return self._read()
+        except (psycopg.errors.ConfigurationLimitExceeded, psycopg.errors.DiskFull):
+            # It keeps a window's changes in a temporary file until it gives them, and a window has whole transactions.
+            # The stream needs no such file: temp_file_limit, or a full disk, does not stop it.
+            self._decoder.close()
+            self._leaving = True
+            return []
 
     def _read(self) -> list[StreamEvent]:
         if self._arrivals is None:

@@ -9,7 +9,7 @@ and the table is read from the start (W27, P26). A partitioned table is its leav
     pages     0 ······· 999      0 ··· 299     0 ···· 499
     units     0 ······· 999   1000 ·· 1299   1300 ·· 1799      a chunk is any stretch of units
 
-Each part of a chunk: begin a REPEATABLE READ transaction; take the lock that keeps DDL away, which takes no snapshot;
+A part's snapshot: begin a REPEATABLE READ transaction; take the lock that keeps DDL away, which takes no snapshot;
 then look at file, columns and `pg_current_snapshot()` together with the first snapshot; then COPY with that snapshot.
 Whatever the table was when the lock was granted it still is when the rows are read.
 """
@@ -19,36 +19,35 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TypeVar
 
-import numpy as np
 import psycopg
 import pyarrow as pa
 from psycopg import pq
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, XidSnapshot
-from cdcflow.model.change import TRUNCATE, ChangeBatch, Kind, Run, reads
-from cdcflow.model.position import Position, Token
-from cdcflow.model.table import OP, Table, TableId
+from cdcflow.interleave.messages import Chunk, Planned, XidSnapshot
+from cdcflow.model.change import KeySet
+from cdcflow.model.position import Token
+from cdcflow.model.table import Table, TableId
+from cdcflow.sources.engine.chunks import PartRead, Reached, Rewritten, Snapshot
+from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.postgres import keys as key_texts
 from cdcflow.sources.postgres.arrivals import Arrivals
-from cdcflow.sources.postgres.catalog import CatalogTable, Relid, describe_all, load, refusals
-from cdcflow.sources.postgres.connection import Connection, Connector, explained, literal, quoted
+from cdcflow.sources.postgres.catalog import Relid, describe_all, load, refusals
+from cdcflow.sources.postgres.connection import Connection, literal, quoted
 from cdcflow.sources.postgres.copy import decode_copy
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.types import DescribedTable, Policy
 from cdcflow.sources.postgres.wire import Joined
 
-T = TypeVar("T")
-
 HEARTBEAT = "heartbeat"
 FIRST_PAGES = 256
+PAGE_ROWS_MAX = 291
+"""MaxHeapTuplesPerPage of a page of 8 kB (access/htup_details.h)."""
 LOCK_WAIT = "5s"
 PART_PAGES_MIN = 128
 """Below this a second connection costs more than it reads."""
@@ -63,7 +62,8 @@ WHERE c.oid = ANY (%s::oid[]) ORDER BY c.oid
 """
 
 # The first statement after the lock: it takes the snapshot that it reports. `xmin` of the catalog's rows change with
-# every change of the table's shape, so unchanged ones save asking for the shape itself.
+# every change of the table's shape, so unchanged ones save asking for the shape itself. A column's constant for older
+# rows is kept with the partitions, and a rewrite of one forgets it.
 _LOOK = """
 SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text,
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
@@ -75,12 +75,13 @@ SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_
        (SELECT string_agg(concat_ws(':', a.attnum, a.xmin, a.attname), ',' ORDER BY a.attnum)
         FROM pg_catalog.pg_attribute a WHERE a.attrelid = %(root)s AND a.attnum > 0),
        (SELECT string_agg(concat_ws(':', i.indexrelid, i.xmin), ',' ORDER BY i.indexrelid)
-        FROM pg_catalog.pg_index i WHERE i.indrelid = %(root)s)
+        FROM pg_catalog.pg_index i WHERE i.indrelid = %(root)s),
+       (WITH RECURSIVE tree (oid) AS (
+            SELECT %(root)s::oid
+            UNION ALL
+            SELECT i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid)
+        SELECT count(*) FROM tree t JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.atthasmissing)
 """
-
-
-class _Rewritten(Exception):
-    """The table's file is no longer the one that was planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,112 +144,53 @@ class Part:
     b: int
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What a part's transaction saw first: its snapshot, when, and the table's shape in it."""
-
-    visibility: XidSnapshot
-    position: Position
-    clock_us: int
-    described: DescribedTable
-
-
-@dataclass(frozen=True, slots=True)
-class PartRead:
-    look: Look
-    batches: tuple[pa.RecordBatch, ...]
+Share = tuple[Part, ...]
+"""What one connection reads of a chunk."""
 
 
 class PostgresChunks:
-    """Implements `cdcflow.ports.ChunkSource`.
+    """Implements `engine.chunks.ChunkDialect`. Thread-safe.
 
     `look_up` finds a captured table by name; `beat` is called with every heartbeat and may raise (the source watches
-    its publication there). Thread-safe.
+    its publication there). `take_version` gives a table's row version (see `rewrites`). `pool` is asked for what a
+    chunk's own snapshot must not answer.
     """
 
     def __init__(
         self,
-        connector: Connector,
+        pool: Pool[Connection],
         *,
         policy: Policy,
         parts_at_once: int,
         look_up: Callable[[TableId], Relid],
         beat: Callable[[Connection], None],
+        take_version: Callable[[Connection, Relid], str | None],
         prefix: str,
     ) -> None:
-        self._connector = connector
+        self._pool = pool
         self._prefix = prefix
         self._policy = policy
         self._parts_at_once = parts_at_once
         self._look_up = look_up
         self._beat = beat
-        self._idle: list[Connection] = []
+        self._take_version = take_version
         self._lock = threading.Lock()
         self._shapes: dict[int, tuple[str, DescribedTable]] = {}
-        self._readers = ThreadPoolExecutor(parts_at_once * 4, thread_name_prefix="cdcflow-part")
-        self._decoders = ThreadPoolExecutor(2, thread_name_prefix="cdcflow-decode")
+        self._decoders = ThreadPoolExecutor(2, thread_name_prefix="cdcflow-chunk-decode")
 
-    # ── cdcflow.ports.ChunkSource ───────────────────────────────────────────────────────────────────────────
+    # ── engine.chunks.ChunkDialect ──────────────────────────────────────────────────────────────────────────
 
-    def plan(self, table: TableId, generation: int) -> Planned:
+    def plan(self, connection: Connection, table: TableId, generation: int) -> Planned:
         rel = self._look_up(table)
-
-        def ask(connection: Connection) -> Planned:
-            entry = load(connection, [rel]).get(rel.oid)
-            if entry is None:
-                raise SourceUnavailable(f"planning the backfill of {table}: it was dropped just now, or made anew")
-            if problems := refusals(entry, connection.info.server_version):
-                raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}")
-            described = describe_all(connection, [entry], self._policy)[0]
-            return self._planned(connection, table, generation, entry, described.table)
-
-        return self._with(f"planning the backfill of {table}", ask)
-
-    def write_mark(self, token: Token) -> None:
-        self._emit(token, "local")
-
-    def heartbeat(self) -> None:
-        """A mark that nobody waits for; and a look whether the publication is still what it was."""
-        self._with("looking at the publication", self._beat)
-        self._emit(HEARTBEAT, "off")
-
-    def snapshot(self) -> XidSnapshot:
-        def ask(connection: Connection) -> XidSnapshot:
-            row = connection.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
-            assert row is not None  # noqa: S101  a function's result
-            return snapshot_of(row[0])
-
-        return self._with("taking a snapshot", ask)
-
-    def read_chunk(self, chunk: Chunk) -> ChunkRead:
-        began = time.monotonic()
-        try:
-            match chunk.kind:
-                case "range":
-                    return self._range(chunk, began)
-                case "keys":
-                    return self._keys(chunk, began)
-                case "whole":
-                    return self._whole(chunk, began)
-        except _Rewritten:
-            return ChunkRead(chunk, None, None, (), rewritten=True, seconds=time.monotonic() - began)
-
-    def close(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            self._connector.discard(connection)
-        self._connector.close()
-        self._readers.shutdown(wait=True, cancel_futures=True)
-        self._decoders.shutdown(wait=True, cancel_futures=True)
-
-    # ── plan ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _planned(
-        self, connection: Connection, table: TableId, generation: int, entry: CatalogTable, shape: Table
-    ) -> Planned:
-        rels = entry.leaves if entry.rel.kind == "p" else (entry.rel,)
-        plan = _pinned(connection, entry.rel.oid, rels)
+        entry = load(connection, [rel]).get(rel.oid)
+        if entry is None:
+            raise SourceUnavailable(f"planning the backfill of {table}: it was dropped just now, or made anew")
+        if problems := refusals(entry, connection.info.server_version):
+            raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}")
+        shape = describe_all(connection, [entry], self._policy)[0].table
+        # Before the files are pinned: what a statement does in between is then found later, never missed.
+        version = self._take_version(connection, rel)
+        plan = _pinned(connection, rel.oid, entry.leaves if rel.kind == "p" else (rel,))
         return Planned(
             table=table,
             generation=generation,
@@ -257,39 +199,48 @@ class PostgresChunks:
             units=plan.units,
             shape=shape,
             whole=not shape.key,
+            rows_per_unit_max=PAGE_ROWS_MAX,
+            row_version=version,
         )
 
-    # ── chunks ──────────────────────────────────────────────────────────────────────────────────────────────
+    def write_mark(self, connection: Connection, token: Token) -> None:
+        self._emit(connection, token, "local")
 
-    def _range(self, chunk: Chunk, began: float) -> ChunkRead:
-        planned = Plan.from_json(chunk.plan)
-        done, _, later = (chunk.after or "0").partition("+")
-        plan = Plan.from_json(later) if later else planned
-        a = int(done)
-        b = min(a + max(chunk.size, 1), plan.units)
-        shares = _shares(plan.parts(a, b), 1 if chunk.gently else self._parts_at_once)
-        futures = [self._readers.submit(self._read_parts, chunk.table, plan.root, share) for share in shares[1:]]
-        try:
-            found = [self._read_parts(chunk.table, plan.root, shares[0])]
-        finally:
-            settle(futures)  # nobody goes on reading for a chunk that was given up
-        found += [f.result() for f in futures]
-        shapes = {read.look.described.table for read in found}
-        if len(shapes) > 1:
-            raise SourceUnavailable(f"reading {chunk.table}: its columns changed between two parts of a chunk")
-        if b >= plan.units and not later:
+    def heartbeat(self, connection: Connection) -> None:
+        """A mark that nobody waits for; and a look whether the publication is still what it was."""
+        self._beat(connection)
+        self._emit(connection, HEARTBEAT, "off")
+
+    def visibility(self, connection: Connection) -> XidSnapshot:
+        row = connection.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
+        assert row is not None  # noqa: S101  a function's result
+        return snapshot_of(row[0])
+
+    @contextlib.contextmanager
+    def opened(self, connection: Connection, chunk: Chunk, part: Share | None) -> Iterator[OpenTable]:
+        if part is None and chunk.kind == "range":
+            part = _shares_of(chunk, 1 if chunk.single_connection else self._parts_at_once)[0]
+        leaves = {p.leaf.rel.oid: p.leaf for p in part or ()}
+        with self._transaction(
+            connection, chunk.table, Plan.from_json(chunk.plan).root, list(leaves.values())
+        ) as opened:
+            yield opened
+
+    @contextlib.contextmanager
+    def opened_whole(self, connection: Connection, chunk: Chunk) -> Iterator[OpenTable]:
+        plan = Plan.from_json(chunk.plan)
+        with self._transaction(connection, chunk.table, plan.root, plan.leaves) as opened:
+            yield opened
+
+    def reached(self, chunk: Chunk, found: Sequence[PartRead]) -> Reached:
+        planned, (plan, _, b) = Plan.from_json(chunk.plan), _stretch_of(chunk)
+        if b >= plan.units and plan.units == planned.units:
             plan = self._attached(chunk.table, plan)
-            later = plan.to_json() if plan.units > planned.units else ""
-        return ChunkRead(
-            chunk=chunk,
-            run=_run(found[0].look, [batch for read in found for batch in read.batches]),
-            shape=found[0].look.described.table,
-            visibilities=tuple(read.look.visibility for read in found),
-            reached=f"{b}+{later}" if later else str(b),
-            units_done=min(b, planned.units),
-            exhausted=b >= plan.units,
-            seconds=time.monotonic() - began,
-        )
+        later = f"+{plan.to_json()}" if plan.units > planned.units else ""
+        return Reached(f"{b}{later}", min(b, planned.units), exhausted=b >= plan.units)
+
+    def close(self) -> None:
+        self._decoders.shutdown(wait=True, cancel_futures=True)
 
     def _attached(self, table: TableId, plan: Plan) -> Plan:
         """At the end of a plan: the plan with partitions that came since. One that was attached had rows before,
@@ -303,74 +254,21 @@ class PostgresChunks:
             known = {leaf.rel.oid for leaf in plan.leaves}
             return plan.extended(_pinned(connection, plan.root, [x for x in leaves if x.oid not in known]))
 
-        return self._with(f"looking for new partitions of {table}", ask)
+        return self._pool.run(f"looking for new partitions of {table}", ask)
 
-    def _read_parts(self, table: TableId, root: int, parts: Sequence[Part]) -> PartRead:
-        def read(connection: Connection) -> PartRead:
-            leaves = {p.leaf.rel.oid: p.leaf for p in parts}
-            with self._transaction(connection, table, root, list(leaves.values())) as look:
-                # Decoded beside the next piece's transfer, so that the server need not wait for it.
-                decoded = [
-                    self._decoders.submit(
-                        decode_copy,
-                        _drained(connection, _copy(look.described, f"ONLY {p.leaf.rel.sql}", pages(a, b))),
-                        look.described,
-                    )
-                    for p in parts
-                    for a, b in _pieces(p)
-                ]
-            return PartRead(look, tuple(future.result() for future in decoded))
-
-        return self._with(f"reading {table}", read)
-
-    def _keys(self, chunk: Chunk, began: float) -> ChunkRead:
-        """The rows that have these keys now, found through the index; a key without a row gives none."""
-        assert chunk.keys is not None  # noqa: S101  what kind "keys" means
-        wanted = chunk.keys
-        root = Plan.from_json(chunk.plan).root
-
-        def read(connection: Connection) -> PartRead:
-            with self._transaction(connection, chunk.table, root, []) as look:
-                condition = key_texts.condition(wanted, look.described)
-                source = _whole_of(connection, root, chunk.table)
-                return PartRead(look, (_copied(connection, look.described, source, condition),))
-
-        found = self._with(f"reading keys of {chunk.table}", read)
-        return ChunkRead(
-            chunk=chunk,
-            run=_run(found.look, found.batches),
-            shape=found.look.described.table,
-            visibilities=(found.look.visibility,),
-            reached=chunk.after,
-            exhausted=True,
-            seconds=time.monotonic() - began,
-        )
-
-    def _whole(self, chunk: Chunk, began: float) -> ChunkRead:
-        """The whole table in one snapshot, after a truncate: rows without a key cannot be replayed over each other."""
-        plan = Plan.from_json(chunk.plan)
-
-        def read(connection: Connection) -> PartRead:
-            with self._transaction(connection, chunk.table, plan.root, plan.leaves) as look:
-                source = _whole_of(connection, plan.root, chunk.table)
-                return PartRead(look, (_copied(connection, look.described, source, "true"),))
-
-        found = self._with(f"reading {chunk.table} whole", read)
-        return ChunkRead(
-            chunk=chunk,
-            run=_after_truncate(_run(found.look, found.batches), found.look.described.table),
-            shape=found.look.described.table,
-            visibilities=(found.look.visibility,),
-            reached=str(plan.units),
-            units_done=plan.units,
-            exhausted=True,
-            seconds=time.monotonic() - began,
+    def _emit(self, connection: Connection, content: str, synchronous_commit: str) -> None:
+        # A mark must not wait for a standby: it would then wait for what it is to bracket (E1).
+        connection.execute(
+            f"SET synchronous_commit = {synchronous_commit}; "
+            f"SELECT pg_catalog.pg_logical_emit_message(true, {literal(self._prefix)}, {literal(content)})".encode()
         )
 
     # ── one transaction ─────────────────────────────────────────────────────────────────────────────────────
 
     @contextlib.contextmanager
-    def _transaction(self, connection: Connection, table: TableId, root: int, leaves: Sequence[Leaf]) -> Iterator[Look]:
+    def _transaction(
+        self, connection: Connection, table: TableId, root: int, leaves: Sequence[Leaf]
+    ) -> Iterator[OpenTable]:
         """A snapshot in which root and leaves are locked against DDL and are the files that were planned."""
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
@@ -379,21 +277,24 @@ class PostgresChunks:
             try:
                 connection.execute(f"LOCK TABLE {', '.join(f'ONLY {n}' for n in named)} IN ACCESS SHARE MODE".encode())
             except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.WrongObjectType):
-                raise _Rewritten from None  # renamed, detached and dropped, or made anew: it must be planned again
-            yield self._look(connection, table, root, leaves)
+                raise Rewritten from None  # renamed, detached and dropped, or made anew: it must be planned again
+            snapshot, described = self._look(connection, table, root, leaves)
+            yield OpenTable(connection, table, root, snapshot, described, self._decoders)
         finally:
             with contextlib.suppress(psycopg.Error):
                 connection.execute("ROLLBACK")
 
-    def _look(self, connection: Connection, table: TableId, root: int, leaves: Sequence[Leaf]) -> Look:
+    def _look(
+        self, connection: Connection, table: TableId, root: int, leaves: Sequence[Leaf]
+    ) -> tuple[Snapshot, DescribedTable]:
         oids = [leaf.rel.oid for leaf in leaves]
         row = connection.execute(_LOOK, {"leaves": oids, "root": root}).fetchone()
         assert row is not None  # noqa: S101  one row by construction
         snapshot, position, clock, files, *shape = row
         if {tuple(f) for f in files or ()} != {(leaf.rel.oid, leaf.filenode) for leaf in leaves}:
-            raise _Rewritten
+            raise Rewritten
         described = self._shape(connection, table, root, json.dumps(shape))
-        return Look(snapshot_of(snapshot), position_of(lsn_of(position)), int(clock), described)
+        return Snapshot((snapshot_of(snapshot),), position_of(lsn_of(position)), int(clock)), described
 
     def _shape(self, connection: Connection, table: TableId, root: int, digest: str) -> DescribedTable:
         with self._lock:
@@ -402,65 +303,51 @@ class PostgresChunks:
             return known[1]
         rel = self._look_up(table)
         if rel.oid != root:
-            raise _Rewritten  # another table of the same name (P25)
+            raise Rewritten  # another table of the same name (P25)
         described = describe_all(connection, list(load(connection, [rel]).values()), self._policy)[0]
         with self._lock:
             self._shapes[root] = digest, described
         return described
 
-    # ── connections ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _with(self, attempted: str, work: Callable[[Connection], T]) -> T:
-        """Do something on a connection of the pool. One that died while it lay idle is replaced, once."""
-        while True:
-            connection, fresh = self._take()
-            try:
-                result = work(connection)
-            except psycopg.Error as error:
-                if connection.broken and not fresh:
-                    self._connector.discard(connection)
-                    continue
-                self._give_back(connection)
-                raise explained(error, attempted) from None
-            except BaseException:
-                self._give_back(connection)
-                raise
-            self._give_back(connection)
-            return result
+@dataclass(frozen=True, slots=True)
+class OpenTable:
+    """Implements `engine.chunks.OpenTable`."""
 
-    def _take(self) -> tuple[Connection, bool]:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop(), False
-        return self._connector.connect("chunks"), True
+    connection: Connection
+    table: TableId
+    root: int
+    snapshot: Snapshot
+    described: DescribedTable
+    decoders: ThreadPoolExecutor
 
-    def _give_back(self, connection: Connection) -> None:
-        usable = not connection.closed and connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
-        if usable and not self._connector.closed:
-            with self._lock:
-                self._idle.append(connection)
-        else:
-            self._connector.discard(connection)
+    @property
+    def shape(self) -> Table:
+        return self.described.table
 
-    def _emit(self, content: str, synchronous_commit: str) -> None:
-        def emit(connection: Connection) -> None:
-            # A mark must not wait for a standby: it would then wait for what it is to bracket (E1).
-            connection.execute(
-                f"SET synchronous_commit = {synchronous_commit}; "
-                f"SELECT pg_catalog.pg_logical_emit_message(true, {literal(self._prefix)}, {literal(content)})".encode()
-            )
+    def parts(self, chunk: Chunk, at_once: int) -> list[Share]:
+        return _shares_of(chunk, at_once)
 
-        self._with("writing a mark", emit)
+    def read(self, part: Share) -> Callable[[], PartRead]:
+        # Decoded beside the next piece's transfer, so that the server need not wait for it.
+        decoded = [
+            self.decoders.submit(decode_copy, self._copied(f"ONLY {p.leaf.rel.sql}", pages(a, b)), self.described)
+            for p in part
+            for a, b in _pieces(p)
+        ]
+        return lambda: PartRead(self.snapshot, self.shape, tuple(future.result() for future in decoded))
 
+    def rows_with(self, keys: KeySet) -> list[pa.RecordBatch]:
+        return [self._rows(key_texts.condition(keys, self.described))]
 
-def settle(futures: Sequence[Future[T]]) -> None:
-    """Wait until none of them runs or is to run, whatever comes of them.
+    def all_rows(self) -> list[pa.RecordBatch]:
+        return [self._rows("true")]
 
-    Not `concurrent.futures.wait`: it waits for ever for one that was cancelled by its executor's shutdown.
-    """
-    for future in futures:
-        with contextlib.suppress(CancelledError):
-            future.exception()
+    def _rows(self, condition: str) -> pa.RecordBatch:
+        return decode_copy(self._copied(_whole_of(self.connection, self.root, self.table), condition), self.described)
+
+    def _copied(self, source: str, condition: str) -> Joined:
+        return _drained(self.connection, _copy(self.described, source, condition))
 
 
 def mark_prefix(slot: str) -> str:
@@ -486,6 +373,18 @@ def _whole_of(connection: Connection, root: int, table: TableId) -> str:
     """A table in a FROM: with its partitions, but without tables that merely inherit from it."""
     row = connection.execute("SELECT relkind::text FROM pg_catalog.pg_class WHERE oid = %s", (root,)).fetchone()
     return ("" if row == ("p",) else "ONLY ") + quoted(table.schema, table.name)
+
+
+def _stretch_of(chunk: Chunk) -> tuple[Plan, int, int]:
+    """What a range chunk reads: units [a, b) of a plan, which may have got partitions behind its end."""
+    done, _, later = (chunk.after or "0").partition("+")
+    plan, a = Plan.from_json(later or chunk.plan), int(done)
+    return plan, a, min(a + max(chunk.size, 1), plan.units)
+
+
+def _shares_of(chunk: Chunk, at_once: int) -> list[Share]:
+    plan, a, b = _stretch_of(chunk)
+    return [tuple(share) for share in _shares(plan.parts(a, b), at_once)]
 
 
 def _shares(parts: Sequence[Part], at_once: int) -> list[list[Part]]:
@@ -520,10 +419,6 @@ def _copy(described: DescribedTable, source: str, condition: str) -> str:
     return f"COPY ({selected}) TO STDOUT (FORMAT binary)"
 
 
-def _copied(connection: Connection, described: DescribedTable, source: str, condition: str) -> pa.RecordBatch:
-    return decode_copy(_drained(connection, _copy(described, source, condition)), described)
-
-
 def _drained(connection: Connection, query: str) -> Joined:
     """Run a COPY TO STDOUT; its CopyData messages, in order."""
     pg = connection.pgconn
@@ -535,19 +430,6 @@ def _drained(connection: Connection, query: str) -> Joined:
         if result_after.status == pq.ExecStatus.FATAL_ERROR:
             raise psycopg.errors.error_from_result(result_after)
     return messages
-
-
-def _run(look: Look, batches: Sequence[pa.RecordBatch]) -> Run:
-    return reads(look.described.table, batches, look.position, look.clock_us)
-
-
-def _after_truncate(run: Run, table: Table) -> Run:
-    """The same rows behind a truncate of the table."""
-    schema = table.change_schema
-    columns = [pa.array([TRUNCATE], pa.string()) if f.name == OP else pa.nulls(1, f.type) for f in schema]
-    truncate = ChangeBatch(table, np.zeros(1, np.int64), pa.RecordBatch.from_arrays(columns, schema=schema))
-    shifted = tuple(ChangeBatch(b.table, b.index + 1, b.rows) for b in run.batches)
-    return Run(run.xid, run.position, run.commit_ts, run.ends + 1, (truncate, *shifted), Kind.READ)
 
 
 def snapshot_of(text: str) -> XidSnapshot:

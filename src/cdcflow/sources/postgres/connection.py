@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg import conninfo
+from psycopg import conninfo, pq
 
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.sources.engine import connections
+from cdcflow.sources.postgres.sqlstates import is_tried_again
 
 Secret = Callable[[], str | None]
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -108,15 +109,15 @@ class Address:
         return f"{self.host or 'local socket'}:{port}/{self.options['dbname']}"
 
 
-class Connector:
+class Connector(connections.Connector[Connection]):
     """Opens connections to one database. Thread-safe."""
+
+    error = psycopg.Error
 
     def __init__(self, url: str, secret: Secret) -> None:
         self.address = Address.parse(url)
         self.secret = secret
-        self._open: set[Connection] = set()
-        self._lock = threading.Lock()
-        self.closed = False
+        super().__init__(self.address)
 
     def connect(self, purpose: str, **settings: str) -> Connection:
         """A connection for SQL in autocommit mode; `purpose` shows in the server's `application_name`.
@@ -135,23 +136,33 @@ class Connector:
         """A connection that speaks the replication protocol. Only simple statements work on it."""
         return self._connect("stream", {}, {"replication": "database"})
 
-    def close(self) -> None:
-        """Open no more, and break off what is under way on other threads: their owners get `SourceUnavailable` and
-        give their connections to `discard`. libpq must not be freed under a thread that is inside it."""
-        with self._lock:
-            self.closed = True
-            left, self._open = self._open, set()
-        for connection in left:
-            _end(connection)
+    def map_error(self, error: Exception, attempted: str) -> CdcflowError:
+        assert isinstance(error, psycopg.Error)  # noqa: S101  `self.error`
+        return explained(error, attempted)
 
-    def discard(self, connection: Connection) -> None:
-        with self._lock:
-            self._open.discard(connection)
+    def is_broken(self, connection: Connection) -> bool:
+        return connection.broken or connection.closed
+
+    def is_idle(self, connection: Connection) -> bool:
+        return not connection.closed and connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
+
+    def is_idle_after_error(self, connection: Connection) -> bool:
+        return self.is_idle(connection)
+
+    def _break_off(self, connection: Connection) -> None:
+        # Another thread may wait inside libpq: shutting the socket down wakes it with an error, closing would not.
+        with contextlib.suppress(OSError, psycopg.Error):
+            descriptor = socket.socket(fileno=connection.pgconn.socket)
+            try:
+                descriptor.shutdown(socket.SHUT_RDWR)
+            finally:
+                descriptor.detach()
+
+    def _drop(self, connection: Connection) -> None:
         connection.close()
 
     def _connect(self, purpose: str, settings: Mapping[str, str], extra: Mapping[str, str]) -> Connection:
-        if self.closed:
-            raise SourceUnavailable(f"connecting to {self.address}: this source is closed")
+        self.check_open()
         startup = _startup_options({**SESSION_SETTINGS, **settings}, self.address.options.get("options", ""))
         options = {**TRANSPORT, **self.address.options, **extra, "options": startup, "client_encoding": "UTF8"}
         options["application_name"] = f"cdcflow {purpose}"
@@ -171,24 +182,7 @@ class Connector:
                 f"the server at {self.address} is PostgreSQL {version}; cdcflow needs 14 or newer",
                 remedy="upgrade the server",
             )
-        with self._lock:
-            closed = self.closed
-            if not closed:
-                self._open = {c for c in self._open if not c.closed} | {connection}
-        if closed:
-            connection.close()
-            raise SourceUnavailable(f"connecting to {self.address}: this source is closed")
-        return connection
-
-
-def _end(connection: Connection) -> None:
-    # Another thread may wait inside libpq: shutting the socket down wakes it with an error, closing would not.
-    with contextlib.suppress(OSError, psycopg.Error):
-        descriptor = socket.socket(fileno=connection.pgconn.socket)
-        try:
-            descriptor.shutdown(socket.SHUT_RDWR)
-        finally:
-            descriptor.detach()
+        return self._kept(connection)
 
 
 def _startup_options(settings: Mapping[str, str], given: str) -> str:
@@ -236,15 +230,6 @@ def _refused(error: psycopg.Error, address: Address) -> CdcflowError:
     return SourceUnavailable(f"{attempted}: {text}")
 
 
-_RETRIED = {
-    "08",  # connection exception
-    "40",  # serialization failure, deadlock
-    "53",  # insufficient resources
-    "57",  # shutdown, crash, cancelled
-    "58",  # system error outside of PostgreSQL
-}
-
-
 def explained(error: psycopg.Error, attempted: str) -> CdcflowError:
     """A server's refusal as one of our kinds, without its DETAIL, which may hold row values."""
     state = error.sqlstate or ""
@@ -259,11 +244,15 @@ def explained(error: psycopg.Error, attempted: str) -> CdcflowError:
             return ConfigurationError(message, remedy="point source.url at the primary, which can be written to")
         case "55P03":
             return SourceUnavailable(f"{message}; something holds the table's lock (ALTER TABLE, VACUUM FULL, …)")
+        case "53400" if "temp_file_limit" in said:
+            return ConfigurationError(
+                message, remedy="raise temp_file_limit for the user of source.url (ALTER ROLE … SET)"
+            )
         case "53400":
             return ConfigurationError(message, remedy="drop a replication slot that is not used, or raise the limit")
-        case "55006" | "":
+        case "":
             return SourceUnavailable(message)
-    if state[:2] in _RETRIED:
+    if is_tried_again(state):
         return SourceUnavailable(message)
     return ConfigurationError(f"{message} (SQLSTATE {state})")
 

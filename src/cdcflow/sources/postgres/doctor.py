@@ -11,7 +11,9 @@ import psycopg
 from cdcflow.config import Postgres
 from cdcflow.errors import CdcflowError
 from cdcflow.ports import Finding
-from cdcflow.sources.patterns import Selection
+from cdcflow.sources.engine import findings as findings_of
+from cdcflow.sources.engine.findings import of_error, ok, problem, warning
+from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
 from cdcflow.sources.postgres.connection import Connection, Connector, explained, quoted
@@ -62,7 +64,7 @@ def findings(connector: Connector, settings: Postgres, selection: Selection) -> 
     try:
         connection = connector.connect("doctor", statement_timeout="60s")
     except CdcflowError as error:
-        return [_of_error("connection", error)]
+        return [of_error("connection", error)]
     try:
         role = _Role(*_row(connection, _ROLE))
         found.append(decoders())
@@ -73,42 +75,19 @@ def findings(connector: Connector, settings: Postgres, selection: Selection) -> 
         try:
             selected = select(connection, selection)
         except CdcflowError as error:
-            return [*found, _of_error("source.tables", error)]
+            return [*found, of_error("source.tables", error)]
         found += _tables(connection, selected, role)
         found += _publication(connection, settings, selected, role)
         found += _slot(connection, settings, role)
     except psycopg.Error as error:
-        found.append(_of_error("connection", explained(error, f"asking {connector.address}")))
+        found.append(of_error("connection", explained(error, f"asking {connector.address}")))
     finally:
         connector.discard(connection)
     return found
 
 
 def decoders(compiled: Compiled | None = COMPILED) -> Finding:
-    """Which twin of the decoders runs; the plain one needs about six times as long for a change."""
-    if compiled is not None:
-        return _ok("decoders", "the compiled ones run")
-    return _warning(
-        "decoders",
-        "the plain ones run, which need about six times as long for a change: there was no C compiler at install",
-        "install a C compiler (Debian: apt install gcc python3-dev), then install cdcflow again",
-    )
-
-
-def _ok(subject: str, text: str) -> Finding:
-    return Finding("ok", subject, text)
-
-
-def _warning(subject: str, text: str, remedy: str | None = None) -> Finding:
-    return Finding("warning", subject, text, remedy)
-
-
-def _error(subject: str, text: str, remedy: str | None = None) -> Finding:
-    return Finding("error", subject, text, remedy)
-
-
-def _of_error(subject: str, error: CdcflowError) -> Finding:
-    return _error(subject, str(error).split("\n")[0], error.remedy)
+    return findings_of.decoders(are_compiled=compiled is not None, times="about six")
 
 
 def _row(connection: Connection, query: str) -> tuple[Any, ...]:
@@ -119,100 +98,100 @@ def _row(connection: Connection, query: str) -> tuple[Any, ...]:
 
 def _link(connection: Connection, connector: Connector) -> Iterator[Finding]:
     if connector.address.is_local:
-        yield _ok("connection", f"{connector.address}, on this machine")
+        yield ok("connection", f"{connector.address}, on this machine")
     elif not connection.pgconn.ssl_in_use:
-        yield _warning(
+        yield warning(
             "connection",
             f"rows and password travel to {connector.address} unencrypted",
             "add ?sslmode=verify-full&sslrootcert=… to source.url",
         )
     elif connector.address.options.get("sslmode") not in ("verify-full", "verify-ca"):
-        yield _warning(
+        yield warning(
             "connection",
             f"{connector.address} is reached with TLS, but nothing checks that it is the right server",
             "add ?sslmode=verify-full&sslrootcert=… to source.url",
         )
     else:
-        yield _ok("connection", f"{connector.address}, with TLS")
+        yield ok("connection", f"{connector.address}, with TLS")
 
 
 def _server(connection: Connection, settings: Postgres) -> Iterator[Finding]:
     level, is_standby, slots_max, slots, senders_max, senders, keep, idle, timeout, version = _row(connection, _SERVER)
     major, minor = divmod(connection.info.server_version, 10000)
     if minor < PATCHED.get(major, 0):
-        yield _warning(
+        yield warning(
             "server",
             f"PostgreSQL {version} can lose rows of a transaction that runs while its table is added to a publication",
             f"upgrade to {major}.{PATCHED[major]} or later",
         )
     else:
-        yield _ok("server", f"PostgreSQL {version}")
+        yield ok("server", f"PostgreSQL {version}")
     if is_standby:
-        yield _error(
+        yield problem(
             "server",
             "this is a standby; backfill writes marks, which only a primary takes",
             "set source.url to the primary",
         )
     if level != "logical":
-        yield _error(
+        yield problem(
             "wal_level",
             f"is {level}; changes cannot be decoded",
             "run ALTER SYSTEM SET wal_level = logical, and restart the server",
         )
     else:
-        yield _ok("wal_level", "is logical")
+        yield ok("wal_level", "is logical")
     for name, used, limit, besides in (
         ("max_replication_slots", slots, slots_max, "but a large backlog is read faster with one more"),
         ("max_wal_senders", senders, senders_max, ""),
     ):
         if used >= limit:
             ours = ", ".join(filter(None, ("not needed where ours is one of them", besides)))
-            yield _warning(
+            yield warning(
                 name,
                 f"all {limit} are in use",
                 f"run ALTER SYSTEM SET {name} = {limit + 5}, and restart ({ours})",
             )
         else:
-            yield _ok(name, f"{used} of {limit} in use")
+            yield ok(name, f"{used} of {limit} in use")
     if keep == "-1":
-        yield _warning(
+        yield warning(
             "max_slot_wal_keep_size",
             "is unlimited: while cdcflow is stopped, the server keeps log for it until its disk is full",
             "run ALTER SYSTEM SET max_slot_wal_keep_size = '50GB' (whatever the disk can spare), and reload",
         )
     else:
-        yield _ok(
+        yield ok(
             "max_slot_wal_keep_size",
             f"is {keep}: the slot is lost, and a backfill due, when cdcflow falls that far behind",
         )
     if idle not in (None, "", "0"):
-        yield _warning(
+        yield warning(
             "idle_replication_slot_timeout",
             f"is {idle}: the slot is lost when cdcflow is stopped for that long",
             "run ALTER SYSTEM SET idle_replication_slot_timeout = 0, and reload",
         )
     if timeout == "0":
-        yield _warning(
+        yield warning(
             "wal_sender_timeout",
             "is 0: after a crash of cdcflow's machine the server would hold the slot for ever",
             "run ALTER SYSTEM SET wal_sender_timeout = '60s', and reload",
         )
     if settings.failover and major < 17:
-        yield _error("failover", f"needs PostgreSQL 17 or newer; this is {version}", "set source.failover: false")
+        yield problem("failover", f"needs PostgreSQL 17 or newer; this is {version}", "set source.failover: false")
 
 
 def _role(role: _Role) -> Iterator[Finding]:
     name = quoted(role.name)
     if role.is_superuser:
-        yield _warning(
+        yield warning(
             "role",
             f"{role.name} is a superuser, which is far more than a capture needs",
             "make a role for it: CREATE ROLE cdc LOGIN REPLICATION; GRANT SELECT on the tables (see docs/postgres.md)",
         )
     elif not role.replicates:
-        yield _error("role", f"{role.name} may not replicate", f"run ALTER ROLE {name} REPLICATION")
+        yield problem("role", f"{role.name} may not replicate", f"run ALTER ROLE {name} REPLICATION")
     else:
-        yield _ok("role", f"{role.name} may replicate")
+        yield ok("role", f"{role.name} may replicate")
 
 
 def _replication(connector: Connector, role: _Role) -> Iterator[Finding]:
@@ -222,24 +201,24 @@ def _replication(connector: Connector, role: _Role) -> Iterator[Finding]:
     try:
         connector.discard(connector.replicate())
     except CdcflowError as error:
-        yield _of_error("replication connection", error)
+        yield of_error("replication connection", error)
     else:
-        yield _ok("replication connection", "is let in")
+        yield ok("replication connection", "is let in")
 
 
 def _tables(connection: Connection, selected: Selected, role: _Role) -> Iterator[Finding]:
     for text in selected.ignored:
-        yield _warning("tables", f"not captured: {text}")
+        yield warning("tables", f"not captured: {text}")
     if not selected.tables:
-        yield _error("tables", "source.tables matches no table", "check the names in source.tables")
+        yield problem("tables", "source.tables matches no table", "check the names in source.tables")
     rels = [rel for t in selected.tables for rel in (t.rel, *t.leaves)]
     rights = {row[0]: row[1:] for row in connection.execute(_RIGHTS, ([rel.oid for rel in rels],))}
     for table in selected.tables:
         problems = [
-            _error(str(table.rel.id), text, f"run {remedy}") for text, remedy in selected.refused.get(table.rel.id, ())
+            problem(str(table.rel.id), text, f"run {remedy}") for text, remedy in selected.refused.get(table.rel.id, ())
         ]
         problems += _rights(table, rights, role)
-        yield from problems or [_ok(str(table.rel.id), _about(table))]
+        yield from problems or [ok(str(table.rel.id), _about(table))]
         yield from _cautions(table, rights, connection.info.server_version)
 
 
@@ -252,15 +231,15 @@ def _rights(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], role: _R
         schema, uses_schema, selects, _, is_filtered, _, _ = rights[rel.oid]
         if not uses_schema:
             found.append(
-                _error(
+                problem(
                     str(rel.id), "its schema is closed to us", f"run GRANT USAGE ON SCHEMA {quoted(schema)} TO {name}"
                 )
             )
         if not selects:
-            found.append(_error(str(rel.id), "may not be read by us", f"run GRANT SELECT ON {rel.sql} TO {name}"))
+            found.append(problem(str(rel.id), "may not be read by us", f"run GRANT SELECT ON {rel.sql} TO {name}"))
         if is_filtered and not (role.bypasses_rls or role.is_superuser):
             found.append(
-                _error(
+                problem(
                     str(rel.id),
                     "row-level security would hide rows from the backfill",
                     f"run ALTER ROLE {name} BYPASSRLS",
@@ -278,26 +257,24 @@ def _about(table: CatalogTable) -> str:
 def _cautions(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], version: int) -> Iterator[Finding]:
     subject = str(table.rel.id)
     if not table.identity_numbers and table.rel.identity == "f":
-        yield _warning(
+        yield warning(
             subject,
             "has no key: a backfill reads it in one piece and holds it in memory",
             f"run ALTER TABLE {table.rel.sql} ADD PRIMARY KEY (…) if it is large",
         )
     if table.leaves:
-        yield _warning(
+        yield warning(
             subject,
             "is partitioned: TRUNCATE, DETACH, DROP or ATTACH of a single partition is not in the stream",
             f"after one, run `cdcflow backfill {subject}`",
         )
     hidden = [a.name for a in table.attributes if a.generated and not a.dropped and a not in table.published(version)]
     if hidden:
-        yield _warning(
+        yield warning(
             subject, f"generated columns are not captured: {', '.join(hidden)} (this server does not publish them)"
         )
     if table.rel.oid in rights and rights[table.rel.oid][6]:
-        yield _warning(
-            subject, "has tables that inherit from it: they are captured as tables of their own, if selected"
-        )
+        yield warning(subject, "has tables that inherit from it: they are captured as tables of their own, if selected")
 
 
 def _publication(connection: Connection, settings: Postgres, selected: Selected, role: _Role) -> Iterator[Finding]:
@@ -306,7 +283,7 @@ def _publication(connection: Connection, settings: Postgres, selected: Selected,
     if found is not None:
         published = {e.table for e in found.entries.values()}
         for wrong in found.wrong:
-            yield _error(
+            yield problem(
                 f"publication {name}",
                 "publishes otherwise than a full copy needs",
                 f"run ALTER PUBLICATION {quoted(found.name)} SET ({wrong})",
@@ -324,7 +301,7 @@ def _publication(connection: Connection, settings: Postgres, selected: Selected,
     if role.is_superuser or not selected.good:
         return
     if not role.creates_in_database:
-        yield _error(
+        yield problem(
             "publication",
             f"{role.name} may not make one in database {role.database}",
             f"run as an owner of the tables: {advice}",
@@ -339,9 +316,9 @@ def _unless_owned(
     rows = connection.execute(_RIGHTS, ([t.rel.oid for t in tables],)).fetchall()
     owners = sorted({row[6] for row in rows if not row[4]})
     if owners:
-        yield _error(subject, f"only owners may publish a table: {', '.join(owners)}", f"run as an owner: {advice}")
+        yield problem(subject, f"only owners may publish a table: {', '.join(owners)}", f"run as an owner: {advice}")
     else:
-        yield _ok(subject, "can be made")
+        yield ok(subject, "can be made")
 
 
 def _slot(connection: Connection, settings: Postgres, role: _Role) -> Iterator[Finding]:
@@ -350,16 +327,16 @@ def _slot(connection: Connection, settings: Postgres, role: _Role) -> Iterator[F
     found = slot.read(connection, settings.slot)
     subject = f"slot {settings.slot}"
     if found is None:
-        yield _ok(subject, "is made at the first start")
+        yield ok(subject, "is made at the first start")
         return
     try:
         found.check_kind(role.database)
     except CdcflowError as error:
-        yield _of_error(subject, error)
+        yield of_error(subject, error)
         return
     if found.is_lost:
-        yield _error(
+        yield problem(
             subject, f"was invalidated (wal_status {found.wal_status})", "run `cdcflow run --accept-history-loss`"
         )
     else:
-        yield _ok(subject, f"wal_status {found.wal_status}, {'in use' if found.active_pid else 'not in use'}")
+        yield ok(subject, f"wal_status {found.wal_status}, {'in use' if found.active_pid else 'not in use'}")

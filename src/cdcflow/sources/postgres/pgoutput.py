@@ -24,19 +24,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from cdcflow.errors import InvariantViolated, SourceUnavailable
-from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
-from cdcflow.model.change import ChangeBatch, Int64s, Run, SpooledTransaction, Uint64s
+from cdcflow.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled
+from cdcflow.model.change import ChangeBatch, Int64s, Run, Uint64s
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Table
 from cdcflow.ports import OpenSpool, StreamEvent
 from cdcflow.sources.buffers import Buffer, garbled
-from cdcflow.sources.postgres.large import Large, Mark, Shape, Shapes, account, partial_of
+from cdcflow.sources.engine.changes import merged, truncation
+from cdcflow.sources.postgres.large import Large, Mark, Shape, Shapes
 from cdcflow.sources.postgres.messages import (
     Relation,
     RelationColumn,
@@ -46,7 +47,8 @@ from cdcflow.sources.postgres.messages import (
     string_at,
     truncated_of,
 )
-from cdcflow.sources.postgres.tuples import Changes, changes_of, truncation
+from cdcflow.sources.postgres.rewrites import Changed
+from cdcflow.sources.postgres.tuples import Changes, changes_of
 from cdcflow.sources.postgres.twins import COMPILED, Compiled, Layout, layout_of
 from cdcflow.sources.postgres.types import DescribedTable
 from cdcflow.sources.postgres.wire import EPOCH_US, Frames, Joined, frames_of, joined, positions
@@ -98,7 +100,8 @@ class PgoutputDecoder:
     those whose content begins with "heartbeat" only show that the stream moves. Messages with other prefixes are
     counted in `messages_ignored` and otherwise dropped. Transactions without a row of a captured table are dropped
     too; where they are the last thing that came, `Advanced` says how far they reach. `compiled` None: the plain
-    decoders do it all.
+    decoders do it all. `changed` is asked once a Relation message, which the server sends before the first row after
+    any DDL: whether the table's rows must be read again.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class PgoutputDecoder:
         skip_until: int,
         mark_prefix: str = "cdcflow",
         compiled: Compiled | None = COMPILED,
+        changed: Changed | None = None,
     ) -> None:
         self.messages_ignored = 0
         self._describe = describe
@@ -120,7 +124,10 @@ class PgoutputDecoder:
         self._skip_until = skip_until
         self._prefix = mark_prefix.encode()
         self._compiled = compiled
+        self._changed = changed
+        self._filled: list[RowsFilled] = []
         self._shapes: Shapes = {}
+        self._bare: set[int] = set()  # relations that had no columns at some time
         self._streamed: dict[int, Large] = {}
         self._block: Large | None = None
         self._waiting: list[tuple[bytes, Int64s]] = []
@@ -140,8 +147,7 @@ class PgoutputDecoder:
     def close(self) -> None:
         """The connection is gone: what is half here is forgotten, spools included. The server sends it again."""
         for large in (*self._streamed.values(), *([self._large] if self._large else [])):
-            if large.spool is not None:
-                large.spool.discard()
+            large.discard()
         self._streamed, self._block, self._large = {}, None, None
         self._waiting, self._waiting_bytes = [], 0
 
@@ -155,6 +161,12 @@ class PgoutputDecoder:
         """
         if not len(messages):
             return []
+        events = self._decoded(messages)
+        # First, so that no position behind a row in the new shape becomes durable without the order to read again.
+        filled, self._filled = self._filled, []
+        return [*filled, *events] if filled else events
+
+    def _decoded(self, messages: Sequence[bytes] | Joined) -> list[StreamEvent]:
         frames = self._frames(messages if isinstance(messages, Joined) else joined(messages))
         if not frames.seen & _OTHER_SEEN and self._block is None:
             return self._plain(frames)
@@ -229,7 +241,7 @@ class PgoutputDecoder:
             return []
         frames = self._together()
         xid = struct.unpack(">I", exactly(frames.one(0), 21)[17:])[0]
-        self._large = Large(xid, self._shapes)
+        self._large = Large(xid=xid, shapes=self._shapes)
         return self._spooled(frames.part(1, len(frames)), self._large, streamed=False)
 
     def _whole(self, frames: Frames) -> list[StreamEvent]:
@@ -307,6 +319,8 @@ class PgoutputDecoder:
         `header` is 4 inside a stream block, where every message names its transaction after its type.
         """
         out = self._singles(frames, first, shapes, header)
+        if self._bare:
+            frames = self._without_bare(frames, shapes, header, out)
         if self._compiled is not None and not plain:
             found = self._compiled.changes(
                 frames.buffer.raw,
@@ -342,20 +356,42 @@ class PgoutputDecoder:
             kind, body = int(frames.kind[at]), frames.one(at)
             if kind == _RELATION:
                 relation = relation_of(body[1 + header :])
+                if not relation.columns:
+                    self._bare.add(relation.oid)
                 shape = self._shape(relation)
+                self._compare(relation.oid)
                 before = [(-1, shapes[relation.oid])] if relation.oid in shapes else []
                 out.arrived.setdefault(relation.oid, before).append((at, shape))
                 shapes[relation.oid] = shape
             elif kind == _TRUNCATE:
                 for oid in truncated_of(body[1 + header :]):
                     described = _in_force(_known(out, shapes, oid), oid, at).described
-                    if at >= first:
+                    if at >= first and described.table.columns:
                         out.truncates.append((at, described))
             elif kind == _ORIGIN:
                 out.origins[at] = string_at(body[1:], 8)[0].decode(errors="replace")
             else:
                 self._message(body, at, header, out)
         return out
+
+    def _without_bare(self, frames: Frames, shapes: Shapes, header: int, out: _Rows) -> Frames:
+        """The same without the rows of tables without columns, of which a log can hold nothing. `describe` refuses one
+        that is captured; others come while the settings or the publication change."""
+        kind = frames.kind.copy()
+        rows = np.flatnonzero(_ROWS[kind])
+        oids = frames.buffer.uint32(frames.start[rows] + 1 + header)
+        for oid in self._bare:
+            mine = rows[oids == oid]
+            known = _known(out, shapes, oid)
+            bounds = np.searchsorted(mine, [at for at, _ in known]).tolist()
+            for (_, shape), a, b in zip(known, bounds, [*bounds[1:], len(mine)], strict=True):
+                if not shape.relation.columns:
+                    kind[mine[a:b]] = _TYPE
+        return replace(frames, kind=kind)
+
+    def _compare(self, oid: int) -> None:
+        if self._changed is not None and (found := self._changed(oid)) is not None:
+            self._filled.append(RowsFilled(found.table, _position(self._skip_until), found))
 
     def _shape(self, relation: Relation) -> Shape:
         described = self._described(relation)
@@ -429,7 +465,7 @@ class PgoutputDecoder:
             xid, first = struct.unpack(">IB", exactly(body[1:], 5))
             if bool(first) == (xid in self._streamed):
                 raise InvariantViolated("pgoutput Stream Start of a transaction that is not at that point")
-            self._block = self._streamed.setdefault(xid, Large(xid))
+            self._block = self._streamed.setdefault(xid, Large(xid=xid))
             return []
         if kind == _ABORT:
             return self._stream_aborted(body)
@@ -438,6 +474,8 @@ class PgoutputDecoder:
             raise InvariantViolated("pgoutput Stream Commit of a transaction that was not streamed")
         large = self._streamed.pop(xid)
         self._shapes.update(large.shapes)
+        for oid in large.shapes:
+            self._compare(oid)  # the catalog shows what this transaction did to a table only now
         return self._committed(large, end, clock + EPOCH_US)
 
     def _stream_aborted(self, body: bytes) -> list[StreamEvent]:
@@ -451,14 +489,9 @@ class PgoutputDecoder:
             return []  # rolled back before a block of it was sent
         if xid == subxid:
             del self._streamed[xid]
-            if large.spool is not None:
-                large.spool.discard()
-            return []
-        large.shapes.clear()
-        if large.counts.pop(subxid, None):
-            large.aborted.add(subxid)
-        large.truncated = {(sub, table) for sub, table in large.truncated if sub != subxid}
-        large.marks = [m for m in large.marks if m.subxid != subxid]
+            large.discard()
+        else:
+            large.roll_back(subxid)
         return []
 
     def _piece(self, frames: Frames, large: Large) -> list[StreamEvent]:
@@ -483,11 +516,7 @@ class PgoutputDecoder:
         if streamed:
             of_message = frames.buffer.uint32(frames.start + 1).astype(np.uint64)
             subxids = np.repeat(of_message, np.diff(place))
-        if large.spool is None:
-            large.spool = self._open_spool()
-        large.spool.write(batches, subxids)
-        for batch in batches:
-            account(large, batch, subxids)
+        large.write(self._open_spool, batches, subxids)
         return []
 
     def _large_committed(self, frames: Frames, at: int) -> list[StreamEvent]:
@@ -498,33 +527,16 @@ class PgoutputDecoder:
 
     def _committed(self, large: Large, end: int, clock: int) -> list[StreamEvent]:
         """A large transaction is there: its header, and what it holds once rolled-back rows are gone."""
+        if end <= self._skip_until:
+            large.discard()
+            return []
+        position = _position(end)
         marks = [m for m in large.marks if not m.content.startswith(_HEARTBEAT)]
-        rows = sum(n for counts in large.counts.values() for n in counts.values())
-        if end <= self._skip_until or not rows:
-            if large.spool is not None:
-                large.spool.discard()
-            if end <= self._skip_until:
-                return []
-            seen = [MarkSeen(Token(name_of(m.content)), _position(end), clock) for m in marks]
-            return [*seen] or [Advanced(_position(end))]
-        assert large.spool is not None  # noqa: S101  # rows are only counted as they are written
-        large.spool.finish()
-        transaction = SpooledTransaction(
-            xid=large.xid,
-            position=_position(end),
-            commit_ts=clock,
-            rows=rows,
-            spool=large.spool.name,
-            aborted=frozenset(large.aborted),
-            shapes=frozenset(t for counts in large.counts.values() for t in counts),
-            truncated=frozenset(table for _, table in large.truncated),
-            partial=partial_of(large),
-            origin=large.origin,
-        )
-        return [
-            Committed(transaction),
-            *(MarkSeen(Token(name_of(m.content)), _position(end), clock) for m in marks),
-        ]
+        seen = [MarkSeen(Token(name_of(m.content)), position, clock) for m in marks]
+        found = large.committed(large.xid, position, clock, large.origin)
+        if found is None:
+            return [*seen] or [Advanced(position)]
+        return [Committed(found), *seen]
 
 
 def _messages(rows: _Rows) -> Int64s:
@@ -564,22 +576,12 @@ def _batches(
         found.setdefault(described.table, []).append((index, batch))
     for number, (at, described) in enumerate(rows.truncates):
         nth = sum(other == at for other, _ in rows.truncates[:number])  # a message may name several tables
-        found.setdefault(described.table, []).append((place[at : at + 1] + nth, truncation(described)))
-    return [_merged(table, same) for table, same in found.items()]
+        found.setdefault(described.table, []).append((place[at : at + 1] + nth, truncation(described.table)))
+    return [merged(table, same) for table, same in found.items()]
 
 
 def _order(part: tuple[int, int, Layout, Int64s, pa.RecordBatch]) -> tuple[int, int]:
     return part[:2]
-
-
-def _merged(table: Table, parts: list[tuple[Int64s, pa.RecordBatch]]) -> ChangeBatch:
-    if len(parts) == 1:
-        return ChangeBatch(table, *parts[0])
-    index, rows = np.concatenate([i for i, _ in parts]), pa.concat_batches([r for _, r in parts])
-    if (np.diff(index) > 0).all():
-        return ChangeBatch(table, index, rows)
-    order = np.argsort(index)
-    return ChangeBatch(table, index[order], rows.take(pa.array(order)))
 
 
 def _known(rows: _Rows, shapes: Shapes, oid: int) -> list[tuple[int, Shape]]:

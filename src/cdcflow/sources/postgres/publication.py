@@ -6,6 +6,10 @@ One that the settings name belongs to somebody: tables are added and dropped, bu
 What the stream did not carry is lost without a word, so a publication must never have been otherwise in between.
 `fingerprint` tells: it holds the numbers of the publication and of each table's entry in it, and a new number is a new
 entry, whatever its name (P61). PostgreSQL 18 goes on without its rows when a publication is gone.
+
+A publication that was told to publish less, and then to publish everything again, looks as before; so the fingerprint
+also holds the transaction that wrote each of its rows (`xmin`). ALTER PUBLICATION … OWNER TO and RENAME TO write the
+publication's row too. The row does not say which statement it was, so these are taken for a loss as well.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import psycopg
 
@@ -23,17 +28,19 @@ from cdcflow.sources.postgres.catalog import CatalogTable
 from cdcflow.sources.postgres.connection import Connection, explained, history_lost, quoted
 
 _PUBLICATION = """
-SELECT oid::bigint, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
-       coalesce(to_jsonb(p) ->> 'pubgencols', 's'),
-       EXISTS (SELECT FROM pg_catalog.pg_publication_namespace n WHERE n.pnpubid = p.oid)
+SELECT oid::bigint, xmin::text::bigint, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
+       coalesce(to_jsonb(p) ->> 'pubgencols', 's')
 FROM pg_catalog.pg_publication p WHERE pubname = %s
 """
-_PUBLICATION_14 = _PUBLICATION.replace(
-    "EXISTS (SELECT FROM pg_catalog.pg_publication_namespace n WHERE n.pnpubid = p.oid)", "false"
-)
+
+_SCHEMAS = """
+SELECT n.nspname, n.oid::bigint, s.oid::bigint, s.xmin::text::bigint
+FROM pg_catalog.pg_publication_namespace s JOIN pg_catalog.pg_namespace n ON n.oid = s.pnnspid
+WHERE s.pnpubid = %s
+"""
 
 _ENTRIES = """
-SELECT r.oid::bigint, r.prrelid::bigint, n.nspname, c.relname,
+SELECT r.oid::bigint, r.xmin::text::bigint, r.prrelid::bigint, n.nspname, c.relname,
        to_jsonb(r) ->> 'prqual' IS NOT NULL, to_jsonb(r) ->> 'prattrs' IS NOT NULL
 FROM pg_catalog.pg_publication_rel r
 JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
@@ -42,11 +49,17 @@ WHERE r.prpubid = %s
 """
 
 
+Exists = Callable[[Literal["pg_class", "pg_namespace"], int], bool]
+"""Whether this catalog still has an entry with this oid."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One table in a publication. `number` is new when the table was taken out and put in again."""
+    """One table in a publication. `number` is new when the table was taken out and put in again; `written` is the
+    transaction that wrote the entry."""
 
     number: int
+    written: int
     table_oid: int
     table: TableId
     filtered: bool
@@ -54,30 +67,44 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A publication as it is. `wrong` says how it publishes otherwise than we need, with the setting that mends it."""
+    """A publication as it is. `wrong` says how it publishes otherwise than we need, with the setting that mends it.
+
+    `written` is the transaction that wrote its row. `schemas`: those that it has as a whole, each with its oid, and
+    number and transaction of its entry.
+    """
 
     name: str
     number: int
-    broad: bool
+    written: int
+    all_tables: bool
     wrong: tuple[str, ...]
     entries: Mapping[int, Entry]
+    schemas: Mapping[str, tuple[int, int, int]]
+
+    @property
+    def broad(self) -> bool:
+        """It has more than tables by name."""
+        return self.all_tables or bool(self.schemas)
 
     def fingerprint(self, tables: Sequence[CatalogTable]) -> str:
-        """The numbers of the publication and of these tables' entries, to be compared later."""
+        """The numbers of the publication and of its entries for these tables or their schemas, and who wrote them."""
         entries = {
-            json.dumps([t.rel.id.schema, t.rel.id.name]): [t.rel.oid, self.entries[t.rel.oid].number]
+            json.dumps([t.rel.id.schema, t.rel.id.name]): [t.rel.oid, entry.number, entry.written]
             for t in tables
-            if t.rel.oid in self.entries
+            if (entry := self.entries.get(t.rel.oid)) is not None
         }
-        return json.dumps({"publication": self.number, "tables": entries}, separators=(",", ":"))
+        wanted = {t.rel.id.schema for t in tables}
+        schemas = {name: list(entry) for name, entry in self.schemas.items() if name in wanted}
+        state = {"publication": self.number, "written": self.written, "tables": entries, "schemas": schemas}
+        return json.dumps(state, separators=(",", ":"))
 
 
 def read(connection: Connection, name: str) -> Publication | None:
     version = connection.info.server_version
-    row = connection.execute(_PUBLICATION if version >= 150000 else _PUBLICATION_14, (name,)).fetchone()
+    row = connection.execute(_PUBLICATION, (name,)).fetchone()
     if row is None:
         return None
-    oid, all_tables, inserts, updates, deletes, truncates, via_root, generated, schemas = row
+    oid, written, all_tables, inserts, updates, deletes, truncates, via_root, generated = row
     wrong = []
     if not (inserts and updates and deletes and truncates):
         wrong.append("publish = 'insert, update, delete, truncate'")
@@ -86,18 +113,22 @@ def read(connection: Connection, name: str) -> Publication | None:
     if version >= 180000 and generated != "s":
         wrong.append("publish_generated_columns = stored")
     entries = {}
-    for number, table_oid, schema, table, has_filter, has_columns in connection.execute(_ENTRIES, (oid,)):
-        entries[table_oid] = Entry(number, table_oid, TableId(schema, table), has_filter or has_columns)
-    return Publication(name, oid, all_tables or schemas, tuple(wrong), entries)
+    for number, wrote, table_oid, schema, table, has_filter, has_columns in connection.execute(_ENTRIES, (oid,)):
+        entries[table_oid] = Entry(number, wrote, table_oid, TableId(schema, table), has_filter or has_columns)
+    schemas = {}
+    if version >= 150000:
+        schemas = {row[0]: (row[1], row[2], row[3]) for row in connection.execute(_SCHEMAS, (oid,))}
+    return Publication(name, oid, written, all_tables, tuple(wrong), entries, schemas)
 
 
-def check_unbroken(found: Publication | None, name: str, before: str, exists: Callable[[int], bool]) -> None:
+def check_unbroken(found: Publication | None, name: str, before: str, exists: Exists) -> None:
     """That this publication has carried the tables of `before` (a fingerprint) all the time since.
 
-    `exists` answers whether a table's oid is still there: a dropped table has no entry and lost nothing.
+    A dropped table or schema has no entry and lost nothing. What a fingerprint of an earlier version does not hold is
+    not compared.
 
     Raises:
-        HistoryLost: it was gone or publishes otherwise now, or a table was out of it, and changes went by unseen.
+        HistoryLost: it was gone or altered, or a table was out of it, and changes went by unseen.
     """
     then = json.loads(before)
     if found is None:
@@ -109,18 +140,41 @@ def check_unbroken(found: Publication | None, name: str, before: str, exists: Ca
             f"publication {name} was changed (it needs {', '.join(found.wrong)}); "
             "what it leaves out is not in the stream"
         )
-    if found.broad:
-        return
-    for table, (table_oid, number) in then["tables"].items():
-        entry = found.entries.get(table_oid)
-        if entry is not None and entry.number == number:
+    if found.written != then.get("written", found.written):
+        raise history_lost(
+            f"publication {name} was altered (ALTER PUBLICATION … SET, OWNER TO or RENAME TO); it is as it should be "
+            "now, but what it left out meanwhile is not in the stream"
+        )
+    schemas = {entry[0]: list(entry) for entry in found.schemas.values()}  # by oid: one may have a new name
+    for schema, entry in then.get("schemas", {}).items():
+        if schemas.get(entry[0]) == entry or not exists("pg_namespace", entry[0]):
             continue
-        if entry is None and not exists(table_oid):
+        raise history_lost(
+            f"schema {schema} was taken out of publication {name}; "
+            "changes of its tables since then are not in the stream"
+        )
+    for table, (table_oid, *entry) in then["tables"].items():
+        now = found.entries.get(table_oid)
+        if now is not None and [now.number, now.written][: len(entry)] == entry:
+            continue
+        whole = found.all_tables or json.loads(table)[0] in then.get("schemas", {})
+        if whole or not (now or exists("pg_class", table_oid)):
             continue
         raise history_lost(
             f"table {'.'.join(json.loads(table))} was taken out of publication {name}; "
             "its changes since then are not in the stream"
         )
+
+
+def has_newcomers(before: str, now: str) -> bool:
+    """Whether `now` (a fingerprint) has tables or schemas that `before` did not know, or not under this number."""
+    then, since = json.loads(before), json.loads(now)
+    known = {tuple(entry[:2]) for entry in then["tables"].values()}
+    schemas = {tuple(entry) for entry in then.get("schemas", since["schemas"]).values()}
+    return not (
+        known.issuperset(tuple(entry[:2]) for entry in since["tables"].values())
+        and schemas.issuperset(tuple(entry) for entry in since["schemas"].values())
+    )
 
 
 def ensure(connection: Connection, name: str, tables: Sequence[CatalogTable], *, ours: bool) -> Publication:
@@ -137,7 +191,7 @@ def ensure(connection: Connection, name: str, tables: Sequence[CatalogTable], *,
     _mend(connection, found, ours=ours)
     if found.broad:
         _check_covered(connection, found, tables)
-        return found
+        return _must(read(connection, name), name)
     wanted = {t.rel.oid: t for t in tables}
     filtered = [e for e in found.entries.values() if e.filtered and e.table_oid in wanted]
     if filtered:
@@ -153,9 +207,7 @@ def ensure(connection: Connection, name: str, tables: Sequence[CatalogTable], *,
     if dropped:
         names = ", ".join(quoted(e.table.schema, e.table.name) for e in dropped)
         _run(connection, f"ALTER PUBLICATION {quoted(name)} DROP TABLE {names}", name, gone_is_fine=True)
-    if added or dropped:
-        found = _must(read(connection, name), name)
-    return found
+    return _must(read(connection, name), name)
 
 
 def creation(version: int, name: str, tables: Sequence[CatalogTable]) -> str:
@@ -245,10 +297,14 @@ def _run(connection: Connection, statement: str, name: str, *, gone_is_fine: boo
     except psycopg.errors.UndefinedObject as error:
         if not gone_is_fine:
             raise explained(error, f"changing publication {name}") from None
-    except psycopg.errors.InsufficientPrivilege:
+    except psycopg.errors.InsufficientPrivilege as error:
+        grant = ""
+        if "for database" in (error.diag.message_primary or ""):
+            database, user = quoted(connection.info.dbname), quoted(connection.info.user)
+            grant = f"run GRANT CREATE ON DATABASE {database} TO {user}, if that role owns the tables; or "
         raise ConfigurationError(
             f"the user of source.url may not make or change publication {name}",
-            remedy=f"run as an owner: {statement}",
+            remedy=f"{grant}run as an owner: {statement}",
         ) from None
     except psycopg.Error as error:
         raise explained(error, f"changing publication {name}") from None

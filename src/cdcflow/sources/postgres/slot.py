@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import psycopg
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.ports import Finding
 from cdcflow.sources.postgres.connection import Connection, Connector, explained, explaining, history_lost, literal
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.publication import blocker
@@ -88,6 +89,30 @@ def read(connection: Connection, name: str) -> Slot | None:
     fields = list(row)
     fields[5:7] = [None if text is None else lsn_of(text) for text in row[5:7]]
     return Slot(*fields)
+
+
+_LEFT = """
+SELECT slot_name, pg_catalog.pg_wal_lsn_diff(
+    CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+         ELSE pg_catalog.pg_current_wal_lsn() END, restart_lsn)::bigint
+FROM pg_catalog.pg_replication_slots
+WHERE slot_name ~ '^cdcflow_[0-9a-f]{8}$' AND slot_name <> %s AND slot_type = 'logical' AND plugin = %s
+  AND database = current_database() AND NOT active AND NOT temporary AND restart_lsn IS NOT NULL
+ORDER BY slot_name
+"""
+
+
+def left_behind(connection: Connection, ours: str) -> list[Finding]:
+    """Slots that other logs of cdcflow made in this database and that nobody reads."""
+    return [
+        Finding(
+            "warning",
+            f"slot {name}",
+            f"another log of cdcflow made it, nobody reads it, and the server keeps {held} bytes of its log for it",
+            f"if that log is gone for good, run SELECT pg_drop_replication_slot({literal(name)});",
+        )
+        for name, held in connection.execute(_LEFT, (ours, PLUGIN)).fetchall()
+    ]
 
 
 def creation(version: int, name: str, *, failover: bool) -> str:

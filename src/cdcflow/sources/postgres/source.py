@@ -1,10 +1,11 @@
 """PostgreSQL behind `cdcflow.ports.Source`: slot and publication made and checked, stream and chunks opened.
 
 What the checkpoint keeps in `source`: the server's identity (`system_id`, `timeline`, `database`), the names `slot`
-and `publication`, and the publication's `publication_state` (see `publication.fingerprint`). With them a restart can
+and `publication`, the publication's `publication_state` (see `publication.fingerprint`), and `began_at`, the place
+where the slot was made for this log. With them a restart can
 tell whether the place in the server's log is still ours and nothing went by unseen. When it cannot, it stops with
-`HistoryLost`; only `accept_history_loss` = "yes" in `source` makes a new place, and then `history` = "lost" comes back
-in it, so that the caller reads all tables anew.
+`HistoryLost`. `accept_history_loss` = "yes" in `source` always makes a new place, and nothing else does; then `history`
+= "lost" comes back in it, so that the caller reads all tables anew.
 """
 
 from __future__ import annotations
@@ -15,20 +16,26 @@ import string
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 from cdcflow.config import Postgres
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.interleave.messages import RowsCompared
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream
-from cdcflow.sources.patterns import Selection
-from cdcflow.sources.postgres import publication, slot
+from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
+from cdcflow.sources.engine.chunks import Chunks
+from cdcflow.sources.engine.connections import Pool
+from cdcflow.sources.engine.selection import Selection, not_there
+from cdcflow.sources.postgres import overlap, publication, slot
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, look
 from cdcflow.sources.postgres.chunks import PostgresChunks, mark_prefix
 from cdcflow.sources.postgres.connection import Connection, Connector, Secret, explaining, history_lost
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
+from cdcflow.sources.postgres.rewrites import RowVersions
 from cdcflow.sources.postgres.stream import NeedsText, PostgresStream
 from cdcflow.sources.postgres.types import DescribedTable, Policy
 
@@ -94,9 +101,11 @@ class PostgresSource:
         self._policy = Policy(settings.special_values, settings.unconstrained_numeric, dict(settings.columns))
         self._selection = Selection.parse(settings.tables)
         self._catalog = Catalog(self._connector, self._selection, self._policy)
+        self._row_versions = RowVersions(self._catalog)
         self._creation_wait_s = creation_wait_s
         self._older_wait_s = older_wait_s
         self._prepared: frozenset[TableId] | None = None
+        self._oids: Mapping[TableId, int] = {}
         self._left_out: tuple[TableId, ...] = ()
         self._checkpoint: Checkpoint | None = None
         self._looked_up: tuple[float, Mapping[TableId, Relid]] = (0.0, {})
@@ -109,7 +118,9 @@ class PostgresSource:
         place = self._place()
         return SourceIdentity("postgres", place.system_id, place.database, str(place.timeline))
 
-    def prepare(self, checkpoint: Checkpoint, log_id: str) -> Checkpoint:
+    def prepare(
+        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
+    ) -> Checkpoint:
         names = Names.of(self._settings, log_id)
         accepted = checkpoint.source.get("accept_history_loss") == "yes"
         place = self._place()
@@ -119,32 +130,34 @@ class PostgresSource:
                 _check_server(connection)
                 selected = select(connection, self._selection)
                 if checkpoint.position is not None:
-                    # A table that came up since and cannot be captured (its key is still to be added, perhaps) must
-                    # not stop the others at their next try. Doctor and status show it.
-                    known = _known(checkpoint.source)
-                    everything = selected
-                    selected = selected.only(
-                        t.rel.id for t in selected.tables if t.rel.id in known or self._selection.names(t.rel.id)
-                    )
-                    self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
+                    known = frozenset(_names(checkpoint.source).values())
+                    selected, self._left_out = selected.for_restart(known, self._selection)
                 selected.check()
                 if checkpoint.position is None:
                     prepared = self._first_time(connection, checkpoint, names, place, selected)
                 else:
                     try:
-                        prepared = self._again(connection, checkpoint, names, place, selected)
+                        prepared = self._again(connection, checkpoint, names, place, selected, transactions_back)
                     except HistoryLost:
                         if not accepted:
                             raise
+                    if accepted:
                         prepared = self._anew(connection, checkpoint, names, place, selected)
         finally:
             self._connector.discard(connection)
         self._prepared = frozenset(t.rel.id for t in selected.tables)
+        self._oids = {t.rel.id: t.rel.oid for t in selected.tables}
+        # A table that an earlier run captured and this one does not may still have changes on their way.
+        self._catalog.captured = _names(checkpoint.source) | {oid: table for table, oid in self._oids.items()}
         self._looked_up = (0.0, {})
         # Whoever prepares asks for the tables next: what was just read of a thousand of them is not read again.
         self._selected = selected
         self._checkpoint = prepared
         return prepared
+
+    def left_behind(self, log_id: str) -> Sequence[Finding]:
+        ours = Names.of(self._settings, log_id).slot
+        return self._catalog.ask("looking for slots of other logs", lambda c: slot.left_behind(c, ours))
 
     def tables(self) -> Sequence[Table]:
         selected, self._selected = self._selected or self._catalog.selected(), None
@@ -154,6 +167,9 @@ class PostgresSource:
         described = self._catalog.tables(selected)
         self._has_binary = all(d.has_binary for d in described)
         return [d.table for d in described]
+
+    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+        return self._row_versions.compare(known)
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if checkpoint.position is None:
@@ -172,6 +188,7 @@ class PostgresSource:
                 binary=binary,
                 skip_until=after,
                 mark_prefix=mark_prefix(name),
+                changed=self._row_versions.changed,
             )
 
         def whole_slot(position: int) -> slot.Slot:
@@ -217,14 +234,18 @@ class PostgresSource:
         )
 
     def chunks(self) -> ChunkSource:
-        return PostgresChunks(
-            Connector(self._settings.url, self._connector.secret),
+        pool = Pool(Connector(self._settings.url, self._connector.secret), "chunks")
+        at_once = self._settings.backfill.ranges_at_once
+        dialect = PostgresChunks(
+            pool,
             policy=self._policy,
-            parts_at_once=self._settings.backfill.ranges_at_once,
+            parts_at_once=at_once,
             look_up=self._look_up,
             beat=self._check_publication,
+            take_version=self._row_versions.take,
             prefix=mark_prefix(self._checkpoint.source["slot"] if self._checkpoint else ""),
         )
+        return Chunks(dialect, pool, parts_at_once=at_once)
 
     def doctor(self) -> Sequence[Finding]:
         from cdcflow.sources.postgres import doctor  # a daemon never asks, and it takes its time to start
@@ -288,20 +309,25 @@ class PostgresSource:
         return replace(made, source={**made.source, "history": "lost"})
 
     def _again(
-        self, connection: Connection, checkpoint: Checkpoint, names: Names, place: Place, selected: Selected
+        self,
+        connection: Connection,
+        checkpoint: Checkpoint,
+        names: Names,
+        place: Place,
+        selected: Selected,
+        transactions_back: TransactionsBack | None,
     ) -> Checkpoint:
         before = checkpoint.source
         assert checkpoint.position is not None  # noqa: S101  the caller's question
         position = lsn_of(checkpoint.position)
         _check_names(before, names)
         self._check_place(before, place, position)
-        found = publication.read(connection, names.publication)
-        publication.check_unbroken(
-            found,
-            names.publication,
-            _of_tables(before["publication_state"], selected),
-            lambda oid: _exists(connection, oid),
-        )
+        known = _of_tables(before["publication_state"], selected)
+
+        def check_publication(found: publication.Publication | None) -> None:
+            publication.check_unbroken(found, names.publication, known, partial(_exists, connection))
+
+        check_publication(publication.read(connection, names.publication))
         ours = slot.read(connection, names.slot)
         if ours is None:
             raise _no_slot(names.slot)
@@ -309,15 +335,26 @@ class PostgresSource:
         ours.check_whole(position)
         if ours.confirmed is None:
             raise SourceUnavailable(f"slot {names.slot} is still being made by somebody (it has no position yet)")
-        if str(place.timeline) != before.get("timeline") and not (ours.failover and ours.synced):
+        # `synced` is not asked: it has no meaning on a primary, and whether this slot gives what our log has is
+        # compared below.
+        if str(place.timeline) != before.get("timeline") and not ours.failover:
             raise history_lost(
                 f"the server went from timeline {before.get('timeline')} to {place.timeline}, and slot {names.slot} "
                 "was not carried over from the old one"
             )
+        # A log of an earlier cdcflow does not say where it began: what is before this start is not compared.
+        began = lsn_of(before.get("began_at", checkpoint.position))
+        since = max(ours.confirmed, began)
+        if transactions_back is not None and since < position:
+            overlap.check_same(self._connector, ours, names.publication, since, position, transactions_back)
         state = publication.ensure(connection, names.publication, selected.tables, ours=names.publication_is_ours)
-        if found is not None and state.entries.keys() - found.entries.keys():
+        check_publication(state)  # again: between the two looks it may have been mended, and a loss with it
+        fingerprint = state.fingerprint(selected.tables)
+        # What our log knew counts, not what the publication had just now: this may be the second try, or somebody else
+        # has added the tables.
+        if publication.has_newcomers(known, fingerprint):
             publication.wait_for_older(connection, self._older_wait_s, "adding tables to the publication")
-        return self._checkpoint_at(checkpoint, position, names, place, state.fingerprint(selected.tables))
+        return self._checkpoint_at(checkpoint, position, names, place, fingerprint, began)
 
     def _check_place(self, before: Mapping[str, str], place: Place, position: int) -> None:
         if (before.get("system_id"), before.get("database")) != (place.system_id, place.database):
@@ -381,8 +418,9 @@ class PostgresSource:
         return max(lsn_of(row[0]), found.confirmed)
 
     def _checkpoint_at(
-        self, checkpoint: Checkpoint, position: int, names: Names, place: Place, state: str
+        self, checkpoint: Checkpoint, position: int, names: Names, place: Place, state: str, began: int | None = None
     ) -> Checkpoint:
+        """A checkpoint for this place. `began`: where our log's part of the server's log began (None: here)."""
         kept = {k: v for k, v in checkpoint.source.items() if k != "accept_history_loss"}
         ours = {
             "system_id": place.system_id,
@@ -391,6 +429,7 @@ class PostgresSource:
             "slot": names.slot,
             "publication": names.publication,
             "publication_state": state,
+            "began_at": position_of(position if began is None else began),
         }
         return replace(checkpoint, position=position_of(position), source={**kept, **ours})
 
@@ -409,24 +448,38 @@ class PostgresSource:
         if stale or not self._catalog.ask(f"looking for {table}", lambda c: _is_still(c, known[table])):
             known = {found.rel.id: found.rel for found in self._catalog.selected().tables}
             self._looked_up = time.monotonic(), known
+        self._check_captured(table, known)
         if table in known:
             return known[table]
-        raise ConfigurationError(
-            f"table {table} is not there any more, or not selected", remedy="check source.tables, or restore it"
-        )
+        raise not_there(table)
+
+    def _check_captured(self, table: TableId, known: Mapping[TableId, Relid]) -> None:
+        """That this name still is that of the table whose changes come under it.
+
+        Raises:
+            SourceUnavailable: it is not. The next look at the tables takes that up; rows that were read before would
+                miss changes.
+        """
+        oid = self._oids.get(table)
+        if oid is None or (table in known and known[table].oid == oid):
+            return
+        if self._catalog.ask(f"looking for {table}", lambda c: _exists(c, "pg_class", oid)):
+            raise SourceUnavailable(f"table {table} has another name now; the next look at the tables takes it up")
+        if table in known:
+            raise SourceUnavailable(f"table {table} is another one now; the next look at the tables takes it up")
 
     def _check_publication(self, connection: Connection) -> None:
         """Whether the publication still is what `prepare` left.
 
         Raises:
-            HistoryLost: somebody dropped it, or took a table out.
+            HistoryLost: somebody dropped or altered it, or took a table out.
         """
         if self._checkpoint is None:
             return
         before = self._checkpoint.source
         name = before["publication"]
         publication.check_unbroken(
-            publication.read(connection, name), name, before["publication_state"], lambda oid: _exists(connection, oid)
+            publication.read(connection, name), name, before["publication_state"], partial(_exists, connection)
         )
 
 
@@ -461,8 +514,9 @@ def _no_slot(name: str) -> HistoryLost:
     return history_lost(f"slot {name} is gone: somebody dropped it, or the server was restored or upgraded")
 
 
-def _exists(connection: Connection, oid: int) -> bool:
-    return connection.execute("SELECT FROM pg_catalog.pg_class WHERE oid = %s", (oid,)).fetchone() is not None
+def _exists(connection: Connection, catalog: Literal["pg_class", "pg_namespace"], oid: int) -> bool:
+    found = connection.execute(f"SELECT FROM pg_catalog.{catalog} WHERE oid = %s", (oid,))
+    return found.fetchone() is not None
 
 
 def _is_still(connection: Connection, rel: Relid) -> bool:
@@ -474,9 +528,10 @@ def _is_still(connection: Connection, rel: Relid) -> bool:
     return found == (rel.oid, rel.identity)
 
 
-def _known(source: Mapping[str, str]) -> frozenset[TableId]:
-    """The tables that an earlier run captured."""
-    return frozenset(TableId(*json.loads(name)) for name in json.loads(source["publication_state"])["tables"])
+def _names(source: Mapping[str, str]) -> dict[int, TableId]:
+    """The tables that an earlier run captured, by oid."""
+    tables = json.loads(source.get("publication_state", '{"tables": {}}'))["tables"]
+    return {entry[0]: TableId(*json.loads(name)) for name, entry in tables.items()}
 
 
 def _only_slot(connection: Connection) -> str | None:
@@ -493,6 +548,9 @@ def _of_tables(state: str, selected: Selected) -> str:
     value = json.loads(state)
     wanted = {t.rel.oid for t in selected.tables}
     value["tables"] = {name: entry for name, entry in value["tables"].items() if entry[0] in wanted}
+    if "schemas" in value:
+        schemas = {t.rel.id.schema for t in selected.tables}
+        value["schemas"] = {name: entry for name, entry in value["schemas"].items() if name in schemas}
     return json.dumps(value)
 
 

@@ -28,11 +28,11 @@ import psycopg
 from psycopg import pq
 
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
-from cdcflow.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled
+from cdcflow.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled, RowsIncomplete
 from cdcflow.model.position import Position
 from cdcflow.ports import StreamEvent
-from cdcflow.sources.ahead import Ahead
 from cdcflow.sources.buffers import PAD
+from cdcflow.sources.engine.decode_ahead import DecodeAhead
 from cdcflow.sources.postgres.arrivals import Arrivals
 from cdcflow.sources.postgres.connection import Connector, explained, history_lost, literal, quoted
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
@@ -114,7 +114,7 @@ class PostgresStream:
         self._lock = threading.Lock()  # libpq's connection is one thread's at a time
         self._closed = threading.Event()
         self._start()
-        self._ahead = Ahead(self._turn, self._goes_on)
+        self._ahead = DecodeAhead(self._turn, self._goes_on)
         self._voice = threading.Thread(target=self._keep_talking, name="cdcflow-status", daemon=True)
         self._voice.start()
 
@@ -154,7 +154,7 @@ class PostgresStream:
         return self._is_large and self._failure is None
 
     def _turn(self) -> Sequence[StreamEvent]:
-        """Receive and decode what is there, and say what is due. By the loop's thread or by `ahead`'s."""
+        """Receive and decode what is there, and say what is due. By the loop's thread or by `DecodeAhead`'s."""
         if self._failure is not None:
             raise self._failure
         with self._lock:
@@ -365,7 +365,12 @@ def place_of(event: StreamEvent) -> Position:
     match event:
         case Committed(run):
             return run.last_position
-        case MarkSeen(position=position) | Advanced(position) | RowsFilled(position=position):
+        case (
+            MarkSeen(position=position)
+            | Advanced(position)
+            | RowsFilled(position=position)
+            | RowsIncomplete(position=position)
+        ):
             return position
 
 

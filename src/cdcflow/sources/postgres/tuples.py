@@ -19,19 +19,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import BEFORE, UNCHANGED, Identity
 from cdcflow.sources.buffers import Bools, Buffer, Bytes, Cells, garbled
+from cdcflow.sources.engine.changes import ops, same_values, split_key_changes, unchanged_names
 from cdcflow.sources.postgres.types import DescribedTable, decode
 from cdcflow.sources.postgres.wire import Frames
 
 _NULL, _UNCHANGED, _TEXT, _BINARY = (ord(c) for c in "nutb")
+_VALUES = (_TEXT, _BINARY)
 _INSERT, _UPDATE, _DELETE = (ord(c) for c in "IUD")
 _NEW, _OLD, _KEY = (ord(c) for c in "NOK")
-_C, _U, _D, _T = (ord(c) for c in "cudt")
+_C, _U, _D = (ord(c) for c in "cud")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,33 +163,16 @@ def _with_old_rows(
     changed = np.zeros(count, np.bool_)
     changed[both] = _key_changed(described, tuples, both, new_of[both])
 
-    # Each message gives one change, a key change gives two: place[i] is where message i's last one goes.
-    place = np.cumsum(1 + changed) - 1
-    total = count + int(changed.sum())
-    value, before, op, message = new_of, np.full(total, -1, np.int64), np.where(kind == _INSERT, _C, _U), rows
-    op[deleted] = _D
+    op = np.where(deleted, _D, np.where(kind == _INSERT, _C, _U))
     whole = old & ~deleted & ~keyed & (described.table.identity is Identity.FULL)
-    if total > count:
-        value, op, message = (np.empty(total, a.dtype) for a in (new_of, op, rows))
-        value[place], op[place], message[place] = new_of, np.where(deleted, _D, np.where(kind == _INSERT, _C, _U)), rows
-        first = place[changed] - 1
-        value[first], op[first], message[first] = np.flatnonzero(changed), _D, rows[changed]
-        op[place[changed]] = _C
-    with_before = np.flatnonzero(changed | whole)
-    before[place[with_before]] = with_before
-    return Changes(described, message, _batch(described, tuples, value, before, op))
-
-
-def truncation(described: DescribedTable) -> pa.RecordBatch:
-    """The one row that says that a table was emptied."""
-    schema = described.table.change_schema
-    columns = [*(pa.nulls(1, f.type) for f in described.table.row_schema), *_log_columns(described, np.array([_T]))]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    split = split_key_changes(changed, whole, new_of, op, _D, _C)
+    message = np.repeat(rows, 1 + changed)
+    return Changes(described, message, _batch(described, tuples, split.value, split.before, split.op))
 
 
 def _log_columns(described: DescribedTable, op: Int64s) -> list[pa.Array]:
     schema, count = described.table.change_schema, len(op)
-    return [_ops(op), pa.nulls(count, schema.field(UNCHANGED).type), pa.nulls(count, schema.field(BEFORE).type)]
+    return [ops(op), pa.nulls(count, schema.field(UNCHANGED).type), pa.nulls(count, schema.field(BEFORE).type)]
 
 
 def _at_end(at: Int64s, end: Int64s) -> None:
@@ -224,13 +208,9 @@ def _key_changed(described: DescribedTable, tuples: Tuples, old: Int64s, new: In
         return np.ones(len(old), np.bool_)
     changed = np.zeros(len(old), np.bool_)
     for column in (i for i, c in enumerate(table.columns) if c.name in table.key):
-        start, size = tuples.start[column], tuples.size[column]
-        same = (tuples.kind[column, old] == tuples.kind[column, new]) & (size[old] == size[new])
-        look = np.flatnonzero(same & (start[old] != start[new]) & (size[old] > 0))
-        if len(look):
-            a, b = (Cells(tuples.buffer, start[t[look]], size[t[look]]).binary() for t in (old, new))
-            same[look] = pc.equal(a, b).to_numpy(zero_copy_only=False)
-        changed |= ~same
+        start, size, kind = tuples.start[column], tuples.size[column], tuples.kind[column]
+        a, b = (Cells(tuples.buffer, start[t], size[t], np.isin(kind[t], _VALUES)) for t in (old, new))
+        changed |= ~(same_values(a, b) & (kind[old] == kind[new]))
     return changed
 
 
@@ -242,12 +222,12 @@ def _batch(
     for number, codec in enumerate(described.codecs):
         cells, as_binary = tuples.cells(number, value)
         columns.append(decode(codec, cells, as_binary=as_binary))
-    ops, unchanged, no_before = _log_columns(described, op)
+    letters, unchanged, no_before = _log_columns(described, op)
     omitted = tuples.kind == _UNCHANGED
     if omitted.any():
-        unchanged = _names(described, omitted if value is None else omitted[:, value], unchanged.type)
+        unchanged = unchanged_names(described.table, omitted if value is None else omitted[:, value], unchanged.type)
     olds = no_before if before is None or (before < 0).all() else _before(described, tuples, before)
-    return pa.RecordBatch.from_arrays([*columns, ops, unchanged, olds], schema=described.table.change_schema)
+    return pa.RecordBatch.from_arrays([*columns, letters, unchanged, olds], schema=described.table.change_schema)
 
 
 def _before(described: DescribedTable, tuples: Tuples, before: Int64s) -> pa.Array:
@@ -260,19 +240,3 @@ def _before(described: DescribedTable, tuples: Tuples, before: Int64s) -> pa.Arr
         cells, as_binary = tuples.cells(number, np.maximum(before, 0), present)
         children.append(decode(described.codecs[number], cells, as_binary=as_binary))
     return pa.StructArray.from_arrays(children, fields=list(arrow), mask=pa.array(~present))
-
-
-def _names(described: DescribedTable, omitted: Bools, arrow: pa.DataType) -> pa.Array:
-    """Per row the names of the columns that were not sent; NULL where all were."""
-    names = pa.array([c.name for c in described.table.columns], pa.string())
-    count = omitted.sum(axis=0)
-    offsets = np.zeros(omitted.shape[1] + 1, np.int32)
-    np.cumsum(count, out=offsets[1:])
-    values = names.take(pa.array(np.nonzero(omitted.T)[1]))
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=arrow, mask=pa.array(count == 0))
-
-
-def _ops(op: Int64s) -> pa.Array:
-    offsets = np.arange(len(op) + 1, dtype=np.int32)
-    letters = np.ascontiguousarray(op.astype(np.uint8))
-    return pa.Array.from_buffers(pa.string(), len(op), [None, pa.py_buffer(offsets), pa.py_buffer(letters)])

@@ -22,6 +22,7 @@ from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.buffers import Cells
+from cdcflow.sources.engine.selection import check_columns
 from cdcflow.sources.postgres import values_binary as binary
 from cdcflow.sources.postgres import values_text as text
 from cdcflow.sources.postgres.values import INTERVAL, MONEY, TIMESTAMP, TIMESTAMPTZ, Decoder, Where
@@ -171,9 +172,14 @@ def describe_table(
     `attributes` are the published columns in the order in which rows carry them; those with `in_key` are the key.
 
     Raises:
-        ConfigurationError: the policy for a column is not one that its type knows.
+        ConfigurationError: the policy for a column is not one that its type knows, or would make keys of different
+            rows one; or a column's name is taken.
     """
+    check_columns(table, [a.name for a in attributes])
     plans = [_plan(a, table, policy) for a in attributes]
+    for attribute, (plan, where) in zip(attributes, plans, strict=True):
+        if attribute.in_key and plan.lossy and where.special in ("null", "clamp"):
+            raise _one_key(where, policy)
     planned = [(a, plan) for a, (plan, _) in zip(attributes, plans, strict=True)]
     return DescribedTable(
         table=Table(
@@ -209,6 +215,17 @@ def _plan(attribute: AttributeInfo, table: TableId, policy: Policy) -> tuple[_Pl
     if attribute.element_oid and oid not in _NOT_LISTS:
         return _list(attribute, special, numeric), where
     return _scalar(oid, attribute.base_modifier, attribute.kind, special, numeric), where
+
+
+def _one_key(where: Where, policy: Policy) -> ConfigurationError:
+    """The refusal of a policy that keys cannot bear: what it puts in place of two values is the same for both."""
+    own = where.column in policy.columns
+    setting = f"source.columns says {where.special} for it" if own else f"source.special_values is {where.special}"
+    return ConfigurationError(
+        f"{where} is part of the table's key, and {setting}: rows whose keys differ in such values only would become "
+        "one row",
+        remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: text}}, or to {{{where.column}: stop}}",
+    )
 
 
 def _is_unconstrained(attribute: AttributeInfo) -> bool:

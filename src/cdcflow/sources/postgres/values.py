@@ -73,8 +73,8 @@ def held(array: pa.Array, unholdable: Sequence[Unholdable], where: Where) -> pa.
             raise ConfigurationError(
                 f"decoding {where}: found {found.what}, which its Arrow type cannot hold, and special_values is "
                 f"{where.special}",
-                remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: text}} (or null, or clamp), or "
-                "source.special_values for all columns, then start again",
+                remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: text}} (or, where it is no key, "
+                "null or clamp), or source.special_values for all columns, then start again",
             )
         array = pc.if_else(pa.array(found.rows), found.clamped, array)
     return array

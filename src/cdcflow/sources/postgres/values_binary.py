@@ -190,12 +190,13 @@ def time(zoned: bool, cells: Cells, where: Where) -> pa.Array:
 def decimal(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: Where) -> pa.Array:
     """A numeric with a fixed scale: groups of four digits around the point, gathered group by group.
 
-    ndigits, weight (of the first group, in groups before the point), sign, dscale, then the groups, all 16 bits.
+    ndigits (without a sign: the largest have 36,864 groups), weight (of the first group, in groups before the point),
+    sign, dscale, then the groups, all 16 bits.
     """
     buffer, present = cells.buffer, cells.present
-    groups, weight = buffer.int16(cells.start), buffer.int16(cells.start + 2)
+    groups, weight = buffer.int16(cells.start) & 0xFFFF, buffer.int16(cells.start + 2)
     sign = buffer.int16(cells.start + 4) & 0xFFFF
-    if not ((groups >= 0) & (cells.size == 8 + 2 * groups) | ~present).all():
+    if not ((cells.size == 8 + 2 * groups) | ~present).all():
         raise garbled(f"a value of {where} has a wrong length")
     known = (sign == 0) | np.isin(sign, list(_SIGNS))
     high, low = -(-(arrow.precision - arrow.scale) // 4), -(-arrow.scale // 4)
@@ -241,9 +242,9 @@ def numeric(cells: Cells, where: Where) -> pa.Array:
     Where each byte of the text comes from is worked out for a piece of the values at a time.
     """
     buffer, present = cells.buffer, cells.present
-    groups, weight = buffer.int16(cells.start), buffer.int16(cells.start + 2)
+    groups, weight = buffer.int16(cells.start) & 0xFFFF, buffer.int16(cells.start + 2)
     sign, scale = buffer.int16(cells.start + 4) & 0xFFFF, buffer.int16(cells.start + 6)
-    if not ((groups >= 0) & (cells.size == 8 + 2 * groups) | ~present).all():
+    if not ((cells.size == 8 + 2 * groups) | ~present).all():
         raise garbled(f"a value of {where} has a wrong length")
     first = np.where(present & (groups > 0), buffer.int16(cells.start + 8), 1)
     known = (sign == 0) | np.isin(sign, list(_SIGNS))

@@ -7,6 +7,7 @@ that one had not committed is gone. So a commit whose outcome nobody knows is de
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -56,7 +57,14 @@ class TableProducer:
         self._producer = producer
         self._known: set[str] = set()
         self._begun = False
+        self._begun_at = 0.0
+        self.timeout_ms = int(cluster.options.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
         self.published = published
+
+    @property
+    def overdue(self) -> bool:
+        """The transaction under way is open for longer than the brokers leave one open."""
+        return self._begun and time.monotonic() - self._begun_at >= self.timeout_ms / 1000
 
     @classmethod
     def open(cls, cluster: Cluster) -> TableProducer:
@@ -107,7 +115,7 @@ class TableProducer:
     def begin(self) -> None:
         with _naming("publishing"):
             self._producer.begin_transaction()
-        self._begun = True
+        self._begun, self._begun_at = True, time.monotonic()
 
     def send(self, messages: Messages) -> None:
         """Put messages into the transaction. Waits while the brokers are slower than we are."""
@@ -151,7 +159,7 @@ class TableProducer:
         """
         self._put(self._cluster.position_topic, published.to_json(), KEY)
         with _naming("committing what was published"):
-            self._producer.commit_transaction(TRANSACTION_TIMEOUT_MS / 1000)
+            self._producer.commit_transaction(self.timeout_ms / 1000)
         self._begun = False
         self.published = published
 

@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pyarrow as pa
 import tenacity
 
 from cdcflow.changelog.reader import LogRows
-from cdcflow.errors import ConfigurationError, OutcomeUnknown, SinkUnavailable
+from cdcflow.errors import ConfigurationError, InvariantViolated, OutcomeUnknown, SinkUnavailable
 from cdcflow.model.table import Table, TableId
 from cdcflow.sinks.kafka.tables.events import Group, Rules, TableEvents
 from cdcflow.sinks.kafka.tables.formats import Format
@@ -31,6 +32,7 @@ from cdcflow.sinks.kafka.tables.transactions import TransactionEvents
 
 SLICE_ROWS = 4096
 SLICE_BYTES = 8 << 20
+Part = TypeVar("Part")
 OnEvent = Callable[[str, Mapping[str, object]], None]
 
 
@@ -64,9 +66,10 @@ class Publisher:
         self._tell = on_event
         self._pace = pace or Pace()
         self._stop = threading.Event()
+        self._rows_max = self._pace.group_rows_max
 
     def stop(self) -> None:
-        """End after the group under way."""
+        """End now: of the group under way nothing is seen, and it is published when publishing goes on."""
         self._stop.set()
 
     def run(self, *, once: bool = False) -> None:
@@ -100,26 +103,53 @@ class Publisher:
         producer = TableProducer.open(cluster)
         try:
             published = _checked(producer.published, tail, cluster)
-            session = _Session(tail, producer, self._make_form(), self._rules, cluster.prefix)
+            session = _Session(tail, producer, self._make_form(), self._rules, cluster.prefix, self._stop.is_set)
             self._tell("publishing begun", {"prefix": cluster.prefix, "offset": published.next_offset})
             until = tail.next_offset() if once else None
             pause_s = self._pace.idle_s
-            while not self._stop.is_set():
-                newest = tail.next_offset() if until is None else until
+            while not self._stop.is_set() and (until is None or published.next_offset < until):
+                newest = tail.ready(published.next_offset)
+                if until is not None:
+                    newest = min(newest, until)
                 if published.next_offset < newest:
                     begun = time.monotonic()
                     rows = newest - published.next_offset
-                    published = session.publish(published, min(rows, self._pace.group_rows_max))
+                    published = self._publish(session, producer, published, min(rows, self._rows_max))
                     seconds = round(time.monotonic() - begun, 3)
                     self._tell("published", {"offset": published.next_offset - 1, "seconds": seconds})
                     pause_s = self._pace.prompt_s
-                elif once:
-                    return
                 else:
                     self._stop.wait(pause_s)
                     pause_s = min(2 * pause_s, self._pace.idle_s)
+        except _Stopped:
+            pass
         finally:
             producer.close()
+
+    def _publish(self, session: _Session, producer: TableProducer, after: Published, rows: int) -> Published:
+        """One group. One that takes longer than Kafka lets a transaction take is tried again as a smaller one.
+
+        Raises:
+            ConfigurationError: it is one transaction of the source alone.
+        """
+        try:
+            return session.publish(after, rows)
+        except (SinkUnavailable, OutcomeUnknown, InvariantViolated) as error:
+            if not producer.overdue:
+                raise
+            group = session.group
+            text = (
+                f"publishing offsets {after.next_offset} to {group.last_offset}: Kafka's transaction was open for "
+                f"longer than its transaction.timeout.ms of {producer.timeout_ms}"
+            )
+            if group.count > 1:
+                self._rows_max = max(1, min(rows, group.last_offset + 1 - after.next_offset) // 2)
+                raise SinkUnavailable(f"{text}; it is tried again in groups of {self._rows_max} rows") from error
+            raise ConfigurationError(
+                f"{text}, and that is one transaction of the source, which is published whole or not at all",
+                remedy="raise transaction.timeout.ms in publish.kafka.options, and the brokers' "
+                "transaction.max.timeout.ms with it",
+            ) from error
 
     def _tail(self) -> Tail | None:
         """The log, once there is one."""
@@ -145,10 +175,32 @@ def _checked(found: Published | None, tail: Tail, cluster: Cluster) -> Published
     return found
 
 
+class _Stopped(Exception):
+    """Somebody wants it to end while a group is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """The group under way: its last offset, and how many of the source's transactions it has."""
+
+    last_offset: int
+    count: int
+
+
 class _Session:
     """Publishes groups through one producer."""
 
-    def __init__(self, tail: Tail, producer: TableProducer, form: Format, rules: Rules, prefix: str) -> None:
+    def __init__(
+        self,
+        tail: Tail,
+        producer: TableProducer,
+        form: Format,
+        rules: Rules,
+        prefix: str,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._stopping = stopping
+        self.group = _Bounds(0, 0)
         self._tail = tail
         self._producer = producer
         self._form = form
@@ -162,13 +214,14 @@ class _Session:
     def publish(self, after: Published, rows: int) -> Published:
         """One group: the transactions from there on, up to the one in which so many rows are reached."""
         first = after.next_offset
-        headers = pa.concat_tables(self._tail.transactions(first, first + rows - 1))
+        headers = pa.concat_tables(self._heard(self._tail.transactions(first, first + rows - 1)))
         transactions = Transactions(headers, after.position)
+        self.group = _Bounds(transactions.last_offset, headers.num_rows)
         group = Group(transactions, self._blocks, time.time_ns())
         self._producer.begin()
-        for table, found in gathered(self._tail.rows(first, transactions.last_offset)):
+        for table, found in gathered(self._heard(self._tail.rows(first, transactions.last_offset))):
             events = self._events(table)
-            for piece in _pieces(found):
+            for piece in self._heard(_pieces(found)):
                 self._producer.send(events.messages(piece, group))
         if self._transactions is not None:
             self._producer.send(self._transactions.messages(group))
@@ -176,6 +229,13 @@ class _Session:
         done = Published(after.log_id, transactions.last_offset + 1, last)
         self._producer.commit(done)
         return done
+
+    def _heard(self, parts: Iterable[Part]) -> Iterator[Part]:
+        """The same, as long as nobody wants it to stop."""
+        for part in parts:
+            if self._stopping():
+                raise _Stopped
+            yield part
 
     def _events(self, table: Table) -> TableEvents:
         found = self._tables.get(table)

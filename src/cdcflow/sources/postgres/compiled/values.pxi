@@ -598,8 +598,8 @@ cdef inline bint _decimal(Column *column, const uint8_t *data, int64_t a, int64_
             if cell.size < 8:
                 return False
             place = data + cell.start
-            groups, weight, sign = <int16_t>be16(place), <int16_t>be16(place + 2), be16(place + 4)
-            if groups < 0 or cell.size != 8 + 2 * groups or (sign != 0 and sign != 0x4000):
+            groups, weight, sign = be16(place), <int16_t>be16(place + 2), be16(place + 4)
+            if cell.size != 8 + 2 * groups or (sign != 0 and sign != 0x4000):
                 return False
             if groups and (weight >= high or groups - 1 - weight > low):
                 return False
@@ -667,9 +667,9 @@ cdef inline bint _numeric(Column *column, const uint8_t *data, int64_t a, int64_
             if cell.size < 8:
                 return False
             place = data + cell.start
-            groups, weight, sign = <int16_t>be16(place), <int16_t>be16(place + 2), be16(place + 4)
+            groups, weight, sign = be16(place), <int16_t>be16(place + 2), be16(place + 4)
             scale = <int16_t>be16(place + 6)
-            if groups < 0 or cell.size != 8 + 2 * groups or scale < 0 or scale > 0x3FFF:
+            if cell.size != 8 + 2 * groups or scale < 0 or scale > 0x3FFF:
                 return False
             if (sign != 0 and sign != 0x4000) or (groups == 0 and (sign or weight)):
                 return False

@@ -1,0 +1,119 @@
+"""Reading the journals of a log on from where one stood, each byte once, beside the daemon that writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from cdcflow.changelog import spool
+from cdcflow.changelog.extents import opened_journal
+from cdcflow.changelog.framing import Damaged, FileKind, Frame, FrameKind, Header, frames, read_header
+from cdcflow.changelog.journal import Attach, Decoder, JournalHeader, Record
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.numbers import Numbers, refusing
+from cdcflow.errors import InvariantViolated
+
+
+@dataclass(slots=True)
+class _Place:
+    """Behind how many whole frames, and bytes, of a journal."""
+
+    at: int
+    sequence: int = 0
+
+
+class Following:
+    """Goes through journals from the one that has an offset. Raises FileNotFoundError, here and in `read`, where that
+    offset or what comes next is in no journal (any more): whoever wants it looks for it among the segments."""
+
+    def __init__(self, layout: Layout, offset: int) -> None:
+        self._file: BinaryIO | None = None
+        self._layout = layout
+        begins = [first for first in layout.journal_offsets() if first <= offset]
+        if not begins:
+            raise FileNotFoundError(2, "no journal has this offset", str(layout.journals))
+        self._open(begins[-1])
+
+    def read(self) -> Iterator[Record]:
+        """What has come since, up to the newest whole cut; where a spool is attached its rows.
+
+        Raises:
+            InvariantViolated: it contradicts itself, or what was in front of a whole cut is damaged.
+        """
+        while True:
+            follower = self._follower()
+            yield from self._upto(self._newest_cut() if follower is None else follower.previous_bytes)
+            if follower is None:
+                return
+            self._open(follower.first_offset)
+            if self._head != follower:
+                raise FileNotFoundError(2, "the journal is another one", self._name)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __del__(self) -> None:
+        self.close()
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _open(self, first: int) -> None:
+        self.close()
+        path = self._layout.journal(first)
+        self._name = str(path)
+        self._file = path.open("rb")
+        try:
+            self._header = read_header(self._file, FileKind.JOURNAL, self._name)
+        except Damaged as damage:
+            raise InvariantViolated(f"reading {self._name}: its head is damaged ({damage.reason})") from None
+        self._head = JournalHeader.from_header(self._header)
+        self._decoder = Decoder(self._name, self._header)
+        self._numbers = Numbers.after(self._head.base, refusing(self._name))
+        self._read, self._seen = _Place(self._header.end), _Place(self._header.end)
+        self._cut_end = self._header.end
+
+    def _follower(self) -> JournalHeader | None:
+        """The head of the journal that continues this one; None: this is the newest."""
+        newer = [first for first in self._layout.journal_offsets() if first > self._head.first_offset]
+        with opened_journal(self._layout, newer[0] if newer else self._head.first_offset) as (_, header, _):
+            head = JournalHeader.from_header(header)
+        if not newer and head == self._head:
+            return None
+        if head.previous == self._head.first_offset and head.epoch >= self._head.epoch:
+            return head
+        raise FileNotFoundError(2, "nothing continues this journal, or it is another one", self._name)
+
+    def _newest_cut(self) -> int:
+        """Where the newest whole cut ends. What the writer is just writing behind it is looked at again."""
+        try:
+            for frame in self._frames(self._seen, None):
+                if frame.kind is FrameKind.CUT:
+                    self._cut_end = frame.end
+        except Damaged:
+            pass
+        return self._cut_end
+
+    def _upto(self, end: int) -> Iterator[Record]:
+        try:
+            for frame in self._frames(self._read, end):
+                record = self._decoder.record(frame)
+                self._numbers.take(record)
+                if isinstance(record, Attach):
+                    with self._layout.spool(record.spool).open("rb") as file:
+                        yield from spool.rows(file, record)
+                else:
+                    yield record
+        except Damaged as damage:
+            raise InvariantViolated(f"reading {self._name}: {damage}, in front of a whole cut") from None
+
+    def _frames(self, place: _Place, end: int | None) -> Iterator[Frame]:
+        """The frames from a place on; the place goes with them."""
+        assert self._file is not None  # noqa: S101 - open until it is closed for good
+        self._file.seek(place.at)
+        begin = Header(self._header.value, self._header.seed, place.at)
+        for frame in frames(self._file, begin, end=end, sequence=place.sequence):
+            place.at, place.sequence = frame.end, place.sequence + 1
+            yield frame

@@ -1,0 +1,101 @@
+"""The tail of a log in files, in a folder or a store. Takes no lock; works beside the daemon that writes it.
+
+What is in journals is followed there, each byte read once; what is sealed is read from its segments.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from cdcflow.changelog import reader
+from cdcflow.changelog.following import Following
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.reader import LogRows, Place
+from cdcflow.changelog.rows import Shape
+from cdcflow.changelog.transactions import Transactions
+from cdcflow.errors import SinkUnavailable
+from cdcflow.model.position import SourceIdentity
+from cdcflow.sinks.kafka.reading import Context
+from cdcflow.sinks.kafka.tables.held import HELD_BYTES_MAX, TURN_S, HeldTail
+
+
+class FileTail(HeldTail[Following]):
+    """The tail of a log in files, for `publisher`."""
+
+    wait_s = 30.0
+
+    def __init__(self, place: Place, held_bytes_max: int = HELD_BYTES_MAX, turn_s: float = TURN_S) -> None:
+        super().__init__(held_bytes_max, turn_s)
+        self._layout = Layout.of(place)
+        file = self._layout.log_file()
+        self.log_id: str = file.log_id
+        self.identity: SourceIdentity = file.source
+        self._synced = 0
+        self._context = Context()
+
+    def next_offset(self) -> int:
+        newest = int(reader.newest_checkpoint(self._layout).next_offset)
+        self._sync(newest)
+        return newest
+
+    def _walk_from(self, first: int) -> Following | None:
+        self._context = Context()
+        sealed = [last for _, last in self._layout.segment_offsets()[-1:]]
+        if sealed and first <= sealed[0]:
+            return None
+        with suppress(FileNotFoundError):
+            return Following(self._layout, first)
+        return None
+
+    def _records(self, walk: Following) -> Iterator[tuple[object, Context]]:
+        context = self._context
+        for record in walk.read():
+            match record:
+                case Shape():
+                    context.versions[record.table] = record.version
+                case Transactions():
+                    context.begin(record)
+                case _:
+                    pass
+            yield record, context
+
+    def _settle(self) -> None:
+        self._sync(self._next_offset)
+
+    def _headers(self, first: int, last: int) -> Iterator[pa.Table]:
+        return reader.read_transactions(self._layout, first, last)
+
+    def _rows(self, first: int, last: int) -> Iterator[LogRows]:
+        return reader.read_rows(self._layout, first, last)
+
+    def _silent(self) -> SinkUnavailable:
+        return SinkUnavailable(f"publishing the log {self._layout.name}: the rows of its newest cut do not come")
+
+    def _sync(self, newest: int) -> None:
+        """Readers see a cut before the writer has synced it. What is published cannot be taken back, so it is synced
+        here first; where the writer was quicker, that costs nothing."""
+        if newest != self._synced:
+            for folder in (self._layout.spools, self._layout.journals):
+                _sync_folder(folder)
+            self._synced = newest
+
+
+def _sync_folder(folder: Path) -> None:
+    with suppress(FileNotFoundError):
+        for path in sorted(folder.iterdir()):
+            with suppress(FileNotFoundError):
+                _sync(path)
+        _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,186 @@
+"""What both kinds of tails hold: what was read and is not published yet.
+
+Where the publisher stands, this stands too: what has come since is read on from there, decoded once, and held until it
+is published. Only the beginning reads over what is before it.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.changelog.journal import CutMark
+from cdcflow.changelog.reader import LogRows
+from cdcflow.changelog.rows import Rows
+from cdcflow.changelog.transactions import Transactions
+from cdcflow.errors import SinkUnavailable
+from cdcflow.model.table import OFFSET
+from cdcflow.sinks.kafka.reading import Context, headers_of
+
+TURN_S = 0.5
+"""After reading for so long, what has come up to then is given out, at a cut."""
+HELD_BYTES_MAX = 64 << 20
+"""So much is read ahead, up to the next cut. Where twice as much comes before a cut, nothing is held: that group is
+read from the log twice, once for its headers and once for its rows."""
+WalkT = TypeVar("WalkT")
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run of transactions, with the rows that came of it."""
+
+    transactions: Transactions
+    rows: list[LogRows] = field(default_factory=list)
+    bytes: int = 0
+
+
+class HeldTail(ABC, Generic[WalkT]):
+    """A tail that goes through its log by a walk, which is None where the log cannot be walked just now: then it is
+    read as everybody reads it. Used by one thread."""
+
+    wait_s: float
+
+    def __init__(self, held_bytes_max: int, turn_s: float) -> None:
+        self._held_bytes_max = held_bytes_max
+        self._turn_s = turn_s
+        self._next_offset = 1
+        self._walk: WalkT | None = None
+        self._held: deque[_Run] = deque()
+        self._bytes = 0
+        self._from = 1
+        self._unheld = 0
+        """The offset that a group begins with which is too large to be held."""
+
+    # ── of each kind of log ─────────────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def next_offset(self) -> int: ...
+
+    @abstractmethod
+    def _walk_from(self, first: int) -> WalkT | None:
+        """A walk that tells at least what is from this offset on."""
+
+    @abstractmethod
+    def _records(self, walk: WalkT) -> Iterator[tuple[object, Context]]:
+        """What has come since, up to a cut. FileNotFoundError: it must be begun again."""
+
+    @abstractmethod
+    def _settle(self) -> None:
+        """Whatever must be done before what was read last is given out."""
+
+    @abstractmethod
+    def _headers(self, first: int, last: int) -> Iterator[pa.Table]: ...
+
+    @abstractmethod
+    def _rows(self, first: int, last: int) -> Iterator[LogRows]: ...
+
+    @abstractmethod
+    def _silent(self) -> SinkUnavailable:
+        """What is said where what must come does not."""
+
+    # ── the tail ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def ready(self, first: int) -> int:
+        if first != self._unheld and (self._walk is None or first < self._from):
+            self._begin(first)
+        self._let_go(first)
+        if self._walk is not None and self._bytes < self._held_bytes_max:
+            self._read_on(self._walk)
+        if self._walk is None:
+            return max(first, self.next_offset())
+        return self._next_offset if self._held else first
+
+    def transactions(self, first: int, last: int) -> Iterator[pa.Table]:
+        self._hold(first)
+        if self._walk is None:
+            yield from self._headers(first, last)
+            return
+        wanted = [run.transactions for run in self._held if run.transactions.first_offset <= last]
+        yield headers_of(wanted, first, last)
+
+    def rows(self, first: int, last: int) -> Iterator[LogRows]:
+        if self._walk is None:
+            yield from self._rows(first, last)
+            return
+        for run in self._held:
+            if run.transactions.first_offset > last:
+                break
+            for table, version, rows in run.rows:
+                a, b = np.searchsorted(rows.column(OFFSET).to_numpy(), (first, last + 1))
+                if a < b:
+                    yield table, version, rows.slice(a, b - a)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _hold(self, first: int) -> None:
+        """Have what begins with this offset, or as much of it as may be held."""
+        if first != self._unheld and (self._walk is None or first < self._from):
+            self._begin(first)
+        self._let_go(first)
+        deadline = time.monotonic() + self.wait_s
+        while self._walk is not None and not self._held:
+            self._read_on(self._walk)
+            if self._walk is not None and not self._held:
+                if time.monotonic() > deadline:
+                    raise self._silent()
+                time.sleep(0.005)
+
+    def _begin(self, first: int) -> None:
+        self._forget()
+        self._from = first
+        self._walk = self._walk_from(first)
+
+    def _forget(self) -> None:
+        self._walk = None
+        self._held.clear()
+        self._bytes = 0
+
+    def _let_go(self, first: int) -> None:
+        """What is before this offset is not asked for again."""
+        self._from = max(self._from, first)
+        while self._held and self._held[0].transactions.next_offset <= self._from:
+            self._bytes -= self._held.popleft().bytes
+
+    def _read_on(self, walk: WalkT) -> None:
+        """Hold what has come since; begin again with the next call where the log was changed under it."""
+        before = self._next_offset
+        try:
+            self._take(walk)
+        except FileNotFoundError:
+            self._forget()
+        if self._next_offset != before:
+            self._settle()
+
+    def _take(self, walk: WalkT) -> None:
+        """Hold what has come since, up to a cut; after a moment up to the first one that comes."""
+        until = time.monotonic() + self._turn_s
+        coming: list[_Run] = []
+        for record, context in self._records(walk):
+            match record:
+                case Transactions():
+                    coming.append(_Run(record))
+                case Rows():
+                    found = context.log_rows(record, self._from, coming[-1].transactions.next_offset)
+                    if found is not None:
+                        coming[-1].rows.append(found)
+                        coming[-1].bytes += found[2].nbytes
+                        self._bytes += found[2].nbytes
+                case CutMark():
+                    self._held += [run for run in coming if run.transactions.next_offset > self._from]
+                    coming = []
+                    self._next_offset = int(record.checkpoint.next_offset)
+                    if self._bytes >= self._held_bytes_max or time.monotonic() >= until:
+                        return
+                case _:
+                    pass
+            if self._bytes >= 2 * self._held_bytes_max:
+                self._forget()
+                self._unheld = self._from
+                return

@@ -1,0 +1,100 @@
+"""What `cdcflow doctor` and `cdcflow log check` say of the store: whether it takes our keys, and what it has lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdcflow.changelog.checking import Fault
+from cdcflow.changelog.layout import Bounds, Layout, LogFile
+from cdcflow.changelog.segment import Segment, SegmentFile
+from cdcflow.errors import CdcflowError, SinkUnavailable
+from cdcflow.ports import Finding
+from cdcflow.sinks.objects.bucket import Bucket
+from cdcflow.sinks.objects.inventory import counting, suspects, together
+from cdcflow.sinks.objects.restoring import FindCopy
+from cdcflow.sinks.objects.uploaded import Uploaded, loss
+from cdcflow.sinks.objects.uploading import missing_parts
+
+
+def doctor(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Finding]:
+    """Ask the store for log.json and for a listing: that needs rights, keys and bucket as a capture does. Where the log
+    is written, compare the listing with what was put. Nothing is changed."""
+    subject = f"store {bucket.name}"
+    try:
+        found = [_log_there(bucket, layout, subject)]
+        bucket.folders("segments")
+        if layout.log_json.exists():
+            found += _losses(missing(bucket, layout, cached), bucket, layout, subject)
+    except SinkUnavailable as error:
+        text = f"it cannot be reached: {_first_line(error)}; a capture goes on and keeps segments on the local disk"
+        return [Finding("warning", subject, text, error.remedy or "check log.objects.endpoint")]
+    except CdcflowError as error:
+        return [Finding("error", subject, _first_line(error), error.remedy)]
+    return found
+
+
+def faults(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Fault]:
+    """What the store has lost although it is still here; what is in neither place is found by reading the log."""
+    here, _ = missing(bucket, layout, cached)
+    return [
+        Fault(
+            f"{bucket.name}/segments",
+            f"offsets {first} to {last} were put there and are missing; they are still on this machine, and the daemon"
+            " puts them again at its next start",
+        )
+        for first, last in here
+    ]
+
+
+def missing(bucket: Bucket, layout: Layout, cached: FindCopy) -> tuple[list[Bounds], list[Bounds]]:
+    """What the store has lost of what was put: what is still on this machine, and what is not; neighbours as one."""
+    known = Uploaded.read(layout)
+    if known is None:
+        return [], []
+    here: list[Bounds] = []
+    gone: list[Bounds] = []
+    for bounds in suspects(bucket, layout, known.last_offset):
+        try:
+            segment, text = layout.manifest(*bounds)
+        except FileNotFoundError:
+            continue
+        # No lock is held: what expires or is compacted meanwhile is no longer there, and no longer counts.
+        if (names := missing_parts(bucket, segment, text)) and bounds in counting(layout, known.last_offset):
+            files = [file for file in segment.files if file.path in names]
+            (here if all(_is_here(layout, cached, segment, file) for file in files) else gone).append(bounds)
+    return together(here), together(gone)
+
+
+def _log_there(bucket: Bucket, layout: Layout, subject: str) -> Finding:
+    try:
+        theirs = LogFile.from_json(bucket.get("log.json"), f"{bucket.name}/log.json")
+    except FileNotFoundError:
+        return Finding("ok", subject, "it answers and takes the keys; there is no log in it yet")
+    if layout.log_json.exists() and theirs.log_id != layout.log_file().log_id:
+        text = f"the log {theirs.log_id} is there, and {layout.root} has another one"
+        return Finding("error", subject, text, "name another prefix in log.objects.url")
+    return Finding("ok", subject, "it answers, takes the keys, and has the log")
+
+
+def _is_here(layout: Layout, cached: FindCopy, segment: Segment, file: SegmentFile) -> bool:
+    copy = cached(segment, file)
+    return layout.is_here(segment, file) or (copy is not None and copy.exists())
+
+
+def _losses(lost: tuple[list[Bounds], list[Bounds]], bucket: Bucket, layout: Layout, subject: str) -> Sequence[Finding]:
+    here, gone = lost
+    found: list[Finding] = []
+    if here:
+        ranges = ", ".join(f"{a}-{b}" for a, b in here)
+        text = f"it has lost offsets {ranges}, which are still on this machine"
+        found.append(Finding("warning", subject, text, "start the daemon (again): it puts them there at its start"))
+    if gone:
+        found.append(Finding("error", subject, *loss(layout, bucket.name, gone)))
+    return found
+
+
+def _first_line(error: CdcflowError) -> str:
+    return str(error).split("\n", maxsplit=1)[0]
+
+
+__all__ = ["doctor", "faults", "missing"]

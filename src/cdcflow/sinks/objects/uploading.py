@@ -1,0 +1,176 @@
+"""Putting one sealed segment into a bucket, so that a crash between any two requests is made good by doing it again.
+
+    log.json ─▶ schemas.json ─▶ data files ─▶ segment.json ─▶ looked at
+    once         when changed     each if new    if new, last    sizes, manifest
+
+Everything has one right content, known before the first request: an object that is there already must have it, whether
+an earlier try put it or this one whose answer was lost. Where it has another, somebody else writes to the same place,
+and that is named instead of overwritten. Readers count a segment from its manifest on, which is put last and only if
+there is none: of two writers one wins, and the other hears who it was.
+
+A data file of more than 64 MiB goes in parts, which S3 does not make conditional. A competitor could then
+replace its content, never unseen: the manifest's sha256 tells every reader.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cdcflow.changelog.layout import Layout, LogFile, segment_name
+from cdcflow.changelog.segment import Segment, SegmentFile
+from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.sinks.objects.bucket import AlreadyThere, Bucket
+
+
+def put_log(bucket: Bucket, layout: Layout) -> None:
+    """Make the bucket this log's, or see that it is; bring its log.json up to date.
+
+    Raises:
+        ConfigurationError: another log is there, or the store does not know conditional writes.
+    """
+    text = layout.log_json.read_bytes()
+    ours = LogFile.from_json(text, str(layout.log_json))
+    try:
+        bucket.put_new("log.json", text)
+    except AlreadyThere:
+        _bring_up_to_date(bucket, text, ours)
+        return
+    try:
+        bucket.put_new("log.json", text)
+    except AlreadyThere:
+        return
+    raise ConfigurationError(
+        f"writing {bucket.name}/log.json: the store overwrites what a conditional write (If-None-Match: *) must leave"
+        " alone, so two writers would not notice each other",
+        remedy="use a store, or a version or mode of it, that knows conditional writes",
+    )
+
+
+def _bring_up_to_date(bucket: Bucket, text: bytes, ours: LogFile) -> None:
+    found = bucket.get("log.json")
+    theirs = LogFile.from_json(found, f"{bucket.name}/log.json")
+    if theirs.log_id != ours.log_id:
+        raise ConfigurationError(
+            f"putting the log {ours.log_id} into {bucket.name}: the log {theirs.log_id} of {theirs.source.kind} system"
+            f" {theirs.source.system_id}, database {theirs.source.database}, is there already",
+            remedy="name another prefix in log.objects.url",
+        )
+    if found != text:
+        bucket.put("log.json", text)
+
+
+def put_segment(bucket: Bucket, segment: Segment, text: bytes, directory: Path) -> None:
+    """Put a segment's files, then its manifest (`text`); on return all of it was seen there. `directory` has the files.
+
+    Raises:
+        InvariantViolated: something else is there already; the message says whose.
+    """
+    folder = f"segments/{segment_name((segment.first_offset, segment.last_offset))}"
+    if not _has_manifest(bucket, folder, segment, text):
+        for file in segment.files:
+            _put_file(bucket, f"{folder}/{file.path}", directory / file.path, file.sha256)
+        try:
+            bucket.put_new(f"{folder}/segment.json", text)
+        except AlreadyThere:
+            _has_manifest(bucket, folder, segment, text)
+    _look(bucket, folder, segment, text)
+
+
+def _has_manifest(bucket: Bucket, folder: str, segment: Segment, text: bytes) -> bool:
+    try:
+        found = bucket.get(f"{folder}/segment.json")
+    except FileNotFoundError:
+        return False
+    if found == text:
+        return True
+    raise InvariantViolated(
+        f"putting segment {segment.first_offset}-{segment.last_offset} (epoch {segment.epoch}) of the log"
+        f" {segment.log_id} into {bucket.name}: {_whose(found)} has put a segment of the same offsets there, with"
+        " other content",
+        remedy="a log has one writer: stop the other one (a copy of this log's directory?), or name another"
+        " log.objects.url for this one",
+    )
+
+
+def _whose(found: bytes) -> str:
+    try:
+        value = json.loads(found)
+        return f"epoch {int(value['epoch'])} of the log {str(value['log_id'])[:64]}"
+    except (ValueError, KeyError, TypeError):
+        return "somebody"
+
+
+def _put_file(bucket: Bucket, name: str, path: Path, sha256: str) -> None:
+    try:
+        bucket.put_new(name, path)
+    except AlreadyThere:
+        if bucket.hash_of(name) != sha256:
+            raise InvariantViolated(
+                f"putting {bucket.name}/{name}: it is there already, with other content: something else writes there",
+                remedy="a log has one writer: stop the other one, or name another log.objects.url",
+            ) from None
+    except FileNotFoundError:
+        raise InvariantViolated(
+            f"putting {bucket.name}/{name}: {path} is missing, and the segment is not in the store either",
+            remedy="restore either from a copy; `cdcflow log check` says what else is missing",
+        ) from None
+
+
+def put_again(
+    bucket: Bucket, segment: Segment, text: bytes, lost: Sequence[str], find: Callable[[SegmentFile], Path | None]
+) -> list[str]:
+    """Put what the bucket has lost of a segment that was whole there; the names of what nobody has any more.
+
+    `lost` are the names that are missing there, or have other content. `find` gives a file with the sealed content,
+    None where there is none. Other content is replaced only below our own manifest, with which readers compare it.
+    The manifest goes last, and only when everything it names is there: the segment does not count before.
+
+    Raises:
+        InvariantViolated: another writer's manifest is there.
+    """
+    folder = f"segments/{segment_name((segment.first_offset, segment.last_offset))}"
+    is_ours = _has_manifest(bucket, folder, segment, text)
+    gone: list[str] = []
+    for file in segment.files:
+        if file.path not in lost:
+            continue
+        path = find(file)
+        if path is None:
+            gone.append(file.path)
+            continue
+        if is_ours:
+            bucket.delete([f"{folder}/{file.path}"])
+        try:
+            _put_file(bucket, f"{folder}/{file.path}", path, file.sha256)
+        except InvariantViolated:
+            if path.exists():
+                raise
+            gone.append(file.path)  # a cached copy that made room for another just now
+    if not gone and not is_ours:
+        try:
+            bucket.put_new(f"{folder}/segment.json", text)
+        except AlreadyThere:
+            _has_manifest(bucket, folder, segment, text)
+    if not gone:
+        _look(bucket, folder, segment, text)
+    return gone
+
+
+def missing_parts(bucket: Bucket, segment: Segment, text: bytes) -> list[str]:
+    """The files of a segment that the bucket does not list with their sizes; one request."""
+    found = bucket.listed(f"segments/{segment_name((segment.first_offset, segment.last_offset))}")
+    return sorted(name for name, size in sizes(segment, text).items() if name not in found or found[name].bytes != size)
+
+
+def sizes(segment: Segment, text: bytes) -> dict[str, int]:
+    """What a whole segment has: bytes by file name, its manifest (`text`) with them."""
+    return {"segment.json": len(text), **{file.path: file.bytes for file in segment.files}}
+
+
+def _look(bucket: Bucket, folder: str, segment: Segment, text: bytes) -> None:
+    """Nothing here is dropped on the store's word alone: the whole segment must be listed, with its sizes."""
+    wrong = missing_parts(bucket, segment, text)
+    if wrong:
+        raise SinkUnavailable(f"looking at {bucket.name}/{folder}: {wrong[0]} was put and is not there as it should be")

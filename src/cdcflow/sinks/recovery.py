@@ -1,0 +1,205 @@
+"""Taking a log over: make it, or find out what of it counts, and begin a new journal.
+
+Every start begins a new epoch and a new journal, whose head says how much of the journal before it counts. From then
+on nothing that an older writer still does can become part of the log: its file is either closed at that byte or no
+longer in the directory.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cdcflow.changelog.inventory import inventory
+from cdcflow.changelog.journal import JournalHeader
+from cdcflow.changelog.layout import Layout, LogFile
+from cdcflow.changelog.recovery import Whole
+from cdcflow.changelog.schema_history import SchemaHistory
+from cdcflow.changelog.segment import Segment
+from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated, SyncFailed
+from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
+from cdcflow.sinks.layer import FileLayer, remove_tree, storing, syncing, write_file
+from cdcflow.sinks.lease import Lease
+from cdcflow.sinks.retention import sweep
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What opening a log cut off: the end of a journal, behind the last whole cut, and why.
+
+    `reason` is "" when nothing was cut, else "no cut" (whole, but never made visible), "torn", "checksum" or
+    "spool". `spools` counts spools that no transaction had attached.
+    """
+
+    journal: str = ""
+    bytes: int = 0
+    rows: int = 0
+    reason: str = ""
+    spools: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A journal that nothing more is written to: the next segment, once it is sealed."""
+
+    header: JournalHeader
+    bytes: int
+    checkpoint: Checkpoint
+    spools: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A log that was taken over. `sealed` is its newest segment, `last_manifest` the hash of that one's manifest."""
+
+    file: LogFile
+    header: JournalHeader
+    closed: tuple[Closed, ...]
+    history: SchemaHistory
+    schemas_saved: int
+    sealed: Segment | None
+    last_manifest: str
+    recovered: Recovered
+
+
+def create(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, accept_timeline: bool) -> LogFile:
+    """The log's `log.json`; the log is made when there is none. The directory itself is there, and locked.
+
+    Raises:
+        ConfigurationError: it is another source's log, or another version's.
+        HistoryLost: the source went over to another timeline.
+    """
+    for directory in (layout.journals, layout.segments, layout.spools):
+        if not directory.exists():
+            layer.mkdir(directory)
+    with syncing(layout.root):
+        layer.fsync_dir(layout.root)
+    if layout.log_json.exists():
+        return _checked(layout, identity, layer, accept_timeline=accept_timeline)
+    if layout.segment_offsets() or layout.journal_offsets():
+        raise InvariantViolated(
+            f"opening the log {layout.root}: it has data but no log.json", remedy="restore log.json"
+        )
+    file = LogFile(str(uuid.uuid4()), identity, datetime.now(UTC).isoformat(timespec="seconds"))
+    write_file(layer, layout.log_json, file.to_json().encode())
+    return file
+
+
+def _checked(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, accept_timeline: bool) -> LogFile:
+    file = layout.log_file()
+    if replace(file.source, timeline="") != replace(identity, timeline=""):
+        raise ConfigurationError(
+            f"opening the log {layout.root}: it belongs to {_named(file.source)}, and the source is {_named(identity)}",
+            remedy="name another directory for this source's log, or the source that this log belongs to",
+        )
+    if file.source.timeline != identity.timeline:
+        if not accept_timeline:
+            raise HistoryLost(
+                f"opening the log {layout.root}: the source was on timeline {file.source.timeline} and is on "
+                f"{identity.timeline} now, as after a restore or a promotion: it may lack changes that the log has",
+                remedy="if it was promoted without loss, accept the timeline; else begin a new log with a backfill",
+            )
+        file = replace(file, source=identity)
+        write_file(layer, layout.log_json, file.to_json().encode())
+    return file
+
+
+def recover(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) -> Opened:
+    """Begin an epoch, see what is there, leave everything in order for a new journal. A log that is refused keeps all
+    its files."""
+    # The epoch first: what an older writer does from here on does not count, so nothing changes while we look.
+    lease.begin_epoch(layer, Epoch(0))
+    _forget_cached(layout)
+    found = inventory(layout, file)
+    with storing(f"tidying {layout.root}"):
+        for path in (*layout.journals.glob("*.tmp"), *found.stale):
+            layer.unlink(path)
+    journals, sealed = found.journals, found.sealed
+    base = sealed.last_checkpoint() if sealed else Checkpoint()
+    recovered = Recovered()
+    header = JournalHeader(file.log_id, lease.epoch, base)
+    closed = [_closed(w) for w in journals if w.rows]
+    if journals:
+        last = journals[-1]
+        recovered = Recovered(
+            layout.journal(last.header.first_offset).name if last.reason else "",
+            last.dropped_bytes,
+            last.dropped_rows,
+            last.reason,
+        )
+        header = _continuing(layout, last, lease, layer)
+    orphans = _remove_orphans(layout, {name for c in closed for name in c.spools}, layer)
+    recovered = replace(recovered, spools=orphans)
+    return Opened(
+        file, header, tuple(closed), found.history, found.schemas_saved, sealed, found.last_manifest, recovered
+    )
+
+
+def _forget_cached(layout: Layout) -> None:
+    """Have what is read next come from the disk. After a sync that failed the system may hold, as if it were written,
+    what the disk never got."""
+    for path in (*layout.journals.glob("*.journal"), *layout.spools.iterdir()):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _named(identity: SourceIdentity) -> str:
+    return f"{identity.kind} system {identity.system_id}, database {identity.database}"
+
+
+def clean_up(layout: Layout, layer: FileLayer) -> None:
+    """Remove what earlier runs left of segments: those never put in place, expired and compacted ones. Lists all. The
+    caller holds the maintenance lock, and seals nothing meanwhile."""
+    for path in layout.listed_segments()[1]:
+        remove_tree(layer, path)
+    sweep(layout, layer)
+
+
+def _continuing(layout: Layout, last: Whole, lease: Lease, layer: FileLayer) -> JournalHeader:
+    """The head of the journal that follows the last one. What counts of that one is durable on return."""
+    if not last.rows:
+        # Nothing to keep but its checkpoint: the new journal takes its name and its place.
+        return replace(last.header, epoch=lease.epoch, base=last.checkpoint)
+    path = layout.journal(last.header.first_offset)
+    # A killed process leaves whole cuts that were never synced. They count from now on, so they are synced now.
+    _sync_file(layout.journal(last.header.first_offset), layer, last.bytes if last.dropped_bytes else None)
+    for attach in last.spools:
+        _sync_file(layout.spool(attach.spool), layer, None)
+    if last.spools:
+        with syncing(layout.spools):
+            layer.fsync_dir(layout.spools)
+    with syncing(path.parent):
+        layer.fsync_dir(path.parent)
+    return JournalHeader(last.header.log_id, lease.epoch, last.checkpoint, Offset(last.header.first_offset), last.bytes)
+
+
+def _sync_file(path: Path, layer: FileLayer, size: int | None) -> None:
+    fd = layer.open(path)
+    try:
+        if size is not None:
+            layer.truncate(fd, size)
+        with syncing(path):
+            layer.fsync(fd)
+    except SyncFailed as error:
+        # What a killed process left: nobody knows how much of it is on the disk, and the next sync may say all of it.
+        raise InvariantViolated(
+            str(error).split("\n", maxsplit=1)[0],
+            remedy=f"mend the disk, copy {path} to a new file under the same name, then start again",
+        ) from error
+    finally:
+        layer.close(fd)
+
+
+def _closed(scanned: Whole) -> Closed:
+    return Closed(scanned.header, scanned.bytes, scanned.checkpoint, tuple(a.spool for a in scanned.spools))
+
+
+def _remove_orphans(layout: Layout, attached: set[str], layer: FileLayer) -> int:
+    orphans: Sequence[Path] = [p for p in layout.spools.iterdir() if p.name not in attached]
+    for path in orphans:
+        layer.unlink(path)
+    return len(orphans)

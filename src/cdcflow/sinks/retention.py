@@ -1,0 +1,316 @@
+"""Retention of sealed segments: compaction and expiry, on disk and in a store. Beside the daemon, in any process.
+
+All of it holds the maintenance lock, and none of it touches a journal. Every step leaves a log that readers can read
+(see `changelog.compaction`), so a crash needs no repair: `sweep`, which everything here begins with, finishes what is
+left.
+
+    expire    log.json here ─▶ log.json there ─▶ segments there ─▶ segments here
+    compact   files there, manifest there ─▶ directory renamed here ─▶ … grace … ─▶ the old ones there and here
+
+Segments that were compacted away stay for `grace_s`: a merge or a slow reader that listed them before goes on reading.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from cdcflow.changelog.compaction import compact, groups
+from cdcflow.changelog.layout import Bounds, Layout, segment_bounds, segment_name, uncovered
+from cdcflow.changelog.reader import list_segments
+from cdcflow.changelog.segment import Segment
+from cdcflow.errors import ConfigurationError
+from cdcflow.sinks.layer import OS_LAYER, DurableFile, FileLayer, remove_tree, storing, syncing, write_file
+from cdcflow.sinks.maintenance import maintenance
+
+GRACE_S = 600.0
+PATIENCE_S = 60.0
+COMPACTED_BYTES_MAX = 256 << 20
+REMOVED = ".expired.tmp"
+"""What the name of a segment's directory ends with while its files are being removed."""
+
+
+class RemoteStore(Protocol):
+    """The log's segments in a store, for who may change them (see `objects.remote`)."""
+
+    def uploaded(self, layout: Layout) -> int:
+        """The last offset that was put there in order."""
+        ...
+
+    def put_log(self, layout: Layout) -> None:
+        """Bring its log.json up to date."""
+        ...
+
+    def put(self, segment: Segment, text: bytes, directory: Path) -> None:
+        """Put a segment; all of it was seen there on return."""
+        ...
+
+    def segments(self) -> Sequence[Bounds]:
+        """Whatever has a segment's name, whole or not."""
+        ...
+
+    def is_whole(self, segment: Segment, text: bytes) -> bool:
+        """Whether all of a segment is listed there now, with its sizes."""
+        ...
+
+    def manifest(self, bounds: Bounds) -> bytes | None:
+        """A segment's manifest; None: it has none, so it does not count."""
+        ...
+
+    def remove(self, bounds: Bounds) -> None:
+        """Remove a segment: first its manifest, then its files."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which segments expire: those that end before cut `before_cut`; those whose last commit clock (microseconds since
+    1970) is before `before_clock`; the oldest ones while all together have more than `bytes_max`."""
+
+    before_cut: int | None = None
+    before_clock: int | None = None
+    bytes_max: int | None = None
+
+
+def expiring(segments: Sequence[Segment], rule: Rule) -> list[Segment]:
+    """The oldest of these (all sealed ones, oldest first) that the rule lets go. The newest always stays."""
+    gone: list[Segment] = []
+    total = sum(s.size for s in segments)
+    for segment in segments[:-1]:
+        old = rule.before_cut is not None and segment.last_cut < rule.before_cut
+        old |= rule.before_clock is not None and segment.last_checkpoint().commit_clock < rule.before_clock
+        if not (old or (rule.bytes_max is not None and total > rule.bytes_max)):
+            break
+        total -= segment.size
+        gone.append(segment)
+    return gone
+
+
+class Retention:
+    """Compacts and expires the segments of one log. `wait`: see `maintenance`; None waits for a minute."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        remote: RemoteStore | None = None,
+        *,
+        layer: FileLayer = OS_LAYER,
+        grace_s: float = GRACE_S,
+        wait: Callable[[float], bool] | None = None,
+    ) -> None:
+        self._layout = layout
+        self._remote = remote
+        self._layer = layer
+        self._grace_s = grace_s
+        self._wait = wait or _patience()
+        if not layout.is_home:
+            raise ConfigurationError(
+                f"working on the segments of {layout.name}: the log's own directory is not on this machine",
+                remedy="do it where the log is written, with log.path set",
+            )
+
+    def expire(self, rule: Rule, check: Callable[[], None] = lambda: None) -> list[Segment]:
+        """Remove the oldest segments that a rule lets go; what was removed. From then on an offset in them is refused
+        by name. `check` is called before anything is changed.
+
+        Raises:
+            SinkUnavailable: somebody else works on the segments, or the store is away; the next call goes on.
+        """
+        with maintenance(self._layout, self._wait):
+            gone = expiring(list_segments(self._layout), rule)
+            if gone:
+                check()
+                file = replace(self._layout.log_file(), first_offset=gone[-1].last_offset + 1)
+                with storing(f"writing {self._layout.log_json}"):
+                    write_file(self._layer, self._layout.log_json, file.to_json().encode())
+            self._sweep()
+        return gone
+
+    def compact(self, bytes_max: int = COMPACTED_BYTES_MAX) -> list[tuple[Segment, int]]:
+        """Make one segment of several small neighbours wherever that pays; the new ones, and how many each replaces.
+
+        The lock is given up between two of them, so that uploads wait for one at most.
+        """
+        made: list[tuple[Segment, int]] = []
+        with maintenance(self._layout, self._wait):
+            self._sweep()
+        while True:
+            with maintenance(self._layout, self._wait):
+                found = self._groups(bytes_max)
+                if not found:
+                    break
+                made.append((self._compacted(found[0]), len(found[0])))
+        if made and not self._grace_s:
+            self.sweep()
+        return made
+
+    def sweep(self) -> list[Bounds]:
+        """Finish what an earlier run left, and remove what was replaced long enough ago; the expired segments of which
+        something was still there or here."""
+        with maintenance(self._layout, self._wait):
+            return self._sweep()
+
+    # ── inside: the caller holds the lock ───────────────────────────────────────────────────────────────────
+
+    def _groups(self, bytes_max: int) -> list[list[Segment]]:
+        """Never one of segments that were put away and of others: it would be neither."""
+        segments = list_segments(self._layout)
+        if self._remote is None:
+            return groups(segments, bytes_max)
+        last = self._remote.uploaded(self._layout)
+        away = [s for s in segments if s.last_offset <= last]
+        return groups(away, bytes_max) + groups(segments[len(away) :], bytes_max)
+
+    def _compacted(self, group: Sequence[Segment]) -> Segment:
+        bounds = group[0].first_offset, group[-1].last_offset
+        target = self._layout.segment(*bounds)
+        beside = self._layout.segments / f".{target.name}.compacted.tmp"
+        with storing(f"compacting into {target}"):
+            if beside.exists():
+                remove_tree(self._layer, beside)
+            self._layer.mkdir(beside)
+            segment = compact(
+                [self._layout.manifest(s.first_offset, s.last_offset) for s in group],
+                self._layout.file,
+                lambda name: DurableFile(self._layer, beside / name),
+            )
+            text = segment.to_json().encode()
+            self._write_manifest(beside, text)
+            if self._remote is not None and bounds[1] <= self._remote.uploaded(self._layout):
+                self._remote.put(segment, text, beside)
+                for file in segment.files:
+                    self._layer.unlink(beside / file.path)
+            self._put_in_place(beside, target)
+        return segment
+
+    def _write_manifest(self, directory: Path, text: bytes) -> None:
+        manifest = DurableFile(self._layer, directory / "segment.json")
+        manifest.write(text)
+        manifest.close()
+        with syncing(directory):
+            self._layer.fsync_dir(directory)
+
+    def _put_in_place(self, beside: Path, target: Path) -> None:
+        self._layer.rename(beside, target)
+        with syncing(self._layout.segments):
+            self._layer.fsync_dir(self._layout.segments)
+
+    def _sweep(self) -> list[Bounds]:
+        expired: set[Bounds] = set()
+        with storing(f"tidying the segments of {self._layout.root}"):
+            for path in self._layout.segments.glob(".*.compacted.tmp"):
+                remove_tree(self._layer, path)
+            if self._remote is not None:
+                expired |= self._sweep_remote(self._remote)
+            expired |= sweep(self._layout, self._layer, self._grace_s, self._is_whole)
+        return sorted(expired)
+
+    def _is_whole(self, bounds: Bounds) -> bool:
+        """Whether a compacted segment can be read, so that those it was made of may go."""
+        if is_here(self._layout, bounds):
+            return True
+        return self._remote is not None and self._remote.is_whole(*self._layout.manifest(*bounds))
+
+    def _sweep_remote(self, remote: RemoteStore) -> set[Bounds]:
+        expired: set[Bounds] = set()
+        last = remote.uploaded(self._layout)
+        if not last:
+            return expired
+        remote.put_log(self._layout)
+        first = self._layout.log_file().first_offset
+        there = sorted(remote.segments(), key=lambda b: b[0] - b[1])  # the widest first
+        here = self._layout.segment_offsets()
+        for bounds in there:
+            if bounds[1] < first:
+                self._remove(remote, bounds)
+                expired.add(bounds)
+            elif bounds in here or bounds[1] > last:
+                continue
+            elif (wider := covering(bounds, here)) is not None:
+                if self._age_s(wider) >= self._grace_s and self._is_whole(wider):
+                    self._remove(remote, bounds)
+            elif (text := remote.manifest(bounds)) is None:
+                remote.remove(bounds)  # a compaction that got no further
+            else:
+                self._adopt(bounds, text)
+                here = self._layout.segment_offsets()
+        return expired
+
+    def _remove(self, remote: RemoteStore, bounds: Bounds) -> None:
+        remote.remove(bounds)
+        if self._layout.store is not None:
+            self._layout.store.forget(bounds)
+
+    def _adopt(self, bounds: Bounds, text: bytes) -> None:
+        """A compaction got as far as the store: it counts there, so it counts here."""
+        target = self._layout.segment(*bounds)
+        beside = self._layout.segments / f".{target.name}.compacted.tmp"
+        self._layer.mkdir(beside)
+        self._write_manifest(beside, text)
+        self._put_in_place(beside, target)
+
+    def _age_s(self, bounds: Bounds) -> float:
+        return time.time() - (self._layout.segment(*bounds) / "segment.json").stat().st_mtime
+
+
+def _patience() -> Callable[[float], bool]:
+    until = time.monotonic() + PATIENCE_S
+
+    def wait(seconds: float) -> bool:
+        time.sleep(seconds)
+        return time.monotonic() > until
+
+    return wait
+
+
+def is_here(layout: Layout, bounds: Bounds) -> bool:
+    """Whether the directory has all files of a segment."""
+    segment, _ = layout.manifest(*bounds)
+    return all(layout.is_here(segment, file) for file in segment.files)
+
+
+def sweep(
+    layout: Layout, layer: FileLayer, grace_s: float = GRACE_S, is_whole: Callable[[Bounds], bool] | None = None
+) -> set[Bounds]:
+    """Remove from the directory what has expired, and what was compacted into something else long enough ago; which of
+    them had expired. The caller holds the maintenance lock.
+
+    `is_whole` says whether a compacted segment can be read; without it only one whose files are here counts as whole.
+    """
+    found, unfinished = layout.listed_segments()
+    counting = uncovered(found)
+    first_offset = layout.log_file().first_offset
+    expired = {bounds for bounds in found if bounds[1] < first_offset}
+    for path in unfinished:
+        bounds = segment_bounds(path.name.removeprefix(".").removesuffix(REMOVED))
+        if bounds is not None:  # a run was killed while it removed this one
+            remove_tree(layer, path)
+            expired |= {bounds} if bounds[1] < first_offset else set()
+    now = time.time()
+    replaced: list[Bounds] = []
+    may_go = is_whole or partial(is_here, layout)
+
+    def put_at(bounds: Bounds) -> float:
+        return (layout.segment(*bounds) / "segment.json").stat().st_mtime
+
+    # Newest first: whoever walks back from one to the one before it finds that one, or what took the place of both.
+    for bounds in sorted(set(found) - set(counting), reverse=True):
+        wider = covering(bounds, counting)
+        is_old = wider is not None and now - put_at(wider) >= grace_s
+        if bounds[1] < first_offset or (is_old and wider is not None and may_go(wider)):
+            replaced.append(bounds)
+    for bounds in (*replaced, *(b for b in counting if b[1] < first_offset)):
+        # Out of sight in one step: a reader must not meet half a segment.
+        beside = layout.segments / f".{segment_name(bounds)}{REMOVED}"
+        layer.rename(layout.segment(*bounds), beside)
+        remove_tree(layer, beside)
+    return expired
+
+
+def covering(bounds: Bounds, among: Sequence[Bounds]) -> Bounds | None:
+    """The wider one among some segments that has all of this one's offsets."""
+    return next((b for b in among if b[0] <= bounds[0] and bounds[1] <= b[1] and b != bounds), None)

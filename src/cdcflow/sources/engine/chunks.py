@@ -1,0 +1,273 @@
+"""Existing rows in chunks: the kinds of chunks, their parts, and what each is answered with.
+
+    chunk   range ──▶ part │ part │ part     each part through a connection of its own, in a snapshot of its own
+            keys  ──▶ the rows that have these keys now
+            whole ──▶ a truncate, then all rows of one snapshot
+
+Every part: take a snapshot in which the table's shape stays what it is; see whether the table still is what the plan
+pinned; read. The first part's snapshot also says where the parts begin and end. How all of this is said to a server is
+a `ChunkDialect`'s.
+
+Why snapshots of different moments do no harm (W26: every reader carries its own fence). A row that stays in its part is
+shown by one snapshot, and the machine's argument is about a row and the snapshot that showed it. A row that moves from
+one part to another between two snapshots is shown twice, or not at all. But one of the two snapshots does not see that
+change, so it came after low; the other sees it, so it came before high: it is held, and replayed. If it omits columns,
+the chunk must stand exactly between what its snapshots saw and what they did not; there is no such place
+(`Window.place`), and the chunk is read again, smaller, at last in one part.
+
+A part that ends early (its rows were too large) ends the chunk: what later parts read is dropped, with their fences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from cdcflow.errors import SourceUnavailable
+from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, Visibility
+from cdcflow.model.change import KeySet, reads
+from cdcflow.model.position import Position, Token
+from cdcflow.model.table import Table, TableId
+from cdcflow.sources.engine.changes import after_truncate
+from cdcflow.sources.engine.connections import Pool
+
+C = TypeVar("C")
+P = TypeVar("P")
+R = TypeVar("R", bound="PartRead")
+R_co = TypeVar("R_co", bound="PartRead", covariant=True)
+C_contra = TypeVar("C_contra", contravariant=True)
+T = TypeVar("T")
+
+
+class Rewritten(Exception):
+    """The table is no longer what the plan pinned: it must be planned again and read from the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a snapshot sees, a position in the source's log that it belongs to, and the server's clock then
+    (microseconds since 1970, UTC)."""
+
+    visibilities: tuple[Visibility, ...]
+    position: Position
+    clock_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartRead:
+    """What a part's snapshot showed. `is_whole`: the part did not end early."""
+
+    snapshot: Snapshot
+    shape: Table
+    batches: tuple[pa.RecordBatch, ...]
+    is_whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Where the next chunk begins, as the dialect wrote it, and how far that is (see `ChunkRead`)."""
+
+    cursor: str | None
+    units_done: int
+    exhausted: bool
+
+
+class OpenTable(Protocol[P, R_co]):
+    """A table in one snapshot; nobody changes its shape until the snapshot ends."""
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+
+    @property
+    def shape(self) -> Table: ...
+
+    def parts(self, chunk: Chunk, at_once: int) -> Sequence[P]:
+        """The parts of a range chunk, in order: as many as pay, `at_once` at most; none where nothing is left."""
+        ...
+
+    def read(self, part: P) -> Callable[[], R_co]:
+        """Take a part's rows from the server. What it gives decodes them, and may be called after the snapshot."""
+        ...
+
+    def rows_with(self, keys: KeySet) -> Sequence[pa.RecordBatch]:
+        """The rows that have these keys; a key without a row gives none."""
+        ...
+
+    def all_rows(self) -> Sequence[pa.RecordBatch]: ...
+
+
+class ChunkDialect(Protocol[C_contra, P, R]):
+    """How chunks are asked for. Everything may be called from several threads at once."""
+
+    def plan(self, connection: C_contra, table: TableId, generation: int) -> Planned: ...
+
+    def write_mark(self, connection: C_contra, token: Token) -> None: ...
+
+    def heartbeat(self, connection: C_contra) -> None: ...
+
+    def visibility(self, connection: C_contra) -> Visibility:
+        """What is surely visible now."""
+        ...
+
+    def opened(self, connection: C_contra, chunk: Chunk, part: P | None) -> AbstractContextManager[OpenTable[P, R]]:
+        """The chunk's table, in a snapshot that lasts as long as the block. `part`: what will be read of it; None:
+        the first part, the keys, or what the table's `parts` will say.
+
+        Raises:
+            Rewritten: it is not what the chunk's plan pinned.
+        """
+        ...
+
+    def opened_whole(self, connection: C_contra, chunk: Chunk) -> AbstractContextManager[OpenTable[P, R]]:
+        """The same for a chunk of kind "whole", in a snapshot that has one exact place in the log."""
+        ...
+
+    def reached(self, chunk: Chunk, found: Sequence[R]) -> Reached:
+        """What is told of a range chunk once its parts are read; `found` is empty where nothing was left."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Chunks(Generic[C, P, R]):
+    """Implements `cdcflow.ports.ChunkSource` on a dialect. Thread-safe.
+
+    `parts_at_once`: through so many connections one chunk is read at most. `pool` is closed with this.
+    """
+
+    def __init__(self, dialect: ChunkDialect[C, P, R], pool: Pool[C], *, parts_at_once: int) -> None:
+        self._dialect = dialect
+        self._pool = pool
+        self._parts_at_once = parts_at_once
+        self._readers = ThreadPoolExecutor(parts_at_once * 4, thread_name_prefix="cdcflow-part")
+
+    # ── cdcflow.ports.ChunkSource ───────────────────────────────────────────────────────────────────────────
+
+    def plan(self, table: TableId, generation: int) -> Planned:
+        return self._pool.run(f"planning the backfill of {table}", lambda c: self._dialect.plan(c, table, generation))
+
+    def write_mark(self, token: Token) -> None:
+        self._pool.run("writing a mark", lambda c: self._dialect.write_mark(c, token))
+
+    def heartbeat(self) -> None:
+        self._pool.run("writing a heartbeat", self._dialect.heartbeat)
+
+    def snapshot(self) -> Visibility:
+        return self._pool.run("taking a snapshot", self._dialect.visibility)
+
+    def read_chunk(self, chunk: Chunk) -> ChunkRead:
+        began = time.monotonic()
+        try:
+            match chunk.kind:
+                case "range":
+                    return self._range(chunk)
+                case "keys":
+                    return self._run(chunk, lambda connection: self._keys(connection, chunk))
+                case "whole":
+                    return self._run(chunk, lambda connection: self._whole(connection, chunk))
+        except Rewritten:
+            return ChunkRead(chunk, None, None, (), rewritten=True, seconds=time.monotonic() - began)
+
+    def close(self) -> None:
+        self._pool.close()
+        self._readers.shutdown(wait=True, cancel_futures=True)
+        self._dialect.close()
+
+    # ── kinds ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _range(self, chunk: Chunk) -> ChunkRead:
+        at_once = 1 if chunk.single_connection else self._parts_at_once
+        later: list[Future[R]] = []
+
+        def first(connection: C) -> tuple[Snapshot, Table, float, Callable[[], R] | None]:
+            with self._dialect.opened(connection, chunk, None) as table:
+                began = time.monotonic()  # what comes before takes as long for one row as for many
+                parts = table.parts(chunk, at_once)
+                later.extend(self._readers.submit(self._part, chunk, part) for part in parts[1:])
+                return table.snapshot, table.shape, began, table.read(parts[0]) if parts else None
+
+        try:
+            snapshot, shape, began, decoded = self._run(chunk, first)
+        finally:
+            # Nobody goes on reading for a chunk that was given up. By now the first part's transaction is over: a
+            # change of the table's shape may wait for it, and other parts for that.
+            settle(later)
+        found = [decoded(), *(part.result() for part in later)] if decoded is not None else []
+        found = _joined(chunk.table, found)
+        reached = self._dialect.reached(chunk, found)
+        return ChunkRead(
+            chunk=chunk,
+            # The earliest snapshot's position and clock: no row of the run is claimed to be newer than it is.
+            run=reads(shape, [b for part in found for b in part.batches], snapshot.position, snapshot.clock_us),
+            shape=shape,
+            visibilities=tuple(v for part in found for v in part.snapshot.visibilities) or snapshot.visibilities,
+            reached=reached.cursor,
+            units_done=reached.units_done,
+            exhausted=reached.exhausted,
+            seconds=time.monotonic() - began,
+        )
+
+    def _part(self, chunk: Chunk, part: P) -> R:
+        def read(connection: C) -> Callable[[], R]:
+            with self._dialect.opened(connection, chunk, part) as table:
+                return table.read(part)
+
+        return self._run(chunk, read)()
+
+    def _keys(self, connection: C, chunk: Chunk) -> ChunkRead:
+        assert chunk.keys is not None  # noqa: S101  what kind "keys" means
+        with self._dialect.opened(connection, chunk, None) as table:
+            began = time.monotonic()
+            rows = table.rows_with(chunk.keys.distinct())
+            return self._answer(chunk, table, rows, began)
+
+    def _whole(self, connection: C, chunk: Chunk) -> ChunkRead:
+        """Rows without a key cannot be replayed over each other, so they replace what was there."""
+        with self._dialect.opened_whole(connection, chunk) as table:
+            began = time.monotonic()
+            return self._answer(chunk, table, table.all_rows(), began)
+
+    def _answer(self, chunk: Chunk, table: OpenTable[P, R], rows: Sequence[pa.RecordBatch], began: float) -> ChunkRead:
+        run = reads(table.shape, rows, table.snapshot.position, table.snapshot.clock_us)
+        return ChunkRead(
+            chunk=chunk,
+            run=after_truncate(run, table.shape) if chunk.kind == "whole" else run,
+            shape=table.shape,
+            visibilities=table.snapshot.visibilities,
+            reached=chunk.after,
+            exhausted=True,
+            seconds=time.monotonic() - began,
+        )
+
+    def _run(self, chunk: Chunk, work: Callable[[C], T]) -> T:
+        return self._pool.run(f"reading {chunk.table}", work)
+
+
+def _joined(table: TableId, found: Sequence[R]) -> list[R]:
+    """The parts that make one chunk, in order: those behind one that ended early are no part of it.
+
+    Raises:
+        SourceUnavailable: the table was altered between two of them; nothing of it may be used.
+    """
+    ended = next((i for i, part in enumerate(found) if not part.is_whole), len(found) - 1)
+    kept = list(found[: ended + 1])
+    if any(part.shape != kept[0].shape for part in kept):
+        raise SourceUnavailable(f"reading {table}: its columns changed between two parts of a chunk")
+    return kept
+
+
+def settle(futures: Sequence[Future[Any]]) -> None:
+    """Wait until none of them runs or is to run, whatever comes of them.
+
+    Not `concurrent.futures.wait`: it waits for ever for one that was cancelled by its executor's shutdown.
+    """
+    for future in futures:
+        with contextlib.suppress(CancelledError):
+            future.exception()

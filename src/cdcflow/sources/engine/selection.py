@@ -1,0 +1,203 @@
+"""Which tables the settings mean (`public.*`, `!public.audit_*`, `sales."Strange.Name"`), and which are refused. Pure.
+
+A pattern is schema and name with a dot between. `*` stands for any characters, `?` for one. A part in double quotes is
+taken as it is, with "" for one quote. Names are matched as the catalog has them, case and all. `!` takes tables out
+again, wherever it stands in the list.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.table import LOG_COLUMNS, MERGE_COLUMNS, TableId
+
+_PART = r'("(?:[^"]|"")+"|[^".]+)'
+_PATTERN = re.compile(rf"(!?){_PART}\.{_PART}")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One entry of `source.tables`. `exact` is the only name it can mean, None when it has wildcards."""
+
+    text: str
+    excludes: bool
+    schema: re.Pattern[str]
+    name: re.Pattern[str]
+    exact: TableId | None
+
+    @classmethod
+    def parse(cls, text: str) -> Pattern:
+        found = _PATTERN.fullmatch(text.strip())
+        if found is None:
+            raise ConfigurationError(
+                f"source.tables: {text!r} is not a table pattern",
+                remedy='write schema.table, with * and ? as wildcards, or schema."Table" for a name taken literally',
+            )
+        schema, name = found[2], found[3]
+        exact = None if _is_wild(schema) or _is_wild(name) else TableId(_literal(schema), _literal(name))
+        return cls(text, found[1] == "!", _compiled(schema), _compiled(name), exact)
+
+    def matches(self, table: TableId) -> bool:
+        return self.schema.fullmatch(table.schema) is not None and self.name.fullmatch(table.name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """All of `source.tables`."""
+
+    patterns: tuple[Pattern, ...]
+
+    @classmethod
+    def parse(cls, texts: Sequence[str]) -> Selection:
+        return cls(tuple(Pattern.parse(text) for text in texts))
+
+    def selects(self, table: TableId) -> bool:
+        taken = any(p.matches(table) for p in self.patterns if not p.excludes)
+        return taken and not any(p.matches(table) for p in self.patterns if p.excludes)
+
+    def names(self, table: TableId) -> bool:
+        """This very table is asked for, not just caught by a wildcard."""
+        return self.selects(table) and any(p.exact == table for p in self.patterns if not p.excludes)
+
+    def unknown(self, tables: Iterable[TableId]) -> list[str]:
+        """Names without wildcards that no table has."""
+        known = set(tables)
+        return [p.text for p in self.patterns if not p.excludes and p.exact is not None and p.exact not in known]
+
+
+# ── what is selected, and why some of it cannot be captured ─────────────────────────────────────────────────
+
+Refusal = tuple[str, str]
+"""Why a table cannot be captured, and the statement that mends it."""
+
+
+class Entry(Protocol):
+    """A table as a dialect's catalog describes it."""
+
+    @property
+    def id(self) -> TableId: ...
+
+
+E = TypeVar("E", bound=Entry)
+
+
+@dataclass(frozen=True)  # without slots: generic dataclasses that are frozen and have them cannot be made by an alias
+class Selected(Generic[E]):
+    """The tables that the settings mean, as they are now; `refused` are those that cannot be captured, and why.
+    `ignored` says of what a wildcard met besides why it is no table to capture."""
+
+    tables: tuple[E, ...]
+    refused: Mapping[TableId, tuple[Refusal, ...]]
+    ignored: tuple[str, ...]
+
+    @property
+    def good(self) -> tuple[E, ...]:
+        return tuple(t for t in self.tables if t.id not in self.refused)
+
+    def only(self, tables: Iterable[TableId]) -> Selected[E]:
+        """The same without refused tables other than these."""
+        wanted = frozenset(tables)
+        kept = {t: found for t, found in self.refused.items() if t in wanted}
+        return Selected(tuple(t for t in self.tables if t.id not in self.refused or t.id in kept), kept, self.ignored)
+
+    def for_restart(self, known: frozenset[TableId], selection: Selection) -> tuple[Selected[E], tuple[TableId, ...]]:
+        """What a capture goes on with that captured `known` before, and the refused tables that it leaves out.
+
+        A table that came up since and cannot be captured (its key is still to be added, perhaps) must not stop the
+        others at their next try; doctor and status show it. One that was captured, or is asked for by its name, does.
+        """
+        kept = self.only(t.id for t in self.tables if t.id in known or selection.names(t.id))
+        return kept, tuple(sorted(self.refused.keys() - kept.refused.keys()))
+
+    def check(self) -> None:
+        """Raises ConfigurationError with every refusal and its remedy, or when nothing is selected at all."""
+        problems = [p for found in self.refused.values() for p in found]
+        if problems:
+            raise ConfigurationError(
+                "cannot capture: " + "; ".join(text for text, _ in problems),
+                remedy="run "
+                + ";\n  ".join(remedy for _, remedy in problems)
+                + "\n  or take the table out of source.tables (write !schema.table)",
+            )
+        if not self.tables:
+            raise ConfigurationError(
+                "source.tables matches no table", remedy="check the names, and that the user of source.url sees them"
+            )
+
+
+def not_there(table: TableId) -> ConfigurationError:
+    """The error for a captured table that the catalog does not have any more."""
+    return ConfigurationError(
+        f"table {table} is not there any more, or not selected", remedy="check source.tables, or restore it"
+    )
+
+
+_RESERVED = frozenset(name.lower() for name in (*LOG_COLUMNS, *MERGE_COLUMNS))
+
+
+def unfit_columns(names: Sequence[str]) -> list[tuple[str, str]]:
+    """The columns whose names nothing downstream could keep apart, each with why.
+
+    The log adds columns of its own to every row, and the merged tables add some more; both, and every SQL engine that
+    reads them, take names that differ only in case for one.
+    """
+    found: list[tuple[str, str]] = []
+    seen: dict[str, str] = {}
+    for name in names:
+        if name.lower() in _RESERVED:
+            found.append((name, f"a column {name}, a name that cdcflow gives to a column of its own"))
+        elif (other := seen.setdefault(name.lower(), name)) != name:
+            found.append((name, f"columns {other} and {name}, which differ only in case: readers take them for one"))
+    return found
+
+
+def name_refusals(table: TableId, names: Sequence[str], rename: Callable[[str], str]) -> list[Refusal]:
+    """Refusals for a table with columns of these names; `rename` gives the statement that renames one."""
+    return [(f"{table} has {why}", rename(name)) for name, why in unfit_columns(names)]
+
+
+def check_columns(table: TableId, names: Sequence[str]) -> None:
+    """That columns of these names can be captured, for a shape that comes up in the stream.
+
+    Raises:
+        ConfigurationError: they cannot; the message names them.
+    """
+    if problems := unfit_columns(names):
+        listed = ", ".join(name for name, _ in problems)
+        raise ConfigurationError(
+            f"table {table} has {'; '.join(why for _, why in problems)}",
+            remedy=f"rename {listed} at the source; then run `cdcflow run --accept-history-loss`, which goes on behind "
+            "this change and reads all tables anew",
+        )
+
+
+def _is_wild(part: str) -> bool:
+    return not part.startswith('"') and ("*" in part or "?" in part)
+
+
+def _literal(part: str) -> str:
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part
+
+
+def _compiled(part: str) -> re.Pattern[str]:
+    if part.startswith('"'):
+        return re.compile(re.escape(_literal(part)))
+    # Only * and ? are wildcards; a bracket in a name is a bracket.
+    return re.compile(fnmatch.translate(part.replace("[", "[[]")))
+
+
+def table_id(text: str) -> TableId:
+    """The one table that a name without wildcards means.
+
+    Raises:
+        ConfigurationError: it is no such name.
+    """
+    exact = Pattern.parse(text).exact
+    if exact is None:
+        raise ConfigurationError(f"{text!r} is not the name of one table", remedy="write schema.table")
+    return exact

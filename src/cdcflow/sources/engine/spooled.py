@@ -1,0 +1,109 @@
+"""A transaction too large for memory: what must be known of it while its rows go into a spool.
+
+Its rows may still be taken back, a part at a time (a sub-transaction, what came since a savepoint), so everything is
+counted by part. Once the transaction is committed, what is left answers the questions that the interleave machine asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcflow.model.change import ChangeBatch, KeySet, SpooledTransaction, Uint64s
+from cdcflow.model.position import Position
+from cdcflow.model.table import OP, UNCHANGED, Table, TableId
+from cdcflow.ports import OpenSpool, Spool
+from cdcflow.sources.buffers import Bools
+
+
+@dataclass(slots=True)
+class SpooledRows:
+    """The rows of one transaction in a spool. `counts` holds them by part and shape; `aborted` are the parts that were
+    taken back. A transaction whose rows cannot be taken back has the one part 0."""
+
+    spool: Spool | None = None
+    counts: dict[int, dict[Table, int]] = field(default_factory=dict)
+    aborted: set[int] = field(default_factory=set)
+    truncated: set[tuple[int, TableId]] = field(default_factory=set)
+    partial: dict[TableId, list[tuple[pa.Table, Uint64s]]] = field(default_factory=dict)
+
+    def write(self, open_spool: OpenSpool, batches: list[ChangeBatch], parts: Uint64s | None) -> None:
+        """Put one piece into the spool. `parts` is each row's, in index order; None: they cannot be taken back."""
+        if not batches:
+            return
+        if self.spool is None:
+            self.spool = open_spool()
+        self.spool.write(batches, parts)
+        for batch in batches:
+            self._account(batch, np.zeros(len(batch.index), np.uint64) if parts is None else parts[batch.index])
+
+    def _account(self, batch: ChangeBatch, mine: Uint64s) -> None:
+        for part, count in zip(*(a.tolist() for a in np.unique(mine, return_counts=True)), strict=True):
+            counts = self.counts.setdefault(part, {})
+            counts[batch.table] = counts.get(batch.table, 0) + count
+        ops = batch.rows.column(OP)
+        emptied = pc.equal(ops, "t").to_numpy(zero_copy_only=False)
+        self.truncated |= {(int(part), batch.table.id) for part in np.unique(mine[emptied])}
+        unchanged = batch.rows.column(UNCHANGED)
+        if unchanged.null_count == len(unchanged):
+            return
+        mask: Bools = pc.and_(pc.is_valid(unchanged), pc.not_equal(ops, "d")).to_numpy(zero_copy_only=False)
+        if mask.any():
+            keys = batch.rows.select(list(batch.table.key_columns)).filter(pa.array(mask))
+            self.partial.setdefault(batch.table.id, []).append((pa.Table.from_batches([keys]), mine[mask]))
+
+    @property
+    def rows(self) -> int:
+        """What is left of them."""
+        return sum(sum(tables.values()) for tables in self._kept())
+
+    @property
+    def tables(self) -> frozenset[TableId]:
+        """Of which it had rows, taken back or not."""
+        return frozenset(table.id for tables in self.counts.values() for table in tables)
+
+    @property
+    def taken_back(self) -> frozenset[TableId]:
+        """The tables of which rows were taken back."""
+        return frozenset(table.id for part in self.aborted for table in self.counts.get(part, ()))
+
+    def _kept(self) -> list[dict[Table, int]]:
+        return [tables for part, tables in self.counts.items() if part not in self.aborted]
+
+    def discard(self) -> None:
+        if self.spool is not None:
+            self.spool.discard()
+
+    def committed(
+        self, xid: int, position: Position, commit_ts: int, origin: str | None = None
+    ) -> SpooledTransaction | None:
+        """The transaction, once it is known to be committed; None when no rows are left of it."""
+        if self.spool is None or not self.rows:
+            self.discard()
+            return None
+        self.spool.finish()
+        return SpooledTransaction(
+            xid=xid,
+            position=position,
+            commit_ts=commit_ts,
+            rows=self.rows,
+            spool=self.spool.name,
+            aborted=frozenset(self.aborted),
+            shapes=frozenset(table for tables in self._kept() for table in tables),
+            truncated=frozenset(table for part, table in self.truncated if part not in self.aborted),
+            partial=self._partial_keys(),
+            origin=origin,
+        )
+
+    def _partial_keys(self) -> dict[TableId, KeySet]:
+        aborted = np.fromiter(self.aborted, np.uint64, len(self.aborted))
+        out: dict[TableId, KeySet] = {}
+        for table, parts in self.partial.items():
+            kept = (KeySet(keys.filter(pa.array(~np.isin(mine, aborted)))) for keys, mine in parts)
+            found = [keys for keys in kept if len(keys)]
+            if found:
+                out[table] = found[0].union(*found[1:])
+        return out

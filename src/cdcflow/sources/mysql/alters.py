@@ -1,0 +1,219 @@
+"""ALTER TABLE: whether rows that exist may have other values behind it. Pure.
+
+The binary log has the statement and not what it did to rows. A statement counts as filling unless every one of its
+clauses is known to leave all values as they are; a clause that is not known here counts. Two things that look
+harmless do count:
+
+- DROP COLUMN. The binary log gives columns no number, so ours is made from the name, and a column that is added later
+  under the name of a dropped one would show the dropped one's values. Rows that are read again behind the DROP have
+  no such column any more. So nothing needs to be remembered over a restart.
+- A character set that is named, even as the table's default. A later MODIFY that names none takes the default, and
+  whether it converted anything could not be told.
+
+A column that is defined anew fills unless it only became wider. That depends on what it was, which is not in the
+text: `Redefined` is what the text says, and `widens` compares.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cdcflow.sources.mysql.charsets import charset_of
+from cdcflow.sources.mysql.types import BINARY_COLLATION, ServerColumn, TypeCode
+from cdcflow.sources.mysql.words import Token, behind_if, name_at, word_at
+
+_INDEXES = frozenset(("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK", "CONSTRAINT"))
+_PARTITIONS = frozenset(("ADD", "ANALYZE", "CHECK", "COALESCE", "OPTIMIZE", "REBUILD", "REORGANIZE"))
+_OPTIONS = frozenset(
+    (
+        *("ALGORITHM", "AUTOEXTEND_SIZE", "AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHECKSUM", "COMMENT", "COMPRESSION"),
+        *("ENCRYPTED", "ENCRYPTION", "ENCRYPTION_KEY_ID", "FORCE", "KEY_BLOCK_SIZE", "LOCK", "MAX_ROWS", "MIN_ROWS"),
+        *("NOWAIT", "PACK_KEYS", "PAGE_CHECKSUM", "PAGE_COMPRESSED", "PAGE_COMPRESSION_LEVEL", "ROW_FORMAT"),
+        *("STATS_AUTO_RECALC", "STATS_PERSISTENT", "STATS_SAMPLE_PAGES", "TRANSACTIONAL", "WAIT"),
+    )
+)
+"""Options of a table that are no matter of values; each is followed by one value, or by none."""
+_ENGINES = frozenset(("INNODB", "ROCKSDB"))
+_INTEGERS = {"TINYINT": 1, "SMALLINT": 2, "MEDIUMINT": 3, "INT": 4, "INTEGER": 4, "BIGINT": 8}
+_BYTES = {TypeCode.TINY: 1, TypeCode.SHORT: 2, TypeCode.INT24: 3, TypeCode.LONG: 4, TypeCode.LONGLONG: 8}
+_PLAIN = frozenset(("NULL", "NOT", "DEFAULT", "COMMENT", "FIRST", "AFTER", "VISIBLE", "INVISIBLE", "SIGNED"))
+"""Words of a column's definition that are no matter of values. What follows DEFAULT, COMMENT and AFTER is one value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redefined:
+    """A column that MODIFY or CHANGE defines anew under its name, in words that need not change a value. `size`: the
+    characters of a VARCHAR; 0 for a whole number."""
+
+    name: str
+    kind: str
+    size: int
+    unsigned: bool
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Altered:
+    """What ALTER TABLE may do to values: `fills` surely may; `redefined` do unless each column only became wider."""
+
+    fills: bool
+    redefined: tuple[Redefined, ...] = ()
+
+
+HARMLESS = Altered(fills=False)
+
+
+def altered(tokens: Sequence[Token]) -> Altered:
+    """What the clauses of ALTER TABLE do; `tokens` are those behind the table's name."""
+    redefined: list[Redefined] = []
+    for clause in _split(tokens):
+        match _clause(clause):
+            case True:
+                return Altered(True)
+            case Redefined() as column:
+                redefined.append(column)
+    return Altered(False, tuple(redefined))
+
+
+def widens(column: Redefined, before: ServerColumn, now: ServerColumn) -> bool:
+    """Whether no value can have changed when `before` became `column`. `now` is the column as the catalog has it.
+
+    A VARCHAR whose text names no character set takes the table's default, which only the catalog knows. It may have
+    changed again since; but whatever changes it names a character set, and fills.
+    """
+    if before.nullable and not column.nullable:
+        return False
+    if column.kind in _INTEGERS:
+        size = _BYTES.get(TypeCode(before.type_code))
+        return size is not None and size <= _INTEGERS[column.kind] and before.unsigned == column.unsigned
+    texts = (before, now)
+    if any(c.type_code != TypeCode.VARCHAR or c.collation in (None, BINARY_COLLATION) for c in texts):
+        return False
+    old, new = (charset_of(c.collation or 0) for c in texts)
+    return old.name == new.name and before.metadata // old.bytes_max <= column.size
+
+
+def _split(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
+    """The parts between commas that stand outside of parentheses."""
+    begin = depth = 0
+    for at, token in enumerate(tokens):
+        if token.is_name:
+            continue
+        depth += (token.name == "(") - (token.name == ")")
+        if token.name == "," and depth == 0:
+            yield tokens[begin:at]
+            begin = at + 1
+    if begin < len(tokens):
+        yield tokens[begin:]
+
+
+def _clause(clause: Sequence[Token]) -> bool | Redefined:
+    """Whether a clause fills; a column that is defined anew is still to be compared."""
+    at = _behind_options(clause, 0)
+    if at == len(clause):
+        return False
+    head, second = word_at(clause, at), word_at(clause, at + 1)
+    match head:
+        case "PARTITION" | "ORDER" | "WITH" | "WITHOUT":
+            return second not in ("BY", "VALIDATION")
+        case "REMOVE":
+            return second != "PARTITIONING"
+        case "ENABLE" | "DISABLE":
+            return second != "KEYS"
+        case "ALTER":
+            return False  # a default for rows to come, an index, a constraint
+        case "RENAME":
+            return second not in ("INDEX", "KEY", "CONSTRAINT")
+        case "DROP":
+            return second not in _INDEXES
+        case "ADD" if second != "PARTITION":
+            return _added(clause[at + 1 :])
+        case "MODIFY" | "CHANGE":
+            return _redefined(clause, at)
+    return head not in _PARTITIONS or second != "PARTITION"
+
+
+def _behind_options(clause: Sequence[Token], at: int) -> int:
+    """The first token that belongs to no option that is harmless."""
+    while at < len(clause):
+        if clause[at].word == "ENGINE":
+            value = at + 1 + (name_at(clause, at + 1) == "=")
+            if name_at(clause, value).upper() not in _ENGINES:
+                return at
+            at = value + 1
+        elif clause[at].word in _OPTIONS:
+            has_sign = name_at(clause, at + 1) == "="
+            is_value = has_sign or clause[at].word not in ("FORCE", "NOWAIT")
+            at += 1 + has_sign + is_value
+        else:
+            return at
+    return len(clause)
+
+
+def _added(rest: Sequence[Token]) -> bool:
+    words = [t.word for t in rest]
+    if words[:1] == ["PRIMARY"] or (words[:1] == ["CONSTRAINT"] and "PRIMARY" in words[1:3]):
+        return True
+    if words[0:1] and words[0] in _INDEXES:
+        return False
+    at = behind_if(rest, 1 if words[:1] == ["COLUMN"] else 0)
+    if name_at(rest, at) == "(" and not rest[at].is_name:
+        return any(_comes_filled(part) for part in _split(_inside(rest, at)))
+    return _comes_filled(rest[at:])
+
+
+def _inside(tokens: Sequence[Token], at: int) -> Sequence[Token]:
+    """What stands in the parentheses that open here."""
+    depth = 0
+    for end in range(at, len(tokens)):
+        if not tokens[end].is_name:
+            depth += (tokens[end].name == "(") - (tokens[end].name == ")")
+            if depth == 0:
+                return tokens[at + 1 : end]
+    return tokens[at + 1 :]
+
+
+def _comes_filled(definition: Sequence[Token]) -> bool:
+    """Whether a column that is added has anything but NULL in the rows that are there."""
+    words = [t.word for t in definition]
+    if words[:1] and words[0] in ("SYSTEM", "PERIOD"):
+        return True
+    if not words or {"AUTO_INCREMENT", "SERIAL", "AS", "GENERATED", "PRIMARY"} & set(words[1:]):
+        return True
+    pairs = list(itertools.pairwise([*words, ""]))
+    if ("NOT", "NULL") in pairs or any(first == "DEFAULT" and second != "NULL" for first, second in pairs):
+        return True
+    if any(second == "KEY" and first != "UNIQUE" for first, second in pairs[1:]):
+        return True
+    # Without explicit_defaults_for_timestamp a TIMESTAMP that is not said to be NULL has a default of its own.
+    says_null = any(second == "NULL" and first not in ("NOT", "DEFAULT") for first, second in pairs)
+    return words[1:2] == ["TIMESTAMP"] and not says_null
+
+
+def _redefined(clause: Sequence[Token], at: int) -> bool | Redefined:
+    """MODIFY or CHANGE: the new definition, where it is one of those that can be compared; else it fills."""
+    is_change = clause[at].word == "CHANGE"
+    at = behind_if(clause, at + 1 + (word_at(clause, at + 1) == "COLUMN"))
+    name = name_at(clause, at)
+    if is_change:
+        at += 1
+        if name_at(clause, at).lower() != name.lower():
+            return True
+    kind, at = word_at(clause, at + 1), at + 2
+    if kind not in _INTEGERS and kind != "VARCHAR":
+        return True
+    size = 0
+    if name_at(clause, at) == "(" and name_at(clause, at + 2) == ")":
+        size, at = int(word_at(clause, at + 1) or 0) if word_at(clause, at + 1).isdecimal() else 0, at + 3
+    words = [t.word for t in clause[at:]]
+    unsigned = "UNSIGNED" in words[:1]
+    rest = at + unsigned
+    while rest < len(clause):
+        word = clause[rest].word
+        if word not in _PLAIN:
+            return True
+        rest += 1 + (word in ("DEFAULT", "COMMENT", "AFTER"))
+    nullable = ("NOT", "NULL") not in itertools.pairwise(words)
+    return Redefined(name, kind, 0 if kind in _INTEGERS else size, unsigned, nullable)

@@ -1,0 +1,121 @@
+"""A snapshot of rows together with what it can see: `fences` says why each flavor does it in its own way."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pymysql
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.interleave.messages import Visibility
+from cdcflow.model.position import Position
+from cdcflow.sources.engine.chunks import Snapshot
+from cdcflow.sources.mysql import place
+from cdcflow.sources.mysql.connection import Connection, one, query
+from cdcflow.sources.mysql.fences import CoordinateVisibility, DeliveredGtids
+from cdcflow.sources.mysql.gtids import Flavor, MysqlGtids
+from cdcflow.sources.mysql.marking import Marking, WrittenMarks
+from cdcflow.sources.mysql.place import End
+
+NO_RIGHTS = 1044
+EXACT_TRIES = 20
+"""Each takes well below a millisecond of the server's time."""
+
+
+class SnapshotTaker:
+    """Takes snapshots at one server. `has_gtids`: every transaction there has one."""
+
+    def __init__(self, flavor: Flavor, *, has_gtids: bool, delivered: DeliveredGtids, marking: Marking) -> None:
+        self._flavor: Flavor = flavor
+        self._has_gtids = has_gtids
+        self._delivered = delivered
+        self._marking = marking
+
+    @contextlib.contextmanager
+    def snapshot(self, connection: Connection) -> Iterator[Snapshot]:
+        """A snapshot that lasts as long as the block."""
+        if self._flavor == "mysql" and self._has_gtids:
+            with self._between_commits(connection) as taken:
+                yield taken
+            return
+        lower = None if self._flavor == "mariadb" else self._lower(connection)
+        with place.snapshot(connection):
+            if lower is None:
+                end = place.snapshot_place(connection)
+                yield _snapshot((CoordinateVisibility(end.coordinate),), end, connection)
+            else:
+                # Behind the log's end of now lies only what is logged, and seen, later than this snapshot.
+                end = place.end(connection, self._flavor)
+                yield _snapshot((lower, CoordinateVisibility(end.coordinate)), end, connection)
+
+    @contextlib.contextmanager
+    def _between_commits(self, connection: Connection) -> Iterator[Snapshot]:
+        """A snapshot of MySQL's, taken while nothing is being committed if that moment comes soon: then its place is
+        exact. Else it has two bounds."""
+        for tries_left in reversed(range(EXACT_TRIES)):
+            with contextlib.ExitStack() as stack:
+                with self._delivered.look():
+                    executed, end, is_exact = stack.enter_context(place.bounded_snapshot(connection))
+                    if not is_exact and tries_left:
+                        continue
+                    fences: list[Visibility] = [self._delivered.fence(MysqlGtids.parse(executed))]
+                if not is_exact:
+                    fences.append(CoordinateVisibility(end.coordinate))
+                yield _snapshot(tuple(fences), end, connection)
+                return
+
+    def visibility(self, connection: Connection) -> Visibility:
+        """What is surely visible now."""
+        if self._flavor == "mysql":
+            return self._lower(connection)
+        with place.snapshot(connection):
+            return CoordinateVisibility(place.snapshot_place(connection).coordinate)
+
+    @contextlib.contextmanager
+    def whole(self, connection: Connection, table: str, locking: Callable[[], Connection]) -> Iterator[Snapshot]:
+        """A snapshot of one table (as SQL) with a single exact place in the log.
+
+        MariaDB's snapshots have one. On MySQL the table is locked against writing for the moment in which the snapshot
+        is taken, by the connection that `locking` gives: whatever was written to it before is then both logged and
+        visible.
+        """
+        if self._flavor == "mariadb":
+            with self.snapshot(connection) as taken:
+                yield taken
+            return
+        locker = locking()
+        try:
+            query(locker, f"LOCK TABLES {table} READ")
+        except pymysql.err.OperationalError as error:
+            if error.args[0] != NO_RIGHTS:
+                raise
+            raise ConfigurationError(
+                f"table {table} has no key, and the user of source.url may not lock it while a snapshot is taken",
+                remedy=f"run GRANT LOCK TABLES ON {table.partition('`.`')[0]}`.* TO that user",
+            ) from None
+        try:
+            query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+            end = place.end(locker, self._flavor)
+        finally:
+            query(locker, "UNLOCK TABLES")
+        try:
+            yield _snapshot((CoordinateVisibility(end.coordinate),), end, connection)
+        finally:
+            query(connection, "ROLLBACK")
+
+    def _lower(self, connection: Connection) -> Visibility:
+        if self._has_gtids:
+            with self._delivered.look():
+                return self._delivered.fence(MysqlGtids.parse(place.executed(connection)))
+        # Commits become visible in the order of the log (binlog_order_commits). So when a mark of ours is committed,
+        # everything that was logged before it is visible.
+        assert isinstance(self._marking, WrittenMarks)  # noqa: S101  `prepare` refuses the other without GTIDs
+        end = place.end(connection, self._flavor)
+        self._marking.beat(connection)
+        return CoordinateVisibility(end.coordinate)
+
+
+def _snapshot(visibilities: tuple[Visibility, ...], end: End, connection: Connection) -> Snapshot:
+    clock_us = int(one(connection, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)")[0])
+    return Snapshot(visibilities, Position(f"{end.file}:{end.pos};"), clock_us)

@@ -1,0 +1,62 @@
+"""The words of a statement's text: names, strings and signs, without comments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cdcflow.model.table import TableId
+
+# A version comment (/*!50100 …*/, /*M! …*/) is executed, so only its frame goes; other comments go whole.
+_TOKEN = re.compile(
+    r"""\s+ | /\*M?!\d* | \*/ | /\*.*?\*/ | --(?=\s|$)[^\n]* | \#[^\n]*
+    | (?P<quoted>`(?:[^`]|``)*`) | (?P<string>'(?:[^'\\]|''|\\.)*'|"(?:[^"\\]|""|\\.)*")
+    | (?P<word>[\w$]+) | (?P<other>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+@dataclass(slots=True)
+class Token:
+    """`word` in capitals where it is a bare word, else empty; `name` what it is called as an identifier."""
+
+    word: str
+    name: str
+    is_name: bool
+
+
+def tokens_of(text: str) -> Iterator[Token]:
+    for found in _TOKEN.finditer(text):
+        if found["word"]:
+            yield Token(found["word"].upper(), found["word"], True)
+        elif found["quoted"]:
+            yield Token("", found["quoted"][1:-1].replace("``", "`"), True)
+        elif found["string"]:
+            yield Token("", found["string"][1:-1].replace('""', '"'), found["string"][0] == '"')
+        elif found["other"]:
+            yield Token("", found["other"], False)
+
+
+def table_at(tokens: Sequence[Token], at: int, schema: str) -> tuple[TableId | None, int]:
+    """The table that is named from this token on, and the token behind its name."""
+    if at >= len(tokens) or not tokens[at].is_name:
+        return None, at
+    if at + 2 < len(tokens) and tokens[at + 1].name == "." and tokens[at + 2].is_name:
+        return TableId(tokens[at].name, tokens[at + 2].name), at + 3
+    return TableId(schema, tokens[at].name), at + 1
+
+
+def name_at(tokens: Sequence[Token], at: int) -> str:
+    return tokens[at].name if at < len(tokens) else ""
+
+
+def word_at(tokens: Sequence[Token], at: int) -> str:
+    return tokens[at].word if at < len(tokens) else ""
+
+
+def behind_if(tokens: Sequence[Token], at: int) -> int:
+    """The token behind IF EXISTS or IF NOT EXISTS."""
+    if word_at(tokens, at) != "IF":
+        return at
+    return at + (3 if word_at(tokens, at + 1) == "NOT" else 2)

@@ -1,0 +1,259 @@
+"""Whether rows that were read show other values now, without a word of it in the server's log.
+
+A statement that rewrites a table (ADD COLUMN … DEFAULT random(), a serial or stored generated column, ALTER TYPE …
+USING) gives every row another value and publishes nothing. A few more change what rows show and do not even touch them
+(a label of an enum gets another name). So a table's *row version* is taken from the catalog before a backfill pins what
+it reads, is stored with the backfill's progress, and is compared later:
+
+    plan ── version 1 ── rows are read ──▶ done        ALTER TABLE        version 2 ── changed: plan, read again
+                         stored with each cut                             (at the next row, look, or start)
+
+The version is durable with the generation that it belongs to, and the comparison says the same until the next plan
+stores a new one. So no crash loses the order to read again, and no statement is answered twice. Why a version must be
+known before a generation begins as well, see `cdcflow.interleave.machine`.
+
+The catalog shows a statement once it is committed, and the stream may be behind it: then a table is read again before
+the stream comes to the statement, which is early, and right.
+
+What a version holds, and when rows have changed since an older one:
+- Of each file (the table, or each of its partitions) `relfilenode`, and a digest of `xmin` of its columns' rows in
+  `pg_attribute`. Rows changed when BOTH are others. A new file alone is VACUUM FULL, CLUSTER, TRUNCATE, SET TABLESPACE:
+  the same values elsewhere. Other columns alone is what costs nothing on the server either: rows keep their bytes, and
+  a constant for the rows before a column is told with the column (`Column.missing`). That constant is gone from the
+  catalog after VACUUM FULL, which then counts, as it changes both: PostgreSQL clears `atthasmissing` in `pg_attribute`.
+  The digest is of `xmin`, not of the columns' types, because `ALTER COLUMN v TYPE int USING v * 2` leaves the type.
+  Both come from one statement's snapshot: a pair of two moments could hide a rewrite.
+- Of each column its type, domains looked through, and whether it is published. When one of them is another one, the
+  same bytes show another value (timestamp to timestamptz, cidr to inet) or one that was never sent (DROP EXPRESSION
+  before PostgreSQL 18). Character types are one type here.
+- Of each type in use that has a catalog of its own its labels (enums) or columns (composites). Rows changed when one
+  that was there is not: a new label changes no row.
+
+Two such differences apart may be compared as one (ADD COLUMN, and VACUUM FULL a year later, when no look came between):
+rows are then read again for nothing, never left unread. What the text of a value depends on beyond this, such as the
+name behind a `regclass`, is not watched.
+
+Sources: src/backend/commands/tablecmds.c (ATRewriteTables, ATColumnChangeRequiresRewrite), commands/cluster.c
+(finish_heap_swap), catalog/heap.c (RelationClearMissing) of PostgreSQL 14 to 18.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from cdcflow.interleave.messages import RowsCompared, RowVersion
+from cdcflow.model.table import TableId
+from cdcflow.sources.postgres.catalog import Catalog, Relid
+from cdcflow.sources.postgres.connection import Connection
+
+FORMAT = 1
+
+# Not pg_partition_tree, which waits for locks of DDL; not pg_relation_filenode, which looks at another moment.
+_FILES = """
+WITH RECURSIVE tree (root, oid, kind, file) AS (
+    SELECT c.oid, c.oid, c.relkind, c.relfilenode FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[])
+    UNION ALL
+    SELECT t.root, c.oid, c.relkind, c.relfilenode
+    FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
+    WHERE t.kind = 'p'
+)
+SELECT t.root::bigint, t.oid::bigint, t.file::bigint,
+       (SELECT pg_catalog.hashtextextended(
+            string_agg(concat_ws(':', a.attnum, a.xmin), ',' ORDER BY a.attnum) COLLATE "C", 0)
+        FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0)
+FROM tree t WHERE t.kind <> 'p'
+"""
+
+_COLUMNS = """
+SELECT a.attrelid::bigint, CASE WHEN a.attisdropped THEN 0 ELSE a.atttypid::bigint END,
+       a.attgenerated = '' OR (a.attgenerated = 's' AND current_setting('server_version_num')::int >= 180000)
+FROM pg_catalog.pg_attribute a WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0
+ORDER BY a.attrelid, a.attnum
+"""
+
+# Types that are used by the columns, and all that they are made of; of enums a hash of each label, of composites one.
+_TYPES = """
+WITH RECURSIVE used (root, oid) AS (
+    SELECT a.attrelid, a.atttypid FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+    UNION
+    SELECT u.root, next.oid
+    FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid
+    CROSS JOIN LATERAL (
+        SELECT t.typbasetype UNION ALL SELECT t.typelem
+        UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+                  WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+        UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+    ) AS next (oid)
+    WHERE next.oid <> 0
+)
+SELECT u.root::bigint, t.oid::bigint, t.typbasetype::bigint, CASE t.typtype
+           WHEN 'e' THEN ARRAY(
+               SELECT pg_catalog.hashtextextended(concat_ws(':', e.oid, e.enumlabel) COLLATE "C", 0)
+               FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid)
+           WHEN 'c' THEN ARRAY(
+               SELECT pg_catalog.hashtextextended(
+                   string_agg(concat_ws(':', a.attnum, a.atttypid), ',' ORDER BY a.attnum) COLLATE "C", 0)
+               FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0)
+       END
+FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid
+WHERE t.typtype IN ('e', 'c', 'd')
+"""
+
+_OIDS = """
+SELECT c.oid::bigint, n.nspname, c.relname
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE (n.nspname::text, c.relname::text) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+"""
+
+_TEXT = 25
+_CHARACTERS = {
+    1042: _TEXT,
+    1043: _TEXT,
+}  # bpchar and varchar: a change among them that rewrites nothing changes nothing
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogVersion:
+    """What the values of a table's rows depend on (see the top of this module). `oid` is the table's own.
+
+    `files` has (relfilenode, digest of columns) by oid. `columns` has a word for each column number from 1 on, empty
+    where the column is dropped. `types` has words by type, which may become more.
+    """
+
+    oid: int
+    files: Mapping[int, tuple[int, str]]
+    columns: tuple[str, ...]
+    types: Mapping[int, frozenset[str]]
+
+    def changed_since(self, before: CatalogVersion) -> bool:
+        """Whether rows that were read at `before` show other values now."""
+        rewritten = any(
+            file != self.files[oid][0] and digest != self.files[oid][1]
+            for oid, (file, digest) in before.files.items()
+            if oid in self.files
+        )
+        both = zip(self.columns, before.columns, strict=False)
+        shown_otherwise = any(now != then for now, then in both if now and then)
+        types = self.types.keys() & before.types.keys()
+        return rewritten or shown_otherwise or any(not before.types[t] <= self.types[t] for t in types)
+
+    def to_json(self) -> str:
+        types = {str(oid): ".".join(sorted(words)) for oid, words in self.types.items()}
+        value = {"version": FORMAT, "oid": self.oid, "files": self.files, "columns": ".".join(self.columns)}
+        return json.dumps({**value, **({"types": types} if types else {})}, separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> CatalogVersion:
+        value = json.loads(text)
+        return cls(
+            value["oid"],
+            {int(oid): (file, digest) for oid, (file, digest) in value["files"].items()},
+            tuple(value["columns"].split(".")),
+            {int(oid): frozenset(words.split(".")) for oid, words in value.get("types", {}).items()},
+        )
+
+
+def versions(connection: Connection, oids: Collection[int]) -> dict[int, CatalogVersion]:
+    """The tables as they are now, by oid. Those that are gone are left out."""
+    wanted = (sorted(oids),)
+    files: dict[int, dict[int, tuple[int, str]]] = {}
+    for root, oid, file, digest in connection.execute(_FILES, wanted):
+        files.setdefault(root, {})[oid] = (file, _word(digest or 0))
+    bases: dict[int, int] = {}
+    types: dict[int, dict[int, frozenset[str]]] = {}
+    for root, oid, base, hashes in connection.execute(_TYPES, wanted):
+        if base:
+            bases[oid] = base
+        else:
+            types.setdefault(root, {})[oid] = frozenset(_word(h or 0) for h in hashes)
+    columns: dict[int, list[str]] = {}
+    for root, type_oid, published in connection.execute(_COLUMNS, wanted):
+        while type_oid in bases:
+            type_oid = bases[type_oid]
+        shown = f"{'' if published else '-'}{_CHARACTERS.get(type_oid, type_oid):x}" if type_oid else ""
+        columns.setdefault(root, []).append(shown)
+    return {
+        root: CatalogVersion(root, files.get(root, {}), tuple(found), types.get(root, {}))
+        for root, found in columns.items()
+    }
+
+
+class RowVersions:
+    """Takes versions when tables are planned, and compares with them when there is a reason. Thread-safe."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._lock = threading.Lock()
+        self._known: dict[int, tuple[TableId, str]] = {}
+
+    def take(self, connection: Connection, rel: Relid) -> str | None:
+        """The version of a table that is about to be planned; None when it is gone."""
+        found = versions(connection, [rel.oid]).get(rel.oid)
+        text = None if found is None else found.to_json()
+        with self._lock:
+            if text is not None:
+                self._known[rel.oid] = rel.id, text
+        return text
+
+    def compare(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+        """See `cdcflow.ports.Source.compare_rows`."""
+        before = {table: _read(text) for table, text in known.items()}
+
+        def ask(connection: Connection) -> dict[TableId, CatalogVersion]:
+            oids = {table: version.oid for table, version in before.items() if version is not None}
+            oids |= _oids(connection, [table for table, version in before.items() if version is None])
+            found = versions(connection, oids.values())
+            return {table: found[oid] for table, oid in oids.items() if oid in found}
+
+        now = self._catalog.ask("comparing the versions of tables", ask) if before else {}
+        compared = []
+        with self._lock:
+            for table, version in now.items():
+                then, text = before[table], version.to_json()
+                changed = then is not None and version.changed_since(then)
+                if changed:
+                    self._known.pop(version.oid, None)
+                else:
+                    self._known[version.oid] = table, text
+                if text != known[table]:
+                    compared.append(RowVersion(table, known[table], text, changed))
+        return RowsCompared(tuple(compared))
+
+    def changed(self, oid: int) -> RowVersion | None:
+        """The table's version now, when its rows changed since it was read; said once."""
+        with self._lock:
+            known = self._known.get(oid)
+        if known is None:
+            return None
+        table, text = known
+        now = self._catalog.ask(f"comparing the version of {table}", lambda c: versions(c, [oid])).get(oid)
+        if now is None or not now.changed_since(CatalogVersion.from_json(text)):
+            return None
+        with self._lock:
+            if self._known.get(oid) == known:
+                del self._known[oid]
+        return RowVersion(table, text, now.to_json(), changed=True)
+
+
+Changed = Callable[[int], RowVersion | None]
+"""What `RowVersions.changed` is."""
+
+
+def _read(text: str | None) -> CatalogVersion | None:
+    """A version that was stored; None for one that a newer cdcflow wrote: it is taken anew."""
+    return CatalogVersion.from_json(text) if text and json.loads(text)["version"] == FORMAT else None
+
+
+def _oids(connection: Connection, tables: Collection[TableId]) -> dict[TableId, int]:
+    if not tables:
+        return {}
+    names = [t.schema for t in tables], [t.name for t in tables]
+    return {TableId(schema, name): oid for oid, schema, name in connection.execute(_OIDS, names)}
+
+
+def _word(number: int) -> str:
+    return f"{number & 0xFFFFFFFFFFFFFFFF:x}"

@@ -1,0 +1,77 @@
+"""What happens next after the server has refused something, by SQLSTATE.
+
+A refusal is either tried again, because nothing about the data is in doubt and the same may work later, or it stops the
+capture (of a chunk: of its table), because the same would be refused again until somebody changes something. What no
+line names stops: an extension's own code says nothing about the next try.
+
+Source: the appendix "PostgreSQL Error Codes".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+TRIED_AGAIN: Mapping[str, str] = {
+    "08": "the connection is gone",
+    "25P02": "the transaction had failed already; the next try has a session of its own",
+    "25P03": "a timeout ended the transaction",
+    "25P04": "a timeout ended the transaction",
+    "28": "let in a moment ago: a password or pg_hba.conf is being changed",
+    "40": "two transactions were in each other's way, and ours was taken back",
+    "53": "no memory, disk or connection is left just now",
+    "55": "somebody uses it, or it is not ready yet",
+    "57": "an administrator or a shutdown ended the statement",
+    "58": "the server's disk or operating system failed",
+    "72": "the snapshot became too old; the next one is new",
+    "XX000": "the server contradicted itself, mostly because a catalog entry went away under it",
+}
+"""Classes and codes that are tried again, each with why."""
+
+STOPS: Mapping[str, str] = {
+    "02": "no data, a warning that is no refusal",
+    "03": "our statement was wrong",
+    "09": "a trigger of the user's refused it",
+    "0A": "the server cannot do this at all",
+    "0B": "our statement was wrong",
+    "0F": "our statement was wrong",
+    "0L": "a grant is missing",
+    "0P": "the role is not there",
+    "0Z": "a function of the user's refused it",
+    "10": "our statement was wrong",
+    "20": "a function of the user's refused it",
+    "21": "the data is not what the statement takes it for",
+    "22": "a value cannot be what it is asked to be, now or later",
+    "23": "a constraint forbids it",
+    "24": "our statement was wrong",
+    "25": "a standby, or our statement was wrong",
+    "26": "something between us and the server mixes sessions up (a pooler)",
+    "27": "a trigger of the user's refused it",
+    "2B": "objects depend on it",
+    "2D": "a function of the user's refused it",
+    "2F": "a function of the user's refused it",
+    "34": "our statement was wrong",
+    "38": "a function of the user's refused it",
+    "39": "a function of the user's refused it",
+    "3B": "our statement was wrong",
+    "3D": "the database is not there",
+    "3F": "the schema is not there",
+    "42": "a grant, a table or a column is missing",
+    "44": "a view forbids it",
+    "54": "a row or statement is larger than the server can handle, and will be next time",
+    "F0": "the server's settings file is wrong",
+    "HV": "a foreign table refused it",
+    "P0": "a function or event trigger of the user's refused it",
+    "XX001": "a page of the table is damaged",
+    "XX002": "an index is damaged",
+}
+"""Classes and codes that stop, each with why. A code counts before its class."""
+
+
+def is_tried_again(state: str) -> bool:
+    """Whether what was refused with this SQLSTATE is tried again."""
+    for name in (state, state[:2]):
+        if name in TRIED_AGAIN:
+            return True
+        if name in STOPS:
+            return False
+    return False

@@ -1,0 +1,15 @@
+"""DDL against a captured database, drawn from seeds: `make fuzz-ddl`.
+
+    seed ──draw──▶ Case: settings and steps ──execute──▶ a server, a daemon, and at the end
+                        │                                  the log folded by column number == SELECT *
+                        └──◀──shrink── a failure           (or a stop by name that its own remedy ended)
+
+A step is a word with arguments (`add_column public.t0 c4 int random`). Its kind says what must hold in the model for it
+to mean anything; a step whose kind says no is left out. So steps can be taken away from a case and the rest still runs,
+which is all that shrinking needs.
+
+`model.py` (pure) what tables and columns there are. `kinds.py`, `rows.py`, `columns.py`, `tables.py`, `servers.py` the
+kinds. `draw.py` (pure) a case of a seed. `oracle.py` (pure) a log as current rows. `shrink.py` (pure). `execute.py`
+runs a case, with `daemon.py` (a process that can be killed) and `dialects.py` (what each server is asked). `green.py`
+the kinds that `make test` draws from. `cases/` what was found, shrunk; `open` in a case's first line: not mended yet.
+"""

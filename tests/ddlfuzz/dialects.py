@@ -1,0 +1,158 @@
+"""What each server is asked: a fresh database, sessions, a fence, which tables are captured and their rows."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pymysql
+from tests.ddlfuzz.model import Server
+
+from cdcflow.model.table import TableId
+from cdcflow.sources.mysql.position import BinlogPosition
+from cdcflow.testing.mysql import MySQLDatabase, MySQLServer
+from cdcflow.testing.postgres import Database, PostgresServer
+
+_numbers = itertools.count(1)
+Error = (psycopg.Error, pymysql.Error)
+
+
+class Beside(ABC):
+    """A fresh database of a running server, gone at the end."""
+
+    source: dict[str, Any]
+    """The settings of a capture of it."""
+
+    @abstractmethod
+    def execute(self, statement: str) -> None: ...
+    @abstractmethod
+    def ask(self, query: str) -> list[tuple[Any, ...]]: ...
+    @abstractmethod
+    def fence(self) -> str: ...
+    @abstractmethod
+    def is_past(self, position: str, fence: str) -> bool: ...
+    @abstractmethod
+    def columns(self) -> dict[TableId, list[str]]:
+        """The tables that the settings mean, and the columns that the log can have."""
+
+    @abstractmethod
+    def sql_name(self, table: TableId) -> str: ...
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def rows(self, table: TableId, columns: list[str]) -> list[tuple[Any, ...]]:
+        return self.ask(f"SELECT {', '.join(columns)} FROM {self.sql_name(table)}")
+
+
+class OnPostgres(Beside):
+    def __init__(self, server: PostgresServer) -> None:
+        self.database: Database = server.create_database(f"fuzz_{next(_numbers)}")
+        self.connection = self.database.connect()
+        for statement in (
+            "SET lock_timeout = '5s'",
+            "CREATE SCHEMA side",
+            "CREATE SCHEMA away",
+            "CREATE TYPE public.mood AS ENUM ('calm', 'glad', 'odd')",
+        ):
+            self.connection.execute(statement.encode())
+        url = self.database.url
+        tables = ["public.*", "side.*", "!*.hidden_*"]
+        self.source = {"kind": "postgres", "url": url, "tables": tables}
+
+    def execute(self, statement: str) -> None:
+        if "{publication}" in statement:
+            row = self.connection.execute("SELECT quote_ident(pubname) FROM pg_publication").fetchone()
+            if row is None:
+                raise psycopg.errors.UndefinedObject("there is no publication yet")
+            statement = statement.replace("{publication}", row[0])
+        self.connection.execute(statement.encode())
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        return self.connection.execute(query.encode()).fetchall()
+
+    def fence(self) -> str:
+        self.execute("SELECT pg_logical_emit_message(true, 'fuzz', 'fence')")
+        high, low = str(self.ask("SELECT pg_current_wal_insert_lsn()")[0][0]).split("/")
+        return f"{int(high, 16):08X}/{int(low, 16):08X}"
+
+    def is_past(self, position: str, fence: str) -> bool:
+        return position >= fence
+
+    def columns(self) -> dict[TableId, list[str]]:
+        generated = "" if self.database.server.version >= 180000 else " AND attgenerated = ''"
+        found = self.ask(
+            "SELECT nspname, relname, array_agg(attname::text ORDER BY attnum) FROM pg_class c"
+            " JOIN pg_namespace n ON n.oid = relnamespace JOIN pg_attribute a ON attrelid = c.oid"
+            " WHERE nspname IN ('public', 'side') AND relkind IN ('r', 'p') AND NOT relispartition AND attnum > 0"
+            f" AND NOT attisdropped AND relname NOT LIKE 'hidden\\_%' {generated} GROUP BY 1, 2"
+        )
+        return {TableId(schema, name): columns for schema, name, columns in found}
+
+    def sql_name(self, table: TableId) -> str:
+        return f"{table.schema}.{table.name}"
+
+    def close(self) -> None:
+        self.connection.close()
+        self.database.drop()
+
+
+class OnMySQL(Beside):
+    def __init__(self, server: MySQLServer) -> None:
+        self.database: MySQLDatabase = server.create_database(f"fuzz_{next(_numbers)}")
+        self.connection = self.database.connect()
+        self.execute("SET SESSION lock_wait_timeout = 5")
+        self.execute("SET SESSION innodb_lock_wait_timeout = 5")
+        self.execute("SET SESSION time_zone = '+00:00'")
+        name = self.database.name
+        tables = [f"{name}.*", f"!{name}.hidden_*"]
+        self.source = {"kind": server.flavor, "url": server.url(), "tables": tables, "tls": {"mode": "off"}}
+
+    def execute(self, statement: str) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(query)
+            return list(cursor.fetchall())
+
+    def fence(self) -> str:
+        file, place = self.database.server.binlog()
+        return f"{file}:{place};"
+
+    def is_past(self, position: str, fence: str) -> bool:
+        return BinlogPosition.parse(position).coordinate >= BinlogPosition.parse(fence).coordinate
+
+    def columns(self) -> dict[TableId, list[str]]:
+        found: dict[TableId, list[str]] = {}
+        for table, column in self.ask(
+            "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = database()"
+            " AND table_name NOT LIKE 'hidden\\_%' ORDER BY table_name, ordinal_position"
+        ):
+            found.setdefault(TableId(self.database.name, table), []).append(column)
+        return found
+
+    def sql_name(self, table: TableId) -> str:
+        return table.name
+
+    def close(self) -> None:
+        self.connection.close()
+        self.database.drop()
+
+
+@contextlib.contextmanager
+def running(server: Server) -> Iterator[PostgresServer | MySQLServer]:
+    """A server for many cases."""
+    with PostgresServer() if server == "postgres" else MySQLServer(server) as started:
+        yield started
+
+
+def fresh(server: PostgresServer | MySQLServer) -> Beside:
+    return OnPostgres(server) if isinstance(server, PostgresServer) else OnMySQL(server)
+
+
+__all__ = ["Beside", "Error", "fresh", "running"]

@@ -1,0 +1,319 @@
+"""Runs a case: steps on a fresh database beside a daemon, then log against source."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from tests.ddlfuzz import oracle
+from tests.ddlfuzz.daemon import Daemon, Status, Stop
+from tests.ddlfuzz.dialects import Beside, Error, fresh
+from tests.ddlfuzz.draw import SETTINGS, Case
+from tests.ddlfuzz.kinds import COMPARE, DAEMON, Step, acted
+from tests.ddlfuzz.model import Column, Model, Table
+
+from cdcflow import wiring
+from cdcflow.config import load
+from cdcflow.model.table import TableId
+from cdcflow.testing.mysql import MySQLServer
+from cdcflow.testing.postgres import PostgresServer
+
+PATIENCE_S = 25.0
+Sort = Literal["difference", "stop", "hang", "broken"]
+STOPS_MAX = 8
+_SQL = re.compile(
+    r"\b((?:ALTER|DROP|SET GLOBAL|GRANT|UPDATE) [^;\n]*?)(?=;|\n|$| \(or |, then |, or |, which | and run | and read )"
+)
+_SETTING = re.compile(r"set source\.columns to \{([^:}]+): (\w+)\}")
+_BACKFILL = re.compile(r"cdcflow backfill ([^\s`,;]+)")
+
+
+class Failure(Exception):
+    """What a case found, and of what sort it is: a shrunk case must fail in the same way."""
+
+    def __init__(self, sort: Sort, message: str) -> None:
+        super().__init__(message)
+        self.sort = sort
+
+
+class NothingToCapture(Exception):
+    """No table is left: there is nothing to compare."""
+
+
+@dataclass
+class Outcome:
+    failure: str | None = None
+    sort: Sort | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    stops: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def execute(case: Case, server: PostgresServer | MySQLServer) -> Outcome:
+    """Run a case on a database of its own."""
+    began = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="cdcflow-fuzz-"))
+    beside = fresh(server)
+    run = _Run(case, beside, folder)
+    try:
+        run.steps()
+        run.end()
+    except Failure as found:
+        run.outcome.failure, run.outcome.sort = str(found), found.sort
+    except NothingToCapture:
+        pass
+    finally:
+        if run.daemon is not None:
+            run.daemon.kill()
+        beside.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    run.outcome.seconds = time.monotonic() - began
+    return run.outcome
+
+
+class _Run:
+    def __init__(self, case: Case, beside: Beside, folder: Path) -> None:
+        self.case = case
+        self.beside = beside
+        self.folder = folder
+        self.settings = {**SETTINGS, **case.settings}
+        self.model = Model(case.server)
+        self.before_transaction = self.model
+        self.daemon: Daemon | None = None
+        self.accept = False
+        self.backfill: tuple[str, ...] = ()
+        self.told = ""
+        self.repeated = 0
+        self.outcome = Outcome()
+        self.path = folder / "cdcflow.yaml"
+        chunk = int(self.settings["chunk"])
+        backfill = {"chunk_time_target_ms": 20, "chunk_rows_max": chunk}
+        source = {**beside.source, "heartbeat": "1s", "backfill": backfill}
+        self.path.write_text(yaml.safe_dump({"source": source, "log": {"path": str(folder / "log")}}))
+
+    # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def steps(self) -> None:
+        for step in self.case.steps:
+            if step.name in (*DAEMON, COMPARE):
+                self._daemon_step(step.name)
+            else:
+                self._database_step(step)
+
+    def _daemon_step(self, name: str) -> None:
+        match name:
+            case "start":
+                self._commit()
+                self._start()
+            case "wait" if self.daemon is not None:
+                self._commit()
+                self._wait(())
+            case "compare" if self.daemon is not None:
+                self._commit()
+                self._wait(())
+                if unmergeable := self._compare(set()):
+                    raise Failure("difference", f"the merge would stop: {unmergeable[min(unmergeable)]}")
+            case "stop":
+                self._stop()
+            case "kill" if self.daemon is not None:
+                self.daemon.kill()
+                self.daemon = None
+        self.outcome.counts[name] += 1
+
+    def _database_step(self, step: Step) -> None:
+        found = acted(self.model, step)
+        if found is None:
+            self.outcome.counts["meaningless"] += 1
+            return
+        after, statements = found
+        if step.name == "begin":
+            self.before_transaction = self.model.copy()
+        if step.name == "rollback" and self.model.is_postgres:
+            after = self.before_transaction
+        if not self._said(statements, own=step.name in ("begin", "commit", "rollback")):
+            self.outcome.counts["refused"] += 1
+            return
+        self.outcome.counts[step.name] += 1
+        if not after.is_postgres and not statements[-1].startswith(("INSERT", "UPDATE", "DELETE", "BEGIN")):
+            after.in_transaction = False  # DDL commits what is open
+        self.model, self.repeated = after, 0
+
+    def _said(self, statements: list[str], *, own: bool) -> bool:
+        """Say them to the server; False: it refused one, and nothing of them is left."""
+        nested = self.model.is_postgres and self.model.in_transaction and not own
+        if nested:
+            inner = [s for s in statements if s not in ("BEGIN", "COMMIT")]
+            statements = ["SAVEPOINT step", *inner, "RELEASE SAVEPOINT step"]
+        try:
+            for statement in statements:
+                self.beside.execute(statement)
+        except Error:
+            if nested:
+                self.beside.execute("ROLLBACK TO SAVEPOINT step")
+            elif self.model.is_postgres and "BEGIN" in statements:
+                self.beside.execute("ROLLBACK")
+            return False
+        return True
+
+    def _commit(self) -> None:
+        if self.model.in_transaction:
+            self._database_step(Step("commit"))
+
+    # ── the daemon ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _start(self) -> None:
+        if self.daemon is None:
+            self.daemon = Daemon(
+                self.path,
+                look_s=float(self.settings["look"]),
+                small=self.settings["windows"] == "small",
+                accept=self.accept,
+                backfill=self.backfill,
+            )
+            self.accept, self.backfill = False, ()
+
+    def _stop(self) -> None:
+        if self.daemon is not None:
+            daemon, self.daemon = self.daemon, None
+            stop = daemon.stop()
+            if stop is not None:
+                self._stopped(stop)
+
+    def _wait(self, tables: tuple[TableId, ...]) -> None:
+        """Until the log has everything that is committed now, and the tables known to the daemon (`tables` at least)
+        are read. A daemon that stops by name is started again, after what its message says to do."""
+        fence = self.beside.fence()
+        deadline = time.monotonic() + PATIENCE_S
+        status: Status | None = None
+        while True:
+            assert self.daemon is not None
+            status = self.daemon.status()
+            if status is None:
+                stop = self.daemon.ended()
+                self.daemon = None
+                assert stop is not None
+                self._stopped(stop)
+                self._start()
+                fence = self.beside.fence()
+                continue
+            if status.position and self.beside.is_past(status.position, fence) and _is_read(status, tables):
+                return
+            if time.monotonic() > deadline:
+                states = {name: t["state"] for name, t in status.tables.items()}
+                at = f"at {status.position or 'no position'}, {states} {status.interrupted}"
+                raise Failure("hang", f"waited {PATIENCE_S:.0f} s in vain: {at}")
+            time.sleep(0.004)
+
+    def _stopped(self, stop: Stop) -> None:
+        """Do what a stop says; a stop that comes again although nothing was done to the database cannot be left."""
+        if not self.beside.columns():
+            raise NothingToCapture
+        head = stop.message.split("\n")[0]
+        self.outcome.stops.append(f"{stop.kind}: {head}")
+        if stop.kind not in ("ConfigurationError", "HistoryLost"):
+            raise Failure("broken", f"{stop.kind}: {stop.message[-1500:]}")
+        self.repeated = self.repeated + 1 if stop.message == self.told else 0
+        self.told = stop.message
+        if self.repeated >= 2 or len(self.outcome.stops) > STOPS_MAX:
+            raise Failure("stop", f"its remedy does not end the stop: {stop.kind}: {stop.message}")
+        self._commit()
+        done = False
+        for statement in _SQL.findall(stop.remedy):
+            done = self._said([statement], own=False) or done
+        if "--accept-history-loss" in stop.remedy:
+            self.accept = done = True
+        for column, policy in _SETTING.findall(stop.remedy):
+            settings = yaml.safe_load(self.path.read_text())
+            settings["source"].setdefault("columns", {})[column] = policy
+            self.path.write_text(yaml.safe_dump(settings))
+            done = True
+        if found := _BACKFILL.findall(stop.remedy):
+            self.backfill, done = tuple(found), True
+        if not done:
+            raise Failure("stop", f"a stop whose remedy cannot be carried out: {stop.kind}: {stop.message}")
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def end(self) -> None:
+        """Let the log catch up, beside a daemon that was started anew, and compare."""
+        self._commit()
+        if self.daemon is not None:
+            self._wait(())
+        # A shape shows with the first row that comes after it.
+        for name, table in self.model.tables.items():
+            for statement in _last_row(self.model, name, table):
+                self._said([statement], own=True)
+        if self.daemon is not None:
+            self._wait(())
+        self._stop()
+        self._start()
+        self._wait(tuple(self.beside.columns()))
+        anew: set[TableId] = set()
+        while True:
+            self._stop()
+            unmergeable = self._compare(anew)
+            if not unmergeable:
+                return
+            # What the merge prints: read the tables anew, into new ones.
+            self.outcome.stops.append(f"merge: {unmergeable[min(unmergeable)]}")
+            anew |= unmergeable.keys()
+            self.backfill = tuple(map(str, unmergeable))
+            self._start()
+            self._wait(tuple(unmergeable))
+
+    def _compare(self, anew: set[TableId]) -> dict[TableId, str]:
+        """Raises Failure at a difference; gives back the tables that the merge would not take, and why."""
+        log = wiring.log_reader(load(self.path))
+        report = log.check(deep=True)
+        if not report.is_whole:
+            raise Failure("broken", f"the log is damaged: {report.faults}")
+        found, progress = oracle.read(log)
+        unmergeable: dict[TableId, str] = {}
+        for table, columns in sorted(self.beside.columns().items()):
+            source = self.beside.rows(table, columns)
+            if not found.get(table):
+                if source:
+                    raise Failure("difference", f"table {table}: nothing in the log, {len(source)} rows in the source")
+                continue
+            try:
+                _, rows = oracle.current(found[table], progress.tables.get(table), anew=table in anew)
+            except oracle.Unmergeable as error:
+                if table in anew:
+                    raise Failure("stop", f"read anew and still: {error}") from None
+                unmergeable[table] = str(error)
+                continue
+            difference = oracle.differences(rows, source, columns)
+            if difference:
+                raise Failure("difference", f"table {table}: {difference}")
+        return unmergeable
+
+
+def _is_read(status: Status, tables: tuple[TableId, ...]) -> bool:
+    states = {name: t["state"] for name, t in status.tables.items()}
+    return all(s in ("done", "forgotten") for s in states.values()) and all(
+        states.get(str(t)) == "done" for t in tables
+    )
+
+
+def _last_row(model: Model, name: str, table: Table) -> list[str]:
+    """Statements that leave one more row: its key lies in the last partition, where there are partitions."""
+    key = 9999 if table.parts is None else max(table.parts.values()) * 1000 + 999
+    if table.parts is None and name in model.parted:
+        key = model.parted[name][1] * 1000 + 999
+    given = {n: c for n, c in table.columns.items() if c.values == "given"}
+    own = {"id": key, "alt": key * 7 + 3}
+    values = [str(own.get(n) or model.literal(Column(c.type, moods=c.moods), 5)) for n, c in given.items()]
+    return [
+        f"DELETE FROM {name} WHERE id = {key} OR alt = {key * 7 + 3}",
+        f"INSERT INTO {name} ({', '.join(given)}) VALUES ({', '.join(values)})",
+    ]
+
+
+__all__ = ["Failure", "Outcome", "execute"]

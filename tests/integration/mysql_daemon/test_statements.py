@@ -1,0 +1,207 @@
+"""Statements on captured tables under a running daemon: the log folds to what the tables hold, whatever was altered."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from mysqlbank import MySQLBank
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.interleave.progress import Progress
+from cdcflow.testing.mysql import Flavor, MySQLDatabase
+
+pytestmark = pytest.mark.mysql
+
+
+@contextlib.contextmanager
+def following(bank: MySQLBank, **options: bool) -> Iterator[list[str]]:
+    """A capture that has read everything, and the tables that it reads again. At its end the log is compared."""
+    seen: list[str] = []
+
+    def tell(event: str, fields: Mapping[str, object]) -> None:
+        if event == "table to be read again":
+            seen.append(str(fields["table"]).partition(".")[2])
+
+    with bank.capturing(on_event=tell, **options):
+        begun = bank.fence()
+        bank.wait_until(lambda: has_followed(bank, begun), "the backfill")
+        yield seen
+        fence = bank.fence()
+        bank.wait_until(lambda: has_followed(bank, fence), "the statements to be followed")
+    bank.assert_log_equals_source()
+
+
+def has_followed(bank: MySQLBank, fence: str) -> bool:
+    """The log is past `fence`, and the bank's tables are read; others may have come and gone."""
+    checkpoint = bank.reader.newest_checkpoint() if bank.reader.exists() else None
+    if checkpoint is None or checkpoint.position is None or not bank.is_past(checkpoint.position, fence):
+        return False
+    states = {t.name: p.state for t, p in Progress.from_json(checkpoint.progress).tables.items()}
+    return all(states.get(t) == "done" for t in bank.tables)
+
+
+@pytest.fixture
+def small(mysql_database: MySQLDatabase, tmp_path: Path) -> MySQLBank:
+    """A few tables with a few rows, made by the test."""
+    return MySQLBank(mysql_database, tmp_path, create=False)
+
+
+def test_columns_that_change_their_character_set_are_decoded_in_the_new_one(small: MySQLBank) -> None:
+    """The shape is the same before and after; as a key, updates and deletes would miss their rows."""
+    small.tables = ("t", "u")
+    small.database.execute(
+        "CREATE TABLE t (k varchar(20) CHARACTER SET latin1 PRIMARY KEY, v int)",
+        "CREATE TABLE u (id int PRIMARY KEY, a varchar(20) CHARACTER SET utf8mb4, b varchar(20) CHARACTER SET utf8mb4)",
+        "INSERT INTO t VALUES ('ä', 1), ('ö', 2), ('ü', 3)",
+        "INSERT INTO u VALUES (1, 'ä', 'ж'), (2, 'ö', 'я')",
+    )
+    with following(small) as seen:
+        small.database.execute(
+            "UPDATE t SET v = 4",
+            "ALTER TABLE t CONVERT TO CHARACTER SET utf8mb4",
+            "UPDATE t SET v = 5 WHERE k = 'ö'",
+            "DELETE FROM t WHERE k = 'ü'",
+            "SET sql_mode = ''",
+            "ALTER TABLE u MODIFY a varchar(20) CHARACTER SET latin1, MODIFY b varchar(20) CHARACTER SET latin1",
+            "INSERT INTO u VALUES (3, 'é', 'é')",
+        )
+    assert set(seen) == {"t", "u"}
+
+
+def test_values_that_the_log_does_not_tell_are_read(small: MySQLBank) -> None:
+    """P18: dropped and added in one statement or in two, shortened, relabelled, filled by an old TIMESTAMP."""
+    kinds = ("together", "apart", "short", "labels", "moment", "swapped", "wider", "parts", "signs")
+    small.tables = kinds
+    columns = {"labels": "enum('a', 'b', 'c')", "short": "varchar(20)", "wider": "varchar(20)"}
+    small.database.execute(
+        *(f"CREATE TABLE {t} (id int PRIMARY KEY, v {columns.get(t, 'int')}, w int)" for t in kinds),
+        *(f"INSERT INTO {t} VALUES (1, '1', 10), (2, '2', 20), (3, NULL, 30)" for t in kinds),
+        "UPDATE short SET v = 'abcdef'",
+        "ALTER TABLE parts PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (2), "
+        "PARTITION p1 VALUES LESS THAN (3), PARTITION p2 VALUES LESS THAN MAXVALUE)",
+        "CREATE TABLE beside LIKE parts",
+        "ALTER TABLE beside REMOVE PARTITIONING",
+        "INSERT INTO beside VALUES (1, 100, 1000)",
+    )
+    with following(small) as seen:
+        small.database.execute(
+            *(f"UPDATE {t} SET w = w + 1 WHERE id = 1" for t in kinds),
+            "SET sql_mode = ''",
+            "SET explicit_defaults_for_timestamp = OFF",
+            "ALTER TABLE together DROP COLUMN v, ADD COLUMN v int",
+            "ALTER TABLE apart DROP v",
+            "ALTER TABLE apart ADD v int NULL",
+            "ALTER TABLE short MODIFY v varchar(3)",
+            "ALTER TABLE labels MODIFY v enum('x', 'b', 'a', 'c')",
+            "ALTER TABLE moment ADD COLUMN at timestamp",
+            "ALTER TABLE swapped CHANGE v w int, CHANGE w v int",
+            "ALTER TABLE wider MODIFY v varchar(40), MODIFY w bigint",
+            "ALTER TABLE signs MODIFY v int unsigned NOT NULL",
+            "ALTER TABLE parts TRUNCATE PARTITION p1",
+            "ALTER TABLE parts DROP PARTITION p2",
+            "ALTER TABLE parts EXCHANGE PARTITION p0 WITH TABLE beside",
+            *(f"UPDATE {t} SET w = 7 WHERE id = 1" for t in kinds),
+        )
+    assert set(seen) == {*kinds, "beside"} - {"wider"}
+
+
+def test_tables_that_swap_their_names_go_on(small: MySQLBank) -> None:
+    """M37, M38: through a third name, in one statement or three, and an old table put aside for a new one."""
+    small.tables = ("a", "b", "c", "t")
+    names = (*small.tables, "t_new")
+    small.database.execute(
+        *(f"CREATE TABLE {t} (id int PRIMARY KEY, v varchar(20))" for t in names),
+        "ALTER TABLE b ADD w int, MODIFY v char(9)",
+        *(f"INSERT INTO {t} (id, v) VALUES ({n}, '{t}'), (9, '{t}')" for n, t in enumerate(names)),
+    )
+    with following(small):
+        small.database.execute(
+            "RENAME TABLE a TO x, b TO a, x TO b",
+            "UPDATE a SET w = 1 WHERE id = 9",
+            "DELETE FROM b WHERE id = 9",
+            "RENAME TABLE c TO x",
+            "RENAME TABLE b TO c",
+            "ALTER TABLE x RENAME TO b",
+            "INSERT INTO b VALUES (100, 'later')",
+            "RENAME TABLE t TO t_old, t_new TO t",
+            "INSERT INTO t VALUES (100, 'later')",
+            "DROP TABLE t_old",
+        )
+    assert not small.logged_rows("t_new")
+    with following(small):
+        pass
+
+
+STOPS: Sequence[tuple[str, Sequence[str], Sequence[str]]] = [
+    ("as a statement", ["SET binlog_format = STATEMENT", "UPDATE t SET v = 'b'"], []),
+    ("come without v", ["SET binlog_row_image = MINIMAL", "INSERT INTO t (id) VALUES (40)"], []),
+    (
+        "does not name its columns",
+        ["SET GLOBAL binlog_row_metadata = MINIMAL", "INSERT INTO t VALUES (50, 'a')"],
+        ["SET GLOBAL binlog_row_metadata = FULL"],
+    ),
+    (
+        "when it had no key",
+        ["ALTER TABLE t DROP PRIMARY KEY, MODIFY id int NULL", "DELETE FROM t WHERE id = 1"],
+        ["ALTER TABLE t ADD PRIMARY KEY (id)"],
+    ),
+]
+"""What the message says, what brings it about, and what its remedy says to mend."""
+
+
+def test_stop_in_the_log_is_left_by_its_remedy(small: MySQLBank, flavor: Flavor) -> None:
+    """M07, M08, M33: the event stays in the log; a start that meets it again would stop there for ever."""
+    small.tables = ("t",)
+    small.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    with following(small):
+        pass
+    for said, breaking, mending in STOPS:
+        small.database.execute(*breaking)
+        small.database.execute(*mending, "DO 0")
+        with pytest.raises(ConfigurationError, match=said) as caught:
+            small.capture_to_its_end()
+        assert caught.value.remedy is not None
+        assert "then `cdcflow run --accept-history-loss`" in caught.value.remedy.replace("then run", "then")
+        with following(small, accept_history_loss=True):
+            small.database.execute("INSERT INTO t SELECT max(id) + 1, 'later' FROM t")
+
+
+@pytest.mark.parametrize("flavor", ["mariadb"], indirect=True)
+def test_history_of_rows_stops_the_stream_until_its_remedy(small: MySQLBank) -> None:
+    """M61: updates bring old rows, and deletes are updates; none of them may get out."""
+    small.tables = ("t", "u")
+    small.database.execute(
+        *(f"CREATE TABLE {t} (id int PRIMARY KEY, v int)" for t in small.tables),
+        *(f"INSERT INTO {t} VALUES (1, 1), (2, 2), (3, 3)" for t in small.tables),
+    )
+    stopped = pytest.raises(ConfigurationError, match=r"made table test_\d+\.t system-versioned")
+    with stopped as caught, small.capturing() as capture:
+        small.wait_until(lambda: small.has_reached(""), "the backfill")
+        small.database.execute(
+            "UPDATE t SET v = 4 WHERE id = 1",
+            "ALTER TABLE t ADD SYSTEM VERSIONING",
+            "UPDATE t SET v = 5 WHERE id = 1",
+            "DELETE FROM t WHERE id = 2",
+        )
+        small.wait_until(lambda: capture.status()["state"] == "waiting", "the stop")
+    before = small.logged_rows("t")
+    assert before in ([(1, 1), (2, 2), (3, 3)], [(1, 4), (2, 2), (3, 3)])
+    assert caught.value.remedy is not None
+    assert "DROP SYSTEM VERSIONING" in caught.value.remedy
+    small.database.execute(
+        "INSERT INTO t VALUES (7, 7)",
+        "ALTER TABLE t DROP SYSTEM VERSIONING",
+        "UPDATE t SET v = 8 WHERE id = 7",
+        "ALTER TABLE u ADD COLUMN a timestamp(6) AS ROW START, ADD COLUMN b timestamp(6) AS ROW END, "
+        "ADD PERIOD FOR SYSTEM_TIME (a, b), ADD SYSTEM VERSIONING",
+        "UPDATE u SET v = 6",
+        "DELETE FROM u WHERE id = 3",
+        "SET system_versioning_alter_history = KEEP",
+        "ALTER TABLE u DROP SYSTEM VERSIONING, DROP PERIOD FOR SYSTEM_TIME, DROP COLUMN a, DROP COLUMN b",
+    )
+    with following(small) as seen:
+        small.database.execute("UPDATE t SET v = 9")
+    assert set(seen) == {"t", "u"}

@@ -1,0 +1,93 @@
+"""Which files faults are planted in, and which tests are to find them: near ones first, so that most are found at once.
+
+A suite is a list of stages; the next stage runs only for what the one before has not found.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOMS: tuple[str, ...] = (
+    "model/*.py",
+    "interleave/*.py",
+    "changelog/*.py",
+    "merge/*.py",
+    "pipeline/*.py",
+    *(f"sources/postgres/{name}.py" for name in ("publication", "keys", "types", "messages")),
+    *(
+        f"sources/mysql/{name}.py"
+        for name in ("statements", "alters", "words", "ddl", "fences", "keys", "gtids", "position")
+    ),
+)
+
+Stages = tuple[tuple[str, ...], ...]
+
+_UNIT = "tests/unit"
+_JOURNALS = tuple(
+    f"{_UNIT}/changelog/test_{name}.py" for name in ("framing", "journal_records", "frames_that_lie", "recovery")
+)
+_SIMULATION = "tests/simulation/test_simulation.py::test_every_schedule_keeps_the_invariants"
+_SINKS = ("tests/contracts/test_sinks.py::TestFileLog",)
+_FILES: Stages = ((f"{_UNIT}/changelog",), _SINKS)
+_MYSQL: Stages = ((f"{_UNIT}/mysql", "tests/corpus/test_mysql_corpus.py"),)
+_POSTGRES: Stages = ((f"{_UNIT}/postgres", f"{_UNIT}/postgres_sessions", "tests/corpus/test_postgres_corpus.py"),)
+
+_NEAR: dict[str, Stages] = {
+    "model/": (
+        (f"{_UNIT}/interleave", f"{_UNIT}/merge/test_evolution.py"),
+        ("tests/scenarios", f"{_UNIT}/changelog"),
+        _SINKS,
+    ),
+    "interleave/": ((f"{_UNIT}/interleave", "tests/scenarios"), (f"{_UNIT}/pipeline", _SIMULATION)),
+    "changelog/framing": (_JOURNALS, *_FILES),
+    "changelog/journal": (_JOURNALS, *_FILES),
+    "changelog/recovery": (_JOURNALS, *_FILES),
+    "changelog/rows": (_JOURNALS, *_FILES),
+    "changelog/transactions": (_JOURNALS, *_FILES),
+    "changelog/compaction": ((f"{_UNIT}/changelog/test_compaction.py",), *_FILES),
+    "changelog/sealing": ((f"{_UNIT}/changelog/test_sealing.py",), *_FILES),
+    "changelog/parquet": ((f"{_UNIT}/changelog/test_sealing.py",), *_FILES),
+    "changelog/": _FILES,
+    "merge/": (
+        tuple(f"{_UNIT}/merge/test_{n}.py" for n in ("fold", "evolution", "reduce_and_statement")),
+        (f"{_UNIT}/merge/test_merge_on_an_embedded_engine.py",),
+    ),
+    "pipeline/": ((f"{_UNIT}/pipeline",), (_SIMULATION,)),
+    "sources/mysql/statements": (
+        (f"{_UNIT}/mysql/test_binlog_statements.py", f"{_UNIT}/mysql/test_statements.py"),
+        *_MYSQL,
+    ),
+    "sources/mysql/fences": ((f"{_UNIT}/mysql/test_fences.py",), *_MYSQL),
+    "sources/mysql/gtids": ((f"{_UNIT}/mysql/test_gtids.py",), *_MYSQL),
+    "sources/mysql/keys": ((f"{_UNIT}/mysql/test_keys_as_sql.py",), *_MYSQL),
+    "sources/mysql/": _MYSQL,
+    "sources/postgres/publication": ((f"{_UNIT}/postgres/test_publication.py",), *_POSTGRES),
+    "sources/postgres/": _POSTGRES,
+}
+
+_SERVERS: dict[str, Stages] = {
+    "merge/": (("tests/integration/spark",),),
+    "sources/mysql/": (("tests/contracts/test_mysql_source.py", "tests/integration/mysql"),),
+    "sources/postgres/": (("tests/contracts/test_postgres_source.py", "tests/integration/postgres"),),
+    "changelog/": (("tests/integration/log",), ("tests/integration/kafka", "tests/integration/spark")),
+    "": (("tests/contracts/test_postgres_source.py", "tests/integration/daemon"),),
+}
+
+
+def quick(path: str) -> Stages:
+    """The stages of tests without servers for a file; of several that fit, the most exact one's."""
+    stages = _longest(_NEAR, path)
+    return tuple(there for stage in stages if (there := tuple(t for t in stage if Path(t.split("::")[0]).exists())))
+
+
+def with_servers(path: str) -> Stages:
+    return _longest(_SERVERS, path)
+
+
+def _longest(known: dict[str, Stages], path: str) -> Stages:
+    return known[max((p for p in known if path.startswith(p)), key=len)]
+
+
+def files(package: Path, rooms: tuple[str, ...] = ROOMS) -> list[str]:
+    found = (path.relative_to(package).as_posix() for room in rooms for path in sorted(package.glob(room)))
+    return [path for path in found if not path.endswith("__init__.py")]

@@ -1,0 +1,144 @@
+"""A merge without Spark: `cdcflow.merge`'s own SQL on current-state tables that an embedded DuckDB holds.
+
+It says the statements in the order in which `cdcflow.spark` says them, over rows in memory instead of Parquet files.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from mergehistories import State, Written
+from sparksql import duckdb_sql, session
+
+from cdcflow.merge import moves, statement
+from cdcflow.merge import reduce as reduction
+from cdcflow.merge.evolution import Add, Evolution, Target, evolve
+from cdcflow.merge.types import name_sql
+from cdcflow.model.table import BEFORE, COMMIT_TS, MISSING, OFFSET, OP, TRANSACTION, UNCHANGED, Table
+
+
+class EmbeddedWarehouse:
+    """Current-state tables by name. `merge` takes the changes of a range, oldest first."""
+
+    def __init__(self) -> None:
+        self._db = session()
+        self._targets: dict[str, Target] = {}
+        self._numbers = itertools.count(1)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def run(self, spark_sql: str) -> list[tuple[Any, ...]]:
+        return self._db.execute(duckdb_sql(spark_sql)).fetchall()
+
+    def merge(self, name: str, written: Sequence[Written], *, sweep_before: int = 0, bounded: bool = False) -> None:
+        """Merge a range of one table. `sweep_before`: a backfill is done that began there. `bounded`: say the first
+        key column's ends, as manifests do."""
+        shapes = list(dict.fromkeys(shape for shape, _ in written))
+        target = self._targets.get(name)
+        evolution = evolve(target, shapes)
+        self._evolve(name, target, evolution)
+        self._targets[name] = evolution.target
+        layout = reduction.Layout.of(evolution, shapes)
+        living = [(s, c) for s, c in written if s.incarnation == evolution.target.incarnation]
+        after = max((c.offset for _, c in living if c.op == "t"), default=0)
+        if evolution.fresh:
+            after = max(after, living[0][1].offset - 1)
+        emptied = after > 0 or target is None
+        sweep = max(sweep_before, after + 1 if after else 0)
+        left = [(s, c) for s, c in living if c.offset > after]
+        changes, masks = self._changes(layout, left, None if emptied else name)
+        kinds = reduction.families(layout, masks)
+        if not evolution.target.key:
+            counted = f"({reduction.counting(layout, changes)})"
+            self.run(statement.merge_counted(name, evolution.target, counted, emptied=emptied, sweep_before=sweep))
+            return
+        reduced = reduction.reduction(layout, kinds, changes, emptied=emptied, sweep_before=sweep)
+        limits = None
+        if bounded and left:
+            first = evolution.target.columns[layout.key[0]]
+            keys = sorted(c.values[first.name] for _, c in left)  # type: ignore[type-var]  # integers here
+            limits = statement.bounds(first.type, [(str(keys[0]), str(keys[-1]))])
+        merging = statement.merge(name, evolution.target, kinds, f"({reduced})", sweep_before=sweep, limits=limits)
+        self.run(merging)
+
+    def sweep(self, name: str, before: int) -> None:
+        self.run(statement.sweep(name, before))
+
+    def state(self, name: str, table: Table) -> State:
+        """What the table holds, in the oracle's words."""
+        names = [c.name for c in table.columns]
+        listed = ", ".join(name_sql(n) for n in [*names, OFFSET, MISSING])
+        found: State = {}
+        for *values, offset, missed in self.run(f"SELECT {listed} FROM {name}"):
+            row = dict(zip(names, values, strict=True))
+            missing = frozenset(missed or ())
+            key = tuple(row[c] for c in table.key_columns)
+            count = found[key][3] + 1 if key in found else 1
+            found[key] = ({n: v for n, v in row.items() if n not in missing}, missing, offset, count)
+        return found
+
+    def _evolve(self, name: str, target: Target | None, evolution: Evolution) -> None:
+        if target is None:
+            self.run(statement.create(name, evolution.target, "{}"))
+            return
+        for step in evolution.steps:
+            for sql in statement.alter(name, step):
+                self.run(sql)
+            if isinstance(step, Add) and step.default is not None and not evolution.fresh:
+                self.run(statement.fill(name, step))
+        self.run(statement.describe(name, evolution.target))
+
+    def _changes(
+        self, layout: reduction.Layout, written: Sequence[Written], table: str | None
+    ) -> tuple[str, frozenset[reduction.Mask]]:
+        """The view of changes with key changes completed, and its masks."""
+        moved = any(c.before is not None and c.op == "c" for _, c in written)
+        parts = []
+        for version, shape in enumerate(layout.shapes):
+            rows = [self._row(shape, c) for s, c in written if s == shape]
+            columns = ", ".join(reduction.projection(layout, version, moved=moved))
+            parts.append(f"SELECT {columns} FROM {self._read(pa.Table.from_pylist(rows, shape.log_schema))}")
+        name = self._view("changes", " UNION ALL ".join(parts))
+        masks = self._masks(name)
+        if moved and masks:
+            name = self._completed(layout, masks, name, table)
+            masks = self._masks(name)
+        return name, masks
+
+    def _completed(
+        self, layout: reduction.Layout, masks: frozenset[reduction.Mask], changes: str, table: str | None
+    ) -> str:
+        columns = sorted(frozenset[int]().union(*masks))
+        moved = self._view("moves", moves.moves(layout, changes))
+        ended = self._view("ended", moves.ended(layout, changes, moved))
+        lives = self._view("lives", moves.lives(layout, columns, changes, moved))
+        known = self._view("known", moves.first_round(layout, columns, ended, lives, table))
+        while self.run(f"SELECT 1 FROM {known} WHERE parent IS NOT NULL LIMIT 1"):
+            known = self._view("known", moves.next_round(columns, known))
+        return self._view("completed", moves.completed(layout, columns, changes, known))
+
+    def _masks(self, view: str) -> frozenset[reduction.Mask]:
+        rows = self.run(f"SELECT DISTINCT m FROM {view} WHERE op <> 'd' AND m IS NOT NULL")
+        return frozenset(frozenset(m) for (m,) in rows)
+
+    def _row(self, shape: Table, change: Any) -> dict[str, Any]:
+        row: dict[str, Any] = {c.name: change.values.get(c.name) for c in shape.columns}
+        row |= {OFFSET: change.offset, TRANSACTION: change.offset, COMMIT_TS: change.offset, OP: change.op}
+        return row | {UNCHANGED: sorted(change.unchanged) or None, BEFORE: change.before}
+
+    def _read(self, rows: pa.Table) -> str:
+        name = f"read_{next(self._numbers)}"
+        self._db.register("given", rows)
+        self._db.execute(f"CREATE TABLE {name} AS SELECT * FROM given").fetchall()
+        self._db.unregister("given")
+        return name
+
+    def _view(self, what: str, sql: str) -> str:
+        """A result, kept as Spark's local checkpoints keep it."""
+        name = f"{what}_{next(self._numbers)}"
+        self.run(f"CREATE TABLE {name} AS {sql}")
+        return name

@@ -1,0 +1,104 @@
+"""Spark's SQL, as far as `cdcflow.merge` writes it, run by DuckDB inside the test's process.
+
+The statements come as they would go to Spark. Each word that DuckDB spells otherwise is translated here by name; what
+is not listed goes through as it is, so that a function that is new to these statements fails and does not quietly
+mean something else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import duckdb
+
+_LITERAL = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`", re.DOTALL)
+_KEPT = re.compile(r"\x00(\d+)\x00")
+
+_WORDS: tuple[tuple[str, str], ...] = (
+    (r"\bmax_by\(", "arg_max_null("),  # Spark's takes the row of the greatest order, DuckDB's passes NULL over
+    (r"\barray\(", "list_value("),
+    (r"\bLEFT SEMI JOIN\b", "SEMI JOIN"),
+    (r"<=>", "IS NOT DISTINCT FROM"),
+    (r"\belement_at\(", "map_extract_value("),
+    (r"\bexplode\(sequence\(", "unnest(generate_series("),
+    (r"\bdiv\b", "//"),
+    (r"\btransform\((.*?), x -> ", r"list_transform(\1, lambda x: "),
+    (r"\barray<([a-z]+)>", r"\1[]"),
+    (r"\btimestamp_ntz\b", "timestamp"),
+    (r" USING delta TBLPROPERTIES \(.*\)$", ""),
+    (r"\bADD COLUMNS \((.*)\)$", r"ADD COLUMN \1"),
+    (r"^ALTER TABLE \S+ SET TBLPROPERTIES .*$", "SELECT 1"),
+)
+
+MACROS = (
+    "CREATE MACRO size(a) AS coalesce(len(a), -1)",
+    "CREATE MACRO array_except(a, b) AS CASE WHEN a IS NOT NULL AND b IS NOT NULL"
+    " THEN list_distinct(list_filter(a, lambda x: NOT list_contains(b, x))) END",
+    # Of a NULL Spark prints "null", where printf has no result.
+    "CREATE MACRO format_string(f, a, b, c, d) AS CASE WHEN a IS NULL THEN 'null' ELSE printf(f, a, b, c, d) END",
+)
+"""Functions of Spark's that DuckDB lacks."""
+
+
+def session() -> duckdb.DuckDBPyConnection:
+    """A database in memory that has them."""
+    made = duckdb.connect(config={"threads": 1})
+    for macro in MACROS:
+        made.execute(macro).fetchall()
+    return made
+
+
+def duckdb_sql(spark_sql: str) -> str:
+    """One statement of Spark's as one of DuckDB's."""
+    kept: list[str] = []
+
+    def keep(found: re.Match[str]) -> str:
+        kept.append(found[0])
+        return f"\0{len(kept) - 1}\0"
+
+    sql = _LITERAL.sub(keep, spark_sql)
+    for pattern, words in _WORDS:
+        sql = re.sub(pattern, words, sql)
+    sql = _calls(sql, "struct", lambda given: "struct_pack(" + ", ".join(f"{a} := {a}" for a in given) + ")")
+    sql = _calls(sql, "map", _map)
+    sql = re.sub(r"(UPDATE SET )(.*)", lambda found: found[1] + _without_table(found[2]), sql)
+    return _KEPT.sub(lambda found: _literal(kept[int(found[1])]), sql)
+
+
+def _literal(text: str) -> str:
+    if text[0] == "`":
+        return '"' + text[1:-1].replace("``", "`").replace('"', '""') + '"'
+    return "'" + re.sub(r"\\(.)", r"\1", text[1:-1]).replace("'", "''") + "'"
+
+
+def _map(given: list[str]) -> str:
+    pairs = zip(given[::2], given[1::2], strict=True)
+    return "MAP {" + ", ".join(f"{k}: {v}" for k, v in pairs) + "}"
+
+
+def _without_table(assignments: str) -> str:
+    """DuckDB wants the columns that a MERGE sets without the table's alias."""
+    return ", ".join(a.removeprefix("t.") for a in _split(assignments))
+
+
+def _calls(sql: str, function: str, instead: Callable[[list[str]], str]) -> str:
+    while found := re.search(rf"\b{function}\(", sql):
+        end = next(i for i, depth in _depths(sql, found.end()) if depth < 0)
+        sql = sql[: found.start()] + instead(_split(sql[found.end() : end])) + sql[end + 1 :]
+    return sql
+
+
+def _split(listed: str) -> list[str]:
+    """What stands between commas that no bracket holds."""
+    cuts = [i for i, depth in _depths(listed, 0) if depth == 0 and listed[i] == ","]
+    ends = [-1, *cuts, len(listed)]
+    return [listed[a + 1 : b].strip() for a, b in pairwise(ends)]
+
+
+def _depths(sql: str, start: int) -> Iterator[tuple[int, int]]:
+    depth = 0
+    for i in range(start, len(sql)):
+        depth += (sql[i] in "([{") - (sql[i] in ")]}")
+        yield i, depth

@@ -1,0 +1,147 @@
+"""Connections that die, that are broken off, and that are kept: the same rules for every dialect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from cdcflow.errors import CdcflowError, SourceUnavailable
+from cdcflow.sources.engine import connections
+from cdcflow.sources.engine.connections import Pool, Session
+
+
+class DriverError(Exception):
+    pass
+
+
+@dataclass(eq=False)
+class Connection:
+    number: int
+    broken: bool = False
+    idle: bool = True
+    woken: bool = False
+
+
+@dataclass
+class Server:
+    made: list[Connection] = field(default_factory=list)
+
+
+class Connector(connections.Connector[Connection]):
+    error = DriverError
+
+    def __init__(self, server: Server, *, knows_state: bool = True) -> None:
+        super().__init__("server:1")
+        self.server = server
+        self.knows_state = knows_state
+
+    def connect(self, purpose: str) -> Connection:
+        self.check_open()
+        made = Connection(len(self.server.made))
+        self.server.made.append(made)
+        return self._kept(made)
+
+    def map_error(self, error: Exception, attempted: str) -> CdcflowError:
+        return SourceUnavailable(f"{attempted}: refused")
+
+    def is_broken(self, connection: Connection) -> bool:
+        return connection.broken
+
+    def is_idle(self, connection: Connection) -> bool:
+        return connection.idle and not connection.broken
+
+    def is_idle_after_error(self, connection: Connection) -> bool:
+        return self.knows_state and self.is_idle(connection)
+
+    def _break_off(self, connection: Connection) -> None:
+        connection.woken = True
+
+    def _drop(self, connection: Connection) -> None:
+        connection.broken = True
+
+
+def fails(connection: Connection) -> None:
+    raise DriverError
+
+
+def dies(connection: Connection) -> None:
+    connection.broken = True
+    raise DriverError
+
+
+def test_connection_that_died_while_idle_is_replaced_once() -> None:
+    """A firewall or a restarted server ends what lies idle; nobody above needs to hear of it."""
+    server = Server()
+    pool = Pool(Connector(server), "test")
+    assert pool.run("asking", lambda c: c.number) == 0
+    server.made[0].broken = True
+
+    def ask(connection: Connection) -> int:
+        if connection.broken:
+            raise DriverError
+        return connection.number
+
+    assert pool.run("asking", ask) == 1
+
+
+def test_new_connection_that_dies_is_not_replaced() -> None:
+    """Then something is wrong with the server, and the pause before the next try is the caller's."""
+    server = Server()
+    pool = Pool(Connector(server), "test")
+    with pytest.raises(SourceUnavailable, match="asking: refused"):
+        pool.run("asking", dies)
+    assert len(server.made) == 1
+
+
+@pytest.mark.parametrize("knows_state", [True, False])
+def test_connection_is_used_again_after_an_error_only_where_its_state_is_known(knows_state: bool) -> None:
+    """Half an answer may still be on its way to a connection whose library cannot tell."""
+    server = Server()
+    pool = Pool(Connector(server, knows_state=knows_state), "test")
+    with pytest.raises(SourceUnavailable):
+        pool.run("asking", fails)
+    assert pool.run("asking", lambda c: c.number) == (0 if knows_state else 1)
+
+
+def test_busy_connection_is_never_given_to_the_next_one() -> None:
+    """An open transaction would show the next reader an old snapshot."""
+    server = Server()
+    pool = Pool(Connector(server), "test")
+
+    def leave_open(connection: Connection) -> None:
+        connection.idle = False
+
+    pool.run("asking", leave_open)
+    assert server.made[0].broken, "closed, not kept"
+    assert pool.run("asking", lambda c: c.number) == 1
+
+
+def test_closing_wakes_those_who_wait_and_lets_nobody_in() -> None:
+    """A daemon that stops must not wait for a query, and no thread may open a connection behind its back."""
+    server = Server()
+    connector = Connector(server)
+    waiting = connector.connect("test")
+    connector.close()
+    assert waiting.woken
+    with pytest.raises(SourceUnavailable, match="this source is closed"):
+        connector.connect("test")
+
+
+def test_question_is_asked_again_on_a_new_connection_only_when_the_old_one_died() -> None:
+    """A refusal stays a refusal: asked twice it would only be told later."""
+    server = Server()
+    connector = Connector(server)
+    session = Session(connector, lambda: connector.connect("catalog"))
+    assert session.ask("looking", lambda c: c.number) == 0
+    with pytest.raises(SourceUnavailable, match="looking: refused"):
+        session.ask("looking", fails)
+    assert len(server.made) == 1
+    server.made[0].broken = True
+
+    def ask(connection: Connection) -> int:
+        if connection.broken:
+            raise DriverError
+        return connection.number
+
+    assert session.ask("looking", ask) == 1

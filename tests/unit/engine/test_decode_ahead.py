@@ -1,0 +1,142 @@
+"""Turns in another thread: whose they are, in which order their answers come, and how it ends."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cdcflow.errors import SourceUnavailable
+from cdcflow.sources.engine.decode_ahead import ANSWERS_MAX, DecodeAhead
+
+MakeAhead = Callable[[Callable[[], int], Callable[[], bool]], DecodeAhead[int]]
+
+
+@pytest.fixture
+def ahead_of() -> Iterator[MakeAhead]:
+    made: list[DecodeAhead[int]] = []
+
+    def make(turn: Callable[[], int], goes_on: Callable[[], bool]) -> DecodeAhead[int]:
+        made.append(DecodeAhead(turn, goes_on))
+        return made[-1]
+
+    yield make
+    for ahead in made:
+        ahead.close()
+
+
+class Turns:
+    """Answers 1, 2, 3 …; `upto` is the last one, and raises `error` in place of the next."""
+
+    def __init__(self, upto: int, error: Exception | None = None) -> None:
+        self.done = 0
+        self.threads: set[str] = set()
+        self._upto = upto
+        self._error = error
+
+    def __call__(self) -> int:
+        self.threads.add(threading.current_thread().name)
+        if self._error is not None and self.done == self._upto:
+            raise self._error
+        self.done += 1
+        return self.done
+
+    def go_on(self) -> bool:
+        return self._error is not None or self.done < self._upto
+
+
+def is_readable(ahead: DecodeAhead[int], seconds: float) -> bool:
+    return bool(select.select([ahead], [], [], seconds)[0])
+
+
+def taken(ahead: DecodeAhead[int], found: list[int] | None = None) -> list[int]:
+    """What it gives (added to `found`) until the turns are the caller's again, waiting as the loop does."""
+    found = [] if found is None else found
+    while ahead.active:
+        if not ahead.ready:
+            assert is_readable(ahead, 5), "nobody said that something is there, or that nothing more comes"
+        if (answer := ahead.take()) is not None:
+            found.append(answer)
+    return found
+
+
+def test_answers_come_in_order_and_then_the_turns_are_the_callers_again(ahead_of: MakeAhead) -> None:
+    """Order is all that a log has; and only while much comes is another thread worth it."""
+    turns = Turns(500)
+    ahead = ahead_of(turns, turns.go_on)
+    assert not ahead.active
+    ahead.start()
+    assert taken(ahead) == list(range(1, 501))
+    assert not ahead.active
+    assert turns.threads == {"cdcflow-decode_0"}
+
+
+def test_it_can_be_handed_over_again(ahead_of: MakeAhead) -> None:
+    """Backlogs come and go."""
+    turns = Turns(3)
+    ahead = ahead_of(turns, turns.go_on)
+    for _ in range(50):
+        turns.done = 0
+        ahead.start()
+        assert taken(ahead) == [1, 2, 3]
+
+
+def test_nobody_runs_far_ahead_of_a_slow_loop(ahead_of: MakeAhead) -> None:
+    """Memory is bounded while the disk sets the pace."""
+    turns = Turns(100)
+    ahead = ahead_of(turns, turns.go_on)
+    ahead.start()
+    deadline = time.monotonic() + 5
+    while turns.done < ANSWERS_MAX and time.monotonic() < deadline:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    assert turns.done == ANSWERS_MAX
+    assert ahead.take() == 1
+    assert taken(ahead) == list(range(2, 101))
+
+
+def test_an_error_comes_after_the_answers_before_it_and_once(ahead_of: MakeAhead) -> None:
+    """What was decoded before the connection broke is whole transactions: they count."""
+    turns = Turns(5, SourceUnavailable("the connection is gone"))
+    ahead = ahead_of(turns, turns.go_on)
+    ahead.start()
+    found: list[int] = []
+    with pytest.raises(SourceUnavailable, match="gone"):
+        taken(ahead, found)
+    assert found == [1, 2, 3, 4, 5]
+    assert not ahead.active
+
+
+def test_closing_waits_for_the_turn_under_way(ahead_of: MakeAhead) -> None:
+    """What the turns work on is taken apart next."""
+    begun, may_end = threading.Event(), threading.Event()
+    ended = []
+
+    def turn() -> int:
+        begun.set()
+        may_end.wait(5)
+        ended.append(True)
+        return 1
+
+    ahead = ahead_of(turn, lambda: True)
+    ahead.start()
+    assert begun.wait(5)
+    threading.Timer(0.05, may_end.set).start()
+    ahead.close()
+    assert ended == [True]
+    assert not ahead.active
+
+
+def test_closing_ends_a_thread_that_waits_for_room(ahead_of: MakeAhead) -> None:
+    """A daemon that is told to stop while the disk is slow stops."""
+    turns = Turns(100)
+    ahead = ahead_of(turns, turns.go_on)
+    ahead.start()
+    while turns.done < ANSWERS_MAX:
+        time.sleep(0.001)
+    ahead.close()
+    assert turns.done == ANSWERS_MAX
+    assert not ahead.active

@@ -1,0 +1,60 @@
+"""Which tables are captured, and which names nothing downstream could keep apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.table import TableId
+from cdcflow.sources.engine.selection import Refusal, Selected, Selection, check_columns, name_refusals
+
+ORDERS, LATER, NAMED = (TableId("shop", name) for name in ("orders", "later", "named"))
+
+
+@dataclass(frozen=True)
+class Entry:
+    id: TableId
+
+
+def selected(**refused: Refusal) -> Selected[Entry]:
+    found = {TableId("shop", name): (why,) for name, why in refused.items()}
+    return Selected((Entry(LATER), Entry(NAMED), Entry(ORDERS)), found, ())
+
+
+@pytest.mark.parametrize("name", ["_op", "_OFFSET", "_Missing", "_before", "_unchanged", "_txn", "_commit_ts"])
+def test_column_with_a_name_of_cdcflows_own_is_refused(name: str) -> None:
+    """The log or the merged table has a column of that name; Spark does not tell names apart by case."""
+    ((text, remedy),) = name_refusals(ORDERS, ["id", name], lambda n: f"RENAME {n}")
+    assert name in text
+    assert remedy == f"RENAME {name}"
+
+
+def test_columns_that_differ_only_in_case_are_refused() -> None:
+    """The change log could hold both, but every SQL engine that reads it takes them for one."""
+    ((text, remedy),) = name_refusals(ORDERS, ["id", "a", "A"], lambda n: f"RENAME {n}")
+    assert "a and A" in text
+    assert remedy == "RENAME A"
+
+
+def test_such_a_column_stops_the_stream_too() -> None:
+    """A table may get it while it is captured; the message says how to go on."""
+    check_columns(ORDERS, ["id", "a", "b"])
+    with pytest.raises(ConfigurationError, match=r"shop\.orders has a column _op") as stopped:
+        check_columns(ORDERS, ["id", "_op"])
+    assert "accept-history-loss" in (stopped.value.remedy or "")
+
+
+def test_table_that_came_up_refused_does_not_stop_the_others() -> None:
+    """Its key is still to be added, perhaps; one that was captured or is asked for by name does stop them."""
+    selection = Selection.parse(["shop.*", "shop.named"])
+    found, left_out = selected(later=("no key", "add one")).for_restart(frozenset({ORDERS}), selection)
+    assert left_out == (LATER,)
+    assert [t.id for t in found.good] == [NAMED, ORDERS]
+    found.check()
+    for name in ("orders", "named"):
+        kept, left_out = selected(**{name: ("no key", "add one")}).for_restart(frozenset({ORDERS}), selection)
+        assert left_out == ()
+        with pytest.raises(ConfigurationError, match="no key"):
+            kept.check()

@@ -1,0 +1,140 @@
+"""The publisher's loop: when it hears that it must stop, and what it does where Kafka's transaction lasts too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pyarrow as pa
+import pytest
+
+from cdcflow.changelog.reader import LogRows
+from cdcflow.changelog.transactions import Transactions
+from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.model.change import commit_clock
+from cdcflow.model.position import SourceIdentity
+from cdcflow.model.table import OFFSET
+from cdcflow.sinks.kafka.tables import publisher as publishing
+from cdcflow.sinks.kafka.tables.events import Messages, Rules
+from cdcflow.sinks.kafka.tables.formats import format_of
+from cdcflow.sinks.kafka.tables.position import Published
+from cdcflow.sinks.kafka.tables.producer import Cluster, TableProducer
+from cdcflow.sinks.kafka.tables.publisher import Pace, Publisher
+from cdcflow.sinks.memory import Memory, MemoryLog
+from cdcflow.testing.sinks import Writer, orders
+
+
+class MemoryTail:
+    """A log in memory, of so many transactions of so many rows."""
+
+    log_id = "memory"
+    identity = SourceIdentity("postgres", "7301", "shop", "1")
+
+    def __init__(self, transactions: int, rows: int) -> None:
+        self._memory = Memory()
+        self._runs: list[Transactions] = []
+        writer = Writer.of(MemoryLog(self._memory))
+        for number in range(transactions):
+            run = orders(*range(number * rows, (number + 1) * rows), xid=number + 1)
+            first, at = writer.checkpoint.next_offset, writer.checkpoint.next_transaction
+            clock = commit_clock(writer.checkpoint.commit_clock, run.commit_ts)
+            self._runs.append(Transactions.of(run, first, at, clock))
+            writer.put(run)
+        self.end = int(writer.checkpoint.next_offset)
+
+    def next_offset(self) -> int:
+        return self.end
+
+    def ready(self, first: int) -> int:
+        return self.end
+
+    def transactions(self, first: int, last: int) -> Iterator[pa.Table]:
+        for run in self._runs:
+            if run.next_offset > first and run.first_offset <= last:
+                yield pa.Table.from_batches([run.headers])
+
+    def rows(self, first: int, last: int) -> Iterator[LogRows]:
+        for table, rows in self._memory.rows():
+            if first <= rows.column(OFFSET)[0].as_py() <= last:
+                yield table, 1, pa.Table.from_batches([rows])
+
+
+class SlowBrokers:
+    """Gives up each transaction in which more than so many messages are sent."""
+
+    timeout_ms = 1000
+
+    def __init__(self, messages_max: int) -> None:
+        self.messages_max = messages_max
+        self.published = Published("memory")
+        self.overdue = False
+        self.sent = 0
+        self.groups: list[int] = []
+        self.stop: Callable[[], None] = lambda: None
+
+    def make_topics(self, names: object) -> None:
+        """They are there."""
+
+    def begin(self) -> None:
+        self.sent, self.overdue = 0, False
+
+    def send(self, messages: Messages) -> None:
+        self.sent += len(messages.values)
+        self.stop()
+        self.overdue = self.sent > self.messages_max
+
+    def commit(self, published: Published) -> None:
+        if self.overdue:
+            raise SinkUnavailable("committing: the transaction was given up")
+        self.groups.append(published.next_offset - self.published.next_offset)
+        self.published = published
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def publisher(tail: MemoryTail, brokers: SlowBrokers, monkeypatch: pytest.MonkeyPatch) -> Publisher:
+    told: list[tuple[str, Mapping[str, object]]] = []
+    monkeypatch.setattr(TableProducer, "open", lambda cluster: brokers)
+    return Publisher(
+        lambda: tail,
+        lambda: Cluster("nowhere", "shop"),
+        lambda: format_of("json"),
+        Rules(),
+        lambda event, fields: told.append((event, fields)),
+        Pace(backoff_s_max=0.01),
+    )
+
+
+def test_group_that_lasts_too_long_is_published_as_smaller_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was tried again as it was, for ever."""
+    brokers = SlowBrokers(5)
+    publisher(MemoryTail(8, 2), brokers, monkeypatch).run(once=True)
+    assert sum(brokers.groups) == 16
+    assert max(brokers.groups) <= 5
+
+
+def test_source_transaction_that_lasts_too_long_stops_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers see a transaction of the source whole or not at all, so it cannot be split."""
+    brokers = SlowBrokers(5)
+    tail = MemoryTail(3, 6)
+    with pytest.raises(ConfigurationError, match=r"offsets 1 to 6: .*one transaction of the source.*\n.*raise transac"):
+        publisher(tail, brokers, monkeypatch).run(once=True)
+    assert brokers.groups == []
+    # The remedy: a longer time for a transaction.
+    brokers.messages_max = 100
+    publisher(tail, brokers, monkeypatch).run(once=True)
+    assert sum(brokers.groups) == 18
+
+
+def test_stop_is_heard_inside_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group may take longer than a service manager waits; what is not committed is published at the next start."""
+    brokers = SlowBrokers(1 << 30)
+    tail = MemoryTail(4, publishing.SLICE_ROWS)
+    running = publisher(tail, brokers, monkeypatch)
+    brokers.stop = running.stop
+    running.run()
+    assert brokers.groups == []
+    assert brokers.sent < 4 * publishing.SLICE_ROWS
+    brokers.stop = lambda: None
+    publisher(tail, brokers, monkeypatch).run(once=True)
+    assert sum(brokers.groups) == 4 * publishing.SLICE_ROWS

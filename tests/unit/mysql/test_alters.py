@@ -1,0 +1,122 @@
+"""ALTER TABLE: which clauses may change values of rows that are there."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcflow.sources.mysql.alters import Redefined, altered, widens
+from cdcflow.sources.mysql.types import ServerColumn, TypeCode
+from cdcflow.sources.mysql.words import tokens_of
+
+UTF8MB4, LATIN1 = 255, 8
+
+HARMLESS = """
+ADD COLUMN w int
+ADD w int DEFAULT NULL, ADD INDEX (w)
+ADD (w int NULL, x varchar(9) COMMENT 'NOT NULL DEFAULT 7')
+ADD w timestamp NULL
+ADD w int UNIQUE KEY
+ADD CONSTRAINT c FOREIGN KEY (a) REFERENCES b (c)
+ADD UNIQUE INDEX i (a, b), DROP INDEX j, RENAME INDEX k TO l
+DROP FOREIGN KEY f, DROP CONSTRAINT c, DROP CHECK d
+ALTER COLUMN v SET DEFAULT 7, ALTER INDEX i INVISIBLE
+ENGINE = InnoDB ROW_FORMAT=DYNAMIC, ALGORITHM=INPLACE, LOCK=NONE
+COMMENT 'DROP COLUMN v', AUTO_INCREMENT = 99, FORCE
+WAIT 5 ADD INDEX (v)
+PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN MAXVALUE)
+ADD PARTITION (PARTITION p2 VALUES LESS THAN (30))
+REORGANIZE PARTITION p0 INTO (PARTITION a VALUES LESS THAN (5), PARTITION b VALUES LESS THAN (10))
+REMOVE PARTITIONING
+DISABLE KEYS
+"""
+FILLS = """
+ADD w int NOT NULL
+ADD w int DEFAULT 7
+ADD (v int, w datetime default now())
+ADD w int AS (id + 1) STORED
+ADD w int AUTO_INCREMENT UNIQUE
+ADD w timestamp
+ADD w timestamp(6) DEFAULT NULL
+ADD PRIMARY KEY (v)
+ADD CONSTRAINT PRIMARY KEY (v)
+ADD w int KEY
+ADD PERIOD FOR SYSTEM_TIME (a, b)
+DROP v
+DROP COLUMN v, ADD COLUMN v int
+DROP COLUMN `index`
+DROP PRIMARY KEY
+DROP SYSTEM VERSIONING
+RENAME COLUMN v TO w
+CHANGE v w int
+MODIFY v text
+MODIFY v int unsigned zerofill
+MODIFY v varchar(9) CHARACTER SET latin1
+MODIFY v varchar(9) COLLATE utf8mb4_bin
+MODIFY v bigint AUTO_INCREMENT
+MODIFY v int GENERATED ALWAYS AS (id + 1)
+MODIFY v enum('a', 'b')
+MODIFY v datetime(3)
+CONVERT TO CHARACTER SET utf8mb4
+DEFAULT CHARACTER SET latin1
+COMMENT 'x' COLLATE utf8mb4_bin
+ENGINE = MyISAM
+ENGINE = InnoDB, DROP v
+ADD INDEX (v), FROBNICATE
+"""
+
+
+def lines(text: str) -> list[str]:
+    return text.strip().splitlines()
+
+
+@pytest.mark.parametrize("said", lines(HARMLESS))
+def test_clause_that_leaves_values_alone_reads_nothing_again(said: str) -> None:
+    """Reading a large table again is dear, and these are what people do every day."""
+    found = altered(list(tokens_of(said)))
+    assert not found.fills
+    assert not found.redefined
+
+
+@pytest.mark.parametrize("said", lines(FILLS))
+def test_clause_that_may_change_values_fills(said: str) -> None:
+    """P18: the log tells none of it; what is not known to be harmless counts."""
+    assert altered(list(tokens_of(said))).fills
+
+
+def column(code: TypeCode, size: int = 0, *, collation: int | None = None, unsigned: bool = False) -> ServerColumn:
+    return ServerColumn("v", code, size, nullable=True, unsigned=unsigned, collation=collation)
+
+
+INT, UINT = column(TypeCode.LONG), column(TypeCode.LONG, unsigned=True)
+TEXT, LATIN = column(TypeCode.VARCHAR, 80, collation=UTF8MB4), column(TypeCode.VARCHAR, 20, collation=LATIN1)
+
+
+@pytest.mark.parametrize(
+    ("said", "before", "now", "harmless"),
+    [
+        ("MODIFY v bigint", INT, INT, True),
+        ("MODIFY COLUMN v int(11) DEFAULT 5 COMMENT 'x' AFTER id", INT, INT, True),
+        ("MODIFY v smallint", INT, INT, False),
+        ("MODIFY v bigint unsigned", INT, INT, False),
+        ("MODIFY v bigint", UINT, UINT, False),
+        ("CHANGE v v bigint unsigned NULL", UINT, UINT, True),
+        ("MODIFY v bigint NOT NULL", INT, INT, False),
+        ("MODIFY v varchar(20)", TEXT, TEXT, True),
+        ("MODIFY v varchar(19)", TEXT, TEXT, False),
+        ("MODIFY v varchar(300)", LATIN, TEXT, False),
+        ("MODIFY v varchar(300)", LATIN, LATIN, True),
+        ("MODIFY v varchar(300)", INT, TEXT, False),
+        ("MODIFY v int", TEXT, INT, False),
+        ("MODIFY v varchar(300)", column(TypeCode.CHAR, 80, collation=UTF8MB4), TEXT, False),
+        ("MODIFY v varchar(300)", column(TypeCode.VARCHAR, 20, collation=63), TEXT, False),
+    ],
+)
+def test_column_that_only_became_wider_keeps_its_values(
+    said: str, before: ServerColumn, now: ServerColumn, harmless: bool
+) -> None:
+    """Widening is the one change of a type after which no value can be another."""
+    found = altered(list(tokens_of(said)))
+    assert not found.fills
+    [redefined] = found.redefined
+    assert isinstance(redefined, Redefined)
+    assert widens(redefined, before, now) is harmless

@@ -1,0 +1,286 @@
+"""The capture around its attempts: what is tried again, what an operator may order, what can be seen of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import Empty
+from typing import Any
+
+import pytest
+from smallsource import ITEMS, ORDERS, Small
+
+from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable, SourceUnavailable
+from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Pause, Resume
+from cdcflow.pipeline import attempt as attempts
+from cdcflow.pipeline.attempt import Orders, Pace, TablesChanged
+from cdcflow.pipeline.capture import Capture
+from cdcflow.sinks.memory import Memory, MemoryLog
+
+
+class Stage:
+    """A capture whose sources and logs come from lists; an exception in one of them is raised instead."""
+
+    def __init__(self, *sources: Small | Exception, orders: Orders | None = None, **pace: float) -> None:
+        self.memory = Memory()
+        self.sources = list(sources)
+        self.accepted: list[bool] = []
+        self.told: list[tuple[str, dict[str, object]]] = []
+        self.logs = 0
+        self.closed = 0
+        self.on_log: Callable[[], None] = lambda: None
+        given: Any = self._open_source
+        self.capture = Capture(
+            open_source=given,
+            open_log=self._open_log,
+            limits=Limits(),
+            orders=orders or Orders(),
+            pace=Pace(**({"heartbeat_s": 1e9, "tables_look_s": 1e9} | pace)),
+            on_event=lambda event, fields: self.told.append((event, dict(fields))),
+        )
+        self.pauses: list[float] = []
+
+    def _open_source(self) -> Small:
+        found = self.sources.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _open_log(self, _: object, accept: bool) -> MemoryLog:
+        self.accepted.append(accept)
+        self.on_log()
+        self.logs += 1
+        return MemoryLog(self.memory)
+
+    def events(self) -> list[str]:
+        return [event for event, _ in self.told]
+
+    @property
+    def states(self) -> dict[str, str]:
+        found: Any = self.memory.checkpoint.progress
+        return {name: entry["state"] for name, entry in found["tables"].items()}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "IDLE_WAIT_S", 0.001)
+    # The pauses are told, not waited for.
+    monkeypatch.setattr(Capture, "_wait", lambda self, seconds: None)
+
+
+def pauses(stage: Stage) -> list[object]:
+    return [fields["next_try_s"] for event, fields in stage.told if event == "capture interrupted"]
+
+
+def test_what_is_not_there_is_tried_again_after_growing_pauses() -> None:
+    """A server that restarts needs seconds; one that is gone for the night must not be asked all the time."""
+    gone = [SourceUnavailable(f"no answer {n}") for n in range(9)]
+    stage = Stage(*gone, Small(), orders=Orders(once=True))
+    stage.capture.run()
+    assert pauses(stage) == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0]
+    first = next(fields for event, fields in stage.told if event == "capture interrupted")
+    assert first == {"kind": "SourceUnavailable", "reason": "no answer 0", "next_try_s": 0.2}
+    assert stage.states == {"public.orders": "done"}
+
+
+def test_a_log_without_room_is_tried_again_too() -> None:
+    """Somebody will make room."""
+    stage = Stage(Small(), Small(), orders=Orders(once=True))
+    full = iter([SinkUnavailable("no room")])
+
+    def on_log() -> None:
+        for error in full:
+            raise error
+
+    stage.on_log = on_log
+    stage.capture.run()
+    assert stage.states == {"public.orders": "done"}
+
+
+@pytest.mark.parametrize("error", [ConfigurationError("no such table"), InvariantViolated("two cuts at once")])
+def test_what_trying_again_would_not_change_ends_the_capture(error: Exception) -> None:
+    """At once, and as it was raised."""
+    stage = Stage(error, Small())
+    with pytest.raises(type(error), match=str(error)):
+        stage.capture.run()
+    assert len(stage.sources) == 1
+
+
+def test_other_tables_are_taken_up_at_once() -> None:
+    """Nothing is broken: no pause, and no word of an interruption."""
+    first, second = Small(), Small(ITEMS, ORDERS)
+    stage = Stage(first, second, tables_look_s=0.0)
+    first.on_poll = lambda: first.listed.append(ITEMS)
+
+    def stop_when_done() -> None:
+        if stage.states == {"public.items": "done", "public.orders": "done"}:
+            stage.capture.stop()
+
+    second.on_poll = stop_when_done
+    stage.capture.run()
+    assert "captured tables changed" in stage.events()
+    assert "capture interrupted" not in stage.events()
+
+
+def test_an_operator_s_word_counts_for_one_attempt() -> None:
+    """What it accepted is in the log then; the next loss is another one, which nobody has accepted."""
+    broken = Small()
+    stage = Stage(broken, Small(), orders=Orders(backfill=(), once=True, accept_history_loss=True))
+
+    def breaks() -> None:
+        if stage.memory.checkpoint.cut >= 2:
+            raise SourceUnavailable("cut off")
+
+    broken.on_poll = breaks
+    stage.capture.run()
+    assert stage.accepted == [True, False]
+    generations: Any = stage.memory.checkpoint.progress["tables"]
+    assert generations["public.orders"]["generation"] == 2, "ordered once, not again by the second attempt"
+
+
+def running(stage: Stage, source: Small, during: Callable[[], None]) -> None:
+    """Run the capture, with `during` on another thread once it reads."""
+    reads, failed = threading.Event(), list[BaseException]()
+    source.on_poll = reads.set
+
+    def other() -> None:
+        try:
+            assert reads.wait(30)
+            during()
+        except BaseException as error:  # noqa: BLE001 - raised again by the test's thread
+            failed.append(error)
+        finally:
+            stage.capture.stop()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    stage.capture.run()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+@pytest.mark.parametrize(
+    ("op", "more", "inputs"),
+    [
+        ("backfill", {}, [Backfill((ITEMS.id, ORDERS.id))]),
+        ("pause", {}, [Pause(ITEMS.id), Pause(ORDERS.id)]),
+        ("resume", {}, [Resume(ITEMS.id), Resume(ORDERS.id)]),
+        ("cancel", {}, [Cancel(ITEMS.id), Cancel(ORDERS.id)]),
+        ("adjust", {"priority": 3}, [Adjust(ITEMS.id, priority=3), Adjust(ORDERS.id, priority=3)]),
+        (
+            "adjust",
+            {"rows_per_second_max": 9},
+            [Adjust(ITEMS.id, rows_per_second_max=9), Adjust(ORDERS.id, rows_per_second_max=9)],
+        ),
+    ],
+)
+def test_an_order_reaches_the_machine_for_each_of_its_tables(
+    op: str, more: dict[str, int], inputs: list[object]
+) -> None:
+    """Without names it is all captured tables."""
+    source = Small(ITEMS, ORDERS)
+    stage = Stage(source)
+    given: list[object] = []
+
+    def during() -> None:
+        assert stage.capture.request(op, (), **more) == {"op": op, "tables": ["public.items", "public.orders"]}
+
+    class Queue:
+        def put(self, item: object) -> None:
+            given.append(item)
+
+        def get_nowait(self) -> object:
+            raise Empty
+
+    queue: Any = Queue()
+    stage.capture._requests = queue
+    running(stage, source, during)
+    assert given == inputs
+
+
+def test_an_unknown_order_or_table_is_refused_by_name() -> None:
+    """And nothing is ordered."""
+    source = Small()
+    stage = Stage(source)
+
+    def during() -> None:
+        with pytest.raises(ConfigurationError, match="unknown request 'frobnicate'"):
+            stage.capture.request("frobnicate", ())
+        with pytest.raises(ConfigurationError, match=r"table public\.x is not captured"):
+            stage.capture.request("pause", ("public.x",))
+
+    running(stage, source, during)
+
+
+def test_status_says_what_it_is_doing() -> None:
+    """`cdcflow status` shows these values by these names."""
+    source = Small()
+    stage = Stage(source)
+    assert stage.capture.status() == {"state": "waiting", "reason": "starting"}
+    with pytest.raises(SourceUnavailable, match="starting"):
+        stage.capture.request("pause", ())
+    seen: list[dict[str, Any]] = []
+
+    def during() -> None:
+        while not seen or seen[-1]["tables"]["public.orders"]["state"] != "done" or seen[-1]["next_offset"] != 2:
+            seen.append(stage.capture.status())
+
+    running(stage, source, during)
+    status = seen[-1]
+    assert status["state"] == "capturing"
+    assert (status["epoch"], status["rows_captured"], status["rows_read"]) == (1, 0, 1)
+    assert status["cut"] == stage.memory.checkpoint.cut
+    assert status["position"] == stage.memory.checkpoint.position
+    assert status["syncs"] >= 1
+    assert status["commit_clock"] == stage.memory.checkpoint.commit_clock
+    assert status["events"]["range chunk read"] == 1
+    assert status["rows_per_second"] >= 0
+    assert stage.capture.status() == {"state": "waiting", "reason": "starting"}
+
+
+def test_while_it_waits_status_says_for_what() -> None:
+    """The first thing that is asked at night."""
+    stage = Stage(SourceUnavailable("no answer from db:5432"), InvariantViolated("end"))
+    with pytest.raises(InvariantViolated):
+        stage.capture.run()
+    assert stage.capture.status() == {"state": "waiting", "reason": "no answer from db:5432"}
+    with pytest.raises(SourceUnavailable, match="no answer from db:5432"):
+        stage.capture.request("pause", ())
+
+
+def test_a_capture_that_is_told_to_stop_while_it_waits_ends() -> None:
+    """Not after half a minute."""
+    stage = Stage(SourceUnavailable("gone"), Small())
+    stage.capture.stop()
+    with pytest.raises(SourceUnavailable):
+        stage.capture.run()
+    assert len(stage.sources) == 1
+
+
+def test_stop_while_the_list_of_tables_changes_ends_in_good_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed list of tables is a reason for another attempt, never an error that a told stop ends with."""
+
+    def unused(*_: object) -> None:
+        raise AssertionError("nothing is opened")
+
+    capture = Capture(
+        open_source=unused,  # type: ignore[arg-type]  # never called
+        open_log=unused,  # type: ignore[arg-type]  # never called
+        limits=Limits(),
+        orders=Orders(),
+        pace=Pace(),
+        on_event=lambda event, fields: None,
+    )
+    attempts = []
+
+    def once() -> None:
+        attempts.append(1)
+        if len(attempts) == 2:
+            capture.stop()
+        raise TablesChanged
+
+    monkeypatch.setattr(capture, "_once", once)
+    capture.run()
+    assert len(attempts) == 2

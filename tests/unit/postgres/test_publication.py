@@ -1,0 +1,291 @@
+"""The publication: what is asked of the server so that it carries our tables, and whether it always has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+
+from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.model.table import TableId
+from cdcflow.sources.postgres import publication
+from cdcflow.sources.postgres.catalog import CatalogTable, Relid
+from cdcflow.sources.postgres.publication import Entry, Publication, check_unbroken, creation, ensure, read
+
+
+def table(oid: int, name: str, kind: str = "r") -> CatalogTable:
+    return CatalogTable(Relid(oid, TableId("shop", name), kind), (), (), ())
+
+
+ORDERS, ITEMS, PARTED = table(1, "orders"), table(2, 'it"ems'), table(3, "parted", "p")
+
+
+WRITTEN = 500
+"""The transaction that wrote the publication's rows in the catalog."""
+
+
+def entry(number: int, of: CatalogTable, *, written: int = WRITTEN, filtered: bool = False) -> Entry:
+    return Entry(number, written, of.rel.oid, of.rel.id, filtered)
+
+
+def found(
+    *entries: Entry, number: int = 70, written: int = WRITTEN, broad: bool = False, wrong: tuple[str, ...] = ()
+) -> Publication:
+    return Publication("p", number, written, broad, wrong, {e.table_oid: e for e in entries}, {})
+
+
+@dataclass
+class Server:
+    """Answers the module's own questions about one publication, and remembers what it was told to do."""
+
+    version: int = 180000
+    row: tuple[Any, ...] | None = (70, WRITTEN, False, True, True, True, True, True, "s")
+    entries: list[tuple[Any, ...]] = field(default_factory=list)
+    schemas: list[tuple[str, int, int, int]] = field(default_factory=list)
+    covered: list[tuple[str, str]] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    refuses: type[psycopg.Error] | None = None
+    after: Callable[[Server], None] = lambda server: None
+    snapshots: list[int] = field(default_factory=list)
+
+    @property
+    def info(self) -> SimpleNamespace:
+        return SimpleNamespace(server_version=self.version)
+
+    def execute(self, sql: str | bytes, parameters: Sequence[Any] = ()) -> Any:
+        if isinstance(sql, bytes):
+            self.told.append(sql.decode())
+            if self.refuses:
+                raise self.refuses("no")
+            self.after(self)
+            return None
+        if "pg_publication_rel" in sql:
+            assert parameters == (70,)
+            return iter(self.entries)
+        if "pg_publication_namespace" in sql:
+            return iter(self.schemas)
+        if "pg_publication_tables" in sql:
+            return iter(self.covered)
+        if "pg_snapshot" in sql:
+            return SimpleNamespace(fetchone=lambda: (str(self.snapshots.pop(0)),))
+        if "pg_stat_activity" in sql or "pg_prepared_xacts" in sql:
+            return SimpleNamespace(fetchone=lambda: None)
+        assert "pg_publication p WHERE" in sql
+        return SimpleNamespace(fetchone=lambda: self.row)
+
+
+def listed(*tables: CatalogTable, filters: bool = False, columns: bool = False) -> list[tuple[Any, ...]]:
+    return [(100 + t.rel.oid, WRITTEN, t.rel.oid, t.rel.id.schema, t.rel.id.name, filters, columns) for t in tables]
+
+
+def ensured(server: Server, *tables: CatalogTable, ours: bool = True) -> Publication:
+    given: Any = server
+    return ensure(given, "p", tables, ours=ours)
+
+
+# ── whether it was always there ─────────────────────────────────────────────────────────────────────────────
+
+BOTH = found(entry(101, ORDERS), entry(102, ITEMS))
+
+
+def unbroken(now: Publication | None, before: Publication = BOTH, *, there: bool = True) -> None:
+    check_unbroken(now, "p", before.fingerprint([ORDERS, ITEMS]), lambda kind, oid: there)
+
+
+def test_an_untouched_publication_has_carried_everything() -> None:
+    """And one that carries more than it did has too."""
+    unbroken(BOTH)
+    unbroken(found(entry(101, ORDERS), entry(102, ITEMS), entry(103, PARTED)))
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (None, "publication p is gone"),
+        (found(entry(101, ORDERS), entry(102, ITEMS), number=71), "dropped and made again"),
+        (found(entry(101, ORDERS), entry(102, ITEMS), wrong=("publish = 'insert'",)), r"it needs publish = 'insert'"),
+        (found(entry(101, ORDERS)), r'table shop\.it"ems was taken out'),
+        (found(entry(101, ORDERS), entry(202, ITEMS)), r'table shop\.it"ems was taken out'),
+        (found(number=71, broad=True), "dropped and made again"),
+    ],
+)
+def test_a_publication_that_was_otherwise_in_between_lost_changes(now: Publication | None, said: str) -> None:
+    """What the stream did not carry is gone without a word: only these numbers tell."""
+    with pytest.raises(HistoryLost, match=said):
+        unbroken(now)
+
+
+def test_a_table_that_was_dropped_has_lost_nothing() -> None:
+    """It has no entry because it is not there, not because somebody took it out."""
+    unbroken(found(entry(101, ORDERS)), there=False)
+
+
+def test_a_table_that_was_taken_out_and_put_in_again_lost_changes_even_if_it_is_looked_for_by_number() -> None:
+    """A new entry means a time without one, whether the table is still there or not."""
+    with pytest.raises(HistoryLost, match="taken out"):
+        unbroken(found(entry(101, ORDERS), entry(202, ITEMS)), there=False)
+
+
+def test_a_publication_of_whole_schemas_has_no_entries_to_miss() -> None:
+    """It carries every table of theirs by itself."""
+    unbroken(found(broad=True))
+
+
+def test_the_fingerprint_speaks_of_the_captured_tables_only() -> None:
+    """Somebody else's table may come and go in a publication of ours."""
+    before = found(entry(101, ORDERS), entry(102, ITEMS))
+    assert before.fingerprint([ORDERS]) == found(entry(101, ORDERS)).fingerprint([ORDERS, ITEMS])
+    check_unbroken(found(entry(101, ORDERS)), "p", before.fingerprint([ORDERS]), lambda kind, oid: True)
+
+
+# ── what it is ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("off", [3, 4, 5, 6])
+def test_a_publication_that_leaves_an_operation_out_is_wrong(off: int) -> None:
+    """Each of the four: inserts, updates, deletes and truncates."""
+    row: list[Any] = [70, WRITTEN, False, True, True, True, True, True, "s"]
+    row[off] = False
+    given: Any = Server(row=tuple(row))
+    seen = read(given, "p")
+    assert seen is not None
+    assert seen.wrong == ("publish = 'insert, update, delete, truncate'",)
+
+
+@pytest.mark.parametrize(
+    ("version", "root", "generated", "wrong"),
+    [
+        (180000, True, "s", ()),
+        (180000, False, "n", ("publish_via_partition_root = true", "publish_generated_columns = stored")),
+        (170000, False, "n", ("publish_via_partition_root = true",)),
+        (180000, True, "n", ("publish_generated_columns = stored",)),
+    ],
+)
+def test_what_a_version_lacks_is_not_asked_of_it(
+    version: int, root: bool, generated: str, wrong: tuple[str, ...]
+) -> None:
+    """Generated columns are published from PostgreSQL 18 on."""
+    given: Any = Server(version, (70, WRITTEN, False, True, True, True, True, root, generated))
+    seen = read(given, "p")
+    assert seen is not None
+    assert seen.wrong == wrong
+    made = creation(version, "p", [ORDERS])
+    assert ("publish_generated_columns = stored" in made) is (version >= 180000)
+    assert "publish = 'insert, update, delete, truncate', publish_via_partition_root = true" in made
+
+
+@pytest.mark.parametrize(("all_tables", "schemas"), [(True, False), (False, True)])
+def test_all_tables_and_whole_schemas_are_broad(all_tables: bool, schemas: bool) -> None:
+    """Neither lists its tables."""
+    has = [("shop", 9, 90, WRITTEN)] if schemas else []
+    given: Any = Server(row=(70, WRITTEN, all_tables, True, True, True, True, True, "s"), schemas=has)
+    seen = read(given, "p")
+    assert seen is not None
+    assert seen.broad
+
+
+# ── what is done about it ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_publication_that_is_not_there_is_made_for_exactly_these_tables() -> None:
+    """A parent of a partitioned table with its partitions, any other without its children."""
+    server = Server(
+        row=None, after=lambda s: setattr(s, "row", (70, WRITTEN, False, True, True, True, True, True, "s"))
+    )
+    assert ensured(server, ORDERS, ITEMS, PARTED).number == 70
+    assert server.told == [creation(180000, "p", [ORDERS, ITEMS, PARTED])]
+    assert 'FOR TABLE ONLY "shop"."orders", ONLY "shop"."it""ems", "shop"."parted" WITH' in server.told[0]
+
+
+def test_a_publication_that_is_right_is_left_alone() -> None:
+    """Each ALTER locks tables and gives entries new numbers."""
+    server = Server(entries=listed(ORDERS, ITEMS))
+    assert sorted(ensured(server, ORDERS, ITEMS).entries) == [1, 2]
+    assert server.told == []
+
+
+def test_tables_are_added_and_dropped_until_it_has_exactly_ours() -> None:
+    """Added ones first: then no table of ours is ever out of it."""
+    server = Server(entries=listed(ORDERS, PARTED))
+    ensured(server, ORDERS, ITEMS)
+    assert server.told == [
+        'ALTER PUBLICATION "p" ADD TABLE ONLY "shop"."it""ems"',
+        'ALTER PUBLICATION "p" DROP TABLE "shop"."parted"',
+    ]
+
+
+def test_what_somebody_dropped_meanwhile_need_not_be_dropped_again() -> None:
+    """Two look at the same time; the outcome is what both want."""
+    ensured(Server(entries=listed(ORDERS, PARTED), refuses=psycopg.errors.UndefinedObject), ORDERS)
+    with pytest.raises(Exception, match="changing publication p"):
+        ensured(Server(entries=listed(ORDERS), refuses=psycopg.errors.UndefinedObject), ORDERS, ITEMS)
+
+
+@pytest.mark.parametrize(("filters", "columns"), [(True, False), (False, True)])
+def test_a_captured_table_with_a_filter_or_a_column_list_is_refused(filters: bool, columns: bool) -> None:
+    """A backfill would bring the rows that the stream leaves out."""
+    with pytest.raises(ConfigurationError, match="leaves out rows or columns") as refused:
+        ensured(Server(entries=listed(ORDERS, filters=filters, columns=columns)), ORDERS)
+    assert 'ALTER PUBLICATION "p" DROP TABLE "shop"."orders"' in str(refused.value)
+
+
+def test_somebody_else_s_filtered_table_is_none_of_ours() -> None:
+    """It is dropped from a publication that is ours, and not refused."""
+    server = Server(entries=[*listed(ORDERS), *listed(ITEMS, filters=True)])
+    ensured(server, ORDERS)
+    assert server.told == ['ALTER PUBLICATION "p" DROP TABLE "shop"."it""ems"']
+
+
+def test_ours_is_mended_and_somebody_else_s_is_only_checked() -> None:
+    """How somebody else publishes is theirs; the message has what would mend it."""
+    wrong = (70, WRITTEN, False, True, False, True, True, True, "s")
+    server = Server(row=wrong, entries=listed(ORDERS))
+    ensured(server, ORDERS)
+    assert server.told == ["ALTER PUBLICATION \"p\" SET (publish = 'insert, update, delete, truncate')"]
+    server = Server(row=wrong, entries=listed(ORDERS))
+    with pytest.raises(ConfigurationError, match="publishes otherwise") as refused:
+        ensured(server, ORDERS, ours=False)
+    assert "run ALTER PUBLICATION \"p\" SET (publish = 'insert, update, delete, truncate')" in str(refused.value)
+    assert server.told == []
+
+
+def test_a_broad_publication_must_have_every_table_and_is_not_changed() -> None:
+    """FOR TABLES IN SCHEMA may leave out a table of another schema."""
+    server = Server(schemas=[("shop", 9, 90, WRITTEN)], covered=[("shop", "orders"), ("shop", 'it"ems')])
+    assert ensured(server, ORDERS, ITEMS).broad
+    server.covered.pop()
+    with pytest.raises(ConfigurationError, match="for all tables of some schemas") as refused:
+        ensured(server, ORDERS, ITEMS)
+    assert 'run ALTER PUBLICATION "p" ADD TABLE "shop"."it""ems"' in str(refused.value)
+    assert server.told == []
+
+
+def test_who_may_not_change_it_is_told_the_statement() -> None:
+    """A capture's role need not own the tables: then an owner runs it."""
+    server = Server(entries=[], refuses=psycopg.errors.InsufficientPrivilege)
+    with pytest.raises(ConfigurationError, match="may not make or change publication p") as refused:
+        ensured(server, ORDERS)
+    assert 'run as an owner: ALTER PUBLICATION "p" ADD TABLE ONLY "shop"."orders"' in str(refused.value)
+
+
+def test_a_publication_that_vanishes_at_once_is_tried_again_later() -> None:
+    """Somebody drops it as fast as it is made: nothing is wrong with the settings."""
+    with pytest.raises(SourceUnavailable, match="dropped by somebody"):
+        ensured(Server(row=None), ORDERS)
+
+
+def test_older_transactions_are_waited_for_up_to_the_first_that_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ran when the table was added may have rows that are not decoded; one that began later has none."""
+    naps: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: float(len(naps)), sleep=naps.append)
+    monkeypatch.setattr(publication, "time", clock)
+    given: Any = Server(snapshots=[50, 48, 49, 50])
+    publication.wait_for_older(given, 10, "adding a table")
+    assert len(naps) == 2
+    given = Server(snapshots=[50, *[49] * 20])
+    with pytest.raises(SourceUnavailable, match="adding a table: waiting for older transactions"):
+        publication.wait_for_older(given, 10, "adding a table")
