@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 from tests.simulation.faults import Faults
 from tests.simulation.log import ModelLog
 from tests.simulation.servers import SERVERS, Server
@@ -14,7 +13,6 @@ from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.machine import Interleave
 from cdcflow.interleave.messages import ChunkRead, Input, MarkSeen, Planned, Transactions, Visibility
 from cdcflow.interleave.window import Window
-from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
 from cdcflow.pipeline.attempt import Attempt
@@ -196,14 +194,6 @@ def each_bound_for_itself(delivered: Delivered, *visibilities: Visibility) -> No
     delivered._looks += [(visibility,) for visibility in visibilities]
 
 
-def while_planning(backlog: Backlog, planned: Planned) -> Uint64s:
-    """A `Backlog.unseen_by` that is led astray by the plan of an earlier generation that comes late."""
-    work = backlog._work[planned.table]
-    if not work.planning or not planned.visibilities:
-        return np.empty(0, np.uint64)
-    return np.concatenate([v.hidden(work.planned_after) for v in planned.visibilities])
-
-
 IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
     "log's end taken for what is visible": (SERVERS["mysql-read-only"], Faults(takes_log_end_for_visible=True)),
     "log's end taken for a snapshot's place": (SERVERS["mariadb-read-only"], Faults(takes_log_end_for_visible=True)),
@@ -219,7 +209,6 @@ IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
     "bound of a plan without a fence": (SERVERS["mysql"], Faults(plans_without_fence=True)),
     "bound of a plan without a fence, GTIDs read-only": (SERVERS["mysql-read-only"], Faults(plans_without_fence=True)),
     "bound of a plan without a fence, places": (SERVERS["mariadb-read-only"], Faults(plans_without_fence=True)),
-    "late plan of an earlier generation": (SERVERS["mysql"], Faults(patch=(Backlog, "unseen_by", while_planning))),
     "statement that fills rows not told": (SERVERS["mariadb"], MORE["statement that fills rows not told"]),
 }
 """What a source with a binary log can get wrong (W03, W04)."""
