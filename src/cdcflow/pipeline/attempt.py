@@ -41,6 +41,7 @@ from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table, TableId
 from cdcflow.pipeline.durability import Durability
 from cdcflow.pipeline.errands import Errands
+from cdcflow.pipeline.threads import Clock, Threads
 from cdcflow.pipeline.wake import Bell
 from cdcflow.ports import ChunkSource, Log, Numbered, Source, Stream, StreamEvent
 
@@ -102,6 +103,8 @@ class Attempt:
         requests: SimpleQueue[Input],
         bell: Bell,
         on_event: OnEvent,
+        threads: Threads | None = None,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._source = source
         self._log = log
@@ -110,14 +113,15 @@ class Attempt:
         self._requests = requests
         self._bell = bell
         self._on_event = on_event
+        self._clock = clock
         self._epoch = epoch
         checkpoint = self._placed(log_id)
         self.tables: tuple[Table, ...] = tuple(source.tables())
         self._chunks: ChunkSource = source.chunks()
         self._machine = self._machine_from(checkpoint, limits)
         self._stream: Stream = source.stream(checkpoint, log.open_spool)
-        self._errands = Errands(self._chunks, threads=limits.chunks_per_window + 2, ring=bell.ring)
-        self._durability = Durability(log, bell.ring)
+        self._errands = Errands(self._chunks, limits.chunks_per_window + 2, bell.ring, threads)
+        self._durability = Durability(log, bell.ring, threads, clock)
         self._checkpoint = checkpoint
         self._acknowledged = checkpoint
         self._unsynced: deque[tuple[int, int]] = deque()  # (cut number, bytes appended before it)
@@ -127,7 +131,7 @@ class Attempt:
         self._settled = False
         self._ordered: tuple[TableId, ...] = ()
         self._began_at_cut = checkpoint.cut + 1
-        self._looked_at_tables = self._beat_at = time.monotonic()
+        self._looked_at_tables = self._beat_at = clock()
         self._rate: deque[tuple[float, int]] = deque(maxlen=64)
         self._events: Counter[str] = Counter()
         self.rows = {"captured": 0, "read": 0}
@@ -220,7 +224,7 @@ class Attempt:
                 self._bell.wait(self._stream.fileno(), IDLE_WAIT_S)
             events = self._stream.poll()
         self._durability.check()
-        self._handle(Tick(time.monotonic_ns() // 1000))
+        self._handle(Tick(int(self._clock() * 1e6)))
         for event in events:
             self._handle(event)
         for answer in self._errands.answers():
@@ -287,7 +291,7 @@ class Attempt:
         self._is_due = True
         if self._unsynced_bytes() > SMALL_BYTES_MAX:
             self._ask_sync()
-        if self._log.seal_due(time.monotonic()):
+        if self._log.seal_due(self._clock()):
             self._roll()
 
     def _make_durable(self) -> None:
@@ -316,7 +320,7 @@ class Attempt:
         self._stream.acknowledge(durable.position)
 
     def _look_after(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         if self._bytes_since_cut == 0 and self._log.seal_due(now):
             self._roll()
         if now - self._beat_at >= self._pace.heartbeat_s:
@@ -424,7 +428,7 @@ class Attempt:
 
     def _rows_per_second(self) -> float:
         rate = list(self._rate)
-        recent = [point for point in rate if point[0] >= time.monotonic() - 5]
+        recent = [point for point in rate if point[0] >= self._clock() - 5]
         if len(recent) < 2:
             return 0.0
         return round((recent[-1][1] - recent[0][1]) / max(recent[-1][0] - recent[0][0], 0.001), 1)

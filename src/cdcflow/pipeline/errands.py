@@ -7,7 +7,6 @@ window up and goes on; only a contradiction in cdcflow itself ends the attempt.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
@@ -22,6 +21,7 @@ from cdcflow.interleave.messages import (
     WriteMark,
 )
 from cdcflow.model.table import TableId
+from cdcflow.pipeline.threads import Threads
 from cdcflow.ports import ChunkSource
 
 Errand = PlanTable | WriteMark | ReadChunk | TakeSnapshot
@@ -30,11 +30,13 @@ Errand = PlanTable | WriteMark | ReadChunk | TakeSnapshot
 class Errands:
     """Runs errands on threads; `answers` are taken by the loop."""
 
-    def __init__(self, chunks: ChunkSource, threads: int, ring: Callable[[], None]) -> None:
+    def __init__(
+        self, chunks: ChunkSource, count: int, ring: Callable[[], None], threads: Threads | None = None
+    ) -> None:
         self._chunks = chunks
         self._ring = ring
         self._answers: SimpleQueue[Input | BaseException] = SimpleQueue()
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cdcflow-errand")
+        self._pool = (threads or Threads()).pool("cdcflow-errand", count)
 
     def send(self, errand: Errand) -> None:
         self._pool.submit(self._answer, lambda: self._run(errand), _table_of(errand))

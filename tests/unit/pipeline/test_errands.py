@@ -62,7 +62,7 @@ def chunk_of(name: str) -> Chunk:
 def answers_of(source: Recording, errand: WriteMark, count: int) -> list[Input]:
     """The first answers to one errand."""
     bell: SimpleQueue[None] = SimpleQueue()
-    with closing(Errands(source, threads=4, ring=lambda: bell.put(None))) as errands:
+    with closing(Errands(source, 4, lambda: bell.put(None))) as errands:
         errands.send(errand)
         answers: list[Input] = []
         while len(answers) < count:
