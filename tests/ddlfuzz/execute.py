@@ -121,6 +121,8 @@ class _Run:
                 if unmergeable := self._compare(set()):
                     raise Failure("difference", f"the merge would stop: {unmergeable[min(unmergeable)]}")
             case "stop":
+                # A daemon that waits for an open transaction, to make its slot, does not hear of a stop before it ends.
+                self._commit()
                 self._stop()
             case "kill" if self.daemon is not None:
                 self.daemon.kill()
