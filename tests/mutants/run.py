@@ -43,7 +43,7 @@ SURVIVORS = HERE / "survivors.txt"
 EQUIVALENT = HERE / "equivalent.txt"
 TIMEOUT_S = 90
 """A fault that makes the tests hang is found: so long is waited for that."""
-PYTEST = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", "--timeout", "20", "-k", "not planted"]
+PYTEST = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", "--timeout", "45", "-k", "not planted"]
 PYTEST += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what was imported before
 """Tests of planted bugs plant their own."""
 SIMULATED = "60"
