@@ -53,7 +53,7 @@ _NEAR: dict[str, Stages] = {
     "changelog/tail": ((f"{_UNIT}/changelog/test_tail.py",),),
     "changelog/": _FILES,
     "merge/": (
-        tuple(f"{_UNIT}/merge/test_{n}.py" for n in ("fold", "evolution", "reduce_and_statement")),
+        tuple(f"{_UNIT}/merge/test_{n}.py" for n in ("fold", "evolution", "types_in_spark", "reduce_and_statement")),
         (f"{_UNIT}/merge/test_merge_on_an_embedded_engine.py",),
     ),
     "pipeline/": ((f"{_UNIT}/pipeline",), (_SIMULATION,)),
