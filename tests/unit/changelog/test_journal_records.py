@@ -274,3 +274,13 @@ def test_whole_frame_with_nonsense_is_refused(kind: FrameKind) -> None:
         with pytest.raises(InvariantViolated) as refused:
             list(records(file, read_header(file, FileKind.JOURNAL, "x"), "x"))
         assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("op", [0, 128, 255])
+def test_an_op_that_is_no_letter_is_refused(op: int) -> None:
+    """The op of all rows stands once, as a letter's number; a reader must not come to it when it fills the column."""
+    payload = bytearray(b"".join(RowsEncoder(ORDERS, 0).parts(changes(ORDERS, [{"id": 1}]), 1)))
+    assert payload[5] == ord("c")
+    payload[5] = op
+    with pytest.raises(ValueError, match="does not have the rows"):
+        RowsDecoder().rows(bytes(payload), [Shape(ORDERS, 1)])
