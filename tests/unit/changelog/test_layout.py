@@ -23,7 +23,7 @@ class Store:
     def __init__(self) -> None:
         self.asked: list[object] = []
 
-    def file(self, bounds: tuple[int, int], file: SegmentFile) -> Path:
+    def file(self, bounds: tuple[int, int], file: SegmentFile, *, anew: bool = False) -> Path:
         self.asked.append((bounds, file.path))
         return Path("/from/the/store")
 
