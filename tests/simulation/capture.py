@@ -49,7 +49,7 @@ class Process:
             orders=Orders(),
             pace=pace,
             requests=requests,
-            bell=Silent(),
+            waker=Silent(),
             on_event=self._count,
             threads=self.steps,
             clock=clock,

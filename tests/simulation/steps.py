@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdcflow.pipeline.threads import Threads, Worker
-from cdcflow.pipeline.wake import Bell
+from cdcflow.pipeline.waker import Waker
 
 
 class Later(BaseException):
@@ -135,13 +135,13 @@ class Steps(Threads):
         return name not in self.workers or not self.workers[name].is_stepping
 
 
-class Silent(Bell):
-    """A bell that nobody has to wait for: everything happens when the caller says so."""
+class Silent(Waker):
+    """A waker that nobody has to wait for: everything happens when the caller says so."""
 
     def __init__(self) -> None:
         """No sockets."""
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         pass
 
     def wait(self, fileno: int | None, seconds: float) -> None:

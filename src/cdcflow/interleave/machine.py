@@ -69,6 +69,7 @@ from cdcflow.interleave.messages import (
     Committed,
     Cut,
     Effect,
+    Event,
     Forget,
     Input,
     MarkSeen,
@@ -85,7 +86,6 @@ from cdcflow.interleave.messages import (
     SnapshotTaken,
     TakeSnapshot,
     Tick,
-    Told,
     Transactions,
     WriteMark,
 )
@@ -591,4 +591,4 @@ class Interleave:
         tail.due = self._backlog.changed = False
 
     def _tell(self, event: str, **fields: object) -> None:
-        self._asks.append(Told(event, tuple(fields.items())))
+        self._asks.append(Event(event, tuple(fields.items())))

@@ -24,13 +24,13 @@ from cdcflow.interleave.messages import (
     ChunkRead,
     Cut,
     Effect,
+    Event,
     Input,
     PlanTable,
     Resume,
     SnapshotTaken,
     TakeSnapshot,
     Tick,
-    Told,
     Visibility,
     WriteMark,
     XidSnapshot,
@@ -40,9 +40,9 @@ from cdcflow.model.change import NO_KEYS, KeySet, Run, SpooledTransaction, Uint6
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table, TableId
 from cdcflow.pipeline.durability import Durability
-from cdcflow.pipeline.errands import Errands
+from cdcflow.pipeline.source_tasks import SourceTasks
 from cdcflow.pipeline.threads import Clock, Threads
-from cdcflow.pipeline.wake import Bell
+from cdcflow.pipeline.waker import Waker
 from cdcflow.ports import ChunkSource, Log, Numbered, Source, Stream, StreamEvent
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
@@ -101,7 +101,7 @@ class Attempt:
         orders: Orders,
         pace: Pace,
         requests: SimpleQueue[Input],
-        bell: Bell,
+        waker: Waker,
         on_event: OnEvent,
         threads: Threads | None = None,
         clock: Clock = time.monotonic,
@@ -111,7 +111,7 @@ class Attempt:
         self._pace = pace
         self._orders = orders
         self._requests = requests
-        self._bell = bell
+        self._waker = waker
         self._on_event = on_event
         self._clock = clock
         self._epoch = epoch
@@ -120,8 +120,8 @@ class Attempt:
         self._chunks: ChunkSource = source.chunks()
         self._machine = self._machine_from(checkpoint, limits)
         self._stream: Stream = source.stream(checkpoint, log.open_spool)
-        self._errands = Errands(self._chunks, limits.chunks_per_window + 2, bell.ring, threads)
-        self._durability = Durability(log, bell.ring, threads, clock)
+        self._tasks = SourceTasks(self._chunks, limits.chunks_per_window + 2, waker.wake, threads)
+        self._durability = Durability(log, waker.wake, threads, clock)
         self._checkpoint = checkpoint
         self._acknowledged = checkpoint
         self._unsynced: deque[tuple[int, int]] = deque()  # (cut number, bytes appended before it)
@@ -217,17 +217,17 @@ class Attempt:
 
     def _turn(self) -> None:
         if self._unsynced_bytes() > UNSYNCED_BYTES_MAX or self._durability.unsealed > UNSEALED_MAX:
-            self._bell.wait(None, IDLE_WAIT_S)
+            self._waker.wait(None, IDLE_WAIT_S)
             events: Sequence[StreamEvent] = ()
         else:
             if not self._stream.ready:
-                self._bell.wait(self._stream.fileno(), IDLE_WAIT_S)
+                self._waker.wait(self._stream.fileno(), IDLE_WAIT_S)
             events = self._stream.poll()
         self._durability.check()
         self._handle(Tick(int(self._clock() * 1e6)))
         for event in events:
             self._handle(event)
-        for answer in self._errands.answers():
+        for answer in self._tasks.answers():
             self._tell_read(answer)
             self._handle(answer)
         for request in self._requested():
@@ -238,10 +238,10 @@ class Attempt:
 
     def _handle(self, given: Input) -> None:
         effects = self._machine.step(given)
-        # Errands first: the source works on the next chunk while this one goes into the log. Neither needs the other.
+        # SourceTasks first: the source works on the next chunk while this one goes into the log. Neither needs the other.
         for effect in effects:
             if isinstance(effect, PlanTable | WriteMark | TakeSnapshot):
-                self._errands.send(effect)
+                self._tasks.send(effect)
         for effect in effects:
             self._carry_out(effect)
 
@@ -253,7 +253,7 @@ class Attempt:
                 self._cut(effect)
             case PlanTable() | WriteMark() | TakeSnapshot():
                 pass
-            case Told(event, fields):
+            case Event(event, fields):
                 self._events[event] += 1
                 self._on_event(event, dict(fields))
 
@@ -325,10 +325,10 @@ class Attempt:
             self._roll()
         if now - self._beat_at >= self._pace.heartbeat_s:
             self._beat_at = now
-            self._errands.call(self._heartbeat)
+            self._tasks.call(self._heartbeat)
         if now - self._looked_at_tables >= self._pace.tables_look_s:
             self._looked_at_tables = now
-            self._errands.call(self._look_at_tables)
+            self._tasks.call(self._look_at_tables)
         if not self._rate or now - self._rate[-1][0] >= 0.25:
             self._rate.append((now, self.rows["captured"] + self.rows["read"]))
 
@@ -398,7 +398,7 @@ class Attempt:
         """Stop the threads and leave the source's connections. The log stays open: its owner closes it."""
         with contextlib.suppress(SourceUnavailable):
             self._stream.close()
-        self._errands.close()
+        self._tasks.close()
         self._durability.stop()
 
     # ── looking in from outside ─────────────────────────────────────────────────────────────────────────────

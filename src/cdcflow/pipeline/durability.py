@@ -30,11 +30,11 @@ class Durability:
     """Syncs and seals a log beside the loop, and knows the newest durable checkpoint."""
 
     def __init__(
-        self, log: Log, ring: Callable[[], None], threads: Threads | None = None, clock: Clock = time.monotonic
+        self, log: Log, wake: Callable[[], None], threads: Threads | None = None, clock: Clock = time.monotonic
     ) -> None:
         threads = threads or Threads()
         self._log = log
-        self._ring = ring
+        self._wake = wake
         self._clock = clock
         self.durable: Checkpoint = log.checkpoint
         self.syncs = 0
@@ -79,7 +79,7 @@ class Durability:
         try:
             self._synced()
         finally:
-            self._ring()
+            self._wake()
 
     def _synced(self) -> None:
         began = self._clock()
@@ -91,4 +91,4 @@ class Durability:
         try:
             self._log.seal_pending()
         finally:
-            self._ring()
+            self._wake()

@@ -6,7 +6,7 @@ import numpy as np
 from tests.simulation.transactions import Plain, Row, Shape, Transaction, position_of
 
 from cdcflow.interleave.machine import Interleave, Limits
-from cdcflow.interleave.messages import Backfill, Committed, Effect, Planned, PlanTable, Tick, Told, XidSnapshot
+from cdcflow.interleave.messages import Backfill, Committed, Effect, Event, Planned, PlanTable, Tick, XidSnapshot
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import TableId
 
@@ -20,7 +20,7 @@ def planned(generation: int) -> Planned:
 
 
 def told(effects: list[Effect]) -> list[str]:
-    return [e.event for e in effects if isinstance(e, Told)]
+    return [e.event for e in effects if isinstance(e, Event)]
 
 
 def test_late_plan_of_an_earlier_generation_does_not_lift_the_fence_of_the_next() -> None:

@@ -185,7 +185,7 @@ class Stage:
             orders=Orders(),
             pace=Pace(heartbeat_s=1e9, tables_look_s=1e9),
             requests=SimpleQueue(),
-            bell=Silent(),
+            waker=Silent(),
             on_event=lambda _, __: None,
             threads=self.steps,
             clock=self.log.monotonic_s,
