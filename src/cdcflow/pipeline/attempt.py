@@ -238,7 +238,7 @@ class Attempt:
 
     def _handle(self, given: Input) -> None:
         effects = self._machine.step(given)
-        # SourceTasks first: the source works on the next chunk while this one goes into the log. Neither needs the other.
+        # The source first: it works on the next chunk while this one goes into the log. Neither needs the other.
         for effect in effects:
             if isinstance(effect, PlanTable | WriteMark | TakeSnapshot):
                 self._tasks.send(effect)
