@@ -284,3 +284,15 @@ def test_an_op_that_is_no_letter_is_refused(op: int) -> None:
     payload[5] = op
     with pytest.raises(ValueError, match="does not have the rows"):
         RowsDecoder().rows(bytes(payload), [Shape(ORDERS, 1)])
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 40), (0, 3), (7, 9), (30, 40)])
+def test_the_op_of_rows_that_have_one_is_written_once(first: int, last: int) -> None:
+    """Of whole batches and of pieces: a letter for each row would be the larger part of narrow rows."""
+    batch = changes(ORDERS, [{"id": i} for i in range(40)]).between(first, last)
+    assert batch is not None
+    payload = b"".join(RowsEncoder(ORDERS, 0).parts(batch, 1))
+    assert payload[5] == ord("c")
+    mixed = changes(ORDERS, [{"id": 0, OP: "d"}, *({"id": i} for i in range(1, 40))]).between(first, last)
+    assert mixed is not None
+    assert b"".join(RowsEncoder(ORDERS, 0).parts(mixed, 1))[5] == (0 if first == 0 else ord("c"))
