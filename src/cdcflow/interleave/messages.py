@@ -132,7 +132,7 @@ class Advanced:
 @dataclass(frozen=True, slots=True)
 class RowsFilled:
     """A statement gave rows that were there before values that the source's log does not tell (ADD COLUMN … DEFAULT
-    in MySQL). They must be read again, if they ever were to be read. `position` is one before the statement.
+    in MySQL). Read them again if the table is part of a backfill. `position` is one before the statement.
 
     `version` None: the log shows it here. Else the catalog does, and the statement may stand anywhere in the log.
     """
