@@ -451,7 +451,8 @@ class Interleave:
             raise InvariantViolated(f"chunk {chunk.number} of {table} ({chunk.kind}) came without rows or snapshot")
         self._backlog.adapt_size(read, holding=bool(window.held), live=window.live)
         window.reads[table] = read
-        self._delivered.seen(*read.visibilities)
+        if chunk.kind != "whole":  # what that one sees, it need see of its own table only
+            self._delivered.seen(*read.visibilities)
         if (reason := window.conflict(table, window.held)) is not None:
             self._give_up(table, reason)
         elif self._check_fence(window, table):
