@@ -156,7 +156,7 @@ class Backlog:
                 same = known.state != "forgotten" and known.incarnation == incarnation
                 yield table, known if same else _next_generation(known, next_offset, incarnation)
             else:
-                yield table, replace(known, state="forgotten", plan=None, cursor=None)
+                yield table, replace(known, state="forgotten", plan=None, cursor=None, keys_since=None)
         for table in sorted(tables.keys() - stored.tables.keys()):
             incarnation = getattr(tables[table], "incarnation", 0)
             new = TableProgress("cancelled", 0, Offset(0), incarnation, reason="not asked for: run a backfill")
