@@ -51,7 +51,7 @@ def test_sessions_mode_says_where_a_string_ends(flavor: Flavor, sql_mode: int) -
     """The event has the sql_mode of the session that said it."""
     log = Log(flavor)
     one(log, 1)
-    log.standalone(r"ALTER TABLE t COMMENT = '\', DROP v, COMMENT = 'x'", sql_mode=sql_mode)
+    log.standalone(r"ALTER TABLE t COMMENT = '\', DROP v, COMMENT = ', COMMENT = 'x'", sql_mode=sql_mode)
     found = decoded(log)
     assert [e.table.name for e in found.events if isinstance(e, RowsFilled)] == ["t"] * bool(sql_mode)
 

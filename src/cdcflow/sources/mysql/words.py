@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from cdcflow.model.table import TableId
 
 # A version comment (/*!50100 …*/, /*M! …*/) is executed, so only its frame goes; other comments go whole.
-_TOKEN = r"""\s+ | /\*M?!\d* | \*/ | /\*.*?\*/ | --(?=\s|$)[^\n]* | \#[^\n]*
+_WORDS = r"""\s+ | /\*M?!\d* | \*/ | /\*.*?\*/ | --(?=\s|$)[^\n]* | \#[^\n]*
     | (?P<quoted>`(?:[^`]|``)*`) | (?P<string>{single}|{double}) | (?P<word>[\w$]+) | (?P<other>.)"""
 _ESCAPED = {"single": r"'(?:[^'\\]|''|\\.)*'", "double": r'"(?:[^"\\]|""|\\.)*"'}
 _PLAIN = {"single": r"'(?:[^']|'')*'", "double": r'"(?:[^"]|"")*"'}
 
 
 def _pattern(single: Mapping[str, str], double: Mapping[str, str]) -> re.Pattern[str]:
-    return re.compile(_TOKEN.format(single=single["single"], double=double["double"]), re.VERBOSE | re.DOTALL)
+    return re.compile(_WORDS.format(single=single["single"], double=double["double"]), re.VERBOSE | re.DOTALL)
 
 
 _WITH_ESCAPES, _WITHOUT = _pattern(_ESCAPED, _ESCAPED), _pattern(_PLAIN, _PLAIN)
