@@ -250,6 +250,8 @@ class Backlog:
         if known.keys_since is None and version not in (None, work.version):
             work.version, work.collecting = version, False
             return "moved"
+        if planned.whole:
+            work.forget_keys()  # no row can be read by them, and the one chunk shows all of these
         size = min(planned.size, self._rows_max(known) // planned.rows_per_unit_max)
         self._set(
             table,
@@ -285,7 +287,7 @@ class Backlog:
         table is not: whoever resumes it asks the log."""
         for table in self._queue:
             known, work = self.progress.tables[table], self._work[table]
-            if work.collecting and known.state != "paused":
+            if work.collecting and known.state != "paused" and not known.whole:
                 work.remember(run.moved_keys(table) if known.exhausted else run.partial_keys(table))
 
     def read_keys(self, table: TableId, keys: KeySet, next_offset: Offset) -> None:

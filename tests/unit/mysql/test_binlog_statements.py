@@ -14,6 +14,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.messages import Advanced, RowsFilled
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.gtids import Flavor
+from cdcflow.sources.mysql.words import NO_BACKSLASH_ESCAPES
 
 T_OLD = simple("t_old")
 
@@ -31,6 +32,7 @@ T_OLD = simple("t_old")
         "LOAD DATA INFILE 'x' INTO TABLE t",
         "WITH c AS (SELECT 1) UPDATE t SET v = 1",
         "CREATE TABLE t SELECT 1 AS id",
+        "CREATE TABLE t TABLE u",
         "SELECT `shop`.`changes_rows`()",
     ],
 )
@@ -41,6 +43,17 @@ def test_rows_changed_by_a_statement_stop(flavor: Flavor, said: str) -> None:
     log.query(said)
     log.commit()
     refused(log, ConfigurationError, "as a statement")
+
+
+@pytest.mark.parametrize("flavor", FLAVORS)
+@pytest.mark.parametrize("sql_mode", [0, NO_BACKSLASH_ESCAPES])
+def test_sessions_mode_says_where_a_string_ends(flavor: Flavor, sql_mode: int) -> None:
+    """The event has the sql_mode of the session that said it."""
+    log = Log(flavor)
+    one(log, 1)
+    log.standalone(r"ALTER TABLE t COMMENT = '\', DROP v, COMMENT = ', COMMENT = 'x'", sql_mode=sql_mode)
+    found = decoded(log)
+    assert [e.table.name for e in found.events if isinstance(e, RowsFilled)] == ["t"] * bool(sql_mode)
 
 
 @pytest.mark.parametrize("said", ["INSERT INTO elsewhere.t VALUES (1)", "DELETE FROM elsewhere.t WHERE 1"])
