@@ -31,7 +31,7 @@ from cdcflow.sources.engine.selection import Selection, not_there
 from cdcflow.sources.postgres import overlap, publication, slot
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, look
-from cdcflow.sources.postgres.chunks import PostgresChunks, mark_prefix
+from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
 from cdcflow.sources.postgres.connection import Connection, Connector, Secret, explaining, history_lost
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
@@ -94,9 +94,11 @@ class PostgresSource:
         creation_wait_s: float = CREATION_WAIT_S,
         older_wait_s: float = OLDER_WAIT_S,
         windows: Windows = WINDOWS,
+        chunk_bytes_max: int = CHUNK_BYTES_MAX,
     ) -> None:
         self._settings = settings
         self._windows = windows
+        self._chunk_bytes_max = chunk_bytes_max
         self._connector = Connector(settings.url, secret)
         self._policy = Policy(settings.special_values, settings.unconstrained_numeric, dict(settings.columns))
         self._selection = Selection.parse(settings.tables)
@@ -244,8 +246,15 @@ class PostgresSource:
             beat=self._check_publication,
             take_version=self._row_versions.take,
             prefix=mark_prefix(self._checkpoint.source["slot"] if self._checkpoint else ""),
+            chunk_bytes_max=self._chunk_bytes_max,
         )
-        return Chunks(dialect, pool, parts_at_once=at_once)
+        return Chunks(
+            dialect,
+            pool,
+            parts_at_once=at_once,
+            whole_bytes_max=self._settings.backfill.whole_bytes_max,
+            keys_bytes_max=self._chunk_bytes_max,
+        )
 
     def doctor(self) -> Sequence[Finding]:
         from cdcflow.sources.postgres import doctor  # a daemon never asks, and it takes its time to start
