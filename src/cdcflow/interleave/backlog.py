@@ -380,6 +380,9 @@ class Backlog:
             at_end = read.exhausted or chunk.kind == "whole"
             units_done = known.units if at_end else read.units_done
             now = replace(now, cursor=read.reached, units_done=units_done, exhausted=at_end)
+        elif chunk.keys is not None and read.keys_left is not None:
+            work.keys_max = max(1, len(chunk.keys) - len(read.keys_left))
+            work.remember(read.keys_left)
         self._set(chunk.table, now)
 
     def _rows_max(self, known: TableProgress) -> int:

@@ -213,7 +213,8 @@ class ChunkRead:
     one of them does not see may be missing, and a place in the window must be right for all of them. A chunk of kind
     "whole" has one, and it may speak of the chunk's own table only (MySQL locks that one to take it). `rewritten`: the
     table is no longer what the plan pinned (VACUUM FULL, TRUNCATE, …); nothing was read, and the table must be planned
-    and read from the start.
+    and read from the start. `keys_left`: of a chunk of kind "keys", those that were not looked
+    for, because the rows of the others are so large already.
     """
 
     chunk: Chunk
@@ -225,6 +226,7 @@ class ChunkRead:
     exhausted: bool = False
     seconds: float = 0.0
     rewritten: bool = False
+    keys_left: KeySet | None = None
 
 
 @dataclass(frozen=True, slots=True)

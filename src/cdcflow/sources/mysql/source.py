@@ -155,7 +155,8 @@ class MySQLSource:
             describe=self._catalog.described,
             rows_max=self._settings.backfill.chunk_rows_max,
         )
-        return Chunks(dialect, pool, parts_at_once=self._settings.backfill.ranges_at_once)
+        backfill = self._settings.backfill
+        return Chunks(dialect, pool, parts_at_once=backfill.ranges_at_once, whole_bytes_max=backfill.whole_bytes_max)
 
     def doctor(self) -> Sequence[Finding]:
         return doctor.findings(self._connector, self._settings, self._catalog)
