@@ -13,7 +13,7 @@ from tests.ddlfuzz.model import Model, Server, is_hidden
 
 FAMILIES = (columns, rows, servers, tables)  # importing them registers their kinds
 CASES = Path(__file__).parent / "cases"
-SETTINGS = {"look": "30", "windows": "large", "chunk": "40"}
+SETTINGS = {"look": "8", "windows": "large", "chunk": "40"}
 """`look`: seconds between two looks at the list of tables. `windows`: small ones catch up a few rows at a time.
 `chunk`: rows a chunk of the backfill has at most."""
 LENGTHS = (10, 16, 24)
