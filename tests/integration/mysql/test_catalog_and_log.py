@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pymysql
 import pytest
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 
 from cdcflow.errors import ConfigurationError
+from cdcflow.sources.mysql import catalog
 from cdcflow.testing.mysql import Flavor, MySQLDatabase
 
 pytestmark = pytest.mark.mysql
+LOCK_WAIT_TIMEOUT = 1205
 
 LABELS = r"'a','b''c','d,e','f\\g','h" "i','','ö','new\nline'"
 MANY = ",".join(f"'m{n}'" for n in range(300))
@@ -123,3 +128,37 @@ def test_table_that_comes_later_does_not_disturb(mysql_database: MySQLDatabase, 
     assert "keyless" in again.source.status(None).details["left_out"]
     assert sorted(b.table.id.name for b in again.batches()) == ["later", "t"]
     again.close()
+
+
+def test_table_made_anew_while_the_catalog_is_read_is_no_table_without_a_key(
+    mysql_database: MySQLDatabase, capture: MySQLCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables, columns and keys are asked for one after another: one that is gone for the last of them seems to have no
+    key, which would end the capture for good. Here that comes at every single look."""
+    beside = mysql_database.connect()
+
+    def run(statement: str) -> None:
+        with beside.cursor() as cursor:
+            cursor.execute(statement)
+
+    def dropped_for_the_keys(connection: Any, statement: str) -> Any:
+        if "information_schema.STATISTICS" not in statement:
+            return query(connection, statement)
+        try:
+            run("DROP TABLE t")
+        except pymysql.err.OperationalError as error:
+            assert error.args[0] == LOCK_WAIT_TIMEOUT
+            return query(connection, statement)
+        found = query(connection, statement)
+        run(made)
+        return found
+
+    run("SET SESSION lock_wait_timeout = 1")
+    run(made := "CREATE TABLE t (id int PRIMARY KEY, v int)")
+    query = catalog.query
+    monkeypatch.setattr(catalog, "query", dropped_for_the_keys)
+    capture.prepare()
+    (table,) = capture.source.tables()
+    assert table.key == ("id",)
+    assert capture.plan("t").shape == table
+    beside.close()
