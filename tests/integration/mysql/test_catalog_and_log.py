@@ -130,6 +130,19 @@ def test_table_that_comes_later_does_not_disturb(mysql_database: MySQLDatabase, 
     again.close()
 
 
+def test_tables_told_first_are_those_that_the_stream_captures(
+    mysql_database: MySQLDatabase, capture: MySQLCapture
+) -> None:
+    """A table that comes back between the two (DROP and CREATE) would pass for one that is captured, and was read."""
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture.prepare()
+    mysql_database.execute("CREATE TABLE back (id int PRIMARY KEY)")
+    told = [t.id.name for t in capture.source.tables()]
+    mysql_database.execute("INSERT INTO back VALUES (1)", "INSERT INTO t VALUES (1)")
+    assert [b.table.id.name for b in capture.batches()] == told == ["t"]
+    assert [t.id.name for t in capture.source.tables()] == ["back", "t"]
+
+
 def test_table_made_anew_while_the_catalog_is_read_is_no_table_without_a_key(
     mysql_database: MySQLDatabase, capture: MySQLCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
