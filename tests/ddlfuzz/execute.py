@@ -237,7 +237,9 @@ class _Run:
         self._commit()
         done = False
         for statement in _SQL.findall(stop.remedy):
-            done = self._said([statement], own=False) or done
+            # One that is refused may have been run before the stop was seen. A stop that comes again is found above.
+            self._said([statement], own=False)
+            done = True
         if "--accept-history-loss" in stop.remedy:
             self.accept = done = True
         for column, policy in _SETTING.findall(stop.remedy):

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.errors import InvariantViolated
-from cdcflow.interleave.messages import Committed, MarkSeen, RowsFilled
+from cdcflow.interleave.messages import Committed, MarkSeen
 from cdcflow.model.change import Int64s, Run, Uint64s
 from cdcflow.model.position import Position, Token
 from cdcflow.ports import OpenSpool, StreamEvent
@@ -137,7 +137,7 @@ class BinlogDecoder:
         for part in expanded(check_types(events, self._flavor), self._expanded_bytes_max):
             out += self._part(part)
         # First, so that no position behind the statement can become durable without the order to read again.
-        return [*(RowsFilled(table, before) for table in self._statements.filled()), *out]
+        return [*self._statements.filled(before), *out]
 
     def _part(self, events: Events) -> list[StreamEvent]:
         if not len(events):

@@ -320,7 +320,9 @@ class Catalog:
                 return found
             doubted |= wrong
         changing = ", ".join(map(str, sorted(wrong - held)))
-        raise SourceUnavailable(f"{attempted}: {changing} was altered, renamed or made anew at the same moment, again and again")
+        raise SourceUnavailable(
+            f"{attempted}: {changing} was altered, renamed or made anew at the same moment, again and again"
+        )
 
     def _select_held(
         self, connection: Connection, doubted: frozenset[TableId], only: TableId | None
