@@ -310,7 +310,7 @@ class Catalog:
 
     def _look(self, attempted: str, only: TableId | None) -> Selected:
         # Tables, columns and keys are asked for one after another: a table that is altered, renamed or made in between
-        # is a mixture of two, or has no key. So what is wrong with a table counts when nobody could change it meanwhile.
+        # is a mixture of two, or has no key. So what is wrong with a table counts if nobody could change it meanwhile.
         doubted: frozenset[TableId] = frozenset()
         for _ in range(LOOKS_MAX):
             with_held = partial(self._select_held, doubted=doubted, only=only)
