@@ -201,6 +201,8 @@ class Interleave:
             case Advanced(position):
                 if not self._holding and position != self._tail.position:
                     self._tail.reach(position)
+            case RowsFilled(table, swapped=True):
+                self._swapped(table)
             case RowsFilled(table, _, None):
                 self._rows_changed(table)
             case RowsFilled(_, _, RowVersion() as version):
@@ -300,6 +302,11 @@ class Interleave:
         # would stay empty.
         if not self._is_unread(table, "cancelled", "forgotten"):
             self._again(table, "a statement changed its old rows")
+
+    def _swapped(self, table: TableId) -> None:
+        known = self._backlog.get(table)
+        if known is not None and known.active:
+            self._again(table, "another table took its name while it was read")
 
     def _rows_incomplete(self, table: TableId, keys: KeySet) -> None:
         # Not where the reading failed: it would be tried and fail anew with every such row. None of its rows is proven

@@ -135,11 +135,16 @@ class RowsFilled:
     in MySQL). Read them again if the table is part of a backfill. `position` is one before the statement.
 
     `version` None: the log shows it here. Else the catalog does, and the statement may stand anywhere in the log.
+
+    `swapped`: the rows have the values that the log told, but another table holds them, which took this one's name
+    here (gh-ost). Only what is being read is read again: a snapshot from before the swap that finds the new table under
+    the name shows what that one held by then.
     """
 
     table: TableId
     position: Position
     version: RowVersion | None = None
+    swapped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
