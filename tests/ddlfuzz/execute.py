@@ -121,6 +121,8 @@ class _Run:
                 if unmergeable := self._compare(set()):
                     raise Failure("difference", f"the merge would stop: {unmergeable[min(unmergeable)]}")
             case "stop":
+                # A daemon that waits for an open transaction, to make its slot, does not hear of a stop before it ends.
+                self._commit()
                 self._stop()
             case "kill" if self.daemon is not None:
                 self.daemon.kill()
@@ -203,13 +205,22 @@ class _Run:
                 self._start()
                 fence = self.beside.fence()
                 continue
-            if status.position and self.beside.is_past(status.position, fence) and _is_read(status, tables):
-                return
+            if status.position and self.beside.is_past(status.position, fence):
+                self._check_failed(status)
+                if _is_read(status, tables):
+                    return
             if time.monotonic() > deadline:
                 states = {name: t["state"] for name, t in status.tables.items()}
                 at = f"at {status.position or 'no position'}, {states} {status.interrupted}"
                 raise Failure("hang", f"waited {PATIENCE_S:.0f} s in vain: {at}")
             time.sleep(0.004)
+
+    def _check_failed(self, status: Status) -> None:
+        """A backfill may fail of a table that is gone, and of no other."""
+        failed = {name: t["reason"] for name, t in status.tables.items() if t["state"] == "failed"}
+        for table in self.beside.columns() if failed else ():
+            if str(table) in failed:
+                raise Failure("hang", f"the backfill of {table} failed: {failed[str(table)]}")
 
     def _stopped(self, stop: Stop) -> None:
         """Do what a stop says; a stop that comes again although nothing was done to the database cannot be left."""
@@ -297,7 +308,7 @@ class _Run:
 
 def _is_read(status: Status, tables: tuple[TableId, ...]) -> bool:
     states = {name: t["state"] for name, t in status.tables.items()}
-    return all(s in ("done", "forgotten") for s in states.values()) and all(
+    return all(s in ("done", "failed", "forgotten") for s in states.values()) and all(
         states.get(str(t)) == "done" for t in tables
     )
 

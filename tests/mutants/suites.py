@@ -29,7 +29,8 @@ _JOURNALS = tuple(
 _SIMULATION = "tests/simulation/test_simulation.py::test_every_schedule_keeps_the_invariants"
 _SINKS = ("tests/contracts/test_sinks.py::TestFileLog",)
 _FILES: Stages = ((f"{_UNIT}/changelog",), _SINKS)
-_MYSQL: Stages = ((f"{_UNIT}/mysql", "tests/corpus/test_mysql_corpus.py"),)
+_BINLOG = tuple(f"{_UNIT}/mysql/test_binlog_{n}.py" for n in ("statements", "transactions", "cases", "histories"))
+_MYSQL: Stages = ((*_BINLOG, f"{_UNIT}/mysql/test_fences.py"), ("tests/corpus/test_mysql_corpus.py",))
 _POSTGRES: Stages = ((f"{_UNIT}/postgres", f"{_UNIT}/postgres_sessions", "tests/corpus/test_postgres_corpus.py"),)
 
 _NEAR: dict[str, Stages] = {
@@ -47,19 +48,22 @@ _NEAR: dict[str, Stages] = {
     "changelog/compaction": ((f"{_UNIT}/changelog/test_compaction.py",), *_FILES),
     "changelog/sealing": ((f"{_UNIT}/changelog/test_sealing.py",), *_FILES),
     "changelog/parquet": ((f"{_UNIT}/changelog/test_sealing.py",), *_FILES),
+    "changelog/layout": ((f"{_UNIT}/changelog/test_layout.py",), *_FILES),
+    "changelog/records": ((f"{_UNIT}/changelog/test_tail.py",), *_FILES),
+    "changelog/tail": ((f"{_UNIT}/changelog/test_tail.py",),),
     "changelog/": _FILES,
     "merge/": (
-        tuple(f"{_UNIT}/merge/test_{n}.py" for n in ("fold", "evolution", "reduce_and_statement")),
+        tuple(f"{_UNIT}/merge/test_{n}.py" for n in ("fold", "evolution", "types_in_spark", "reduce_and_statement")),
         (f"{_UNIT}/merge/test_merge_on_an_embedded_engine.py",),
     ),
     "pipeline/": ((f"{_UNIT}/pipeline",), (_SIMULATION,)),
     "sources/mysql/statements": (
-        (f"{_UNIT}/mysql/test_binlog_statements.py", f"{_UNIT}/mysql/test_statements.py"),
-        *_MYSQL,
+        (f"{_UNIT}/mysql/test_statements.py", f"{_UNIT}/mysql/test_alters.py"),
+        _BINLOG,
     ),
-    "sources/mysql/fences": ((f"{_UNIT}/mysql/test_fences.py",), *_MYSQL),
-    "sources/mysql/gtids": ((f"{_UNIT}/mysql/test_gtids.py",), *_MYSQL),
-    "sources/mysql/keys": ((f"{_UNIT}/mysql/test_keys_as_sql.py",), *_MYSQL),
+    "sources/mysql/fences": ((f"{_UNIT}/mysql/test_fences.py",),),
+    "sources/mysql/gtids": ((f"{_UNIT}/mysql/test_gtids.py",), _BINLOG),
+    "sources/mysql/keys": ((f"{_UNIT}/mysql/test_keys_as_sql.py", f"{_UNIT}/mysql/test_ranges.py"),),
     "sources/mysql/": _MYSQL,
     "sources/postgres/publication": ((f"{_UNIT}/postgres/test_publication.py",), *_POSTGRES),
     "sources/postgres/": _POSTGRES,

@@ -218,9 +218,15 @@ class Backlog:
     def unseen_by(self, planned: Planned) -> Uint64s:
         """The transactions delivered before the plan was asked for that it did not see. Such a plan is of no use: what
         they inserted has an offset before `since`, and may lie above the bound."""
-        work = self._work.get(planned.table)
-        if work is None or not work.planning or not planned.visibilities:
-            return _no_ids()
+        known = self.get(planned.table)
+        if (
+            known is None
+            or known.generation != planned.generation
+            or known.plan is not None
+            or not planned.visibilities
+        ):
+            return _no_ids()  # too late: another answer counts, and is held to this by itself
+        work = self._work[planned.table]
         return np.unique(np.concatenate([v.hidden(work.planned_after) for v in planned.visibilities]))
 
     def planned(self, planned: Planned) -> Literal["taken", "late", "moved"]:

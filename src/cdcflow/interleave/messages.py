@@ -5,7 +5,7 @@ stream ──Committed, MarkSeen, Advanced,─▶ ┌─────────
 chunks ──Planned, MarkWritten, ChunkRead,  │ machine │ ──PlanTable, WriteMark, ReadChunk──▶ source
          ChunkFailed, SnapshotTaken,       │ (pure)  │   TakeSnapshot
          RowsCompared────────────────────▶ │         │
-people ──Backfill, Pause, Resume, … ─────▶ └─────────┘ ──Told──▶ logs, metrics, status
+people ──Backfill, Pause, Resume, … ─────▶ └─────────┘ ──Event──▶ logs, metrics, status
 clock  ──Tick──▶
 """
 
@@ -365,11 +365,11 @@ class TakeSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Event:
     """Something a person may want to know: an event name in lower case, and its fields (no row values)."""
 
     event: str
     fields: Sequence[tuple[str, object]] = ()
 
 
-Effect = Append | Cut | PlanTable | WriteMark | TakeSnapshot | Told
+Effect = Append | Cut | PlanTable | WriteMark | TakeSnapshot | Event

@@ -20,7 +20,7 @@ from cdcflow.interleave.machine import Limits
 from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Resume
 from cdcflow.model.position import Epoch, SourceIdentity
 from cdcflow.pipeline.attempt import Attempt, OnEvent, Orders, Pace, TablesChanged, table_ids
-from cdcflow.pipeline.wake import Bell
+from cdcflow.pipeline.waker import Waker
 from cdcflow.ports import Log, Source
 
 HEALTHY_AFTER_S = 30.0
@@ -56,7 +56,7 @@ class Capture:
         self._on_event = on_event
         self._requests: SimpleQueue[Input] = SimpleQueue()
         self._stop = threading.Event()
-        self._bell: Bell | None = None
+        self._waker: Waker | None = None
         self._attempt: Attempt | None = None
         self._waiting_for: str | None = None
         self._attempts = 0
@@ -67,11 +67,11 @@ class Capture:
         Raises:
             ConfigurationError, HistoryLost, InvariantViolated: trying again would not help.
         """
-        self._bell = Bell()
+        self._waker = Waker()
         try:
             self._try_on()
         finally:
-            self._bell.close()
+            self._waker.close()
 
     def _try_on(self) -> None:
         for attempt in tenacity.Retrying(
@@ -93,11 +93,11 @@ class Capture:
     def stop(self) -> None:
         """Ask it to stop at the next cut. Safe in a signal handler."""
         self._stop.set()
-        self._ring()
+        self._wake()
 
-    def _ring(self) -> None:
-        if self._bell is not None:
-            self._bell.ring()
+    def _wake(self) -> None:
+        if self._waker is not None:
+            self._waker.wake()
 
     def _once(self) -> None:
         self._attempts += 1
@@ -113,7 +113,7 @@ class Capture:
             source.close()
 
     def _run_on(self, source: Source, log: OpenedLog) -> None:
-        assert self._bell is not None  # noqa: S101 - made by `run`
+        assert self._waker is not None  # noqa: S101 - made by `run`
         attempt = Attempt(
             source,
             log,
@@ -123,7 +123,7 @@ class Capture:
             orders=self._orders,
             pace=self._pace,
             requests=self._requests,
-            bell=self._bell,
+            waker=self._waker,
             on_event=self._on_event,
         )
         self._attempt, self._waiting_for = attempt, None
@@ -188,7 +188,7 @@ class Capture:
                 )
         for item in wanted:
             self._requests.put(item)
-        self._ring()
+        self._wake()
         return {"op": op, "tables": [str(t) for t in ids]}
 
     def status(self) -> dict[str, object]:
