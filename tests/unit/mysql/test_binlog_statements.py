@@ -324,6 +324,7 @@ def test_statement_about_no_captured_rows_is_passed_over(said: str) -> None:
         ("ALTER TABLE t MODIFY v varchar(300) DEFAULT 'x'", False),
         ("ALTER TABLE t MODIFY v varchar(10)", True),
         ("ALTER TABLE t MODIFY nowhere varchar(300)", True),
+        ("ALTER IGNORE TABLE t ADD UNIQUE KEY (v)", True),
         ("ALTER TABLE elsewhere.t ADD COLUMN w int DEFAULT 7", False),
     ],
 )
