@@ -123,7 +123,7 @@ def test_what_is_missing_between_two_others_is_told_and_never_passed_over(
     monkeypatch.setattr(reader, "LOOKS_MAX", 2)
     if missing == "segment":
         shutil.rmtree(copy.segment(1, 3))
-        with pytest.raises(InvariantViolated, match="offset 1.*missing"):
+        with pytest.raises(InvariantViolated, match=r"offset 1.*missing"):
             ids(copy.root, 1, 5)
         assert sorted(ids(copy.root, 4, 9)) == [4, 5, 6, 7, 8, 9]
     else:
