@@ -14,6 +14,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pyarrow as pa
 
@@ -139,7 +140,7 @@ class OpenTable:
         first, last, _ = _stretch_of(chunk)
         count = max(1, min(at_once, (last - first) // PART_ROWS_MIN))
         ends = [first + (last - first) * i // count for i in range(count + 1)]
-        return list(zip(ends, ends[1:], strict=False)) if last > first else []
+        return list(pairwise(ends)) if last > first else []
 
     def read(self, part: Part) -> Callable[[], PartRead]:
         first, last = part
