@@ -106,8 +106,10 @@ class MemoryKit:
         shape = self.database.tables[self.named(table)].shape
         names = columns.split(", ") if columns else [c.name for c in shape.columns]
         rows = ast.literal_eval("[" + re.sub(r"\bNULL\b", "None", values) + "]")
-        whole = {c.name: None for c in shape.columns}
-        transaction.insert(self.named(table), *({**whole, **dict(zip(names, row, strict=True))} for row in rows))
+        whole: dict[str, Any] = {c.name: None for c in shape.columns}
+        given = ({**whole, **dict(zip(names, row, strict=True))} for row in rows)
+        numbers = [c.name for c in shape.columns if c.type == INTEGER]
+        transaction.insert(self.named(table), *({**row, **{n: _number(row[n]) for n in numbers}} for row in given))
 
     def _update(self, transaction: Transaction, table: str, values: str, id: str) -> None:  # noqa: A002  the column
         sets = ast.literal_eval("{" + re.sub(r"(\w+) = ('[^']*'|-?\d+)", r"'\1': \2", values) + "}")
@@ -142,6 +144,10 @@ _STATEMENTS: dict[str, Callable[..., None]] = {
     r"ALTER TABLE (?P<table>\w+) ADD COLUMN (?P<column>\w+) (?P<type>\w+).*": MemoryKit._add_column,
     r"ALTER TABLE (?P<table>\w+) DROP COLUMN (?P<column>\w+)": MemoryKit._drop_column,
 }
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def _has_id(text: str) -> Callable[[Row], bool]:
