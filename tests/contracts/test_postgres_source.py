@@ -17,7 +17,7 @@ from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.testing.postgres import Database
 from cdcflow.testing.sources import Act, SourceContract
 
-TABLES = ("public.items", "public.others", "public.bare*")
+TABLES = ("public.items*", "public.others*", "public.bare*")
 COLUMNS = "id int {}, name text"
 
 

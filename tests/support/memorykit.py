@@ -32,7 +32,7 @@ class MemoryKit:
         return TableId("public", name)
 
     def open_source(self) -> MemorySource:
-        tables = ("public.items", "public.others", "public.bare*")
+        tables = ("public.items*", "public.others*", "public.bare*")
         return MemorySource(self.database, tables, spool_rows=SPOOL_ROWS, wait_s=1.0)
 
     def open_reader(self) -> MemorySource:

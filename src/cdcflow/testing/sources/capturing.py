@@ -81,8 +81,11 @@ class Captured:
             return []
         try:
             _, rows = current(logged[table], known)
-        except Unmergeable:
-            _, rows = current(logged[table], known, anew=True)
+        except Unmergeable as why:
+            try:
+                _, rows = current(logged[table], known, anew=True)
+            except Unmergeable:
+                return f"nothing that fits together yet: {why}"
         return in_order(rows)
 
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from cdcflow.interleave.messages import Advanced, Chunk, ChunkRead, Committed, MarkSeen, Planned
-from cdcflow.model.change import DELETE, KeySet, Run
+from cdcflow.model.change import DELETE, KeySet, Run, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Position, Token
 from cdcflow.model.table import OP, TableId
 from cdcflow.ports import ChunkSource, OpenSpool, Source, Spool, Stream, StreamEvent
@@ -69,15 +71,27 @@ def seen_mark(token: Token) -> Callable[[Sequence[StreamEvent]], bool]:
     return lambda events: any(isinstance(e, MarkSeen) and e.token == token for e in events)
 
 
+def transactions(events: Sequence[StreamEvent]) -> list[tuple[Position, int]]:
+    """Position and id of the transactions with rows, in order; a run may have several."""
+    found: list[tuple[Position, int]] = []
+    for event in events:
+        if isinstance(event, Committed) and isinstance(event.run, Run):
+            rows = np.diff(event.run.ends, prepend=0).tolist()
+            whole = zip(event.run.position.to_pylist(), event.run.xids.tolist(), rows, strict=True)
+            found += [(Position(at), xid) for at, xid, count in whole if count]
+        elif isinstance(event, Committed) and event.run.rows:
+            found.append((event.run.last_position, int(event.run.xids[0])))
+    return found
+
+
 def positions(events: Sequence[StreamEvent]) -> list[Position]:
     """Where the transactions with rows end, in order."""
-    return [e.run.last_position for e in events if isinstance(e, Committed) and e.run.rows]
+    return [position for position, _ in transactions(events)]
 
 
-def xids(events: Sequence[StreamEvent]) -> Any:
-    found = [e.run.xids for e in events if isinstance(e, Committed) and e.run.rows]
-    assert found, "nothing was delivered"
-    return found[-1]
+def xids(events: Sequence[StreamEvent]) -> Uint64s:
+    """The id of the last transaction with rows."""
+    return np.array([transactions(events)[-1][1]], np.uint64)
 
 
 def position_at(event: StreamEvent) -> Position | None:

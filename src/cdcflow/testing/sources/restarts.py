@@ -24,6 +24,7 @@ from cdcflow.testing.sources.reading import (
     positions,
     rows_of,
     seen_mark,
+    transactions,
 )
 
 
@@ -204,6 +205,6 @@ class RestartScenarios(Scenarios):
 
 def back(events: Sequence[StreamEvent]) -> TransactionsBack:
     """What a log says of the transactions that these events put into it."""
-    runs = [e.run for e in events if isinstance(e, Committed) and e.run.rows]
-    found = pa.table({"position": [run.last_position for run in runs], "xid": [int(run.xids[-1]) for run in runs]})
+    ours = transactions(events)
+    found = pa.table({"position": [position for position, _ in ours], "xid": [xid for _, xid in ours]})
     return lambda is_enough: found
