@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
+import pymysql
 import pytest
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 
 from cdcflow.errors import ConfigurationError
+from cdcflow.sources.mysql import catalog
+from cdcflow.sources.mysql.connection import query
 from cdcflow.testing.mysql import Flavor, MySQLDatabase, MySQLServer
 
 pytestmark = pytest.mark.mysql
@@ -171,3 +177,46 @@ def test_table_that_comes_later_does_not_disturb(mysql_database: MySQLDatabase, 
     assert "keyless" in again.source.status(None).details["left_out"]
     assert sorted(b.table.id.name for b in again.batches()) == ["later", "t"]
     again.close()
+
+
+def test_tables_told_first_are_those_that_the_stream_captures(
+    mysql_database: MySQLDatabase, capture: MySQLCapture
+) -> None:
+    """A table that comes back between the two (DROP and CREATE) would pass for one that is captured, and was read."""
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture.prepare()
+    mysql_database.execute("CREATE TABLE back (id int PRIMARY KEY)")
+    told = [t.id.name for t in capture.source.tables()]
+    mysql_database.execute("INSERT INTO back VALUES (1)", "INSERT INTO t VALUES (1)")
+    assert [b.table.id.name for b in capture.batches()] == told == ["t"]
+    assert [t.id.name for t in capture.source.tables()] == ["back", "t"]
+
+
+def test_table_made_anew_while_the_catalog_is_read_is_no_table_without_a_key(
+    mysql_database: MySQLDatabase, capture: MySQLCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables, columns and keys are asked for one after another: one that is gone for the last of them seems to have no
+    key, which would end the capture for good. Here that comes at every single look."""
+    beside = mysql_database.connect()
+
+    def run(statement: str) -> None:
+        with beside.cursor() as cursor:
+            cursor.execute(statement)
+
+    def dropped_for_the_keys(connection: Any, statement: str) -> Any:
+        if "information_schema.STATISTICS" not in statement:
+            return query(connection, statement)
+        with contextlib.suppress(pymysql.err.OperationalError):  # it waits in vain while the table is held
+            run("DROP TABLE t")
+        found = query(connection, statement)
+        run(made)
+        return found
+
+    run("SET SESSION lock_wait_timeout = 1")
+    run(made := "CREATE TABLE IF NOT EXISTS t (id int PRIMARY KEY, v int)")
+    monkeypatch.setattr(catalog, "query", dropped_for_the_keys)
+    capture.prepare()
+    (table,) = capture.source.tables()
+    assert table.key == ("id",)
+    assert capture.plan("t").shape == table
+    beside.close()

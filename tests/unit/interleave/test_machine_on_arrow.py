@@ -139,28 +139,6 @@ def test_keys_of_partial_rows_are_read_again_in_columns() -> None:
     assert interleave.progress.tables[ORDERS.id].state == "done"
 
 
-def test_keys_that_a_chunk_left_are_read_by_a_later_one() -> None:
-    """Rows may be large: a chunk that ends early must not make the table done with rows that nobody read."""
-    interleave = machine()
-    request = opened(interleave)
-    interleave.step(Committed(run_of((7, [(ORDERS, "u", k, None) for k in (5, 6, 7)]))))
-    interleave.step(ChunkRead(request.chunk, chunk_of((1, "a")), ORDERS, (XidSnapshot(20, 20),), "4", 4, True))
-    asked = interleave.step(mark("1/1/high", 8))
-    read: list[int] = []
-    for window in (2, 3, 4):
-        assert interleave.progress.tables[ORDERS.id].state != "done"
-        request = only_chunk(asked)
-        interleave.step(MarkWritten(Token(f"1/{window}/low")))
-        assert request.chunk.keys is not None
-        one, left = request.chunk.keys.take(1)
-        read += one.keys.column("id").to_pylist()
-        interleave.step(ChunkRead(request.chunk, chunk_of(), ORDERS, (XidSnapshot(20, 20),), left=left))
-        interleave.step(mark(f"1/{window}/low", 10 * window))
-        asked = interleave.step(mark(f"1/{window}/high", 10 * window + 1))
-    assert sorted(read) == [5, 6, 7]
-    assert interleave.progress.tables[ORDERS.id].state == "done"
-
-
 def test_only_key_changes_are_moved_keys() -> None:
     """After the last range only those must be remembered; all of them would never end on a busy table."""
     run = run_of((7, [(ORDERS, "u", 5, None), (ORDERS, "d", 7, ""), (ORDERS, "c", 8, None), (ORDERS, "c", 9, "x")]))

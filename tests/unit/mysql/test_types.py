@@ -336,6 +336,26 @@ def test_policy_that_a_type_does_not_know_is_refused(of: ServerColumn, policy: s
         table(column("id", TypeCode.LONG), of, policy=Policy(columns={"shop.orders.c": policy}))
 
 
+@pytest.mark.parametrize(
+    ("key", "policy", "instead"),
+    [
+        (column("k", TypeCode.DATE), Policy(zero_dates="null"), "text"),
+        (column("k", TypeCode.DATETIME), Policy(columns={"shop.orders.k": "null"}), "text"),
+        (column("k", TypeCode.VARCHAR, 80, collation=45), Policy(bad_text="replace"), "stop"),
+    ],
+)
+def test_policy_that_makes_keys_of_different_rows_one_is_refused(
+    key: ServerColumn, policy: Policy, instead: str
+) -> None:
+    """Two dates that are none would both be NULL, and the rows one. What the remedy says is accepted."""
+    with pytest.raises(ConfigurationError, match=r"shop\.orders\.k .*part of the table's key") as caught:
+        table(key, key=("k",), policy=policy)
+    assert str(caught.value.remedy).endswith(f"{{shop.orders.k: {instead}}}")
+    remedied = Policy(policy.zero_dates, policy.bad_text, {"shop.orders.k": instead})
+    assert table(key, key=("k",), policy=remedied)
+    assert table(column("id", TypeCode.LONG), key, policy=policy)
+
+
 def test_columns_are_numbered_by_their_names() -> None:
     """M34: positions shift when a column is added in the middle; what a column is called does not."""
     first, second = numbers(["id", "state", "note"]), numbers(["id", "added", "state", "note"])

@@ -13,8 +13,9 @@ bound, it takes N / i * (e^(i/r) - 1) seconds, however r compares with i, and so
 is a key that grows in the middle of the table (tenant, number): the cursor must get past the end of the busiest tenant,
 so r must be more than that tenant's inserts, or the rows read outgrow those that were planned (`cdcflow status`).
 
-What it holds. A range ends at `CHUNK_BYTES_MAX` in all of its parts, whatever the server says that rows weigh; beyond
-it each part has a row and what the socket gave with it. Keys: see `engine.chunks.KEYS_BYTES_MAX`.
+What it holds. A range ends at `CHUNK_BYTES_MAX` in all of its parts, whatever the server says that rows weigh, and rows
+by key end at what the engine allows (the first `FIRST_KEYS` of them come as they are). Beyond it each part has a row,
+and what the socket gave with it.
 
 A part's snapshot: take it; touch the table, which keeps changes of its shape away until the transaction ends; then
 look at the shape, through another connection, which sees the catalog as it is; then read. A table that was altered
@@ -31,17 +32,17 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pymysql
 
-from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.errors import SourceUnavailable
 from cdcflow.interleave.messages import Chunk, Planned, Visibility
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.engine.chunks import Reached, Rewritten, Snapshot
+from cdcflow.sources.engine.chunks import Reached, Rewritten, Snapshot, TooLarge
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.mysql.catalog import CatalogTable
 from cdcflow.sources.mysql.connection import Connection, query
 from cdcflow.sources.mysql.fetch import fetch
-from cdcflow.sources.mysql.keys import Key, Literals
+from cdcflow.sources.mysql.keys import KEYS_AT_ONCE, Key, Literals
 from cdcflow.sources.mysql.marking import Marking
 from cdcflow.sources.mysql.ranges import Ordered, Part, PartRead, sizes, stride
 from cdcflow.sources.mysql.refusals import NO_SUCH_COLUMN, NO_SUCH_INDEX, NO_SUCH_TABLE
@@ -58,9 +59,8 @@ PART_ROWS_MIN = 10_000
 CHUNK_BYTES_MAX = 64 << 20
 """A chunk ends early at this size, however many rows it may have: rows may be large."""
 
-WHOLE_BYTES_MAX = 1 << 30
-"""A table without a key is read in one piece, and held in memory until it is in the log: one that has more is refused,
-before the system ends the daemon for it."""
+FIRST_KEYS = 16
+"""So many rows are looked for by key before it is known how large they are."""
 
 LookUp = Callable[[TableId], CatalogTable]
 Describe = Callable[[CatalogTable], DescribedTable]
@@ -234,28 +234,31 @@ class OpenTable:
     def read(self, part: Part) -> Callable[[], PartRead]:
         return self.ordered.read(self.connection, part, self.snapshot)
 
-    def rows_with(self, keys: KeySet, bytes_max: int | None) -> list[pa.RecordBatch] | None:
+    def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
         found: list[pa.RecordBatch] = []
-        for condition in self.ordered.key.among(keys):
-            fetched = fetch(self.connection, f"{self.ordered.select} WHERE {condition}", bytes_max)
-            if not fetched.is_whole:
-                return None
-            found.append(self.ordered.decoded(fetched))
-            if bytes_max is not None:
-                bytes_max = max(1, bytes_max - len(fetched.data))
-        return found
+        size = looked_for = 0
+        some = FIRST_KEYS
+        while looked_for < len(keys) and (size < bytes_max or not looked_for):
+            _, left = keys.take(looked_for)
+            these, _ = left.take(some)
+            [condition] = self.ordered.key.among(these)
+            room = bytes_max - size if looked_for else None
+            rows = fetch(self.connection, f"{self.ordered.select} WHERE {condition}", room)
+            if not rows.is_whole:
+                break  # larger than those before, and the connection is closed: another chunk looks for them
+            found.append(self.ordered.decoded(rows))
+            size += len(rows.data)
+            looked_for += len(these)
+            # As many as will fit, if their rows are like those before.
+            some = min(KEYS_AT_ONCE, max(1, (bytes_max - size) * looked_for // max(size, 1)))
+        _, left = keys.take(looked_for)
+        return found, left if len(left) else None
 
-    def all_rows(self) -> list[pa.RecordBatch]:
-        """Raises ConfigurationError: there are more than may be held."""
-        fetched = fetch(self.connection, self.ordered.select, WHOLE_BYTES_MAX)
-        if not fetched.is_whole:
-            entry = self.ordered.entry
-            raise ConfigurationError(
-                f"{entry.id} has no key, so that it is read in one piece, and its rows come to more than "
-                f"{WHOLE_BYTES_MAX >> 20} MiB, which cannot be held in memory",
-                remedy=f"run ALTER TABLE {entry.sql} ADD PRIMARY KEY (…), or leave it out of source.tables",
-            )
-        return [self.ordered.decoded(fetched)]
+    def all_rows(self, bytes_max: int) -> Sequence[pa.RecordBatch]:
+        rows = fetch(self.connection, self.ordered.select, bytes_max)
+        if not rows.is_whole:
+            raise TooLarge
+        return [self.ordered.decoded(rows)]
 
 
 def _greatest(table: Ordered, connection: Connection) -> Literals | None:
