@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 
-from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.errors import ConfigurationError, RightMissing, SourceUnavailable
 from cdcflow.interleave.messages import (
     ChunkFailed,
     Input,
@@ -64,7 +64,8 @@ class Errands:
         answer: Input | BaseException | None
         try:
             answer = work()
-        except SourceUnavailable as error:
+        except (SourceUnavailable, RightMissing) as error:
+            # A right that was taken away may be given back: nothing is wrong with what was read so far.
             answer = ChunkFailed(table, str(error), retry=True)
         except ConfigurationError as error:
             answer = ChunkFailed(table, str(error), retry=False) if table else error

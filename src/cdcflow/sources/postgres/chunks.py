@@ -34,6 +34,7 @@ from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.chunks import PartRead, Reached, Rewritten, Snapshot, TooLarge
 from cdcflow.sources.engine.connections import Pool
+from cdcflow.sources.engine.selection import advice
 from cdcflow.sources.postgres import keys as key_texts
 from cdcflow.sources.postgres.arrivals import Arrivals
 from cdcflow.sources.postgres.catalog import Relid, describe_all, load, refusals
@@ -135,7 +136,7 @@ class PostgresChunks:
         if entry is None:
             raise SourceUnavailable(f"planning the backfill of {table}: it was dropped just now, or made anew")
         if problems := refusals(entry, connection.info.server_version):
-            raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}")
+            raise ConfigurationError(problems[0][0], remedy=advice(problems[0][1]))
         shape = describe_all(connection, [entry], self._policy)[0].table
         # Before the files are pinned: what a statement does in between is then found later, never missed.
         version = self._take_version(connection, rel)
