@@ -161,9 +161,15 @@ class Capture:
             return
         pause = state.next_action.sleep if state.next_action else 0.0
         self._waiting_for = str(error)
+        remedy = getattr(error, "remedy", None)
         self._on_event(
             "capture interrupted",
-            {"kind": type(error).__name__, "reason": str(error).split("\n")[0], "next_try_s": round(pause, 1)},
+            {
+                "kind": type(error).__name__,
+                "reason": str(error).split("\n")[0],
+                **({"remedy": remedy} if remedy else {}),
+                "next_try_s": round(pause, 1),
+            },
         )
 
     def request(self, op: str, tables: Sequence[str], **adjustment: int | None) -> dict[str, object]:
