@@ -160,7 +160,7 @@ class Backlog:
                 same = known.state != "forgotten" and known.incarnation == incarnation
                 yield table, known if same else _next_generation(known, next_offset, incarnation)
             else:
-                yield table, replace(known, state="forgotten", plan=None, cursor=None)
+                yield table, replace(known, state="forgotten", plan=None, cursor=None, keys_since=None)
         for table in sorted(tables.keys() - stored.tables.keys()):
             incarnation = getattr(tables[table], "incarnation", 0)
             new = TableProgress("cancelled", 0, Offset(0), incarnation, reason="not asked for: run a backfill")
@@ -222,9 +222,15 @@ class Backlog:
     def unseen_by(self, planned: Planned) -> Uint64s:
         """The transactions delivered before the plan was asked for that it did not see. Such a plan is of no use: what
         they inserted has an offset before `since`, and may lie above the bound."""
-        work = self._work.get(planned.table)
-        if work is None or not work.planning or not planned.visibilities:
-            return _no_ids()
+        known = self.get(planned.table)
+        if (
+            known is None
+            or known.generation != planned.generation
+            or known.plan is not None
+            or not planned.visibilities
+        ):
+            return _no_ids()  # too late: another answer counts, and is held to this by itself
+        work = self._work[planned.table]
         return np.unique(np.concatenate([v.hidden(work.planned_after) for v in planned.visibilities]))
 
     def planned(self, planned: Planned) -> Literal["taken", "late", "moved"]:
@@ -248,6 +254,8 @@ class Backlog:
         if known.keys_since is None and version not in (None, work.version):
             work.version, work.collecting = version, False
             return "moved"
+        if planned.whole:
+            work.forget_keys()  # no row can be read by them, and the one chunk shows all of these
         size = min(planned.size, self._rows_max(known) // planned.rows_per_unit_max)
         self._set(
             table,
@@ -283,7 +291,7 @@ class Backlog:
         table is not: whoever resumes it asks the log."""
         for table in self._queue:
             known, work = self.progress.tables[table], self._work[table]
-            if work.collecting and known.state != "paused":
+            if work.collecting and known.state != "paused" and not known.whole:
                 work.remember(run.moved_keys(table) if known.exhausted else run.partial_keys(table))
 
     def read_keys(self, table: TableId, keys: KeySet, next_offset: Offset) -> None:

@@ -310,7 +310,7 @@ class PostgresSource:
     def _anew(
         self, connection: Connection, checkpoint: Checkpoint, names: Names, place: Place, selected: Selected
     ) -> Checkpoint:
-        """A new place after a loss, by an operator's word."""
+        """A new position, because an operator accepted the loss."""
         state = publication.ensure(connection, names.publication, selected.tables, ours=names.publication_is_ours)
         found = slot.read(connection, names.slot)
         if found is not None:

@@ -127,8 +127,8 @@ class PostgresStream:
         self._closed = threading.Event()
         self._start()
         self._ahead = DecodeAhead(self._turn, self._goes_on)
-        self._voice = threading.Thread(target=self._keep_talking, name="cdcflow-status", daemon=True)
-        self._voice.start()
+        self._keepalive = threading.Thread(target=self._keep_talking, name="cdcflow-status", daemon=True)
+        self._keepalive.start()
 
     # ── cdcflow.ports.Stream ────────────────────────────────────────────────────────────────────────────────
 
@@ -155,7 +155,7 @@ class PostgresStream:
         with self._lock, contextlib.suppress(psycopg.Error, OSError, SourceUnavailable):
             # The last word, so that the server need not send again what is durable already.
             self._say()
-        self._voice.join()
+        self._keepalive.join()
         self._decoder.close()
         self._connector.discard(self._connection)
 
