@@ -22,7 +22,7 @@ from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
-from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals
+from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals, not_there
 from cdcflow.sources.mysql.columns import ASKED, CatalogColumn, server_column
 from cdcflow.sources.mysql.connection import Connection, Connector, listed, literal, query
 from cdcflow.sources.mysql.losses import READ_ANEW
@@ -284,7 +284,7 @@ class Catalog:
         """
         selected = self._only(table)
         if not selected.tables:
-            raise SourceUnavailable(f"table {table} is not there, or not selected any more")
+            raise not_there(table)
         if problems := selected.refused.get(table):
             raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}")
         return selected.tables[0]
