@@ -144,6 +144,10 @@ bench-quick: $(BENCHED) ## drain, catch-up, backfill and latency with their targ
 $(BENCHES:%=bench-%): bench-%: $(BENCHED)
 	@$(BIN)/python -m bench $* $(BENCH)
 
+.PHONY: bench-beside
+bench-beside: $(INSTALLED) ## this checkout beside another one in the same rounds (TREE=../old)
+	@$(BIN)/python -m bench.beside $(TREE) $(BENCH)
+
 bench-docs: $(BENCHED) ## write the latest results into docs/performance.md and docs/plots
 	@$(BIN)/python -m bench.document $(BENCH)
 

@@ -17,8 +17,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,7 @@ from cdcflow.testing.servers import OrdinaryUser, Watcher, free_port
 Flavor = Literal["mysql", "mariadb"]
 FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
 SUPERUSER = "root"
+FOREVER_MS = 3_600_000
 
 # What a capture wants; and quick for tests: no fsync (a killed process loses nothing, the operating system keeps the
 # pages), little memory, small files. An empty value leaves the setting out.
@@ -378,6 +380,21 @@ class MySQLServer:
         row = self.execute("SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS")[0]
         return str(row[0]), int(row[1])
 
+    def holding_statements(self) -> tuple[str, str]:
+        """What makes every commit wait for a semi-synchronous replica behind its sync of the binary log, and what ends
+        that."""
+        if self.flavor == "mariadb":
+            name, peer = "rpl_semi_sync_master", "slave"
+        else:
+            name, peer = "rpl_semi_sync_source", "replica"
+            with contextlib.suppress(pymysql.err.OperationalError):  # it is there already
+                self.execute("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
+        begin = (
+            f"SET GLOBAL {name}_wait_point = 'AFTER_SYNC', {name}_wait_no_{peer} = ON, "
+            f"{name}_timeout = {FOREVER_MS}, {name}_enabled = ON"
+        )
+        return begin, f"SET GLOBAL {name}_enabled = OFF"
+
     def log_tail(self, lines: int = 30) -> str:
         """The last lines of the server's own log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
@@ -452,6 +469,36 @@ class MySQLDatabase:
             yield connection
         finally:
             connection.close()
+
+    @contextlib.contextmanager
+    def holding_commit(self, statement: str) -> Iterator[Callable[[], None]]:
+        """Inside, `statement` is in the binary log and not committed in the engine, for a semi-synchronous replica that
+        never comes. The value lets it go. Every other commit of the server waits behind it."""
+        server = self.server
+        begin, end = server.holding_statements()
+        before = server.binlog()
+        server.execute(begin)
+        writer = threading.Thread(target=self.execute, args=(statement,))
+        writer.start()
+        let_go = threading.Event()
+
+        def release() -> None:
+            if not let_go.is_set():
+                let_go.set()
+                server.execute(end)
+                writer.join(20)
+
+        try:
+            deadline = time.monotonic() + 20
+            while server.binlog() == before:
+                if time.monotonic() > deadline:
+                    raise RuntimeError("the statement did not reach the binary log")
+                time.sleep(0.02)
+            yield release
+        finally:
+            release()
+        if writer.is_alive():
+            raise RuntimeError("the statement still waits, although nothing holds commits back")
 
     def drop(self) -> None:
         self.server.execute(f"DROP DATABASE IF EXISTS `{self.name}`")
