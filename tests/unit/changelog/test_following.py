@@ -168,6 +168,24 @@ def test_journal_that_a_stale_writer_puts_there_is_not_followed(log: FileLog, la
         list(following.read())
 
 
+def test_journal_of_an_older_process_does_not_continue_this_one(log: FileLog, layout: Layout, tmp_path: Path) -> None:
+    """It names the right journal before it, and was written by a process that had lost the log already."""
+    other = FileLog.open(tmp_path / "other", IDENTITY)
+    stale = Writer.of(other)
+    stale.put(orders(1))
+    other.roll()
+    stale.put(orders(20))
+    log.close()
+    again = FileLog.open(log.path, IDENTITY)
+    Writer.of(again).put(orders(1))
+    assert again.epoch > other.epoch
+    following = Following(layout, 1)
+    assert offsets(list(following.read())) == [1]
+    Layout(other.path).journal(2).rename(layout.journal(2))
+    with pytest.raises(FileNotFoundError, match="nothing continues this journal"):
+        list(following.read())
+
+
 def test_damage_in_front_of_a_whole_cut_is_told_by_name(log: FileLog, layout: Layout) -> None:
     """Rows that were never given out and are unreadable now must not be passed over."""
     writer = Writer.of(log)
