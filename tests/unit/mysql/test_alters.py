@@ -114,6 +114,7 @@ CHANGE COLUMN IF EXISTS v w bigint
 MODIFY v varchar(9) BINARY
 MODIFY v bigint, DROP w
 MODIFY v bigint DEFAULT (id + 1)
+REPAIR PARTITION p0
 """
 
 
