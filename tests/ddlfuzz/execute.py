@@ -26,6 +26,7 @@ from cdcflow.testing.mysql import MySQLServer
 from cdcflow.testing.postgres import PostgresServer
 
 PATIENCE_S = 25.0
+"""More than the time between two looks at the list of tables."""
 Sort = Literal["difference", "stop", "hang", "broken"]
 STOPS_MAX = 8
 _SQL = re.compile(
@@ -121,8 +122,6 @@ class _Run:
                 if unmergeable := self._compare(set()):
                     raise Failure("difference", f"the merge would stop: {unmergeable[min(unmergeable)]}")
             case "stop":
-                # A daemon that waits for an open transaction, to make its slot, does not hear of a stop before it ends.
-                self._commit()
                 self._stop()
             case "kill" if self.daemon is not None:
                 self.daemon.kill()

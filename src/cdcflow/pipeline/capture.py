@@ -60,6 +60,9 @@ class Capture:
         self._attempt: Attempt | None = None
         self._waiting_for: str | None = None
         self._attempts = 0
+        self._starting: Source | None = None
+        self._starting_lock = threading.Lock()
+        self._broke_off = False
 
     def run(self) -> None:
         """Capture until `stop`, or until the orders are served. Everything that was cut is durable on return.
@@ -91,9 +94,19 @@ class Capture:
                         raise
 
     def stop(self) -> None:
-        """Ask it to stop at the next cut. Safe in a signal handler."""
+        """Ask it to stop at the next cut, or to give up a start that is under way. Safe in a signal handler."""
         self._stop.set()
         self._wake()
+        if (source := self._starting) is not None:
+            # In a thread: a signal handler must not wait for locks that the code it interrupts may hold.
+            threading.Thread(target=self._break_off, args=(source,), name="break-off", daemon=True).start()
+
+    def _break_off(self, source: Source) -> None:
+        """End a start that waits for the server: making a slot may wait a minute for other people's transactions."""
+        with self._starting_lock:
+            if self._starting is source:
+                self._broke_off = True
+                source.close()
 
     def _wake(self) -> None:
         if self._waker is not None:
@@ -103,14 +116,27 @@ class Capture:
         self._attempts += 1
         self._began = time.monotonic()
         source = self._open_source()
+        self._starting = source
         try:
+            if self._stop.is_set():
+                return  # it came too early to see what is starting
             log = self._open_log(source.identity(), self._orders.accept_history_loss)
             try:
                 self._run_on(source, log)
             finally:
                 log.close()
+        except SourceUnavailable:
+            if not self._broke_off:
+                raise
+            self._on_event("start broken off", {})
         finally:
+            self._started()
             source.close()
+
+    def _started(self) -> None:
+        """From here on a stop is heard by the attempt itself, and ends at a cut."""
+        with self._starting_lock:
+            self._starting = None
 
     def _run_on(self, source: Source, log: OpenedLog) -> None:
         assert self._waker is not None  # noqa: S101 - made by `run`
@@ -127,12 +153,13 @@ class Capture:
             on_event=self._on_event,
         )
         self._attempt, self._waiting_for = attempt, None
+        self._started()
         try:
             attempt.run(self._stop.is_set)
         finally:
             self._attempt = None
             attempt.close()
-            # An operator's word counts once: what is durable is not ordered again by the next attempt.
+            # An operator's order counts once: what is durable is not ordered again by the next attempt.
             given = self._orders.given or attempt.order_is_kept()
             self._orders = replace(self._orders, given=given, accept_history_loss=False)
 

@@ -56,11 +56,6 @@ SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, NULLABLE, SUB_PART FRO
 WHERE NON_UNIQUE = 0 AND {where} ORDER BY INDEX_NAME, SEQ_IN_INDEX
 """
 
-_CASCADES = """
-SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS
-WHERE (DELETE_RULE IN ('CASCADE', 'SET NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL'))
-"""
-
 COLLATIONS: Mapping[str, str] = {
     "mysql": "SELECT COLLATION_NAME, ID FROM information_schema.COLLATIONS",
     "mariadb": (
@@ -247,13 +242,6 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
         lambda name: f"ALTER TABLE {table.sql} RENAME COLUMN {quoted(name)} TO …",
     )
     return tuple(found)
-
-
-def cascades(connection: Connection, tables: Iterable[TableId]) -> list[tuple[TableId, str]]:
-    """Foreign keys of these tables whose cascading changes the log may not have (M10)."""
-    wanted = frozenset(tables)
-    rows = query(connection, _CASCADES)
-    return [(t, constraint) for schema, name, constraint in rows if (t := TableId(schema, name)) in wanted]
 
 
 # ── for source and stream ───────────────────────────────────────────────────────────────────────────────────

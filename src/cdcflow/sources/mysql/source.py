@@ -28,6 +28,7 @@ from cdcflow.sources.engine.selection import Selection, table_id
 from cdcflow.sources.mysql import doctor, place, server
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.captured import CapturedTables
+from cdcflow.sources.mysql.cascades import unlogged
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, Wanted
 from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.connection import Connection, Connector, Secret, explaining
@@ -157,7 +158,8 @@ class MySQLSource:
             describe=self._catalog.described,
             rows_max=self._settings.backfill.chunk_rows_max,
         )
-        return Chunks(dialect, pool, parts_at_once=self._settings.backfill.ranges_at_once)
+        backfill = self._settings.backfill
+        return Chunks(dialect, pool, parts_at_once=backfill.ranges_at_once, whole_bytes_max=backfill.whole_bytes_max)
 
     def doctor(self) -> Sequence[Finding]:
         return doctor.findings(self._connector, self._settings, self._catalog)
@@ -167,11 +169,19 @@ class MySQLSource:
         return ()
 
     def status(self, acknowledged: Position | None) -> SourceStatus:
-        found = self._catalog.ask(
-            f"asking {self._connector.address} for its status", lambda c: status_of(c, self._flavor, acknowledged)
-        )
+        def question(connection: Connection) -> SourceStatus:
+            found = status_of(connection, self._flavor, acknowledged)
+            return replace(found, details={**found.details, **self._unlogged(connection)})
+
+        found = self._catalog.ask(f"asking {self._connector.address} for its status", question)
         left_out = {"left_out": ", ".join(map(str, self._left_out))} if self._left_out else {}
         return replace(found, details={**found.details, **left_out})
+
+    def _unlogged(self, connection: Connection) -> dict[str, str]:
+        """Captured tables that may differ from the source: foreign keys change them, and the log does not say so."""
+        wanted = self._catalog.wanted
+        found = unlogged(connection, self._flavor, lambda t: wanted.selects(t) and not wanted.is_shadow(t))
+        return {"cascades_not_logged": ", ".join(map(str, found))} if found else {}
 
     def close(self) -> None:
         self._connector.close()
