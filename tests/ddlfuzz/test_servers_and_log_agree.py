@@ -16,7 +16,7 @@ from tests.ddlfuzz.model import SERVERS, Server
 from cdcflow.testing.mysql import MySQLServer
 from cdcflow.testing.postgres import PostgresServer
 
-SEEDS: dict[Server, int] = {"postgres": 20, "mysql": 8, "mariadb": 8}
+SEEDS: dict[Server, int] = {"postgres": 20, "mysql": 5, "mariadb": 5}
 """How many; those of MySQL and MariaDB draw from every kind and take longer."""
 CASES = [(server, case) for server in SERVERS for case in committed(server) if not case.open]
 
