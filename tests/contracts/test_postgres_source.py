@@ -32,7 +32,7 @@ class PostgresKit:
     def __init__(self, database: Database) -> None:
         self._database = database
         # A walsender obeys it too: a transaction that is no longer small for it is sent before its end.
-        database.execute(f'ALTER DATABASE "{database.name}" SET logical_decoding_work_mem = \'64kB\'')
+        database.execute(f"ALTER DATABASE \"{database.name}\" SET logical_decoding_work_mem = '64kB'")
         self.create("items")
         self.create("others")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from cdcflow.testing.folded import Unmergeable, current, read
 
+
 def differences(rows: Iterable[dict[str, Any]], source: Iterable[Sequence[Any]], columns: Sequence[str]) -> str | None:
     """How a table's rows by its log and those of the source differ, in a line; None: not at all."""
     logged = Counter(tuple(_plain(row.get(c, "(no such column)")) for c in columns) for row in rows)

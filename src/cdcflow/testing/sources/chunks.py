@@ -232,5 +232,3 @@ def keys(shape: object, *ids: int) -> KeySet:
 def names(shape: object) -> list[str]:
     assert isinstance(shape, Table)
     return [c.name for c in shape.columns]
-
-

@@ -65,7 +65,9 @@ class StreamScenarios(Scenarios):
         """A transaction over two tables is one run: its rows have places over both, not within each."""
         source, checkpoint = self.prepared(source_kit)
         source_kit.execute(
-            "INSERT INTO items VALUES (1, 'a')", "INSERT INTO others VALUES (2, 'b')", "INSERT INTO items VALUES (3, 'c')"
+            "INSERT INTO items VALUES (1, 'a')",
+            "INSERT INTO others VALUES (2, 'b')",
+            "INSERT INTO items VALUES (3, 'c')",
         )
         events = self.streamed(source, checkpoint)
         runs = [e.run for e in events if isinstance(e, Committed) and isinstance(e.run, Run)]
@@ -142,9 +144,7 @@ class StreamScenarios(Scenarios):
         """W10: every step says whose row it continues; the last one's values are the row's."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         source, checkpoint = self.prepared(source_kit)
-        source_kit.execute(
-            "UPDATE items SET id = 2 WHERE id = 1", "UPDATE items SET id = 3, name = 'c' WHERE id = 2"
-        )
+        source_kit.execute("UPDATE items SET id = 2 WHERE id = 1", "UPDATE items SET id = 3, name = 'c' WHERE id = 2")
         events = self.streamed(source, checkpoint)
         runs = [e.run for e in events if isinstance(e, Committed) and isinstance(e.run, Run)]
         steps = [row for run in runs for _, row in placed_rows(run, source_kit.table) if row[OP] == "c"]
