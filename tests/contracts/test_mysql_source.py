@@ -70,7 +70,7 @@ class ReadOnlyKit:
 
     def rows(self, name: str) -> Sequence[Mapping[str, Any]]:
         with self._database.session() as connection, connection.cursor() as cursor:
-            cursor.execute(f"SELECT * FROM {name}")  # noqa: S608  the suite's names
+            cursor.execute(f"SELECT * FROM {name}")
             columns = [c[0] for c in cursor.description or ()]
             return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
 

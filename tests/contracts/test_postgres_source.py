@@ -63,7 +63,7 @@ class PostgresKit:
 
     def rows(self, name: str) -> Sequence[Mapping[str, Any]]:
         with self._database.connect() as conn:
-            cursor = conn.execute(f"SELECT * FROM {name}".encode())  # noqa: S608  the suite's names
+            cursor = conn.execute(f"SELECT * FROM {name}".encode())
             columns = [c.name for c in cursor.description or ()]
             return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
 

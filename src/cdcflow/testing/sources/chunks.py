@@ -14,7 +14,7 @@ from cdcflow.testing.sources.reading import Scenarios, changes, collect, placed_
 
 
 def numbers(first: int, last: int) -> list[str]:
-    return [f"INSERT INTO items VALUES ({i}, 'row {i}')" for i in range(first, last + 1)]  # noqa: S608  own text
+    return [f"INSERT INTO items VALUES ({i}, 'row {i}')" for i in range(first, last + 1)]
 
 
 class ChunkScenarios(Scenarios):
