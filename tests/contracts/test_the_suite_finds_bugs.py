@@ -187,7 +187,7 @@ def waits_for_ever(real: Callable[..., Any]) -> Callable[..., Any]:
     return readable
 
 
-def always_changed(real: Callable[..., Any]) -> Callable[..., Any]:
+def always_changed(real: Callable[..., RowsCompared]) -> Callable[..., Any]:
     def compare(self: MemorySource, known: Any) -> RowsCompared:
         return real(self, {table: f"before {version}" for table, version in known.items()})
 
