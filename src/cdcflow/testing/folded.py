@@ -105,7 +105,9 @@ def current(
         logged = [pair for pair in logged if pair[1].offset >= progress.since]
     newest = logged[-1][0]
     living = [pair for pair in logged if pair[0].incarnation == newest.incarnation]
-    shapes = list(dict.fromkeys(table for table, _ in living))
+    # As the merge orders them: by their last row, for one may come back after another.
+    last = {table: change.offset for table, change in living}
+    shapes = sorted(last, key=lambda shape: last[shape])
     try:
         evolve(None, shapes)
     except ConfigurationError as error:

@@ -1,8 +1,9 @@
 """A real MySQL or MariaDB server of one's own, for tests and the demo: in a temporary directory, gone afterwards.
 
-Programs are looked for in this order: the environment variable CDCFLOW_MYSQLD (CDCFLOW_MARIADBD), `mysqld`
-(`mariadbd`) on PATH, and on Debian a package unpacked into the user's cache (`cdcflow.testing.debian`). Nothing outside
-the server's directory is touched, and nobody needs to be root; under root the server runs as an ordinary user.
+Programs are looked for in this order: the environment variable CDCFLOW_MYSQLD (CDCFLOW_MARIADBD), which names one or,
+as `debian:bookworm`, a suite of Debian; `mysqld` (`mariadbd`) on PATH; and on Debian a package unpacked into the user's
+cache (`cdcflow.testing.debian`). Nothing outside the server's directory is touched, and nobody needs to be root; under
+root the server runs as an ordinary user.
 """
 
 from __future__ import annotations
@@ -85,10 +86,10 @@ class Installation:
 
     def arguments(self) -> list[str]:
         """Options that say where the program's own files are."""
-        share = self.base / "share" / self.flavor
+        shares = [self.base / "share" / inner for inner in (self.flavor, "mysql", "")]
         found = {
             "basedir": self.base,
-            "lc_messages_dir": share if share.exists() else self.base / "share" / "mysql",
+            "lc_messages_dir": next(share for share in shares if (share / "english").exists()),
             "plugin_dir": next((p for p in self._plugins() if p.exists()), None),
         }
         return [f"--{name}={path}" for name, path in found.items() if path is not None]
@@ -122,6 +123,8 @@ def _named(flavor: Flavor) -> Installation | None:
     program = os.environ.get(_variable(flavor))
     if not program:
         return None
+    if program.startswith("debian:"):
+        return _unpacked(flavor, program.removeprefix("debian:"))
     found = _installed(Path(program))
     if found is None or found.flavor != flavor:
         raise RuntimeError(f"{_variable(flavor)} names {program}, which is no server program of {flavor}")
@@ -152,9 +155,10 @@ def _version(command: Sequence[str]) -> tuple[Flavor, str] | None:
     return ("mariadb" if "MariaDB" in said else "mysql", found[1] if found else "")
 
 
-def _unpacked(flavor: Flavor) -> Installation:
+def _unpacked(flavor: Flavor, suite: str | None = None) -> Installation:
     # Only Debian's unstable suite has MySQL.
-    package, suite = {"mysql": ("mysql-server-core", "sid"), "mariadb": ("mariadb-server-core", "stable")}[flavor]
+    package, usual = {"mysql": ("mysql-server-core", "sid"), "mariadb": ("mariadb-server-core", "stable")}[flavor]
+    suite = suite or usual
     root = debian.unpacked(package, suite)
     command = debian.command(root, f"usr/sbin/{'mysqld' if flavor == 'mysql' else 'mariadbd'}")
     version = _version(command)
@@ -230,7 +234,7 @@ def _system_tables(installed: Installation) -> str:
     for name in names:
         places = [
             share / inner / kind
-            for inner in ("mysql", "mariadb")
+            for inner in ("mysql", "mariadb", "")
             for kind in (name, name.replace("mysql_", "mariadb_", 1))
         ]
         path = next((p for p in places if p.exists()), None)
