@@ -7,6 +7,7 @@ from memorykit import MemoryKit
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.messages import Chunk
+from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint, Epoch, Token
 from cdcflow.sources.memory import MemorySource
 from cdcflow.sources.memory.database import Told
@@ -33,7 +34,8 @@ def test_keys_with_large_rows_come_in_several_chunks(source_kit: MemoryKit) -> N
     suite = TestMemory()
     with suite.reading(source, source.prepare(Checkpoint(epoch=Epoch(1)), LOG_ID)) as (_, chunks):
         plan = chunks.plan(source_kit.table, 1)
-        left, seen = keys(plan.shape, 1, 99, 2, 3), list[int]()
+        left: KeySet | None = keys(plan.shape, 1, 99, 2, 3)
+        seen: list[int] = []
         while left is not None:
             read = suite.read_keys(chunks, plan, left)
             seen += [row[1] for row in suite.rows_read(read, source_kit.table)]
