@@ -23,7 +23,7 @@ from cdcflow.interleave.messages import Chunk, Planned, Visibility
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.engine.chunks import PartRead, Reached, Rewritten, Snapshot
+from cdcflow.sources.engine.chunks import PartRead, Reached, Rewritten, Snapshot, TooLarge
 from cdcflow.sources.engine.connections import Connector
 from cdcflow.sources.memory.database import MemoryDatabase, MemoryTable, Row, position_of
 
@@ -149,11 +149,20 @@ class OpenTable:
 
     def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
         names = keys.keys.column_names
-        wanted = {tuple(key[n] for n in names) for key in keys.keys.to_pylist()}
-        return [self._batch([row for row in self.rows.values() if tuple(row[n] for n in names) in wanted])], None
+        there = {tuple(row[n] for n in names): row for row in self.rows.values()}
+        found: list[pa.RecordBatch] = []
+        for looked_for, key in enumerate(keys.keys.to_pylist(), start=1):
+            row = there.get(tuple(key[n] for n in names))
+            found += [self._batch([row])] if row is not None else []
+            if sum(batch.nbytes for batch in found) >= bytes_max and looked_for < len(keys):
+                return found, keys.take(looked_for)[1]
+        return found, None
 
     def all_rows(self, bytes_max: int) -> Sequence[pa.RecordBatch]:
-        return [self._batch(list(self.rows.values()))]
+        batch = self._batch(list(self.rows.values()))
+        if batch.nbytes > bytes_max:
+            raise TooLarge
+        return [batch]
 
     def _batch(self, rows: list[Row]) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist(rows, schema=self.shape.row_schema)

@@ -17,7 +17,7 @@ from cdcflow.interleave.messages import RowsCompared, RowVersion
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
-from cdcflow.sources.engine.chunks import Chunks
+from cdcflow.sources.engine.chunks import KEYS_BYTES_MAX, Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.memory.chunks import MemoryChunks, MemoryConnector, row_version
@@ -39,12 +39,15 @@ class MemorySource:
         spool_rows: int = SPOOL_ROWS,
         parts_at_once: int = 2,
         wait_s: float = 10.0,
+        whole_bytes_max: int = 1 << 30,
+        keys_bytes_max: int = KEYS_BYTES_MAX,
     ) -> None:
         self._database = database
         self._selection = Selection.parse(tables)
         self._spool_rows = spool_rows
         self._parts_at_once = parts_at_once
         self._wait_s = wait_s
+        self._whole_bytes_max, self._keys_bytes_max = whole_bytes_max, keys_bytes_max
         self._slot = "cdcflow"
         self._captured: frozenset[TableId] | None = None
         self._connectors: list[MemoryConnector] = []
@@ -102,7 +105,13 @@ class MemorySource:
         connector = MemoryConnector(self._database)
         self._connectors.append(connector)
         dialect = MemoryChunks(self._database, self._slot, lambda: connector.closed)
-        return Chunks(dialect, Pool(connector, "chunks"), parts_at_once=self._parts_at_once)
+        return Chunks(
+            dialect,
+            Pool(connector, "chunks"),
+            parts_at_once=self._parts_at_once,
+            whole_bytes_max=self._whole_bytes_max,
+            keys_bytes_max=self._keys_bytes_max,
+        )
 
     def doctor(self) -> Sequence[Finding]:
         with self._database.changed:

@@ -1,4 +1,5 @@
-"""What every source must do, as a suite of tests: subclass `SourceContract` and give it a `source_kit` fixture.
+"""What every source must do, as a suite of tests: subclass `SourceContract`, name its `kit`, and give it a
+`source_kit` fixture.
 
 The suite speaks to a source only through `cdcflow.ports`, and to its database through a `SourceKit`: plain SQL that
 every dialect knows, and acts with a name where SQL differs. A source that passes it can be wired to the machine and to
@@ -21,6 +22,7 @@ from cdcflow.testing.sources.reading import (
     LOG_ID,
     PATIENCE_S,
     Row,
+    Scenarios,
     collect,
     refuse_spool,
     rows_of,
@@ -33,8 +35,9 @@ from cdcflow.testing.sources.statements import StatementScenarios
 from cdcflow.testing.sources.stream import StreamScenarios
 
 
-class SourceContract(StreamScenarios, ChunkScenarios, StatementScenarios, RestartScenarios, ServiceScenarios):
-    """The suite. A subclass names its kit, so that what the kit's database cannot do is known before tests run."""
+class Contract(Scenarios):
+    """What suites have in common. A subclass names its kit, so that what the kit's database cannot do is known before
+    tests run."""
 
     kit: ClassVar[type[SourceKit]]
     unclaimed: ClassVar[dict[str, str]] = {}
@@ -43,7 +46,7 @@ class SourceContract(StreamScenarios, ChunkScenarios, StatementScenarios, Restar
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.unclaimed = {}
-        for name in scenarios():
+        for name in scenarios(cls) if hasattr(cls, "kit") else ():
             act: Act | None = getattr(getattr(cls, name), "needs", None)
             if act is not None and act in cls.kit.cannot:
                 cls.unclaimed[name] = f"{act}: {cls.kit.cannot[act]}"
@@ -51,23 +54,34 @@ class SourceContract(StreamScenarios, ChunkScenarios, StatementScenarios, Restar
 
     def test_only_what_the_database_cannot_do_is_unclaimed(self) -> None:
         """No scenario is left out in silence: each that does not run has an act that the kit names, and its reason."""
-        missing = {name for name in scenarios() if getattr(self, name, None) is None}
+        suite = next(base for base in type(self).__mro__ if Contract in base.__bases__)
+        missing = {name for name in scenarios(suite) if getattr(self, name, None) is None}
         assert missing == set(self.unclaimed)
-        acts = {getattr(getattr(SourceContract, name), "needs", None) for name in missing}
-        assert acts == set(self.kit.cannot), "the kit names an act that no scenario needs"
+        acts = {getattr(getattr(suite, name), "needs", None) for name in missing}
+        assert acts <= set(self.kit.cannot)
         assert all(reason.strip() for reason in self.kit.cannot.values())
 
 
-def scenarios() -> list[str]:
-    """The names of all scenarios."""
-    own = "test_only_what_the_database_cannot_do_is_unclaimed"
-    return [name for name in dir(SourceContract) if name.startswith("test_") and name != own]
+def scenarios(suite: type[Contract]) -> list[str]:
+    """The names of all scenarios of a suite."""
+    return [name for name in dir(suite) if name.startswith("test_") and not hasattr(Contract, name)]
+
+
+class SourceContract(Contract, StreamScenarios, ChunkScenarios, StatementScenarios, RestartScenarios, ServiceScenarios):
+    """The suite."""
+
+
+class FenceContract(Contract, StreamScenarios, ChunkScenarios):
+    """What depends on how a source knows what its chunks see: for a second fence of a dialect that keeps the whole
+    contract with its first one."""
 
 
 __all__ = [
     "LOG_ID",
     "PATIENCE_S",
     "Act",
+    "Contract",
+    "FenceContract",
     "Row",
     "SourceContract",
     "SourceKit",

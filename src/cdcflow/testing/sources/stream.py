@@ -128,7 +128,7 @@ class StreamScenarios(Scenarios):
         source.close()
 
     def test_keys_that_two_rows_exchange_come_one_after_another(self, source_kit: SourceKit) -> None:
-        """W10: each half of a key change follows its other half, so that no row overtakes the one whose key it takes."""
+        """W10: the halves of a key change follow each other, so that no row overtakes the one whose key it takes."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')", "INSERT INTO items VALUES (2, 'b')")
         source, checkpoint = self.prepared(source_kit)
         source_kit.execute(
@@ -221,7 +221,7 @@ class StreamScenarios(Scenarios):
         with self.reading(other, elsewhere) as (theirs, chunks):
             chunks.write_mark(Token("1/1/low"))
             collect(theirs, seen_mark(Token("1/1/low")))
-            events = self.streamed(source, checkpoint, token="1/2/low")
+            events = self.streamed(source, checkpoint, "1/2/low")
         assert [e.token for e in events if isinstance(e, MarkSeen)] == ["1/2/low"]
         source.close()
 
