@@ -13,7 +13,7 @@ from tests.ddlfuzz.model import Model, Server, is_hidden
 
 FAMILIES = (columns, rows, servers, tables)  # importing them registers their kinds
 CASES = Path(__file__).parent / "cases"
-SETTINGS = {"look": "30", "windows": "large", "chunk": "40"}
+SETTINGS = {"look": "8", "windows": "large", "chunk": "40"}
 """`look`: seconds between two looks at the list of tables. `windows`: small ones catch up a few rows at a time.
 `chunk`: rows a chunk of the backfill has at most."""
 LENGTHS = (10, 16, 24)
@@ -99,7 +99,7 @@ def _beginning(model: Model, dice: random.Random, kinds: Collection[str] | None)
     for n in range(dice.choice((2, 3))):
         yield Step("create_table", (f"{home}t{n}",))
         yield Step("insert", (f"{home}t{n}", "1", str(dice.choice((3, 60, 300))), str(dice.randint(1, 999))))
-    if kinds is None and dice.random() < 0.3:
+    if (kinds is None or "create_parted" in kinds) and dice.random() < 0.3:
         yield Step("create_parted", (f"{home}p0",))
         yield Step("insert", (f"{home}p0", "880", "250", str(dice.randint(1, 999))))
 

@@ -26,6 +26,7 @@ from cdcflow.testing.mysql import MySQLServer
 from cdcflow.testing.postgres import PostgresServer
 
 PATIENCE_S = 25.0
+"""More than the time between two looks at the list of tables."""
 Sort = Literal["difference", "stop", "hang", "broken"]
 STOPS_MAX = 8
 _SQL = re.compile(
@@ -203,13 +204,30 @@ class _Run:
                 self._start()
                 fence = self.beside.fence()
                 continue
-            if status.position and self.beside.is_past(status.position, fence) and _is_read(status, tables):
-                return
+            if status.position and self.beside.is_past(status.position, fence):
+                self._check_failed(status)
+                if self._is_read(status, tables):
+                    return
             if time.monotonic() > deadline:
                 states = {name: t["state"] for name, t in status.tables.items()}
                 at = f"at {status.position or 'no position'}, {states} {status.interrupted}"
                 raise Failure("hang", f"waited {PATIENCE_S:.0f} s in vain: {at}")
             time.sleep(0.004)
+
+    def _is_read(self, status: Status, tables: tuple[TableId, ...]) -> bool:
+        """A table that is gone, or left out now, waits until the next look at the list of tables."""
+        states = {name: t["state"] for name, t in status.tables.items()}
+        waiting = {name for name, state in states.items() if state not in ("done", "failed", "forgotten")}
+        if waiting:
+            waiting &= {str(t) for t in self.beside.columns()}
+        return not waiting and all(states.get(str(t)) == "done" for t in tables)
+
+    def _check_failed(self, status: Status) -> None:
+        """A backfill may fail of a table that is gone, and of no other."""
+        failed = {name: t["reason"] for name, t in status.tables.items() if t["state"] == "failed"}
+        for table in self.beside.columns() if failed else ():
+            if str(table) in failed:
+                raise Failure("hang", f"the backfill of {table} failed: {failed[str(table)]}")
 
     def _stopped(self, stop: Stop) -> None:
         """Do what a stop says; a stop that comes again although nothing was done to the database cannot be left."""
@@ -226,7 +244,9 @@ class _Run:
         self._commit()
         done = False
         for statement in _SQL.findall(stop.remedy):
-            done = self._said([statement], own=False) or done
+            # One that is refused may have been run before the stop was seen. A stop that comes again is found above.
+            self._said([statement], own=False)
+            done = True
         if "--accept-history-loss" in stop.remedy:
             self.accept = done = True
         for column, policy in _SETTING.findall(stop.remedy):
@@ -293,13 +313,6 @@ class _Run:
             if difference:
                 raise Failure("difference", f"table {table}: {difference}")
         return unmergeable
-
-
-def _is_read(status: Status, tables: tuple[TableId, ...]) -> bool:
-    states = {name: t["state"] for name, t in status.tables.items()}
-    return all(s in ("done", "forgotten") for s in states.values()) and all(
-        states.get(str(t)) == "done" for t in tables
-    )
 
 
 def _last_row(model: Model, name: str, table: Table) -> list[str]:

@@ -6,15 +6,67 @@ then.
 
 from __future__ import annotations
 
+from tests.ddlfuzz import columns, rows, servers, tables
+from tests.ddlfuzz.kinds import KINDS
 from tests.ddlfuzz.model import Server
 
-EVERYWHERE = frozenset(
-    {"insert", "update", "rekey", "delete", "truncate", "begin", "commit", "rollback", "create_table", "drop_table"}
-)
+ROWS = {"insert", "update", "rekey", "delete", "truncate", "begin", "commit", "rollback"}
+TABLES = {"create_table", "change_key"}
+COLUMNS = {
+    "add_null",
+    "add_constant",
+    "add_not_null",
+    "drop_column",
+    "rename_column",
+    "swap_columns",
+    "set_default",
+    "drop_default",
+    "to_text",
+}
+EVERYWHERE = ROWS | TABLES | COLUMNS
+POSTGRES = {
+    "drop_table",
+    "recreate_table",
+    "rename_table",
+    "move_table",
+    "swap_tables",
+    "readd_column",
+    "add_random",
+    "add_counted",
+    "add_identity",
+    "add_computed",
+    "alter_using",
+    "round_numbers",
+    "widen",
+    "rewrite",
+    "rewrite_sorted",
+    "relabel",
+    "add_label",
+    "identity_full",
+    "identity_default",
+    "publish_less",
+    "publish_all",
+    "unpublish",
+    "filter_rows",
+    "create_parted",
+    "truncate_part",
+    "drop_part",
+    "detach_part",
+    "attach_part",
+}
+
+
+_FAMILIES = (columns, rows, servers, tables)  # importing them registers their kinds
+
+
+def _all_of(server: Server) -> frozenset[str]:
+    return frozenset(k.name for k in KINDS.values() if server in k.servers)
+
+
 GREEN: dict[Server, frozenset[str]] = {
-    "postgres": EVERYWHERE,
-    "mysql": EVERYWHERE,
-    "mariadb": EVERYWHERE,
+    "postgres": frozenset(EVERYWHERE | POSTGRES),
+    "mysql": _all_of("mysql"),
+    "mariadb": _all_of("mariadb"),
 }
 
 __all__ = ["GREEN"]

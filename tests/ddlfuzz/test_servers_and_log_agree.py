@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -22,26 +24,9 @@ Started = Callable[[Server], PostgresServer | MySQLServer]
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Started]:
-    """Servers of this file's own: one at a time, because the cases come server by server."""
-    now: list[tuple[Server, PostgresServer | MySQLServer]] = []
-    opened: list[Iterator[PostgresServer | MySQLServer]] = []
-
-    def start(server: Server) -> PostgresServer | MySQLServer:
-        if not now or now[0][0] != server:
-            while opened:
-                next(opened.pop(), None)
-            opened.append(_kept(server))
-            now[:] = [(server, next(opened[0]))]
-        return now[0][1]
-
-    yield start
-    while opened:
-        next(opened.pop(), None)
-
-
-def _kept(server: Server) -> Iterator[PostgresServer | MySQLServer]:
-    with running(server) as running_one:
-        yield running_one
+    """The running server of a kind, started when it is first asked for; the cases come in any order."""
+    with contextlib.ExitStack() as opened:
+        yield functools.cache(lambda server: opened.enter_context(running(server)))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

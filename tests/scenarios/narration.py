@@ -48,6 +48,7 @@ from cdcflow.interleave.messages import (
     Committed,
     Cut,
     Effect,
+    Event,
     Forget,
     Input,
     MarkSeen,
@@ -63,7 +64,6 @@ from cdcflow.interleave.messages import (
     SnapshotTaken,
     TakeSnapshot,
     Tick,
-    Told,
     WriteMark,
 )
 from cdcflow.interleave.progress import Progress, TableProgress
@@ -204,6 +204,8 @@ class Narration:
             case "filled":
                 version = _version(words) if len(words) > 1 else None
                 yield RowsFilled(_table(words[0]), position_of(self._lsn), version)
+            case "swapped":
+                yield RowsFilled(_table(words[0]), position_of(self._lsn), swapped=True)
             case "compared":
                 yield RowsCompared((_version(words),))
             case "resume":
@@ -277,7 +279,7 @@ class Narration:
                     yield f"  then {self._read(read.chunk)}"
             case TakeSnapshot():
                 yield "look"
-            case Told(event, fields):
+            case Event(event, fields):
                 about = " ".join(f"{k}={v}" for k, v in fields if v is not None)
                 yield f"  ({event}: {about})".replace("public.", "")
 

@@ -14,23 +14,20 @@ Locks are kept until a commit is visible, as PostgreSQL does, so changes of one 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
-import numpy as np
+from tests.simulation.servers import SERVERS, Places, Server
 from tests.simulation.transactions import Keys, Row, Shape, Transaction
 
-from cdcflow.interleave.messages import Chunk, Planned, Visibility, XidSnapshot
-from cdcflow.model.change import Uint64s
+from cdcflow.interleave.messages import Chunk, Visibility, XidSnapshot
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
 
 Mode = Literal["sync", "async", "standby"]
-Fence = Literal["xids", "gtids", "prefix", "order"]
 Values = dict[str, object]
 KINDS = ["c", "u", "u", "part", "part", "part", "move", "move", "d", "d"]
 MOVERS = ["c", "part", "part", "move", "move", "move", "d"]
@@ -61,7 +58,8 @@ class ModelTable:
 
 @dataclass(slots=True)
 class Open:
-    """A transaction that is not visible yet. `lsn` is set once its commit is in the log."""
+    """A transaction that is not visible yet. `lsn` is set once its commit is in the log. `dawdles`: so often it does
+    not commit when it could."""
 
     xid: int
     mode: Mode
@@ -70,6 +68,7 @@ class Open:
     tables: set[TableId] = field(default_factory=set)
     keys: set[tuple[TableId, object]] = field(default_factory=set)
     lsn: int | None = None
+    dawdles: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,68 +92,35 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """What kind of server it is: how it says what a chunk sees, and in which order commits become visible.
+class Filled:
+    """A column was added, with a value for the rows that were there. A binary log says that this happened, and nothing
+    more; PostgreSQL's says nothing."""
 
-    xids    PostgreSQL: a snapshot with the ids of running transactions
-    prefix  MariaDB: the place in the log up to which all is visible, of the very snapshot
-    gtids   MySQL: the set of GTIDs that were visible before the snapshot, and the log's end after it
-    order   MySQL without GTIDs, where commits are ordered: what was logged before a mark that is committed, and the
-            log's end after the snapshot. Tables without a key are refused.
-
-    `writes_marks`: they are in the log. Else they are places in it, and nothing is written.
-    """
-
-    fence: Fence
-    writes_marks: bool
-    ordered: bool
-
-    @property
-    def has_binlog(self) -> bool:
-        return self.fence != "xids"
-
-    @property
-    def looks_twice(self) -> bool:
-        """Two bounds tell what a snapshot sees: one from before it, one from after it."""
-        return self.fence in ("gtids", "order")
-
-
-SERVERS = {
-    "postgres": Server("xids", writes_marks=True, ordered=False),
-    "mysql": Server("gtids", writes_marks=True, ordered=True),
-    "mysql-read-only": Server("gtids", writes_marks=False, ordered=False),
-    "mysql-without-gtids": Server("order", writes_marks=True, ordered=True),
-    "mariadb": Server("prefix", writes_marks=True, ordered=True),
-    "mariadb-read-only": Server("prefix", writes_marks=False, ordered=True),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Delivered transactions, told by their place in the log, of which a snapshot sees these, or all up to `upto`."""
-
-    upto: int
-    besides: frozenset[int] = frozenset()
-
-    def hidden(self, xids: Uint64s) -> Uint64s:
-        return np.array([x for x in xids.tolist() if x > self.upto and x not in self.besides], np.uint64)
+    table: TableId
+    column: str
+    value: object
 
 
 class Database:
-    """`wal[n - 1]` is the record with LSN n. What is in `seen` is visible; xid 0 made the first rows."""
+    """`wal[n - 1]` is the record with LSN n. What is in `seen` is visible; xid 0 made the first rows.
+
+    `confirmed`: the server was told that the reader has all up to there, and has forgotten it.
+    """
 
     def __init__(self, rng: Random, modes: list[Mode], server: Server = SERVERS["postgres"]) -> None:
         self._rng = rng
         self._modes = modes
         self.server = server
         self.counts: Counter[str] = Counter()
-        self.wal: list[Transaction | Mark | Statement] = []
+        self.wal: list[Transaction | Mark | Filled | Statement] = []
         self.flushed = 0
+        self.confirmed = 0
         self.standby = 0
         self._next_xid = rng.choice([100, 2**32 - 7, 5 * 2**32 - 3])
         self._completed = self._next_xid - 1
         self.seen = {0}
         self.open: dict[int, Open] = {}
+        self.older: set[int] = set()
         self._kept: list[Open] = []
         self._value = 0
         # Some sources change keys all the time, and have so few that one is soon another row's.
@@ -189,9 +155,10 @@ class Database:
         self._next_xid += 1
         return self._next_xid - 1
 
-    def change(self, txn: Open) -> None:
-        """One random change by an open transaction, perhaps under a savepoint that is rolled back."""
-        table = self._rng.choice(list(self.tables.values()))
+    def change(self, txn: Open, table: ModelTable | None = None) -> None:
+        """One random change by an open transaction, of this table or any, perhaps under a savepoint that is rolled
+        back."""
+        table = table or self._rng.choice(list(self.tables.values()))
         if table.locked_by not in (None, txn.xid):
             return
         if self._rng.random() < 0.1:
@@ -352,6 +319,12 @@ class Database:
         ready = [self.open[xid] for lsn, xid in committed if lsn <= self.flushed]
         return [t for t in ready if t.mode != "standby" or (t.lsn or 0) <= self.standby]
 
+    def show_all(self) -> None:
+        """Everything that can become visible does."""
+        while ready := self.showable():
+            for txn in ready:
+                self.show(txn)
+
     def show(self, txn: Open) -> None:
         self.seen.add(txn.xid)
         if txn.lsn is not None and txn.lsn > self.flushed:
@@ -412,19 +385,34 @@ class Database:
             self.flush()
             self.counts["statements that changed rows"] += 1
 
-    def add_column(self) -> None:
+    def add_column(self, *, fills: bool) -> None:
+        """`fills`: the rows that are there get a value, and the log says only that this happened."""
         free = [t for t in self.tables.values() if t.keyed and not self._touched(t) and t.locked_by is None]
-        if free:
+        if not free:
+            return
+        self.flush()
+        table = self._rng.choice(free)
+        if len(table.shape.columns) >= 5:
+            return
+        column = f"x{len(table.shape.columns)}"
+        table.shape = Shape((*table.shape.columns, column))
+        self.counts["columns added"] += 1
+        if fills:
+            value = self._fresh()
+            for version in table.versions:
+                version.values = {**version.values, column: value}
+            table.rel = self._value_next()
+            table.version += not self.server.has_binlog
+            self.wal.append(Filled(table.id, column, value))
             self.flush()
-            table = self._rng.choice(free)
-            if len(table.shape.columns) < 5:
-                table.shape = Shape((*table.shape.columns, f"x{len(table.shape.columns)}"))
-                self.counts["columns added"] += 1
+            self.counts["columns filled"] += 1
 
     # ── what the capture asks ───────────────────────────────────────────────────────────────────────────────
 
     def publish(self, table: TableId, *, published: bool) -> None:
         """What is written from now on is sent, or not. A transaction under way keeps what it has written so far."""
+        if published and not self.server.has_binlog:
+            self.older |= self.open.keys()
         (self.published.add if published else self.published.discard)(table)
 
     def heartbeat(self) -> None:
@@ -484,25 +472,19 @@ class Database:
         """No exclusive lock stands in the way of a query."""
         return self.tables[table].locked_by is None
 
-    def plan(self, table_id: TableId, generation: int) -> Planned:
-        table = self.tables[table_id]
-        plan = json.dumps({"rel": table.rel, "bound": table.size})
-        size = self._rng.randint(1, 3)
-        return Planned(
-            table_id, generation, plan, size, table.size, table.shape, not table.keyed, row_version=str(table.version)
-        )
+    def bound(self, table_id: TableId) -> int:
+        """The last unit that a plan of the table covers: its last page, or the greatest key that is visible."""
+        if not self.server.has_binlog:
+            return self.tables[table_id].size
+        return max((self._unit(v) for v in self._visible(table_id)), default=0)
 
-    def pages_of(self, chunk: Chunk) -> tuple[int, int, int]:
-        """First and last page of a range chunk, and the bound."""
-        bound = json.loads(chunk.plan)["bound"]
-        first = 1 if chunk.after is None else int(chunk.after) + 1
-        return first, min(first + chunk.size - 1, bound), bound
+    def rows_in(self, chunk: Chunk, first: int, last: int) -> list[Row]:
+        """The rows on these pages, or with these keys."""
+        return [self._read(chunk, v) for v in self._visible(chunk.table) if first <= self._unit(v) <= last]
 
-    def same_pages(self, chunk: Chunk) -> bool:
-        return bool(json.loads(chunk.plan)["rel"] == self.tables[chunk.table].rel)
-
-    def rows_on(self, chunk: Chunk, first: int, last: int) -> list[Row]:
-        return [self._read(chunk, v) for v in self._visible(chunk.table) if first <= v.page <= last]
+    def _unit(self, version: Version) -> int:
+        key = version.values.get("id")
+        return key if self.server.has_binlog and isinstance(key, int) else version.page
 
     def rows_with(self, chunk: Chunk) -> list[Row]:
         assert isinstance(chunk.keys, Keys)

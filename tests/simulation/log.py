@@ -7,21 +7,23 @@ appended, folds it with `cdcflow.merge.fold`, and compares.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
-from tests.simulation.database import Database, Statement, Values
-from tests.simulation.transactions import Keys, Plain, Row, Transaction, position_of
+import pyarrow as pa
+from tests.simulation.database import Database, Filled, Statement, Values
+from tests.simulation.steps import Later, Steps
+from tests.simulation.transactions import Keys, Plain, Row, Transaction
 
-from cdcflow.interleave.messages import Append, Cut
 from cdcflow.interleave.progress import Progress
 from cdcflow.merge.fold import Change, Key, fold, swept
 from cdcflow.merge.fold import Row as Folded
 from cdcflow.model.change import KeySet, Uint64s
-from cdcflow.model.position import Checkpoint, Epoch, Offset
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import TableId
+from cdcflow.ports import Numbered, Spool
 
 Rows = dict[Key, Folded]
 Truth = Mapping[Key, tuple[Values, int]]
@@ -35,9 +37,9 @@ class Violation(Exception):
 class AtCut:
     """What the log was at one cut: how long, what it folds to, and what the source was at that position.
 
-    `incomplete` are the tables whose backfill was never done, `stale` those that were not captured for a while and
-    were not read anew since, or that a statement changed and no generation planned after it is done; `versions` counts
-    those statements. `generations`: the last one that was swept.
+    `incomplete` are the tables whose backfill was never done. `stale` are those that were not captured for a while, or
+    whose rows a statement changed, and that were not read anew since; `versions` counts the statements that no log
+    tells of. `generations`: the last one that was swept.
     """
 
     checkpoint: Checkpoint
@@ -58,33 +60,76 @@ class Entry:
     run: Plain
 
 
-class ModelLog:
-    """Entries and cuts in memory; what is not synced may be lost at a crash, from any cut on."""
+@dataclass(slots=True)
+class Clock:
+    """The schedule's time, and how long a sync takes."""
 
-    def __init__(self, database: Database) -> None:
+    now_s: float = 0.0
+    sync_s: float = 0.0
+
+
+class ModelLog:
+    """Implements `cdcflow.ports.Log` in memory, once for each start: a crash leaves what is durable, and perhaps more.
+
+    A sync beside the loop takes three steps: it begins, its cut is durable, it returns. `sync_s` is how long one takes.
+    """
+
+    log_id = "model"
+
+    def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
+        self._clock = clock
+        self._steps = Steps()
+        self.epoch = Epoch(0)
         self.entries: list[Entry] = []
         first = {t.id: _first_truth(database.first_rows[t.id], keyed=t.keyed) for t in database.tables.values()}
         tables = frozenset(database.tables)
-        begin = Checkpoint(position=position_of(0))
-        self.cuts = [AtCut(begin, 0, 0, {t: {} for t in tables}, first, {}, tables)]
+        self.cuts = [AtCut(Checkpoint(), 0, 0, {t: {} for t in tables}, first, {}, tables)]
         self.durable = 0
-        self.acknowledged = 0
+        self._syncing: Iterator[Checkpoint | None] | None = None
         self.checked = 0
         self.counts: Counter[str] = Counter()
 
-    # ── what the capture does ───────────────────────────────────────────────────────────────────────────────
+    # ── starts and ends ─────────────────────────────────────────────────────────────────────────────────────
 
-    def append(self, append: Append) -> None:
-        run = append.run
+    def open(self, steps: Steps) -> None:
+        self._steps = steps
+        self._syncing = None
+        self.epoch = Epoch(self.epoch + 1)
+
+    def close(self) -> None:
+        """What is cut is durable, what is not is gone."""
+        self.durable = len(self.cuts) - 1
+        self._drop()
+
+    def crash(self, rng: Random) -> None:
+        """Some cut that is durable or was lucky is the last; the rest is gone. What is left is durable now."""
+        self.durable = rng.choice([self.durable, rng.randint(self.durable, len(self.cuts) - 1)])
+        del self.cuts[self.durable + 1 :]
+        self._drop()
+
+    def _drop(self) -> None:
+        self.counts["appended and lost"] += len(self.entries) - self.cuts[-1].appended
+        del self.entries[self.cuts[-1].appended :]
+
+    # ── Log ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self.cuts[self.durable].checkpoint
+
+    def append(self, numbered: Numbered) -> None:
+        run = numbered.run
         assert isinstance(run, Plain)
         expected = self._next()
-        if (append.first_offset, append.first_transaction) != expected:
-            found = append.first_offset, append.first_transaction
+        if (numbered.first_offset, numbered.first_transaction) != expected:
+            found = numbered.first_offset, numbered.first_transaction
             raise Violation(f"I3: appended as offset and transaction {found}, expected {expected}")
+        if len(numbered.commit_clock) != run.transactions:
+            raise Violation(f"I3: {run.transactions} transactions have {len(numbered.commit_clock)} commit clocks")
         if any(t.lsn > self._database.flushed for t in run.items if not run.read):
             raise Violation("I2: a transaction is in the log that is not durable at the source")
-        self.entries.append(Entry(append.first_offset, append.first_transaction, run))
+        self.entries.append(Entry(numbered.first_offset, numbered.first_transaction, run))
 
     def _next(self) -> tuple[int, int]:
         if not self.entries:
@@ -92,49 +137,49 @@ class ModelLog:
         last = self.entries[-1]
         return last.first_offset + last.run.rows, last.first_transaction + last.run.transactions
 
-    def cut(self, cut: Cut, epoch: Epoch) -> None:
+    def cut(self, checkpoint: Checkpoint) -> None:
         """Judge the log as it would be if it ended here, then remember it."""
         before = self.cuts[-1]
-        if cut.number != before.checkpoint.cut + 1:
-            raise Violation(f"I3: cut {cut.number} after {before.checkpoint.cut}")
-        if (cut.next_offset, cut.next_transaction) != self._next():
-            raise Violation(f"I3: cut {cut.number} says {cut.next_offset, cut.next_transaction} come next")
-        checkpoint = Checkpoint(
-            position=cut.position,
-            next_offset=cut.next_offset,
-            next_transaction=cut.next_transaction,
-            cut=cut.number,
-            epoch=epoch,
-            progress=cut.progress,
-        )
+        if checkpoint.cut != before.checkpoint.cut + 1:
+            raise Violation(f"I3: cut {checkpoint.cut} after {before.checkpoint.cut}")
+        if (checkpoint.next_offset, checkpoint.next_transaction) != self._next():
+            found = checkpoint.next_offset, checkpoint.next_transaction
+            raise Violation(f"I3: cut {checkpoint.cut} says {found} come next")
         entries = self.entries[before.appended :]
-        lsn = int(cut.position)
+        lsn = int(checkpoint.position or 0)
         self._judge_order(before, entries, lsn)
         self.cuts.append(self._judge_rows(before, checkpoint, entries, lsn))
         self.checked += 1
 
-    def sync(self) -> None:
-        self.durable = len(self.cuts) - 1
+    def sync(self) -> Checkpoint:
+        if self._steps.in_loop("cdcflow-sync"):
+            checkpoint = [found for found in self._synced() if found is not None].pop()
+        else:
+            self._syncing = self._syncing or self._synced()
+            found = next(self._syncing)
+            if found is None:
+                raise Later
+            self._syncing, checkpoint = None, found
+        self.counts["syncs in the loop"] += self._steps.in_loop("cdcflow-sync")
+        return checkpoint
 
-    def acknowledge(self, lsn: int) -> None:
-        """I6: never beyond what is durable, never backwards."""
-        if lsn > self.cuts[self.durable].lsn:
-            raise Violation(f"I6: {lsn} is acknowledged, durable is {self.cuts[self.durable].lsn}")
-        if lsn < self.acknowledged:
-            raise Violation(f"I6: the acknowledged position goes back from {self.acknowledged} to {lsn}")
-        self.acknowledged = lsn
+    def _synced(self) -> Iterator[Checkpoint | None]:
+        last = len(self.cuts) - 1
+        yield None
+        self.durable = max(self.durable, last)
+        self._clock.now_s += self._clock.sync_s
+        yield None
+        yield self.cuts[last].checkpoint
 
-    def recover(self, rng: Random) -> Checkpoint:
-        """After a crash: some cut that is durable or was lucky; the rest is gone. What is left is durable now."""
-        kept = rng.choice([self.durable, rng.randint(self.durable, len(self.cuts) - 1)])
-        del self.cuts[kept + 1 :]
-        self.counts["appended and lost"] += len(self.entries) - self.cuts[-1].appended
-        del self.entries[self.cuts[-1].appended :]
-        self.durable = kept
-        return self.cuts[-1].checkpoint
+    def open_spool(self) -> Spool:
+        raise AssertionError("a model's transactions are small")
 
-    def delivered(self) -> Uint64s:
-        return np.array([t.xid & 0xFFFFFFFF for e in self.entries if not e.run.read for t in e.run.items], np.uint64)
+    def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
+        raise AssertionError("a model's source is never restored")
+
+    def delivered(self, xids: Uint64s) -> Uint64s:
+        ids = [t.xid & 0xFFFFFFFF for e in self.entries if not e.run.read for t in e.run.items]
+        return xids[np.isin(xids & np.uint64(0xFFFFFFFF), np.array(ids, np.uint64))]
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
         found: list[int] = []
@@ -143,6 +188,15 @@ class ModelLog:
                 keys = entry.run.partial_keys(table)
                 found += keys.plain if keys is not None else ()
         return Keys(found) if found else None
+
+    def seal_due(self, now_s: float) -> bool:
+        return False
+
+    def roll(self) -> bool:
+        return False
+
+    def seal_pending(self) -> object:
+        return None
 
     # ── the judge ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -164,22 +218,29 @@ class ModelLog:
             for number, row in enumerate(row for t in entry.run.items for row in t.rows):
                 change = Change(entry.first_offset + number, row.op, row.values, row.unchanged, row.before)
                 changes.setdefault(row.table, []).append(change)
-        truth, versions, stale = dict(before.truth), dict(before.versions), set(before.stale)
+        truth = dict(before.truth)
+        folded, generations, incomplete = dict(before.folded), dict(before.generations), set(before.incomplete)
+        touched, stale, versions = set(changes), set(before.stale), dict(before.versions)
+        has_binlog = self._database.server.has_binlog
         for record in self._database.wal[before.lsn : lsn]:
-            if isinstance(record, Statement):
-                truth[record.table] = self._changed(truth[record.table], record)
-                versions[record.table] = versions.get(record.table, 0) + 1
-                stale.add(record.table)
             if isinstance(record, Transaction):
                 for row in record.rows:
                     truth[row.table] = self._advanced(truth[row.table], row)
-        folded, generations, incomplete = dict(before.folded), dict(before.generations), set(before.incomplete)
-        touched = set(changes)
+            elif isinstance(record, Statement):
+                truth[record.table] = self._changed(truth[record.table], record)
+                versions[record.table] = versions.get(record.table, 0) + 1
+                stale.add(record.table)
+            elif isinstance(record, Filled):
+                versions[record.table] = versions.get(record.table, 0) + (not has_binlog)
+                stale.add(record.table)  # until it was read again
+                filled = {record.column: record.value}
+                truth[record.table] = {k: ({**v, **filled}, n) for k, (v, n) in truth[record.table].items()}
         for table, found in changes.items():
             keyed = self._database.tables[table].keyed
             folded[table] = fold(folded[table], found, ("id",) if keyed else ("a", "b"), keyed=keyed)
         progress = Progress.from_json(checkpoint.progress).tables
-        stale |= self._database.tables.keys() - progress.keys()
+        if progress:
+            stale |= self._database.tables.keys() - progress.keys()
         for table, known in progress.items():
             if known.state == "forgotten":
                 stale.add(table)
@@ -190,6 +251,10 @@ class ModelLog:
                 touched.add(table)
                 if int(known.row_version or 0) >= versions.get(table, 0):
                     stale.discard(table)
+        for table in stale - before.stale if has_binlog else ():
+            now = progress.get(table)
+            if now is not None and now.state == "done" and now.generation == before.generations.get(table):
+                raise Violation(f"I5: {table} counts as done, and nobody reads what a statement filled")
         for table in touched - stale:
             self._judge_table(table, folded[table], truth[table], complete=table not in incomplete)
         left = frozenset(incomplete), frozenset(stale)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.simulation.capture import Faults
-from tests.simulation.database import SERVERS, Server
+from tests.simulation.faults import Faults
+from tests.simulation.log import ModelLog
+from tests.simulation.servers import SERVERS, Server
 
 from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
@@ -14,6 +15,8 @@ from cdcflow.interleave.messages import ChunkRead, Input, MarkSeen, Planned, Tra
 from cdcflow.interleave.window import Window
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
+from cdcflow.pipeline.attempt import Attempt
+from cdcflow.pipeline.durability import Durability
 
 
 class NoVisibilityCheck(Interleave):
@@ -135,13 +138,29 @@ class PlansAtAnyVersion(Interleave):
         super()._planned(planned)
 
 
+def acknowledges_the_last_cut(attempt: Attempt) -> None:
+    """An `Attempt._acknowledge` that takes what is cut for durable."""
+    cut = attempt._checkpoint
+    if cut is not attempt._acknowledged and cut.position is not None:
+        attempt._acknowledged = cut
+        attempt._stream.acknowledge(cut.position)
+
+
+def durable_before_its_sync(durability: Durability) -> None:
+    """A `Durability._synced` that says what the sync is about to make durable."""
+    log = durability._log
+    assert isinstance(log, ModelLog)
+    durability.durable = log.cuts[-1].checkpoint
+    log.sync()
+
+
 PLANTED: dict[str, Faults] = {
+    "ack before fsync": Faults(patch=(Attempt, "_acknowledge", acknowledges_the_last_cut)),
     "no visibility check": Faults(machine=NoVisibilityCheck),
     "token without epoch": Faults(epoch_forgotten=True),
     "high not waited for": Faults(machine=HighNotWaitedFor),
     "chunk rows after the window": Faults(machine=ChunkAfterWindow),
     "cut before chunk rows": Faults(machine=CutBeforeChunk),
-    "ack before fsync": Faults(acknowledges_cuts=True),
     "ack of a held transaction": Faults(machine=AcknowledgesHeld),
     "unchanged taken for NULL": Faults(unchanged_as_null=True),
     "no re-read of moved partial rows": Faults(patch=(Backlog, "remember_partial", remembers_nothing)),
@@ -150,6 +169,12 @@ PLANTED: dict[str, Faults] = {
 }
 """The eleven that must be found."""
 
+EARLY: dict[str, Faults] = {
+    "ack before fsync": PLANTED["ack before fsync"],
+    "ack of a sync under way": Faults(patch=(Durability, "_synced", durable_before_its_sync)),
+}
+"""The source hears of what is not durable yet (invariant 2)."""
+
 MORE: dict[str, Faults] = {
     "held transactions overtaken": Faults(machine=ReleasesInFront),
     "whole chunk placed at low": Faults(patch=(Window, "place", at_low("whole"))),
@@ -157,6 +182,7 @@ MORE: dict[str, Faults] = {
     "ids of a window forgotten": Faults(machine=DeliveredForgottenAtWindow),
     "table captured anew before the log caught up": Faults(machine=PlansAtOnce),
     "table captured anew over running transactions": Faults(runs_over_running=True),
+    "statement that fills rows not told": Faults(fills_unsaid=True),
     "rows that a statement changed read again before the log caught up": Faults(machine=ReadsAgainAtOnce),
     "table planned at another row version": Faults(machine=PlansAtAnyVersion),
 }
@@ -178,8 +204,12 @@ IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
         SERVERS["mysql-read-only"],
         Faults(patch=(Delivered, "seen", each_bound_for_itself)),
     ),
-    "high not waited for": (SERVERS["mariadb-read-only"], PLANTED["high not waited for"]),
+    "high not waited for": (SERVERS["mysql-read-only"], PLANTED["high not waited for"]),
     "no re-read of moved partial rows": (SERVERS["mysql-read-only"], PLANTED["no re-read of moved partial rows"]),
+    "bound of a plan without a fence": (SERVERS["mysql"], Faults(plans_without_fence=True)),
+    "bound of a plan without a fence, GTIDs read-only": (SERVERS["mysql-read-only"], Faults(plans_without_fence=True)),
+    "bound of a plan without a fence, places": (SERVERS["mariadb-read-only"], Faults(plans_without_fence=True)),
+    "statement that fills rows not told": (SERVERS["mariadb"], MORE["statement that fills rows not told"]),
 }
 """What a source with a binary log can get wrong (W03, W04)."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.simulation.database import SERVERS
+from tests.simulation.servers import SERVERS
 from tests.simulation.world import Outcome, run
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cdcflow.model.change import KeySet, Uint64s
+from cdcflow.model.change import Int64s, KeySet, Kind, Run, Uint64s
 from cdcflow.model.position import Position
 from cdcflow.model.table import TableId
 
@@ -75,12 +74,33 @@ def position_of(lsn: int) -> Position:
     return Position(f"{lsn:08d}")
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
+class Plain(Run):
     """Consecutive transactions; `read` marks the rows of a chunk."""
 
+    __slots__ = ("items", "read")
     items: tuple[Transaction, ...]
-    read: bool = False
+    read: bool
+
+    def __init__(self, items: tuple[Transaction, ...], read: bool = False) -> None:
+        object.__setattr__(self, "items", items)
+        object.__setattr__(self, "read", read)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plain) and (self.items, self.read) == (other.items, other.read)
+
+    def __hash__(self) -> int:
+        return hash((self.items, self.read))
+
+    def __repr__(self) -> str:
+        return f"Plain({self.items}, read={self.read})"
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.READ if self.read else Kind.SOURCE
+
+    @property
+    def commit_ts(self) -> Int64s:
+        return np.array([t.lsn for t in self.items], np.int64)
 
     @property
     def transactions(self) -> int:
@@ -115,7 +135,7 @@ class Plain:
     def split_at(self, count: int) -> tuple[Plain, Plain]:
         return Plain(self.items[:count], self.read), Plain(self.items[count:], self.read)
 
-    def shapes_of(self, table: TableId) -> frozenset[Shape]:
+    def shapes_of(self, table: TableId) -> frozenset[Any]:
         return frozenset(row.shape for item in self.items for row in item.rows if row.table == table)
 
     def truncates(self, table: TableId) -> bool:

@@ -36,15 +36,15 @@ def demo(
 
     Takes about two minutes. Exits with 1 when a single row differs.
     """
+    from cdcflow.cli.demo.demo_run import DemoRun, new_directory
     from cdcflow.cli.demo.screen import Screen
-    from cdcflow.cli.demo.story import Story, new_directory
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM leaves nothing running either
     place = new_directory(directory)
     screen = Screen()
     with screen:
-        story = Story(place, screen, source.value, rows_max=rows, planted_fault=planted_fault, log=log.value)
-        outcome = story.play()
+        run = DemoRun(place, screen, source.value, rows_max=rows, planted_fault=planted_fault, log=log.value)
+        outcome = run.play()
     for text in outcome.failures:
         screen.failed(text)
     lines = [

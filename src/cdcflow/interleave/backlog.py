@@ -156,7 +156,7 @@ class Backlog:
                 same = known.state != "forgotten" and known.incarnation == incarnation
                 yield table, known if same else _next_generation(known, next_offset, incarnation)
             else:
-                yield table, replace(known, state="forgotten", plan=None, cursor=None)
+                yield table, replace(known, state="forgotten", plan=None, cursor=None, keys_since=None)
         for table in sorted(tables.keys() - stored.tables.keys()):
             incarnation = getattr(tables[table], "incarnation", 0)
             new = TableProgress("cancelled", 0, Offset(0), incarnation, reason="not asked for: run a backfill")
@@ -218,9 +218,15 @@ class Backlog:
     def unseen_by(self, planned: Planned) -> Uint64s:
         """The transactions delivered before the plan was asked for that it did not see. Such a plan is of no use: what
         they inserted has an offset before `since`, and may lie above the bound."""
-        work = self._work.get(planned.table)
-        if work is None or not work.planning or not planned.visibilities:
-            return _no_ids()
+        known = self.get(planned.table)
+        if (
+            known is None
+            or known.generation != planned.generation
+            or known.plan is not None
+            or not planned.visibilities
+        ):
+            return _no_ids()  # too late: another answer counts, and is held to this by itself
+        work = self._work[planned.table]
         return np.unique(np.concatenate([v.hidden(work.planned_after) for v in planned.visibilities]))
 
     def planned(self, planned: Planned) -> Literal["taken", "late", "moved"]:
@@ -374,6 +380,9 @@ class Backlog:
             at_end = read.exhausted or chunk.kind == "whole"
             units_done = known.units if at_end else read.units_done
             now = replace(now, cursor=read.reached, units_done=units_done, exhausted=at_end)
+        elif chunk.keys is not None and read.keys_left is not None:
+            work.keys_max = max(1, len(chunk.keys) - len(read.keys_left))
+            work.remember(read.keys_left)
         self._set(chunk.table, now)
 
     def _rows_max(self, known: TableProgress) -> int:

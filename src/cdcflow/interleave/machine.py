@@ -69,6 +69,7 @@ from cdcflow.interleave.messages import (
     Committed,
     Cut,
     Effect,
+    Event,
     Forget,
     Input,
     MarkSeen,
@@ -85,7 +86,6 @@ from cdcflow.interleave.messages import (
     SnapshotTaken,
     TakeSnapshot,
     Tick,
-    Told,
     Transactions,
     WriteMark,
 )
@@ -153,6 +153,7 @@ class Interleave:
         # No table is planned before the low mark of this window, or of a later one, has come back (0: it has).
         self._caught_up_by = 0 if epoch == 1 else 1
         self._mark_not_before_us = 0
+        self._is_looking = False
         self._now_us = 0
         self._asks: list[Effect] = []
         stored = Progress.from_json(checkpoint.progress)
@@ -171,7 +172,7 @@ class Interleave:
         if self._window is None:
             self._open_window()
         if self._delivered.wants_look():
-            self._asks.append(TakeSnapshot())
+            self._ask_look()
         if self._tail.due or (self._backlog.changed and not self._holding):
             self._cut()
         effects = self._tail.effects + self._asks
@@ -200,6 +201,8 @@ class Interleave:
             case Advanced(position):
                 if not self._holding and position != self._tail.position:
                     self._tail.reach(position)
+            case RowsFilled(table, swapped=True):
+                self._swapped(table)
             case RowsFilled(table, _, None):
                 self._rows_changed(table)
             case RowsFilled(_, _, RowVersion() as version):
@@ -222,6 +225,7 @@ class Interleave:
             case ChunkFailed():
                 self._chunk_failed(given)
             case SnapshotTaken(visibility):
+                self._is_looking = False
                 self._delivered.seen(visibility)
                 if self._window is None:
                     self._delivered.forget()
@@ -298,6 +302,11 @@ class Interleave:
         # would stay empty.
         if not self._is_unread(table, "cancelled", "forgotten"):
             self._again(table, "a statement changed its old rows")
+
+    def _swapped(self, table: TableId) -> None:
+        known = self._backlog.get(table)
+        if known is not None and known.active:
+            self._again(table, "another table took its name while it was read")
 
     def _rows_incomplete(self, table: TableId, keys: KeySet) -> None:
         # Not where the reading failed: it would be tried and fail anew with every such row. None of its rows is proven
@@ -415,6 +424,12 @@ class Interleave:
             self._window = Window(self._windows, low, high, chunks)
             self._asks.append(WriteMark(low, tuple(ReadChunk(chunk) for chunk in chunks.values())))
         if looks:
+            self._ask_look()
+
+    def _ask_look(self) -> None:
+        """One at a time: a source that does not answer must not be asked ever more."""
+        if not self._is_looking:
+            self._is_looking = True
             self._asks.append(TakeSnapshot())
 
     def _mark_written(self, mark: Token) -> None:
@@ -448,7 +463,8 @@ class Interleave:
             raise InvariantViolated(f"chunk {chunk.number} of {table} ({chunk.kind}) came without rows or snapshot")
         self._backlog.adapt_size(read, holding=bool(window.held), live=window.live)
         window.reads[table] = read
-        self._delivered.seen(*read.visibilities)
+        if chunk.kind != "whole":  # what that one sees, it need see of its own table only
+            self._delivered.seen(*read.visibilities)
         if (reason := window.conflict(table, window.held)) is not None:
             self._give_up(table, reason)
         elif self._check_fence(window, table):
@@ -529,6 +545,7 @@ class Interleave:
     def _chunk_failed(self, failed: ChunkFailed) -> None:
         inside = frozenset() if self._window is None else self._window.tables
         if failed.table is None:
+            self._is_looking = False  # it may have been the look, or a mark: another look does no harm
             for table in sorted(inside):
                 self._give_up(table, failed.reason)
             if self._window is not None and not inside:
@@ -587,4 +604,4 @@ class Interleave:
         tail.due = self._backlog.changed = False
 
     def _tell(self, event: str, **fields: object) -> None:
-        self._asks.append(Told(event, tuple(fields.items())))
+        self._asks.append(Event(event, tuple(fields.items())))

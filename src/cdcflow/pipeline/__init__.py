@@ -4,10 +4,11 @@
     │ poll ─▶ Interleave.step ─▶ append, cut ─▶ ask for a sync ─┼────▶ │ fsync       │    │ Parquet     │
     │   ▲ acknowledge ◀──────────────── durable checkpoint ◀────┼───── │             │    │             │
     └───┼──────────────────────────────────────────────────────┘      └─────────────┘    └─────────────┘
-        └── answers of errands: plans, marks, chunks, snapshots (a few threads, one connection each)
+        └── answers of tasks: plans, marks, chunks, snapshots (a few threads, one connection each)
 
-Lives here: one attempt at capturing (`attempt`), its threads (`errands`, `durability`), and the retry around it
-(`capture`). Never here: what comes first (`cdcflow.interleave`), SQL (`cdcflow.sources`), bytes (`cdcflow.changelog`).
+Lives here: one attempt at capturing (`attempt`), its threads (`threads`, `source_tasks`, `durability`), and the retry
+around it (`capture`). Never here: what comes first (`cdcflow.interleave`), SQL (`cdcflow.sources`), bytes
+(`cdcflow.changelog`).
 """
 
 from cdcflow.pipeline.capture import Capture

@@ -24,13 +24,13 @@ from cdcflow.interleave.messages import (
     ChunkRead,
     Cut,
     Effect,
+    Event,
     Input,
     PlanTable,
     Resume,
     SnapshotTaken,
     TakeSnapshot,
     Tick,
-    Told,
     Visibility,
     WriteMark,
     XidSnapshot,
@@ -40,8 +40,9 @@ from cdcflow.model.change import NO_KEYS, KeySet, Run, SpooledTransaction, Uint6
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table, TableId
 from cdcflow.pipeline.durability import Durability
-from cdcflow.pipeline.errands import Errands
-from cdcflow.pipeline.wake import Bell
+from cdcflow.pipeline.source_tasks import SourceTasks
+from cdcflow.pipeline.threads import Clock, Threads
+from cdcflow.pipeline.waker import Waker
 from cdcflow.ports import ChunkSource, Log, Numbered, Source, Stream, StreamEvent
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
@@ -63,8 +64,8 @@ class Orders:
     """What an attempt is for. `backfill`: None reads new tables only; else these are read (again), () being all.
 
     `given`: the log knows of this order already, from an earlier attempt; it is only waited for. `once`: stop when
-    the ordered tables are read. `accept_history_loss`: an operator's word that a new place in the source's log may
-    be made after the old one was lost; every table is read anew then.
+    the ordered tables are read. `accept_history_loss`: the operator accepts that the source has discarded log that
+    cdcflow still needs: take a new position in its log, and read every table anew.
     """
 
     backfill: tuple[str, ...] | None = None
@@ -100,24 +101,27 @@ class Attempt:
         orders: Orders,
         pace: Pace,
         requests: SimpleQueue[Input],
-        bell: Bell,
+        waker: Waker,
         on_event: OnEvent,
+        threads: Threads | None = None,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._source = source
         self._log = log
         self._pace = pace
         self._orders = orders
         self._requests = requests
-        self._bell = bell
+        self._waker = waker
         self._on_event = on_event
+        self._clock = clock
         self._epoch = epoch
         checkpoint = self._placed(log_id)
         self.tables: tuple[Table, ...] = tuple(source.tables())
         self._chunks: ChunkSource = source.chunks()
         self._machine = self._machine_from(checkpoint, limits)
         self._stream: Stream = source.stream(checkpoint, log.open_spool)
-        self._errands = Errands(self._chunks, threads=limits.chunks_per_window + 2, ring=bell.ring)
-        self._durability = Durability(log, bell.ring)
+        self._tasks = SourceTasks(self._chunks, limits.chunks_per_window + 2, waker.wake, threads)
+        self._durability = Durability(log, waker.wake, threads, clock)
         self._checkpoint = checkpoint
         self._acknowledged = checkpoint
         self._unsynced: deque[tuple[int, int]] = deque()  # (cut number, bytes appended before it)
@@ -127,7 +131,7 @@ class Attempt:
         self._settled = False
         self._ordered: tuple[TableId, ...] = ()
         self._began_at_cut = checkpoint.cut + 1
-        self._looked_at_tables = self._beat_at = time.monotonic()
+        self._looked_at_tables = self._beat_at = clock()
         self._rate: deque[tuple[float, int]] = deque(maxlen=64)
         self._events: Counter[str] = Counter()
         self.rows = {"captured": 0, "read": 0}
@@ -213,17 +217,17 @@ class Attempt:
 
     def _turn(self) -> None:
         if self._unsynced_bytes() > UNSYNCED_BYTES_MAX or self._durability.unsealed > UNSEALED_MAX:
-            self._bell.wait(None, IDLE_WAIT_S)
+            self._waker.wait(None, IDLE_WAIT_S)
             events: Sequence[StreamEvent] = ()
         else:
             if not self._stream.ready:
-                self._bell.wait(self._stream.fileno(), IDLE_WAIT_S)
+                self._waker.wait(self._stream.fileno(), IDLE_WAIT_S)
             events = self._stream.poll()
         self._durability.check()
-        self._handle(Tick(time.monotonic_ns() // 1000))
+        self._handle(Tick(int(self._clock() * 1e6)))
         for event in events:
             self._handle(event)
-        for answer in self._errands.answers():
+        for answer in self._tasks.answers():
             self._tell_read(answer)
             self._handle(answer)
         for request in self._requested():
@@ -234,10 +238,10 @@ class Attempt:
 
     def _handle(self, given: Input) -> None:
         effects = self._machine.step(given)
-        # Errands first: the source works on the next chunk while this one goes into the log. Neither needs the other.
+        # The source first: it works on the next chunk while this one goes into the log. Neither needs the other.
         for effect in effects:
             if isinstance(effect, PlanTable | WriteMark | TakeSnapshot):
-                self._errands.send(effect)
+                self._tasks.send(effect)
         for effect in effects:
             self._carry_out(effect)
 
@@ -249,7 +253,7 @@ class Attempt:
                 self._cut(effect)
             case PlanTable() | WriteMark() | TakeSnapshot():
                 pass
-            case Told(event, fields):
+            case Event(event, fields):
                 self._events[event] += 1
                 self._on_event(event, dict(fields))
 
@@ -287,7 +291,7 @@ class Attempt:
         self._is_due = True
         if self._unsynced_bytes() > SMALL_BYTES_MAX:
             self._ask_sync()
-        if self._log.seal_due(time.monotonic()):
+        if self._log.seal_due(self._clock()):
             self._roll()
 
     def _make_durable(self) -> None:
@@ -316,15 +320,15 @@ class Attempt:
         self._stream.acknowledge(durable.position)
 
     def _look_after(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         if self._bytes_since_cut == 0 and self._log.seal_due(now):
             self._roll()
         if now - self._beat_at >= self._pace.heartbeat_s:
             self._beat_at = now
-            self._errands.call(self._heartbeat)
+            self._tasks.call(self._heartbeat)
         if now - self._looked_at_tables >= self._pace.tables_look_s:
             self._looked_at_tables = now
-            self._errands.call(self._look_at_tables)
+            self._tasks.call(self._look_at_tables)
         if not self._rate or now - self._rate[-1][0] >= 0.25:
             self._rate.append((now, self.rows["captured"] + self.rows["read"]))
 
@@ -394,7 +398,7 @@ class Attempt:
         """Stop the threads and leave the source's connections. The log stays open: its owner closes it."""
         with contextlib.suppress(SourceUnavailable):
             self._stream.close()
-        self._errands.close()
+        self._tasks.close()
         self._durability.stop()
 
     # ── looking in from outside ─────────────────────────────────────────────────────────────────────────────
@@ -424,7 +428,7 @@ class Attempt:
 
     def _rows_per_second(self) -> float:
         rate = list(self._rate)
-        recent = [point for point in rate if point[0] >= time.monotonic() - 5]
+        recent = [point for point in rate if point[0] >= self._clock() - 5]
         if len(recent) < 2:
             return 0.0
         return round((recent[-1][1] - recent[0][1]) / max(recent[-1][0] - recent[0][0], 0.001), 1)

@@ -20,7 +20,7 @@ from cdcflow.interleave.machine import Limits
 from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Resume
 from cdcflow.model.position import Epoch, SourceIdentity
 from cdcflow.pipeline.attempt import Attempt, OnEvent, Orders, Pace, TablesChanged, table_ids
-from cdcflow.pipeline.wake import Bell
+from cdcflow.pipeline.waker import Waker
 from cdcflow.ports import Log, Source
 
 HEALTHY_AFTER_S = 30.0
@@ -56,10 +56,13 @@ class Capture:
         self._on_event = on_event
         self._requests: SimpleQueue[Input] = SimpleQueue()
         self._stop = threading.Event()
-        self._bell: Bell | None = None
+        self._waker: Waker | None = None
         self._attempt: Attempt | None = None
         self._waiting_for: str | None = None
         self._attempts = 0
+        self._starting: Source | None = None
+        self._starting_lock = threading.Lock()
+        self._broke_off = False
 
     def run(self) -> None:
         """Capture until `stop`, or until the orders are served. Everything that was cut is durable on return.
@@ -67,11 +70,11 @@ class Capture:
         Raises:
             ConfigurationError, HistoryLost, InvariantViolated: trying again would not help.
         """
-        self._bell = Bell()
+        self._waker = Waker()
         try:
             self._try_on()
         finally:
-            self._bell.close()
+            self._waker.close()
 
     def _try_on(self) -> None:
         for attempt in tenacity.Retrying(
@@ -91,29 +94,52 @@ class Capture:
                         raise
 
     def stop(self) -> None:
-        """Ask it to stop at the next cut. Safe in a signal handler."""
+        """Ask it to stop at the next cut, or to give up a start that is under way. Safe in a signal handler."""
         self._stop.set()
-        self._ring()
+        self._wake()
+        if (source := self._starting) is not None:
+            # In a thread: a signal handler must not wait for locks that the code it interrupts may hold.
+            threading.Thread(target=self._break_off, args=(source,), name="break-off", daemon=True).start()
 
-    def _ring(self) -> None:
-        if self._bell is not None:
-            self._bell.ring()
+    def _break_off(self, source: Source) -> None:
+        """End a start that waits for the server: making a slot may wait a minute for other people's transactions."""
+        with self._starting_lock:
+            if self._starting is source:
+                self._broke_off = True
+                source.close()
+
+    def _wake(self) -> None:
+        if self._waker is not None:
+            self._waker.wake()
 
     def _once(self) -> None:
         self._attempts += 1
         self._began = time.monotonic()
         source = self._open_source()
+        self._starting = source
         try:
+            if self._stop.is_set():
+                return  # it came too early to see what is starting
             log = self._open_log(source.identity(), self._orders.accept_history_loss)
             try:
                 self._run_on(source, log)
             finally:
                 log.close()
+        except SourceUnavailable:
+            if not self._broke_off:
+                raise
+            self._on_event("start broken off", {})
         finally:
+            self._started()
             source.close()
 
+    def _started(self) -> None:
+        """From here on a stop is heard by the attempt itself, and ends at a cut."""
+        with self._starting_lock:
+            self._starting = None
+
     def _run_on(self, source: Source, log: OpenedLog) -> None:
-        assert self._bell is not None  # noqa: S101 - made by `run`
+        assert self._waker is not None  # noqa: S101 - made by `run`
         attempt = Attempt(
             source,
             log,
@@ -123,16 +149,17 @@ class Capture:
             orders=self._orders,
             pace=self._pace,
             requests=self._requests,
-            bell=self._bell,
+            waker=self._waker,
             on_event=self._on_event,
         )
         self._attempt, self._waiting_for = attempt, None
+        self._started()
         try:
             attempt.run(self._stop.is_set)
         finally:
             self._attempt = None
             attempt.close()
-            # An operator's word counts once: what is durable is not ordered again by the next attempt.
+            # An operator's order counts once: what is durable is not ordered again by the next attempt.
             given = self._orders.given or attempt.order_is_kept()
             self._orders = replace(self._orders, given=given, accept_history_loss=False)
 
@@ -188,7 +215,7 @@ class Capture:
                 )
         for item in wanted:
             self._requests.put(item)
-        self._ring()
+        self._wake()
         return {"op": op, "tables": [str(t) for t in ids]}
 
     def status(self) -> dict[str, object]:

@@ -13,14 +13,11 @@ waits when too much does (`attempt.UNSEALED_MAX`).
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-import threading
 import time
 from collections.abc import Callable
 
 from cdcflow.model.position import Checkpoint
+from cdcflow.pipeline.threads import Clock, Threads
 from cdcflow.ports import Log
 
 QUICK_S = 0.002
@@ -29,91 +26,21 @@ SEALING_NICE = 5
 """How far sealing stands back: of a processor that both want the loop gets three quarters."""
 
 
-class Worker:
-    """A thread that does one thing whenever it was asked since it last began. Its error waits for `check`.
-
-    `nice`: how far it stands back where processors are scarce, as in nice(1); Linux only.
-    """
-
-    def __init__(self, name: str, work: Callable[[], None], nice: int = 0) -> None:
-        self._work = work
-        self._nice = nice
-        self._turn = threading.Condition()
-        self._asked = 0
-        self._done = 0
-        self._stopping = False
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def ask(self) -> None:
-        with self._turn:
-            self._asked += 1
-            self._turn.notify_all()
-
-    @property
-    def idle(self) -> bool:
-        """Everything asked for is done."""
-        return self._done == self._asked
-
-    @property
-    def behind(self) -> int:
-        """How often it was asked since it last began what it has done."""
-        return self._asked - self._done
-
-    def check(self) -> None:
-        """Raise what the thread ended with, in the caller's thread."""
-        if self._error is not None:
-            raise self._error
-
-    def settle(self, seconds: float) -> bool:
-        """Wait until everything asked for is done; False when it took longer, or the thread has ended with an error."""
-        with self._turn:
-            asked = self._asked
-            self._turn.wait_for(lambda: self._done >= asked or self._error is not None, seconds)
-            return self._done >= asked and self._error is None
-
-    def stop(self) -> None:
-        """Let the work under way finish, and end the thread."""
-        with self._turn:
-            self._stopping = True
-            self._turn.notify_all()
-        self._thread.join()
-
-    def _run(self) -> None:
-        if self._nice and sys.platform == "linux":  # elsewhere a thread has no priority of its own
-            with contextlib.suppress(OSError):
-                own = os.getpriority(os.PRIO_PROCESS, 0)
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own + self._nice)
-        while True:
-            with self._turn:
-                self._turn.wait_for(lambda: self._asked > self._done or self._stopping)
-                if self._stopping:
-                    return
-                asked = self._asked
-            try:
-                self._work()
-            except BaseException as error:  # noqa: BLE001 - raised again by the loop's thread, in `check`
-                with self._turn:
-                    self._error = error
-                    self._turn.notify_all()
-                return
-            with self._turn:
-                self._done = asked
-                self._turn.notify_all()
-
-
 class Durability:
     """Syncs and seals a log beside the loop, and knows the newest durable checkpoint."""
 
-    def __init__(self, log: Log, ring: Callable[[], None]) -> None:
+    def __init__(
+        self, log: Log, wake: Callable[[], None], threads: Threads | None = None, clock: Clock = time.monotonic
+    ) -> None:
+        threads = threads or Threads()
         self._log = log
-        self._ring = ring
+        self._wake = wake
+        self._clock = clock
         self.durable: Checkpoint = log.checkpoint
         self.syncs = 0
         self._took_s = QUICK_S
-        self._syncer = Worker("cdcflow-sync", self._sync)
-        self._sealer = Worker("cdcflow-seal", self._seal, SEALING_NICE)
+        self._syncer = threads.worker("cdcflow-sync", self._sync)
+        self._sealer = threads.worker("cdcflow-seal", self._seal, SEALING_NICE)
 
     def ask_sync(self) -> None:
         self._syncer.ask()
@@ -152,16 +79,16 @@ class Durability:
         try:
             self._synced()
         finally:
-            self._ring()
+            self._wake()
 
     def _synced(self) -> None:
-        began = time.monotonic()
+        began = self._clock()
         self.durable = self._log.sync()
-        self._took_s = time.monotonic() - began
+        self._took_s = self._clock() - began
         self.syncs += 1
 
     def _seal(self) -> None:
         try:
             self._log.seal_pending()
         finally:
-            self._ring()
+            self._wake()

@@ -34,6 +34,11 @@ CHANGED = {
     "label": "ALTER TYPE {t}_mood RENAME VALUE 'sad' TO 'blue'",
     "composite": "ALTER TYPE {t}_pair ADD ATTRIBUTE third int",
     "reinterpreted": "ALTER TABLE {t} ALTER a TYPE inet",
+    "part_emptied": "TRUNCATE {t}_1",
+    "part_dropped": "DROP TABLE {t}_1",
+    "part_detached": "ALTER TABLE {t} DETACH PARTITION {t}_1",
+    "part_attached": "CREATE TABLE {t}_3 (LIKE {t}); INSERT INTO {t}_3 (id, v) VALUES (200, 2);"
+    " ALTER TABLE {t} ATTACH PARTITION {t}_3 FOR VALUES FROM (100) TO (300)",
 }
 """What each does to a table {t} (id int PRIMARY KEY, v int) that was read already."""
 
@@ -140,11 +145,13 @@ def alter(database: Database, chosen: list[tuple[str, str, str]]) -> None:
 def possible(database: Database, cases: Mapping[str, str]) -> list[tuple[str, str, str]]:
     version = database.execute("SHOW server_version_num")[0][0]
     left_out = {"expression"} if int(version) < 180000 else set()  # not published before
-    on_parts = left_out | {"key", "cluster", "identity"}  # what the server does not do to a partitioned table
+    # What the server does not do to a partitioned table, and what gives a partition another file as TRUNCATE does.
+    on_parts = left_out | {"key", "cluster", "identity", "full", "emptied"}
     return [
         (name, way, statement)
         for name, way, statement in names(cases)
         if name.removeprefix(f"{way}_") not in (on_parts if way == "parts" else left_out)
+        and (way == "parts" or "_part_" not in name)
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -92,6 +93,34 @@ def test_slot_creation_names_the_transaction_it_waits_for(items: Database, make_
             capture.prepare()
         assert slots(items) == []
     capture.prepare()
+
+
+def test_closing_the_source_ends_the_wait_for_a_slot(items: Database, make_capture: MakeCapture) -> None:
+    """P34: a stop comes while an older transaction is open; nothing half made may be in the way of the next start."""
+    capture = make_capture(items, creation_wait_s=600.0)
+    failures: list[BaseException] = []
+
+    def prepare() -> None:
+        try:
+            capture.prepare()
+        except SourceUnavailable as error:
+            failures.append(error)
+
+    with items.session(autocommit=False) as open_transaction:
+        open_transaction.execute("INSERT INTO items VALUES (1, 'open')")
+        preparing = threading.Thread(target=prepare)
+        preparing.start()
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'cdcflow slot' AND wait_event_type = 'Lock'"
+        while not items.execute(waiting):
+            assert preparing.is_alive()
+        capture.source.close()
+        preparing.join(60)
+        assert not preparing.is_alive()
+        assert len(failures) == 1
+        deadline = time.monotonic() + 60
+        while slots(items):
+            assert time.monotonic() < deadline, "the server keeps the half-made slot"
+            time.sleep(0.05)
 
 
 def test_transaction_open_while_the_slot_is_made_is_not_lost(items: Database, capture: Capture) -> None:

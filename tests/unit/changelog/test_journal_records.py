@@ -274,3 +274,25 @@ def test_whole_frame_with_nonsense_is_refused(kind: FrameKind) -> None:
         with pytest.raises(InvariantViolated) as refused:
             list(records(file, read_header(file, FileKind.JOURNAL, "x"), "x"))
         assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("op", [0, 128, 255])
+def test_an_op_that_is_no_letter_is_refused(op: int) -> None:
+    """The op of all rows stands once, as a letter's number; a reader must not come to it when it fills the column."""
+    payload = bytearray(b"".join(RowsEncoder(ORDERS, 0).parts(changes(ORDERS, [{"id": 1}]), 1)))
+    assert payload[5] == ord("c")
+    payload[5] = op
+    with pytest.raises(ValueError, match="does not have the rows"):
+        RowsDecoder().rows(bytes(payload), [Shape(ORDERS, 1)])
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 40), (0, 3), (7, 9), (30, 40)])
+def test_the_op_of_rows_that_have_one_is_written_once(first: int, last: int) -> None:
+    """Of whole batches and of pieces: a letter for each row would be the larger part of narrow rows."""
+    batch = changes(ORDERS, [{"id": i} for i in range(40)]).between(first, last)
+    assert batch is not None
+    payload = b"".join(RowsEncoder(ORDERS, 0).parts(batch, 1))
+    assert payload[5] == ord("c")
+    mixed = changes(ORDERS, [{"id": 0, OP: "d"}, *({"id": i} for i in range(1, 40))]).between(first, last)
+    assert mixed is not None
+    assert b"".join(RowsEncoder(ORDERS, 0).parts(mixed, 1))[5] == (0 if first == 0 else ord("c"))

@@ -77,6 +77,7 @@ def test_a_topic_without_a_history_is_sealed_from_its_first_head() -> None:
     """Several stretches become one segment as long as there is room."""
     topic = Topic().stretch(2).stretch(1)
     tail = topic.tail(None)
+    assert tail.place == 0
     assert segments(tail) == [(0, 1, [1, 2, 3], 3)]
     assert tail.place == len(topic.messages)
 
@@ -198,3 +199,10 @@ def test_records_that_cdcflow_did_not_write_are_refused() -> None:
             list(map(Stretches("topic t").take, messages))
         assert "secret" not in str(caught.value)
     assert head_from(good[0].value) == JournalHeader("log-a", Epoch(1), Checkpoint())
+
+
+def test_a_cut_that_comes_twice_is_refused() -> None:
+    """Each cut is a later one: two with one number would make two segments of one."""
+    topic = Topic().stretch(1, idle=1)
+    topic.messages.append(topic.messages[-1])
+    refused(topic, None, "cut 2 does not stand at the end")

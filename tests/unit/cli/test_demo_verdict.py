@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcflow.cli.demo import flights, logs, story
+from cdcflow.cli.demo import demo_run, flights, logs
 from cdcflow.cli.demo.databases import Digest
 from cdcflow.cli.demo.proof import Verdict
 from cdcflow.cli.demo.screen import bar
@@ -17,8 +17,8 @@ from cdcflow.errors import ConfigurationError
 EQUAL = [Verdict(f"public.{table}", Digest(3, "a.b"), Digest(3, "a.b")) for table in flights.TABLES]
 
 
-def outcome(verdicts: list[Verdict], *failures: str) -> story.Outcome:
-    return story.Outcome("demo", verdicts=verdicts, failures=list(failures))
+def outcome(verdicts: list[Verdict], *failures: str) -> demo_run.Outcome:
+    return demo_run.Outcome("demo", verdicts=verdicts, failures=list(failures))
 
 
 def test_five_equal_tables_pass() -> None:
@@ -52,7 +52,7 @@ def test_settings_of_the_demo_are_ordinary_ones(tmp_path: Path, place: logs.Plac
     log = logs.opened(place, tmp_path)
     lines = [line.replace("brokers: ", "brokers: 127.0.0.1:9092") for line in log.settings()]
     url = "url: postgresql://postgres@127.0.0.1:5432/airports"
-    path.write_text(story.settings(["kind: postgres", url], 336_776, lines))
+    path.write_text(demo_run.settings(["kind: postgres", url], 336_776, lines))
     config = load(path)
     assert config.log.folder == log.folder
     assert config.source.backfill.rows_per_second_max is not None
@@ -62,7 +62,7 @@ def test_demo_never_writes_into_a_folder_that_is_in_use(tmp_path: Path) -> None:
     """Somebody's files are there."""
     (tmp_path / "mine").touch()
     with pytest.raises(ConfigurationError, match="not empty"):
-        story.new_directory(tmp_path)
+        demo_run.new_directory(tmp_path)
 
 
 @pytest.mark.parametrize(

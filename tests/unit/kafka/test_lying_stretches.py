@@ -14,8 +14,8 @@ from cdcflow.changelog.records import HEAD, Message, head_of, pieces
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
-from cdcflow.sinks.kafka.reading import Walk
-from cdcflow.sinks.kafka.state import Stretch
+from cdcflow.sinks.kafka.reading import Cursor
+from cdcflow.sinks.kafka.state import TopicRange
 from cdcflow.testing.sinks import ORDERS, orders
 
 
@@ -37,7 +37,7 @@ def walked(rows_at: int, cut_at: int) -> list[object]:
 
     topics: Any = SimpleNamespace(name="shop")
     reader: Any = SimpleNamespace(messages=messages)
-    return [record for record, _ in Walk(topics, Stretch(0, Offset(1), None)).read(reader, len(records))]
+    return [record for record, _ in Cursor(topics, TopicRange(0, Offset(1), None)).read(reader, len(records))]
 
 
 def test_stretch_without_a_lie_is_read() -> None:

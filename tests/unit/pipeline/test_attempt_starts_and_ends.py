@@ -23,7 +23,7 @@ from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.pipeline import attempt as attempts
 from cdcflow.pipeline.attempt import Attempt, Orders, Pace, TablesChanged, maybe_hidden, table_ids, unread
-from cdcflow.pipeline.wake import Bell
+from cdcflow.pipeline.waker import Waker
 from cdcflow.sinks.memory import Memory, MemoryLog
 
 
@@ -34,13 +34,13 @@ class Stage:
         self.memory = Memory()
         self.told: list[tuple[str, dict[str, object]]] = []
         self.requests: SimpleQueue[Input] = SimpleQueue()
-        self.made: list[tuple[Attempt, Bell]] = []
+        self.made: list[tuple[Attempt, Waker]] = []
 
     def attempt(
         self, source: Small, orders: Orders | None = None, log: MemoryLog | None = None, **pace: float
     ) -> Attempt:
         log = log or MemoryLog(self.memory)
-        bell = Bell()
+        waker = Waker()
         given: Any = source
         made = Attempt(
             given,
@@ -51,10 +51,10 @@ class Stage:
             orders=orders or Orders(),
             pace=Pace(**({"heartbeat_s": 1e9, "tables_look_s": 1e9} | pace)),
             requests=self.requests,
-            bell=bell,
+            waker=waker,
             on_event=lambda event, fields: self.told.append((event, dict(fields))),
         )
-        self.made.append((made, bell))
+        self.made.append((made, waker))
         return made
 
     def holds(self, checkpoint: Checkpoint) -> None:
@@ -72,8 +72,8 @@ class Stage:
         return self.memory.entries
 
     def close(self) -> None:
-        for attempt, bell in self.made:
-            with closing(bell):
+        for attempt, waker in self.made:
+            with closing(waker):
                 attempt.close()
 
 

@@ -13,6 +13,7 @@ from smallsource import ITEMS, ORDERS, Small
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable, SourceUnavailable
 from cdcflow.interleave.machine import Limits
 from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Pause, Resume
+from cdcflow.model.position import Checkpoint
 from cdcflow.pipeline import attempt as attempts
 from cdcflow.pipeline.attempt import Orders, Pace, TablesChanged
 from cdcflow.pipeline.capture import Capture
@@ -257,6 +258,45 @@ def test_a_capture_that_is_told_to_stop_while_it_waits_ends() -> None:
     with pytest.raises(SourceUnavailable):
         stage.capture.run()
     assert len(stage.sources) == 1
+
+
+class Slow(Small):
+    """Its `prepare` ends only when somebody closes it, as a slot's creation beside a transaction that stays open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.preparing, self.gone = threading.Event(), threading.Event()
+
+    def prepare(self, *_: object) -> Checkpoint:
+        self.preparing.set()
+        assert self.gone.wait(60), "nobody closed it"
+        raise SourceUnavailable("the connection is gone")
+
+    def close(self) -> None:
+        self.gone.set()
+
+
+def test_stop_ends_a_start_that_waits_for_the_server() -> None:
+    """Making a slot waits for other people's transactions; a service manager kills what does not stop."""
+    source = Slow()
+    stage = Stage(source, Small())
+    running = threading.Thread(target=stage.capture.run)
+    running.start()
+    assert source.preparing.wait(60)
+    stage.capture.stop()
+    running.join(60)
+    assert not running.is_alive()
+    assert stage.events() == ["start broken off"]
+    assert len(stage.sources) == 1
+
+
+def test_stop_that_comes_before_the_source_is_asked_is_heard() -> None:
+    """Between two attempts nobody is there to be broken off."""
+    source = Slow()
+    stage = Stage(source)
+    stage.capture.stop()
+    stage.capture.run()
+    assert not source.preparing.is_set()
 
 
 def test_stop_while_the_list_of_tables_changes_ends_in_good_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from cdcflow.errors import SinkUnavailable
 from cdcflow.model.position import Checkpoint
-from cdcflow.pipeline import durability
-from cdcflow.pipeline.durability import QUICK_S, Durability
+from cdcflow.pipeline.durability import QUICK_S, SEALING_NICE, Durability
 
 
 class Disk:
@@ -38,16 +37,14 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    made = Disk()
-    monkeypatch.setattr(durability, "time", made)
-    return made
+def disk() -> Disk:
+    return Disk()
 
 
 @pytest.fixture
 def durable(disk: Disk) -> Iterator[Durability]:
     log: Any = disk
-    made = Durability(log, lambda: None)
+    made = Durability(log, lambda: None, clock=disk.monotonic)
     yield made
     made.stop()
 
@@ -139,4 +136,4 @@ def test_sealing_stands_back_for_the_loop(disk: Disk, durable: Durability) -> No
     disk.seal_pending = seal_pending
     durable.ask_seal()
     assert done.wait(30)
-    assert seen == [min(19, os.getpriority(os.PRIO_PROCESS, 0) + durability.SEALING_NICE)]
+    assert seen == [min(19, os.getpriority(os.PRIO_PROCESS, 0) + SEALING_NICE)]

@@ -15,7 +15,7 @@ from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.position import Offset, Position
 from cdcflow.model.table import UNCHANGED
 from cdcflow.pipeline.attempt import Attempt, Orders, Pace
-from cdcflow.pipeline.wake import Bell
+from cdcflow.pipeline.waker import Waker
 from cdcflow.sinks.memory import Memory, MemoryLog
 from cdcflow.testing.sinks import ORDERS, Writer, changes, transactions
 
@@ -47,7 +47,7 @@ def captured(
     queue: SimpleQueue[Input] = SimpleQueue()
     for request in requests:
         queue.put(request)
-    log, bell = MemoryLog(kept), Bell()
+    log, waker = MemoryLog(kept), Waker()
     attempt = Attempt(
         of,
         log,
@@ -57,14 +57,14 @@ def captured(
         orders=Orders(),
         pace=Pace(),
         requests=queue,
-        bell=bell,
+        waker=waker,
         on_event=lambda event, fields: told.append((event, fields)),
     )
     try:
         attempt.run(lambda: until(attempt))
     finally:
         attempt.close()
-        bell.close()
+        waker.close()
         of.shut()
     return attempt, told
 

@@ -10,9 +10,10 @@ import pytest
 
 from cdcflow.sources.postgres.rewrites import CatalogVersion
 
+FILES = {16401: (5001, "aa"), 16402: (5002, "bb")}
 READ = CatalogVersion(
     16400,
-    {16401: (5001, "aa"), 16402: (5002, "bb")},
+    FILES,
     ("17", "", "19"),
     {16390: frozenset({"1a", "2b"})},
 )
@@ -22,11 +23,13 @@ READ = CatalogVersion(
     ("now", "changed"),
     [
         ({}, False),
-        ({"files": {16401: (6001, "aa"), 16402: (6002, "bb")}}, False),  # VACUUM FULL, TRUNCATE
+        ({"files": {16401: (6001, "aa"), 16402: (5002, "bb")}}, True),  # TRUNCATE or VACUUM FULL of a partition
         ({"files": {16401: (5001, "ax"), 16402: (5002, "bx")}}, False),  # ADD COLUMN … DEFAULT 7
         ({"files": {16401: (6001, "ax"), 16402: (5002, "bx")}}, True),  # a statement rewrote one partition
-        ({"files": {16401: (6001, "aa"), 16402: (5002, "bx")}}, False),  # one is moved, the other one changed
-        ({"files": {16401: (5001, "aa"), 16403: (7003, "cc")}}, False),  # one detached, another one attached
+        ({"files": {16401: (5001, "aa")}}, True),  # DETACH, DROP
+        ({"files": {**FILES, 16403: (16403, "cc")}}, False),  # CREATE TABLE … PARTITION OF
+        ({"files": {**FILES, 16403: (16403, "cc")}, "attached": frozenset({16403})}, True),
+        ({"attached": frozenset({16401, 16402})}, False),  # attached before the rows were read
         ({"columns": ("17", "", "19", "17")}, False),
         ({"columns": ("17", "", "")}, False),
         ({"columns": ("17", "", "72a")}, True),  # the same bytes under another type
@@ -39,6 +42,18 @@ READ = CatalogVersion(
 def test_rows_changed_when_what_they_show_depends_on_changed(now: Mapping[str, Any], changed: bool) -> None:
     """Too few, and a table is wrong for good; too many, and every VACUUM FULL reads it from the start."""
     assert replace(READ, **now).changed_since(READ) is changed
+
+
+@pytest.mark.parametrize(
+    ("now", "changed"),
+    [((6001, "aa"), False), ((5001, "ax"), False), ((6001, "ax"), True)],  # VACUUM FULL, ADD COLUMN, both at once
+)
+def test_rows_of_a_table_without_partitions_changed_when_file_and_columns_did(
+    now: tuple[int, str], changed: bool
+) -> None:
+    """Its TRUNCATE is logged, so a new file alone is VACUUM FULL, and reading it again would be for nothing."""
+    plain = replace(READ, files={16400: (5001, "aa")})
+    assert replace(plain, files={16400: now}).changed_since(plain) is changed
 
 
 def test_version_survives_its_json() -> None:

@@ -2,5 +2,5 @@
 
 `flights` is its content, `databases` what it asks of a database (`postgres` and `mysql` are two of them, `opening`
 finds which), `writer` the second process that keeps changing it, `proof` the comparison of source and target, `screen`
-what one sees meanwhile, `story` what happens in which order. Needs the extra `cdcflow[demo]`.
+what one sees meanwhile, `demo_run` what happens in which order. Needs the extra `cdcflow[demo]`.
 """

@@ -13,7 +13,7 @@ from cdcflow.changelog.records import Placed
 from cdcflow.changelog.rows import Shape
 from cdcflow.errors import CdcflowError
 from cdcflow.sinks.kafka.frames import frames, read_state
-from cdcflow.sinks.kafka.state import State, Stretch
+from cdcflow.sinks.kafka.state import State, TopicRange
 from cdcflow.sinks.kafka.topics import Topics
 
 
@@ -48,7 +48,7 @@ def check(topics: Topics, *, deep: bool = False) -> Report:
     return seen.report(first)
 
 
-def _end(where: str, topics: Topics, state: State, seen: Seen, met: set[int], readable: list[Stretch]) -> None:
+def _end(where: str, topics: Topics, state: State, seen: Seen, met: set[int], readable: list[TopicRange]) -> None:
     for gone in sorted({s.place for s in readable} - met):
         seen.fault(where, f"the stretch at place {gone}, which topic {topics.state} names, is not there")
     # Beside a daemon the state that was read first may be older than what was read then, never newer.

@@ -1,7 +1,7 @@
 """What a refusal of the client library or of the brokers means: which of our errors, in which words.
 
 The library tells the reason for a broken connection to a callback, and to the call that waits only that it waited in
-vain. So each client has its `Ear`, and what was heard last becomes the reason.
+vain. So each client has its `ErrorCallback`, and what was heard last becomes the reason.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Fenced(Exception):
     """The brokers refuse this producer. Never leaves this package: the log finds out why (`log.KafkaLog`)."""
 
 
-class Ear:
+class ErrorCallback:
     """The error callback of one client: keeps the last reason why brokers could not be reached."""
 
     def __init__(self) -> None:
@@ -68,12 +68,12 @@ def is_moving(error: KafkaError) -> bool:
     return error.code() in _MOVING
 
 
-def named(error: KafkaException, attempted: str, ear: Ear | None = None) -> CdcflowError:
+def map_error(error: KafkaException, attempted: str, errors: ErrorCallback | None = None) -> CdcflowError:
     """The error to raise instead: nothing of what was attempted is in doubt."""
     about: KafkaError = error.args[0]
-    heard = ear.refused if ear is not None and ear.refused is not None else None
-    if about.code() in _IN_VAIN and heard is None and ear is not None and ear.heard is not None:
-        return SinkUnavailable(f"{attempted}: no broker answered ({_plain(ear.heard)})", remedy=_REACH)
+    heard = errors.refused if errors is not None and errors.refused is not None else None
+    if about.code() in _IN_VAIN and heard is None and errors is not None and errors.heard is not None:
+        return SinkUnavailable(f"{attempted}: no broker answered ({_plain(errors.heard)})", remedy=_REACH)
     code = (heard or about).code()
     said = f"{attempted}: {_plain(heard or about)}"
     if code in _AUTHENTICATION:
@@ -115,4 +115,14 @@ def _plain(error: KafkaError) -> str:
     return re.sub(r"^(?:[\w-]+#\S*\s*)?(?:\[thrd:[^\]]*\]:\s*)?", "", error.str())
 
 
-__all__ = ["Ear", "Fenced", "GONE", "is_fenced", "is_missing", "is_moving", "is_refused", "named", "refused_option"]
+__all__ = [
+    "ErrorCallback",
+    "Fenced",
+    "GONE",
+    "is_fenced",
+    "is_missing",
+    "is_moving",
+    "is_refused",
+    "map_error",
+    "refused_option",
+]

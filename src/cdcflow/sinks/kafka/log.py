@@ -48,7 +48,7 @@ from cdcflow.sinks.kafka.doctor import wrong
 from cdcflow.sinks.kafka.failures import GONE, Fenced
 from cdcflow.sinks.kafka.frames import frames, last_cut, read_state
 from cdcflow.sinks.kafka.sending import Sender
-from cdcflow.sinks.kafka.state import Saying, State, Stretch
+from cdcflow.sinks.kafka.state import State, StateRecord, TopicRange
 from cdcflow.sinks.kafka.topics import Admin, Reader, Topics
 from cdcflow.sinks.layer import OS_LAYER, storing
 from cdcflow.sinks.numbering import Numbering
@@ -118,13 +118,13 @@ class KafkaLog:
         self._queue: deque[_Frame | _Begun | _Spooled] = deque()
         self._queued = self._sent = 0
         self._spooled_bytes = 0
-        self._sayings: deque[Saying] = deque()
+        self._state_records: deque[StateRecord] = deque()
         self._durable = state.checkpoint
         self._cut = _Cut(state.checkpoint, 0, self._newest_xid)
-        self._sayings.append(states.of_writer(self.epoch, f"process {os.getpid()} on {socket.gethostname()}"))
+        self._state_records.append(states.of_writer(self.epoch, f"process {os.getpid()} on {socket.gethostname()}"))
         if is_new and state.identity is not None:
-            self._sayings.append(states.of_log(self.log_id, state.identity))
-        self._sayings += [states.of_expired(s) for s in _expired(topics, state)]
+            self._state_records.append(states.of_log(self.log_id, state.identity))
+        self._state_records += [states.of_expired(s) for s in _expired(topics, state)]
         self._begin_stretch()
         with self._syncing, self._deadly():
             self._synced()
@@ -292,7 +292,7 @@ class KafkaLog:
         with self._looking_back() as reader:
             return gathered_back((headers for _, headers in self._headers_back(reader)), is_enough)
 
-    def _headers_back(self, reader: Reader) -> Iterator[tuple[Stretch, pa.Table]]:
+    def _headers_back(self, reader: Reader) -> Iterator[tuple[TopicRange, pa.Table]]:
         """The headers of the source's transactions in each stretch that the brokers still have, newest first."""
         low, end = reader.bounds()
         for stretch in reversed(self._stretches):
@@ -349,7 +349,7 @@ class KafkaLog:
             known = len(self._history)
             number = self._history.number(table)
             if len(self._history) > known:
-                self._sayings.append(states.of_shape(table, number))
+                self._state_records.append(states.of_shape(table, number))
             self._encoder.shape(table, number)
 
     def _put_frames(self) -> None:
@@ -381,13 +381,13 @@ class KafkaLog:
         cut = self._cut
         if cut.upto == self._sent:
             return self._durable
-        said = len(self._sayings)
+        said = len(self._state_records)
         self._sender.begin()
         while self._sent < cut.upto:
             self._send(self._queue.popleft())
             self._sent += 1
         for _ in range(said):
-            self._sender.put(self._topics.state, *self._sayings.popleft())
+            self._sender.put(self._topics.state, *self._state_records.popleft())
         if cut.checkpoint is not self._durable:
             for key, value in states.of_checkpoint(self._durable, cut.checkpoint, cut.newest_xid):
                 self._sender.put(self._topics.state, key, value)
@@ -427,7 +427,7 @@ class KafkaLog:
         self._sender.settle()
         if not place:
             raise SinkUnavailable(f"{self._attempted}: the brokers did not take the head of a stretch")
-        self._stretches.append(Stretch(place[0], begun.header.first_offset, begun.newest_xid))
+        self._stretches.append(TopicRange(place[0], begun.header.first_offset, begun.newest_xid))
         self._sender.put(self._topics.state, *states.of_stretch(self._stretches[-1]))
 
     @contextlib.contextmanager
@@ -525,7 +525,7 @@ def _newer(known: int | None, xids: Uint64s) -> int:
     return int(base + np.uint32(max(0, int((low - base).view(np.int32).max()))))
 
 
-def _expired(topics: Topics, state: State) -> list[Stretch]:
+def _expired(topics: Topics, state: State) -> list[TopicRange]:
     """Stretches that the brokers have let go of."""
     if not state.stretches:
         return []

@@ -24,7 +24,7 @@ from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
 from cdcflow.sinks.kafka.checking import check
 from cdcflow.sinks.kafka.frames import read_state
-from cdcflow.sinks.kafka.state import State, Stretch
+from cdcflow.sinks.kafka.state import State, TopicRange
 from cdcflow.sinks.kafka.topics import Admin, Reader, Topics
 
 _END = (FrameKind.TRANSACTIONS, FrameKind.CUT)
@@ -59,14 +59,14 @@ class Context:
         return table, self.versions[table], pa.Table.from_batches([batch])
 
 
-class Walk:
+class Cursor:
     """Goes through a log's topic from the head of a stretch on, in as many goes as one likes, and misses no offset.
 
     `place` is where the next go begins. Rows of offsets below `before` need not be told.
     """
 
     def __init__(
-        self, topics: Topics, begin: Stretch, wanted: Iterable[FrameKind] | None = None, before: int = 0
+        self, topics: Topics, begin: TopicRange, wanted: Iterable[FrameKind] | None = None, before: int = 0
     ) -> None:
         self._name = f"topic {topics.name}"
         self._stretches = Stretches(self._name, wanted, before)
@@ -133,7 +133,7 @@ class KafkaReader:
         """Every table's shapes by version number, oldest first."""
         return self.state().shapes.shapes()
 
-    def stretches(self) -> list[Stretch]:
+    def stretches(self) -> list[TopicRange]:
         """The parts of the topic that can still be read, oldest first."""
         with self._topics.reader(self._topics.name) as reader:
             return _readable(self.state(), reader.bounds()[0])
@@ -188,9 +188,9 @@ class KafkaReader:
         with self._topics.reader(self._topics.name) as reader:
             low, end = reader.bounds()
             begin = self.stretch_of(offset, low)
-            yield iter(()) if begin is None else Walk(self._topics, begin, wanted).read(reader, end)
+            yield iter(()) if begin is None else Cursor(self._topics, begin, wanted).read(reader, end)
 
-    def stretch_of(self, offset: int, low: int) -> Stretch | None:
+    def stretch_of(self, offset: int, low: int) -> TopicRange | None:
         """The stretch that has an offset (or will have it), of those from the place `low` on; None: there is none yet.
 
         Raises:
@@ -216,8 +216,8 @@ def headers_of(runs: Sequence[Transactions], first: int, last: int) -> pa.Table:
     return headers.filter(pa.array((ends >= max(first, 1)) & (ends >= begins) & (begins <= last)))
 
 
-def _readable(state: State, low: int) -> list[Stretch]:
+def _readable(state: State, low: int) -> list[TopicRange]:
     return [s for s in state.stretches if s.place >= low]
 
 
-__all__ = ["Context", "KafkaReader", "Walk", "headers_of"]
+__all__ = ["Context", "KafkaReader", "Cursor", "headers_of"]

@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdcflow.errors import OutcomeUnknown, SinkUnavailable
-from cdcflow.sinks.kafka.failures import Ear, Fenced, is_fenced, named, refused_option
+from cdcflow.sinks.kafka.failures import ErrorCallback, Fenced, is_fenced, map_error, refused_option
 from cdcflow.sinks.kafka.topics import Topics
 
 TRANSACTION_TIMEOUT_MS = 600_000
@@ -32,7 +32,7 @@ class Sender:
 
     def __init__(self, topics: Topics) -> None:
         self._attempted = f"writing the log in topic {topics.name}"
-        self._ear = Ear()
+        self._errors = ErrorCallback()
         self._wait_s = topics.wait_s
         opening = f"opening the log in topic {topics.name}"
         settings: dict[str, Any] = {
@@ -41,7 +41,7 @@ class Sender:
             "queue.buffering.max.kbytes": QUEUED_KBYTES_MAX,
             "queue.buffering.max.messages": 1_000_000,
             "message.max.bytes": max(1_000_000, topics.message_bytes + 4096),
-            **topics.client(self._ear, **{"transactional.id": topics.transactional_id, "enable.idempotence": True}),
+            **topics.client(self._errors, **{"transactional.id": topics.transactional_id, "enable.idempotence": True}),
         }
         try:
             self._producer = Producer(settings)
@@ -52,7 +52,7 @@ class Sender:
         except KafkaException as error:
             with contextlib.suppress(KafkaException):
                 self._producer.poll(0)
-            raise named(error, opening, self._ear) from None
+            raise map_error(error, opening, self._errors) from None
 
     def begin(self) -> None:
         """Begin a transaction."""
@@ -129,11 +129,11 @@ class Sender:
 
     def _failed(self, error: KafkaException) -> Exception:
         with contextlib.suppress(KafkaException):
-            self._producer.poll(0)  # what the ear has not heard yet
+            self._producer.poll(0)  # errors that were not heard yet
         about: KafkaError = error.args[0]
         if is_fenced(about):
             return Fenced(about.str())
-        return named(error, self._attempted, self._ear)
+        return map_error(error, self._attempted, self._errors)
 
 
 __all__ = ["OnDelivery", "Sender"]

@@ -29,12 +29,12 @@ FORMAT = 1
 NO_EPOCH = Epoch(0)
 LOG, WRITER, CUT, SOURCE, PROGRESS, STRETCH, SHAPE = "log", "writer", "cut", "source", "progress", "stretch", "shape"
 
-Saying = tuple[bytes, bytes | None]
+StateRecord = tuple[bytes, bytes | None]
 """Key and value of a record; None: what the key said no longer holds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class TopicRange:
     """A part of the topic that can be read by itself: it begins at `place`, with offset `first_offset`.
 
     `newest_xid` is the newest of the transactions before it (None: there were none, or nobody knows).
@@ -58,7 +58,7 @@ class State:
     writer: str = ""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     newest_xid: int | None = None
-    stretches: tuple[Stretch, ...] = ()
+    stretches: tuple[TopicRange, ...] = ()
     shapes: SchemaHistory = field(default_factory=SchemaHistory)
 
 
@@ -87,7 +87,7 @@ def read(messages: Iterable[Message], name: str) -> State:
 def _state(said: Mapping[str, Any]) -> State:
     progress: dict[str, Any] = {}
     history = SchemaHistory()
-    stretches: list[Stretch] = []
+    stretches: list[TopicRange] = []
     for key, value in said.items():
         kind, _, rest = key.partition("/")
         if kind == PROGRESS:
@@ -99,7 +99,7 @@ def _state(said: Mapping[str, Any]) -> State:
         elif kind == SHAPE:
             history.learn(table_from_json(value["table"]), value["number"])
         elif kind == STRETCH:
-            stretches.append(Stretch(**value))
+            stretches.append(TopicRange(**value))
     state = State(shapes=history, stretches=tuple(sorted(stretches, key=lambda s: s.place)))
     if LOG in said:
         state = replace(state, log_id=said[LOG]["log_id"], identity=SourceIdentity.from_json(said[LOG]["identity"]))
@@ -116,18 +116,18 @@ def _state(said: Mapping[str, Any]) -> State:
 # ── what is said ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def of_log(log_id: str, identity: SourceIdentity) -> Saying:
+def of_log(log_id: str, identity: SourceIdentity) -> StateRecord:
     return _said(LOG, {"format": FORMAT, "log_id": log_id, "identity": identity.to_json()})
 
 
-def of_writer(epoch: Epoch, process: str) -> Saying:
+def of_writer(epoch: Epoch, process: str) -> StateRecord:
     return _said(WRITER, {"epoch": epoch, "process": process})
 
 
-def of_checkpoint(before: Checkpoint, after: Checkpoint, newest_xid: int | None) -> Iterator[Saying]:
+def of_checkpoint(before: Checkpoint, after: Checkpoint, newest_xid: int | None) -> Iterator[StateRecord]:
     """What of a checkpoint is to be said when the one before was said.
 
-    Whoever hands out checkpoints makes a new object when something changes: a cut of an idle table costs the same
+    Checkpoints are immutable, and another one is another object: a cut of an idle table costs the same
     whether there are ten tables or ten thousand.
     """
     if after.source is not before.source and after.source != before.source:
@@ -144,16 +144,16 @@ def of_checkpoint(before: Checkpoint, after: Checkpoint, newest_xid: int | None)
     yield _said(CUT, {**small, "newest_xid": newest_xid})
 
 
-def of_shape(table: Table, number: int) -> Saying:
+def of_shape(table: Table, number: int) -> StateRecord:
     return _said(f"{SHAPE}/{table.id}/{number}", {"number": number, "table": table.to_json()})
 
 
-def of_stretch(stretch: Stretch) -> Saying:
+def of_stretch(stretch: TopicRange) -> StateRecord:
     value = {"place": stretch.place, "first_offset": stretch.first_offset, "newest_xid": stretch.newest_xid}
     return _said(f"{STRETCH}/{stretch.place:020d}", value)
 
 
-def of_expired(stretch: Stretch) -> Saying:
+def of_expired(stretch: TopicRange) -> StateRecord:
     """The log's topic no longer has it."""
     return f"{STRETCH}/{stretch.place:020d}".encode(), None
 
@@ -169,14 +169,14 @@ def _entries(progress: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _said(key: str, value: object) -> Saying:
+def _said(key: str, value: object) -> StateRecord:
     return key.encode(), json.dumps(value, separators=(",", ":")).encode()
 
 
 __all__ = [
-    "Saying",
+    "StateRecord",
     "State",
-    "Stretch",
+    "TopicRange",
     "of_checkpoint",
     "of_expired",
     "of_log",

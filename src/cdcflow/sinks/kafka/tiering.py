@@ -27,7 +27,7 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.sinks.history import History, Sealer, place_of
 from cdcflow.sinks.kafka.frames import last_cut
 from cdcflow.sinks.kafka.reading import KafkaReader
-from cdcflow.sinks.kafka.state import State, Stretch
+from cdcflow.sinks.kafka.state import State, TopicRange
 from cdcflow.sinks.kafka.topics import Topics
 
 
@@ -70,7 +70,7 @@ class KafkaTier:
                 tail = TopicTail(self.topic(), begin.place, end)
             yield OpenedTier(history, state, tail, history.sealer(self.topics.name, self._segment_bytes))
 
-    def _begin(self, state: State, history: History, readable: list[Stretch]) -> Stretch | None:
+    def _begin(self, state: State, history: History, readable: list[TopicRange]) -> TopicRange | None:
         """The stretch that has what comes behind the history; None: nothing with a row does."""
         at, newest = history.checkpoint, state.checkpoint
         where = f"sealing topic {self.topics.name} into the history {self.path}"
@@ -147,7 +147,7 @@ class TieredReader:
     def table_shapes(self) -> dict[TableId, dict[int, Table]]:
         return self._tail.table_shapes()
 
-    def stretches(self) -> list[Stretch]:
+    def stretches(self) -> list[TopicRange]:
         """The parts of the topic that can still be read, oldest first."""
         return self._tail.stretches()
 

@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdcflow.changelog.records import Message
 from cdcflow.errors import InvariantViolated, SinkUnavailable
-from cdcflow.sinks.kafka.failures import GONE, Ear, is_missing, is_moving, named, refused_option
+from cdcflow.sinks.kafka.failures import GONE, ErrorCallback, is_missing, is_moving, map_error, refused_option
 
 CLEANED = "cleanup.policy"
 NEWS_S = 3.0
@@ -58,9 +58,9 @@ class Topics:
     def transactional_id(self) -> str:
         return f"cdcflow/{self.name}"
 
-    def client(self, ear: Ear, **settings: Any) -> dict[str, Any]:  # Any: as the library types them
+    def client(self, errors: ErrorCallback, **settings: Any) -> dict[str, Any]:  # Any: as the library types them
         """Settings for a client of the library."""
-        ours = {"bootstrap.servers": self.brokers, "error_cb": ear, "client.id": "cdcflow", "logger": _UNHEARD}
+        ours = {"bootstrap.servers": self.brokers, "error_cb": errors, "client.id": "cdcflow", "logger": _UNHEARD}
         return {"reconnect.backoff.max.ms": 2000, **self.options, **ours, **settings}
 
     def make(self) -> Admin:
@@ -119,9 +119,9 @@ class Admin:
         self._topics = topics
         self._attempted = attempted
         self._wait_s = topics.wait_s
-        self._ear = Ear()
+        self._errors = ErrorCallback()
         try:
-            self._client = AdminClient(topics.client(self._ear))
+            self._client = AdminClient(topics.client(self._errors))
         except KafkaException as error:
             raise refused_option(error, attempted) from None
 
@@ -137,7 +137,7 @@ class Admin:
         try:
             found = self._client.describe_configs([asked], request_timeout=self._wait_s)[asked].result(self._wait_s)
         except KafkaException as error:
-            raise named(error, self._attempted, self._ear) from None
+            raise map_error(error, self._attempted, self._errors) from None
         return {name: entry.value for name, entry in found.items() if entry.value is not None}
 
     def replicas(self) -> dict[str, int]:
@@ -152,7 +152,7 @@ class Admin:
                 future.result(self._wait_s)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise named(error, f"{self._attempted}: making its topics", self._ear) from None
+                raise map_error(error, f"{self._attempted}: making its topics", self._errors) from None
 
     def _listed(self) -> dict[str, TopicMetadata]:
         """All topics. A second at a time: who is refused shall not wait for brokers that will never answer."""
@@ -162,8 +162,8 @@ class Admin:
                 return self._client.list_topics(timeout=min(1.0, self._wait_s)).topics
             except KafkaException as error:
                 self._client.poll(0)
-                if self._ear.refused is not None or time.monotonic() > deadline:
-                    raise named(error, self._attempted, self._ear) from None
+                if self._errors.refused is not None or time.monotonic() > deadline:
+                    raise map_error(error, self._attempted, self._errors) from None
 
     def ends(self, *, committed: bool) -> dict[str, int]:
         """The place behind the last record of each of the log's topics, or behind the last that is committed."""
@@ -174,7 +174,7 @@ class Admin:
             found = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=self._wait_s)
             return {at.topic: int(future.result(self._wait_s).offset) for at, future in found.items()}
         except KafkaException as error:
-            raise named(error, self._attempted, self._ear) from None
+            raise map_error(error, self._attempted, self._errors) from None
 
     def wait_for(self, topics: set[str]) -> None:
         """Until the brokers know the topics they have just made."""
@@ -192,11 +192,11 @@ class Reader:
         self.topic = topic
         self._closed = False
         self._wait_s = topics.wait_s
-        self._ear = Ear()
+        self._errors = ErrorCallback()
         try:
             self._consumer = Consumer(
                 topics.client(
-                    self._ear,
+                    self._errors,
                     **{
                         "group.id": "cdcflow-readers-have-no-group",
                         "isolation.level": "read_committed",
@@ -229,7 +229,7 @@ class Reader:
                 about = error.args[0]
                 patience = NEWS_S if is_missing(about) else self._wait_s if is_moving(about) else 0.0
                 if time.monotonic() - began >= patience:
-                    raise named(error, f"reading topic {self.topic}", self._ear) from None
+                    raise map_error(error, f"reading topic {self.topic}", self._errors) from None
                 time.sleep(0.1)
             else:
                 return int(low), int(high)
@@ -247,7 +247,7 @@ class Reader:
             self._consumer.assign([TopicPartition(self.topic, 0, begin)])
             yield from self._until(end)
         except KafkaException as error:
-            raise named(error, f"reading topic {self.topic}", self._ear) from None
+            raise map_error(error, f"reading topic {self.topic}", self._errors) from None
         finally:
             # Who stopped in the middle may let go of this generator only after the reader.
             if not self._closed:

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.errors import InvariantViolated
-from cdcflow.interleave.messages import Committed, MarkSeen, RowsFilled, RowsIncomplete
+from cdcflow.interleave.messages import Committed, MarkSeen, RowsIncomplete
 from cdcflow.model.change import Int64s, KeySet, Run, Uint64s
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import TableId
@@ -139,7 +139,7 @@ class BinlogDecoder:
         for part in expanded(check_types(events, self._flavor), self._expanded_bytes_max):
             out += self._part(part)
         # First, so that no position behind the statement can become durable without the order to read again.
-        again: list[StreamEvent] = [RowsFilled(table, before) for table in self._statements.filled()]
+        again: list[StreamEvent] = [*self._statements.filled(before)]
         again += [
             RowsIncomplete(table, keys, before) for by_table in self._incomplete for table, keys in by_table.items()
         ]

@@ -17,7 +17,7 @@ import numpy as np
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.sources.mysql.gtids import Flavor
-from cdcflow.sources.mysql.losses import history_lost
+from cdcflow.sources.mysql.losses import READ_ANEW, history_lost
 from cdcflow.sources.mysql.wire import ARTIFICIAL, CHECKSUM, HEADER, IGNORABLE, Events, garbled, has_checksum
 
 
@@ -136,7 +136,7 @@ def check_types(events: Events, flavor: Flavor) -> Events:
     if (events.type == EventType.PARTIAL_ROW_DATA).any():
         raise ConfigurationError(
             "the binary log has a PARTIAL_ROW_DATA event, a row event that the server cut into fragments",
-            remedy="SET GLOBAL binlog_row_event_fragment_threshold = 1073741824, and read the tables anew",
+            remedy=f"run SET GLOBAL binlog_row_event_fragment_threshold = 1073741824, then {READ_ANEW}",
         )
     return events
 

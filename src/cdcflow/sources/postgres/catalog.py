@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Identity, Table, TableId
@@ -21,10 +21,8 @@ from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals
 from cdcflow.sources.postgres.connection import Connection, Connector, quoted
+from cdcflow.sources.postgres.messages import Relation, RelationColumn
 from cdcflow.sources.postgres.types import AttributeInfo, DescribedTable, Policy, describe_table
-
-if TYPE_CHECKING:
-    from cdcflow.sources.postgres.pgoutput import Relation, RelationColumn
 
 T = TypeVar("T")
 

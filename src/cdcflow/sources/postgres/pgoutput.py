@@ -101,7 +101,8 @@ class PgoutputDecoder:
     counted in `messages_ignored` and otherwise dropped. Transactions without a row of a captured table are dropped
     too; where they are the last thing that came, `Advanced` says how far they reach. `compiled` None: the plain
     decoders do it all. `changed` is asked once a Relation message, which the server sends before the first row after
-    any DDL: whether the table's rows must be read again.
+    any DDL: whether the table's rows must be read again. `captures`: whether a relation's rows are taken at all; a
+    publication of all tables, or of those of a schema, gives others too.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class PgoutputDecoder:
         mark_prefix: str = "cdcflow",
         compiled: Compiled | None = COMPILED,
         changed: Changed | None = None,
+        captures: Callable[[int], bool] = lambda oid: True,
     ) -> None:
         self.messages_ignored = 0
         self._describe = describe
@@ -125,6 +127,8 @@ class PgoutputDecoder:
         self._prefix = mark_prefix.encode()
         self._compiled = compiled
         self._changed = changed
+        self._captures = captures
+        self._left_out: set[int] = set()
         self._filled: list[RowsFilled] = []
         self._shapes: Shapes = {}
         self._bare: set[int] = set()  # relations that had no columns at some time
@@ -319,6 +323,8 @@ class PgoutputDecoder:
         `header` is 4 inside a stream block, where every message names its transaction after its type.
         """
         out = self._singles(frames, first, shapes, header)
+        if self._left_out:
+            frames = self._without_left_out(frames, header)
         if self._bare:
             frames = self._without_bare(frames, shapes, header, out)
         if self._compiled is not None and not plain:
@@ -356,6 +362,9 @@ class PgoutputDecoder:
             kind, body = int(frames.kind[at]), frames.one(at)
             if kind == _RELATION:
                 relation = relation_of(body[1 + header :])
+                if not self._captures(relation.oid):
+                    self._left_out.add(relation.oid)
+                    continue
                 if not relation.columns:
                     self._bare.add(relation.oid)
                 shape = self._shape(relation)
@@ -365,6 +374,8 @@ class PgoutputDecoder:
                 shapes[relation.oid] = shape
             elif kind == _TRUNCATE:
                 for oid in truncated_of(body[1 + header :]):
+                    if oid in self._left_out:
+                        continue
                     described = _in_force(_known(out, shapes, oid), oid, at).described
                     if at >= first and described.table.columns:
                         out.truncates.append((at, described))
@@ -373,6 +384,14 @@ class PgoutputDecoder:
             else:
                 self._message(body, at, header, out)
         return out
+
+    def _without_left_out(self, frames: Frames, header: int) -> Frames:
+        """The same without the rows of tables that are not captured."""
+        kind = frames.kind.copy()
+        rows = np.flatnonzero(_ROWS[kind])
+        oids = frames.buffer.uint32(frames.start[rows] + 1 + header)
+        kind[rows[np.isin(oids, list(self._left_out))]] = _TYPE
+        return replace(frames, kind=kind)
 
     def _without_bare(self, frames: Frames, shapes: Shapes, header: int, out: _Rows) -> Frames:
         """The same without the rows of tables without columns, of which a log can hold nothing. `describe` refuses one

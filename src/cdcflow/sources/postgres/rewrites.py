@@ -23,6 +23,13 @@ What a version holds, and when rows have changed since an older one:
   catalog after VACUUM FULL, which then counts, as it changes both: PostgreSQL clears `atthasmissing` in `pg_attribute`.
   The digest is of `xmin`, not of the columns' types, because `ALTER COLUMN v TYPE int USING v * 2` leaves the type.
   Both come from one statement's snapshot: a pair of two moments could hide a rewrite.
+- Of a partitioned table rows changed as well when a partition is gone or has a new file: DROP, DETACH and TRUNCATE of a
+  partition publish nothing (TRUNCATE of the whole table does). Nothing in the catalog tells TRUNCATE of a partition
+  from its VACUUM FULL, so that costs a reading, too. And when a partition came, unless it is known to have come empty:
+  CREATE TABLE … PARTITION OF makes all rows of `pg_attribute` in one command, and ATTACH writes those of its columns
+  again (`attinhcount`). So a column whose row is from the command that made the table was never attached. Each
+  table between it and the root must be made like that, and its file be its first one, which has the table's oid for
+  its number: rows that came by the stream may be truncated before anyone looks.
 - Of each column its type, domains looked through, and whether it is published. When one of them is another one, the
   same bytes show another value (timestamp to timestamptz, cidr to inet) or one that was never sent (DROP EXPRESSION
   before PostgreSQL 18). Character types are one type here.
@@ -33,8 +40,9 @@ Two such differences apart may be compared as one (ADD COLUMN, and VACUUM FULL a
 rows are then read again for nothing, never left unread. What the text of a value depends on beyond this, such as the
 name behind a `regclass`, is not watched.
 
-Sources: src/backend/commands/tablecmds.c (ATRewriteTables, ATColumnChangeRequiresRewrite), commands/cluster.c
-(finish_heap_swap), catalog/heap.c (RelationClearMissing) of PostgreSQL 14 to 18.
+Sources: src/backend/commands/tablecmds.c (ATRewriteTables, ATColumnChangeRequiresRewrite, MergeAttributesIntoExisting),
+commands/cluster.c (finish_heap_swap), catalog/heap.c (RelationClearMissing, AddNewAttributeTuples, heap_create) of
+PostgreSQL 14 to 18.
 """
 
 from __future__ import annotations
@@ -42,7 +50,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdcflow.interleave.messages import RowsCompared, RowVersion
 from cdcflow.model.table import TableId
@@ -53,17 +61,21 @@ FORMAT = 1
 
 # Not pg_partition_tree, which waits for locks of DDL; not pg_relation_filenode, which looks at another moment.
 _FILES = """
-WITH RECURSIVE tree (root, oid, kind, file) AS (
-    SELECT c.oid, c.oid, c.relkind, c.relfilenode FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[])
+WITH RECURSIVE tree (root, oid, kind, file, made_here) AS (
+    SELECT c.oid, c.oid, c.relkind, c.relfilenode, true FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[])
     UNION ALL
-    SELECT t.root, c.oid, c.relkind, c.relfilenode
+    SELECT t.root, c.oid, c.relkind, c.relfilenode, t.made_here AND EXISTS (
+        SELECT FROM pg_catalog.pg_attribute made JOIN pg_catalog.pg_attribute a ON a.attrelid = made.attrelid
+        WHERE made.attrelid = c.oid AND made.attnum = -1 AND a.attnum > 0 AND a.attinhcount > 0
+          AND a.xmin = made.xmin AND a.cmin = made.cmin AND a.xmax = 0 AND made.xmax = 0)
     FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
     WHERE t.kind = 'p'
 )
 SELECT t.root::bigint, t.oid::bigint, t.file::bigint,
        (SELECT pg_catalog.hashtextextended(
             string_agg(concat_ws(':', a.attnum, a.xmin), ',' ORDER BY a.attnum) COLLATE "C", 0)
-        FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0)
+        FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0),
+       t.made_here AND t.file = t.oid
 FROM tree t WHERE t.kind <> 'p'
 """
 
@@ -121,13 +133,15 @@ class CatalogVersion:
     """What the values of a table's rows depend on (see the top of this module). `oid` is the table's own.
 
     `files` has (relfilenode, digest of columns) by oid. `columns` has a word for each column number from 1 on, empty
-    where the column is dropped. `types` has words by type, which may become more.
+    where the column is dropped. `types` has words by type, which may become more. `attached` are the partitions that
+    may have had rows when they came; it is not stored, because only those that are new are asked for it.
     """
 
     oid: int
     files: Mapping[int, tuple[int, str]]
     columns: tuple[str, ...]
     types: Mapping[int, frozenset[str]]
+    attached: frozenset[int] = field(default=frozenset(), compare=False)
 
     def changed_since(self, before: CatalogVersion) -> bool:
         """Whether rows that were read at `before` show other values now."""
@@ -136,10 +150,14 @@ class CatalogVersion:
             for oid, (file, digest) in before.files.items()
             if oid in self.files
         )
+        left = any(
+            file != self.files.get(oid, (0, ""))[0] for oid, (file, _) in before.files.items() if oid != self.oid
+        )
+        came = any(oid not in before.files for oid in self.attached)
         both = zip(self.columns, before.columns, strict=False)
         shown_otherwise = any(now != then for now, then in both if now and then)
         types = self.types.keys() & before.types.keys()
-        return rewritten or shown_otherwise or any(not before.types[t] <= self.types[t] for t in types)
+        return rewritten or left or came or shown_otherwise or any(not before.types[t] <= self.types[t] for t in types)
 
     def to_json(self) -> str:
         types = {str(oid): ".".join(sorted(words)) for oid, words in self.types.items()}
@@ -161,8 +179,11 @@ def versions(connection: Connection, oids: Collection[int]) -> dict[int, Catalog
     """The tables as they are now, by oid. Those that are gone are left out."""
     wanted = (sorted(oids),)
     files: dict[int, dict[int, tuple[int, str]]] = {}
-    for root, oid, file, digest in connection.execute(_FILES, wanted):
+    attached: dict[int, set[int]] = {}
+    for root, oid, file, digest, came_empty in connection.execute(_FILES, wanted):
         files.setdefault(root, {})[oid] = (file, _word(digest or 0))
+        if root != oid and not came_empty:
+            attached.setdefault(root, set()).add(oid)
     bases: dict[int, int] = {}
     types: dict[int, dict[int, frozenset[str]]] = {}
     for root, oid, base, hashes in connection.execute(_TYPES, wanted):
@@ -177,7 +198,9 @@ def versions(connection: Connection, oids: Collection[int]) -> dict[int, Catalog
         shown = f"{'' if published else '-'}{_CHARACTERS.get(type_oid, type_oid):x}" if type_oid else ""
         columns.setdefault(root, []).append(shown)
     return {
-        root: CatalogVersion(root, files.get(root, {}), tuple(found), types.get(root, {}))
+        root: CatalogVersion(
+            root, files.get(root, {}), tuple(found), types.get(root, {}), frozenset(attached.get(root, ()))
+        )
         for root, found in columns.items()
     }
 

@@ -1,11 +1,12 @@
 """The replication slot: our place in the server's log, which the server keeps for us.
 
 A slot is never made again silently: a new one knows nothing of the changes before it, and nobody would notice the hole
-(P37). It is made once, for an empty log; after a loss only by an operator's word.
+(P37). It is made once, for an empty log; after a loss only when an operator accepts it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 
@@ -124,14 +125,18 @@ def creation(version: int, name: str, *, failover: bool) -> str:
 def create(connector: Connector, name: str, *, failover: bool, timeout_s: float) -> int:
     """Make the slot and return the place from which it gives everything.
 
-    The server first waits until every transaction that runs now has ended (P34). A try that takes too long leaves
-    nothing behind: the server drops the half-made slot with the statement.
+    The server first waits until every transaction that runs now has ended (P34). A try that takes too long, or whose
+    connection `Connector.close` breaks off, leaves nothing behind: the server drops the half-made slot with the
+    statement.
 
     Raises:
         SourceUnavailable: a transaction is in the way; the message names it.
         ConfigurationError: no right to, or no room for another slot.
     """
     connection = connector.connect("slot", statement_timeout=str(int(timeout_s * 1000)), lock_timeout="0")
+    # Else a server that waits does not notice that we are gone, and keeps the half-made slot until the timeout.
+    with contextlib.suppress(psycopg.errors.InvalidParameterValue):  # not every platform can
+        connection.execute("SET client_connection_check_interval = '500ms'")
     try:
         connection.execute(creation(connection.info.server_version, name, failover=failover).encode())
     except psycopg.errors.QueryCanceled:

@@ -11,13 +11,13 @@ from cdcflow.changelog.reader import LogRows
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.kafka.frames import last_cut, read_state
-from cdcflow.sinks.kafka.reading import Context, KafkaReader, Walk
+from cdcflow.sinks.kafka.reading import Context, Cursor, KafkaReader
 from cdcflow.sinks.kafka.state import State
 from cdcflow.sinks.kafka.tables.held import HELD_BYTES_MAX, TURN_S, HeldTail
 from cdcflow.sinks.kafka.topics import Topics
 
 
-class KafkaTail(HeldTail[Walk]):
+class KafkaTail(HeldTail[Cursor]):
     """The tail of a log in Kafka, for `publisher`. Works beside the daemon that writes it. Used by one thread."""
 
     def __init__(self, topics: Topics, held_bytes_max: int = HELD_BYTES_MAX, turn_s: float = TURN_S) -> None:
@@ -34,11 +34,11 @@ class KafkaTail(HeldTail[Walk]):
         self._state = topics.reader(topics.state)
         self._said = (-1, 1)
 
-    def _walk_from(self, first: int) -> Walk | None:
+    def _walk_from(self, first: int) -> Cursor | None:
         begin = self._log.stretch_of(first, self._reader.bounds()[0])
-        return None if begin is None else Walk(self._topics, begin, before=first)
+        return None if begin is None else Cursor(self._topics, begin, before=first)
 
-    def _records(self, walk: Walk) -> Iterator[tuple[object, Context]]:
+    def _records(self, walk: Cursor) -> Iterator[tuple[object, Context]]:
         end = self._reader.bounds()[1]
         if end < walk.place:
             raise SinkUnavailable(

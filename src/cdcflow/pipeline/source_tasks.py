@@ -1,13 +1,12 @@
 """What the machine asks of the source beside the stream: plans, marks, chunks, snapshots, on a few threads.
 
-Each answer is an input for the machine. An errand that fails is an answer too (`ChunkFailed`): the machine gives the
+Each answer is an input for the machine. An task that fails is an answer too (`ChunkFailed`): the machine gives the
 window up and goes on; only a contradiction in cdcflow itself ends the attempt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
@@ -22,29 +21,32 @@ from cdcflow.interleave.messages import (
     WriteMark,
 )
 from cdcflow.model.table import TableId
+from cdcflow.pipeline.threads import Threads
 from cdcflow.ports import ChunkSource
 
-Errand = PlanTable | WriteMark | ReadChunk | TakeSnapshot
+SourceTask = PlanTable | WriteMark | ReadChunk | TakeSnapshot
 
 
-class Errands:
-    """Runs errands on threads; `answers` are taken by the loop."""
+class SourceTasks:
+    """Runs tasks on threads; `answers` are taken by the loop."""
 
-    def __init__(self, chunks: ChunkSource, threads: int, ring: Callable[[], None]) -> None:
+    def __init__(
+        self, chunks: ChunkSource, count: int, wake: Callable[[], None], threads: Threads | None = None
+    ) -> None:
         self._chunks = chunks
-        self._ring = ring
+        self._wake = wake
         self._answers: SimpleQueue[Input | BaseException] = SimpleQueue()
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cdcflow-errand")
+        self._pool = (threads or Threads()).pool("cdcflow-source-task", count)
 
-    def send(self, errand: Errand) -> None:
-        self._pool.submit(self._answer, lambda: self._run(errand), _table_of(errand))
+    def send(self, task: SourceTask) -> None:
+        self._pool.submit(self._answer, lambda: self._run(task), _table_of(task))
 
     def call(self, work: Callable[[], Input | None]) -> None:
         """Run something else that takes a connection (a heartbeat); it may give an input for the machine, or none."""
         self._pool.submit(self._answer, work, None)
 
     def answers(self) -> list[Input]:
-        """What has come back since the last call. Raises what an errand could not answer for."""
+        """What has come back since the last call. Raises what an task could not answer for."""
         found: list[Input] = []
         while True:
             try:
@@ -75,10 +77,10 @@ class Errands:
 
     def _give(self, answer: Input | BaseException) -> None:
         self._answers.put(answer)
-        self._ring()
+        self._wake()
 
-    def _run(self, errand: Errand) -> Input | None:
-        match errand:
+    def _run(self, task: SourceTask) -> Input | None:
+        match task:
             case PlanTable(table, generation):
                 return self._chunks.plan(table, generation)
             case WriteMark(token, reads):
@@ -93,8 +95,8 @@ class Errands:
                 return SnapshotTaken(self._chunks.snapshot())
 
 
-def _table_of(errand: Errand) -> TableId | None:
-    match errand:
+def _table_of(task: SourceTask) -> TableId | None:
+    match task:
         case PlanTable(table, _):
             return table
         case ReadChunk(chunk):

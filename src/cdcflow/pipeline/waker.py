@@ -1,4 +1,4 @@
-"""A bell that other threads ring to end the loop's wait on its sockets."""
+"""What other threads use to end the loop's wait on its sockets."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import select
 import socket
 
 
-class Bell:
-    """Any thread may `ring`; the loop's `wait` returns at once when it rang, or when the stream has something."""
+class Waker:
+    """Any thread may `wake`; the loop's `wait` returns at once when somebody did, or when the stream has something."""
 
     def __init__(self) -> None:
         self._near, self._far = socket.socketpair()
@@ -18,12 +18,13 @@ class Bell:
         self._ready.register(self._near, select.POLLIN)
         self._stream = -1
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         with contextlib.suppress(BlockingIOError, OSError):  # full: it rings already; closed: nobody waits any more
             self._far.send(b"!")
 
     def wait(self, fileno: int | None, seconds: float) -> None:
-        """Return when `fileno` is readable, the bell rang, or `seconds` have passed. None: whatever the stream has."""
+        """Return when `fileno` is readable, somebody called `wake`, or `seconds` have passed. None: whatever the
+        stream has."""
         self._look_at(-1 if fileno is None else fileno)
         for descriptor, _ in self._ready.poll(seconds * 1000):
             if descriptor == self._near.fileno():

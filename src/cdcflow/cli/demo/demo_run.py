@@ -67,7 +67,7 @@ class Outcome:
         return whole and not self.failures and all(verdict.equal for verdict in self.verdicts)
 
 
-class Story:
+class DemoRun:
     """One run of the demo in one directory. `play` tells it from start to end."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Errands: what the machine asks of the source beside the stream, and in which order it is done and answered."""
+"""SourceTasks: what the machine asks of the source beside the stream, and in which order it is done and answered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cdcflow.interleave.messages import (
 )
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.pipeline.errands import Errands
+from cdcflow.pipeline.source_tasks import SourceTasks
 
 LOW = Token("1/1/low")
 
@@ -59,15 +59,15 @@ def chunk_of(name: str) -> Chunk:
     return Chunk(TableId("public", name), 1, 1, "plan", None, size=10, low=LOW)
 
 
-def answers_of(source: Recording, errand: WriteMark, count: int) -> list[Input]:
-    """The first answers to one errand."""
-    bell: SimpleQueue[None] = SimpleQueue()
-    with closing(Errands(source, threads=4, ring=lambda: bell.put(None))) as errands:
-        errands.send(errand)
+def answers_of(source: Recording, task: WriteMark, count: int) -> list[Input]:
+    """The first answers to one task."""
+    waker: SimpleQueue[None] = SimpleQueue()
+    with closing(SourceTasks(source, 4, lambda: waker.put(None))) as tasks:
+        tasks.send(task)
         answers: list[Input] = []
         while len(answers) < count:
-            bell.get(timeout=10)
-            answers += errands.answers()
+            waker.get(timeout=10)
+            answers += tasks.answers()
         return answers
 
 

@@ -1,0 +1,40 @@
+"""How a schedule is spoilt on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from unittest import mock
+
+from cdcflow.interleave.machine import Interleave
+from cdcflow.pipeline import attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Bugs that can be planted. `machine` replaces the machine itself, `patch` one attribute of a class; the others
+    are in the source, or in how the process is started."""
+
+    machine: type[Interleave] = Interleave
+    patch: tuple[type, str, object] | None = None
+    epoch_forgotten: bool = False
+    unchanged_as_null: bool = False
+    skips_after_restart: int = 0
+    runs_over_running: bool = False
+    takes_log_end_for_visible: bool = False
+    chunks_before_visible: bool = False
+    plans_without_fence: bool = False
+    fills_unsaid: bool = False
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        with ExitStack() as planted:
+            if self.machine is not Interleave:
+                planted.enter_context(mock.patch.object(attempt, "Interleave", self.machine))
+            if self.patch is not None:
+                planted.enter_context(mock.patch.object(*self.patch))
+            yield
+
+
+NO_FAULTS = Faults()

@@ -1,0 +1,62 @@
+"""The kinds of servers that the model database can be: what their log, their snapshots and their plans are like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from cdcflow.model.change import Uint64s
+
+Fence = Literal["xids", "gtids", "prefix", "order"]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """How a server says what a chunk sees, and in which order commits become visible.
+
+    xids    PostgreSQL: a snapshot with the ids of running transactions
+    prefix  MariaDB: the place in the log up to which all is visible, of the very snapshot
+    gtids   MySQL: the set of GTIDs that were visible before the snapshot, and the log's end after it
+    order   MySQL without GTIDs, where commits are ordered: what was logged before a mark that is committed, and the
+            log's end after the snapshot. Tables without a key are refused.
+
+    `writes_marks`: they are in the log. Else they are places in it, and nothing is written.
+    """
+
+    fence: Fence
+    writes_marks: bool
+    ordered: bool
+
+    @property
+    def has_binlog(self) -> bool:
+        """It is MySQL or MariaDB: its log has the rows of all tables, and ranges are ranges of keys. Else the log has
+        what is published, and ranges are pages."""
+        return self.fence != "xids"
+
+    @property
+    def looks_twice(self) -> bool:
+        """Two bounds tell what a snapshot sees: one from before it, one from after it."""
+        return self.fence in ("gtids", "order")
+
+
+SERVERS = {
+    "postgres": Server("xids", writes_marks=True, ordered=False),
+    "mysql": Server("gtids", writes_marks=True, ordered=True),
+    "mysql-read-only": Server("gtids", writes_marks=False, ordered=False),
+    "mysql-without-gtids": Server("order", writes_marks=True, ordered=True),
+    "mariadb": Server("prefix", writes_marks=True, ordered=True),
+    "mariadb-read-only": Server("prefix", writes_marks=False, ordered=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Delivered transactions, told by their place in the log, of which a snapshot sees these, or all up to `upto`."""
+
+    upto: int
+    besides: frozenset[int] = frozenset()
+
+    def hidden(self, xids: Uint64s) -> Uint64s:
+        return np.array([x for x in xids.tolist() if x > self.upto and x not in self.besides], np.uint64)

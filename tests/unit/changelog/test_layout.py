@@ -1,0 +1,88 @@
+"""Where a log's files are: in its directory, in a store, or nowhere, and which of these is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcflow.changelog.layout import UPLOADS, Layout
+from cdcflow.changelog.segment import Segment, SegmentFile
+from cdcflow.errors import ConfigurationError
+
+FILE = SegmentFile("shop.orders.1.parquet", 1, 1, "", None, 1, 1, 1, None, None, {"c": 1}, 0, 0)
+SEGMENT = Segment("log-a", 1, 9, 1, 9, 1, 1, (FILE,), {}, "", 1)
+
+
+class Store:
+    """Only says what it was asked for."""
+
+    name = "s3://bucket/shop"
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def file(self, bounds: tuple[int, int], file: SegmentFile, *, anew: bool = False) -> Path:
+        self.asked.append((bounds, file.path))
+        return Path("/from/the/store")
+
+    def segments(self) -> list[tuple[int, int]]:
+        return [(10, 12), (1, 9)]
+
+
+def with_store(root: Path) -> tuple[Layout, Store]:
+    store = Store()
+    given: Any = store
+    return Layout(root, given), store
+
+
+def test_a_file_that_lies_here_is_not_asked_of_the_store(tmp_path: Path) -> None:
+    """What is here was compared with its manifest; fetching it again costs money."""
+    layout, store = with_store(tmp_path)
+    path = layout.segment(1, 9) / FILE.path
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert layout.file(SEGMENT, FILE) == path
+    assert store.asked == []
+    assert layout.is_here(SEGMENT, FILE)
+
+
+def test_a_file_that_is_not_here_comes_from_the_store(tmp_path: Path) -> None:
+    """By the offsets of its segment and its name."""
+    layout, store = with_store(tmp_path)
+    assert layout.file(SEGMENT, FILE) == Path("/from/the/store")
+    assert store.asked == [((1, 9), FILE.path)]
+    assert not layout.is_here(SEGMENT, FILE)
+
+
+def test_a_log_whose_files_went_to_a_store_says_so_where_the_settings_do_not(tmp_path: Path) -> None:
+    """Else a file would look lost that is only elsewhere."""
+    layout = Layout(tmp_path)
+    assert layout.file(SEGMENT, FILE) == layout.segment(1, 9) / FILE.path, "whoever opens it hears that it is missing"
+    (tmp_path / UPLOADS).touch()
+    with pytest.raises(ConfigurationError, match=r"are in an object store by now.*\n?.*log\.objects"):
+        layout.file(SEGMENT, FILE)
+
+
+def test_a_log_is_called_by_where_it_is_written(tmp_path: Path) -> None:
+    """Its directory, and the store only for those who have nothing else of it."""
+    layout, _ = with_store(tmp_path)
+    assert (layout.is_home, layout.name) == (False, "s3://bucket/shop")
+    assert layout.listed_segments() == ([(1, 9), (10, 12)], [])
+    layout.log_json.touch()
+    assert (layout.is_home, layout.name) == (True, str(tmp_path))
+    assert layout.listed_segments() == ([], [])
+    assert (Layout(tmp_path / "x").is_home, Layout(tmp_path / "x").name) == (True, str(tmp_path / "x"))
+
+
+def test_listings_are_in_the_order_of_offsets_and_know_what_was_never_finished(tmp_path: Path) -> None:
+    """A directory gives its names in any order."""
+    layout = Layout(tmp_path)
+    for first, last in ((100, 200), (1, 9), (10, 99)):
+        layout.segment(first, last).mkdir(parents=True)
+    (layout.segments / ".unfinished.tmp").mkdir()
+    (layout.segments / "somebody-else-s").mkdir()
+    assert layout.listed_segments() == ([(1, 9), (10, 99), (100, 200)], [layout.segments / ".unfinished.tmp"])
+    layout.segment(1, 99).mkdir()
+    assert layout.segment_offsets() == [(1, 99), (100, 200)], "one that took the place of others covers them"
