@@ -53,7 +53,7 @@ def logged(runs: list[Run]) -> pa.Table:
 def test_copy_with_other_transactions_at_our_position_is_found_out(
     server: MySQLServer, make_capture: MakeMySQLCapture
 ) -> None:
-    """S06: same identity, file and GTIDs, and a transaction of the same size ends just where our log ends."""
+    """Same identity, file and GTIDs, and a transaction of the same size ends just where our log ends."""
     database = server.create_database("copied")
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20))")
     first = make_capture(database)
