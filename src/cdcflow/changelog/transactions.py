@@ -130,8 +130,15 @@ class Transactions:
         return cls(offset, number, _KINDS[kind], ends, xid.view(np.uint64), position, ts, ts + steps[3], origin)
 
 
-HEADERS_BACK = pa.schema([("position", pa.string()), ("xid", pa.uint64())])
-"""What is known of transactions where only the source's own names for them count."""
+HEADERS_BACK = pa.schema(
+    [
+        ("number", pa.int64()),
+        ("position", pa.string()),
+        ("xid", pa.uint64()),
+        ("commit_ts", TRANSACTIONS_SCHEMA.field("commit_ts").type),
+    ]
+)
+"""What a source can compare with what the server has of its transactions."""
 
 
 def headers_back(runs: Sequence[Transactions]) -> pa.Table:

@@ -73,9 +73,18 @@ def test_incomplete_rows_of_a_failed_table_do_not_begin_it_again() -> None:
     reading = machine()
     reading.step(Tick(0))
     reading.step(ChunkFailed(ORDERS, "no grant", retry=False))
-    assert reading.progress.tables[ORDERS].state == "failed"
     assert told(reading.step(RowsIncomplete(ORDERS, Keys((1,)), position_of(1)))) == ["rows changed unseen"]
     assert reading.progress.tables[ORDERS].state == "failed"
+
+
+def test_rows_of_a_failed_table_that_were_filled_begin_it_again() -> None:
+    """The statement may have mended what it failed at; and a table that it emptied would stay empty."""
+    reading = machine()
+    reading.step(Tick(0))
+    reading.step(ChunkFailed(ORDERS, "no grant", retry=False))
+    assert reading.progress.tables[ORDERS].state == "failed"
+    assert told(reading.step(RowsFilled(ORDERS, position_of(1)))) == ["table to be read again"]
+    assert reading.progress.tables[ORDERS].state == "waiting"
 
 
 def test_table_that_was_paused_before_it_was_planned_just_goes_on() -> None:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.change import Int64s
 from cdcflow.ports import StreamEvent
 from cdcflow.sources.mysql import wire
-from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.events import format_of, rotate_of
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.wire import Events, Little, SplitFunction, garbled
+
+
+class EventDecoder(Protocol):
+    """What becomes of the events (`BinlogDecoder`)."""
+
+    def rotated(self, file: str, pos: int) -> list[StreamEvent]: ...
+
+    def decode(self, events: Events) -> list[StreamEvent]: ...
 
 
 class Packets:
@@ -18,7 +27,7 @@ class Packets:
     `refusal` is the packet that ended the stream, once there was one: an error's, or the end of the log's.
     """
 
-    def __init__(self, decoder: BinlogDecoder, *, flavor: Flavor, pos: int, split: SplitFunction = wire.split) -> None:
+    def __init__(self, decoder: EventDecoder, *, flavor: Flavor, pos: int, split: SplitFunction = wire.split) -> None:
         self.refusal: bytes | None = None
         self._decoder = decoder
         self._flavor = flavor

@@ -171,6 +171,11 @@ def _following(connection: Connection, position: BinlogPosition) -> str | None:
     return str(rows[0][5])
 
 
+def check_between(connection: Connection, position: BinlogPosition) -> None:
+    """ValueError: no transaction begins or ends at this place."""
+    _following(connection, position)
+
+
 def quiet_end(connection: Connection) -> tuple[End, str] | None:
     """MariaDB: the end of the binary log with the last GTIDs before it; None when it moved while it was asked for."""
     before, gtids, after = at_once(

@@ -3,7 +3,8 @@
 What the checkpoint keeps in `source`: `server` (MySQL's uuid, MariaDB's server_id) that the position's file and byte
 are of, `gtids` ("yes": the position knows every transaction by its GTID, so another server may go on), `slot` (the
 name of our marks), `tables` (those that the last run captured) and, while the position is one that another server
-gave, `foreign` (that position's text). When the place is not ours any more, or log from there on is gone, it stops with
+gave, `foreign` (that position's text) and `compared_from` (the number of the first transaction of our log that
+was read from this server: `overlap`). When the place is not ours any more, or log from there on is gone, it stops with
 `HistoryLost`. `accept_history_loss` = "yes" in `source` always makes a new place, behind whatever stopped the stream,
 and nothing else does; then `history` = "lost" comes back in it, so that the caller reads all tables anew.
 """
@@ -25,7 +26,7 @@ from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream,
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection, table_id
-from cdcflow.sources.mysql import doctor, place, server
+from cdcflow.sources.mysql import doctor, overlap, place, server
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.captured import CapturedTables
 from cdcflow.sources.mysql.cascades import unlogged
@@ -97,7 +98,7 @@ class MySQLSource:
                 selected = self._select(checkpoint)
                 address = str(self._connector.address)
                 places = Preparing(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
-                prepared = self._placed(places, checkpoint, slot, selected)
+                prepared = self._placed(places, checkpoint, slot, selected, transactions_back)
         finally:
             self._connector.discard(connection)
         self._delivered = DeliveredGtids()
@@ -134,7 +135,13 @@ class MySQLSource:
             by_gtid=by_gtid,
             on_gtids=self._delivered.add if is_mysql else None,
         )
-        dump = Dump(
+        dump = self._dump(position, by_gtid=by_gtid)
+        stream = BinlogStream(self._connector, dump, decoder, evictions=self._evictions, split=split)
+        self._expectations.attach(stream)
+        return stream
+
+    def _dump(self, position: BinlogPosition, *, by_gtid: bool) -> Dump:
+        return Dump(
             flavor=self._flavor,
             position=position,
             by_gtid=by_gtid,
@@ -142,9 +149,6 @@ class MySQLSource:
             replica=replica_of(self._log_id),
             heartbeat_s=self._settings.heartbeat,
         )
-        stream = BinlogStream(self._connector, dump, decoder, evictions=self._evictions, split=split)
-        self._expectations.attach(stream)
-        return stream
 
     def chunks(self) -> ChunkSource:
         marking = self._marking(self._checkpoint.source["slot"] if self._checkpoint else "")
@@ -202,7 +206,14 @@ class MySQLSource:
         selected.check()
         return selected
 
-    def _placed(self, places: Preparing, checkpoint: Checkpoint, slot: str, selected: Selected) -> Checkpoint:
+    def _placed(
+        self,
+        places: Preparing,
+        checkpoint: Checkpoint,
+        slot: str,
+        selected: Selected,
+        transactions_back: TransactionsBack | None,
+    ) -> Checkpoint:
         if checkpoint.position is None:
             return _checkpoint_at(checkpoint, places.first(), places, slot, selected, all_gtids=places.has_gtids)
         source = checkpoint.source
@@ -220,6 +231,9 @@ class MySQLSource:
         accepted = source.get("accept_history_loss") == "yes"
         try:
             begun = places.again(before)
+            if transactions_back is not None and not begun.by_gtid and "compared_from" in source:
+                dump = self._dump(begun.position, by_gtid=False)
+                overlap.check_same(self._connector, dump, int(source["compared_from"]), transactions_back)
         except HistoryLost:
             if not accepted:
                 raise
@@ -227,12 +241,23 @@ class MySQLSource:
             # Also where the old place is still there: what stopped the stream may stand right behind it.
             made = _checkpoint_at(checkpoint, places.first(), places, slot, selected, all_gtids=places.has_gtids)
             return replace(made, source={**made.source, "history": "lost"})
-        return _checkpoint_at(checkpoint, begun, places, slot, selected, all_gtids=before.has_all_gtids)
+        goes_on = not begun.by_gtid
+        return _checkpoint_at(
+            checkpoint, begun, places, slot, selected, all_gtids=before.has_all_gtids, goes_on=goes_on
+        )
 
 
 def _checkpoint_at(
-    checkpoint: Checkpoint, begun: Begun, places: Preparing, slot: str, selected: Selected, *, all_gtids: bool
+    checkpoint: Checkpoint,
+    begun: Begun,
+    places: Preparing,
+    slot: str,
+    selected: Selected,
+    *,
+    all_gtids: bool,
+    goes_on: bool = False,
 ) -> Checkpoint:
+    """`goes_on`: the transactions that our log has already are from this server's log, too."""
     kept = {k: v for k, v in checkpoint.source.items() if k not in ("accept_history_loss", "foreign")}
     ours = {
         "server": places.server,
@@ -240,6 +265,8 @@ def _checkpoint_at(
         "slot": slot,
         "tables": json.dumps([[t.id.schema, t.id.name] for t in selected.good], separators=(",", ":")),
     }
+    if not goes_on or "compared_from" not in kept:
+        ours["compared_from"] = str(checkpoint.next_transaction)
     foreign = {"foreign": begun.position.text} if begun.by_gtid else {}
     return replace(checkpoint, position=begun.position.text, source={**kept, **ours, **foreign})
 

@@ -1,0 +1,160 @@
+"""Whether the server's binary log still is the one that ours was made from.
+
+A server that was restored from a copy of its files bears the same identity. It begins a file of the same name as the
+original did, counts its GTIDs on from the same number, and soon is past our position. What a file holds tells:
+
+    binlog.000007 of the original   ├──x────x──x─┤ our position     x: a transaction, by its end and its time of commit
+    binlog.000007 of the copy       ├───x──x────x─────x──▶
+
+A server begins a new file when it starts, so that two histories are different from the beginning of a file. Therefore
+the last few transactions of our log are enough, and only where they are in one file that the server still has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pymysql
+
+from cdcflow.errors import HistoryLost
+from cdcflow.model.change import Int64s
+from cdcflow.ports import StreamEvent, TransactionsBack
+from cdcflow.sources.buffers import PAD
+from cdcflow.sources.mysql import place
+from cdcflow.sources.mysql.connection import Connection, Connector, explaining
+from cdcflow.sources.mysql.dump import Dump, begin
+from cdcflow.sources.mysql.events import IS_OPENER
+from cdcflow.sources.mysql.losses import history_lost
+from cdcflow.sources.mysql.openers import openers_of
+from cdcflow.sources.mysql.packets import Packets
+from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition
+from cdcflow.sources.mysql.wire import Events
+
+COMPARED_MAX = 16
+BYTES_MAX = 64 << 20
+"""No more of the server's log than this is read for it."""
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """A transaction of our log: where it ends, and when it was committed (microseconds since 1970)."""
+
+    end: BinlogPosition
+    commit_ts: int
+
+
+def check_same(connector: Connector, dump: Dump, first_transaction: int, back: TransactionsBack) -> None:
+    """That the last transactions of our log stand in the server's. `dump` begins at our position; those from the
+    number `first_transaction` on were read from this server.
+
+    Raises:
+        HistoryLost: they do not: the server was restored, and has gone its own way.
+    """
+    ours = _newest(dump.position, first_transaction, back)
+    if not ours:
+        return
+    oldest, newest = ours[0].end, ours[-1].end
+    connection = connector.connect("overlap")
+    try:
+        with explaining(f"comparing our log with the binary log at {connector.address}"):
+            size = dict(place.files(connection)).get(newest.file)
+            if size is None:
+                return
+            if size < newest.pos or not _is_between(connection, oldest):
+                raise _lost(connector, oldest if size >= newest.pos else newest)
+        if len(ours) == 1 and newest.pos <= BYTES_MAX:
+            oldest = replace(oldest, pos=FIRST_EVENT)
+        compared = [one for one in ours if one.end.pos > oldest.pos]
+        if compared and oldest.pos < 1 << 32:  # beyond, only all of the file can be asked for (M26)
+            asked = replace(dump, position=replace(oldest, xa=None), by_gtid=False)
+            theirs = _committed(connection, asked, np.array([one.end.pos for one in compared]))
+            for one in compared:
+                if theirs.get(one.end.pos) != one.commit_ts:
+                    raise _lost(connector, one.end)
+    finally:
+        connector.discard(connection)
+
+
+def _newest(position: BinlogPosition, first_transaction: int, back: TransactionsBack) -> list[Ours]:
+    """The last transactions of our log that lie in one file, oldest first; no more than can be compared."""
+    seen: list[str] = []
+
+    def is_enough(found: str) -> bool:
+        seen.append(found)
+        at = BinlogPosition.parse(found)
+        return len(seen) > COMPARED_MAX or at.file != position.file or at.pos <= position.pos - BYTES_MAX
+
+    table = back(is_enough)
+    table = table.filter(pc.greater_equal(table.column("number"), first_transaction))
+    table = table.slice(max(0, len(table) - COMPARED_MAX))
+    ends = [BinlogPosition.parse(text) for text in table.column("position").to_pylist()]
+    times = table.column("commit_ts").cast(pa.int64()).to_pylist()
+    found = [Ours(end, ts) for end, ts in zip(ends, times, strict=True) if end.coordinate <= position.coordinate]
+    last = found[-1].end if found else position
+    return [o for o in found if o.end.file == last.file and o.end.pos > last.pos - BYTES_MAX]
+
+
+def _is_between(connection: Connection, at: BinlogPosition) -> bool:
+    try:
+        place.check_between(connection, at)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(slots=True)
+class _Commits:
+    """Takes events as a decoder does: the time of the transaction that ends at each of the places `wanted`."""
+
+    wanted: Int64s
+    found: dict[int, int] = field(default_factory=dict)
+    reached: int = 0
+    commit_ts: int = -1
+
+    def rotated(self, file: str, pos: int) -> list[StreamEvent]:
+        return []
+
+    def decode(self, events: Events) -> list[StreamEvent]:
+        at = np.flatnonzero(IS_OPENER[events.type])
+        times = np.concatenate([[self.commit_ts], openers_of(events, at).commit_ts if len(at) else []])
+        ends = np.flatnonzero(np.isin(events.reach, self.wanted))
+        of = np.searchsorted(at, ends, side="right")
+        self.found |= zip(events.reach[ends].tolist(), times[of].astype(np.int64).tolist(), strict=True)
+        self.commit_ts, self.reached = int(times[-1]), int(events.reach[-1])
+        return []
+
+
+def _committed(connection: Connection, dump: Dump, ends: Int64s) -> dict[int, int]:
+    """The times of commit of the server's transactions that end at these bytes of the file (ascending), where one
+    does."""
+    begin(connection, dump)
+    commits, upto = _Commits(ends), int(ends[-1])
+    packets = Packets(commits, flavor=dump.flavor, pos=dump.start[1])
+    left = b""
+    while commits.reached < upto and packets.refusal is None:
+        with explaining("comparing our log with the binary log"):
+            left += _read(connection)
+        _, taken = packets.take(left + bytes(PAD), len(left))
+        left = left[taken:]
+    return commits.found
+
+
+def _read(connection: Connection) -> bytes:
+    try:
+        found: bytes = connection._rfile.read1(_READ_BYTES)  # pymysql has no public way to it
+    except OSError as error:
+        raise pymysql.err.OperationalError(2013, f"Lost connection while the binary log was read ({error})") from None
+    if not found:
+        raise pymysql.err.OperationalError(2013, "Lost connection while the binary log was read")
+    return found
+
+
+def _lost(connector: Connector, at: BinlogPosition) -> HistoryLost:
+    return history_lost(
+        f"the binary log at {connector.address} has other transactions than our log: none that our log has ends in "
+        f"{at.file} at byte {at.pos}; the server was restored from a copy, and has gone its own way since"
+    )
