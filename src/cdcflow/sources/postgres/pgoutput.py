@@ -101,7 +101,9 @@ class PgoutputDecoder:
     counted in `messages_ignored` and otherwise dropped. Transactions without a row of a captured table are dropped
     too; where they are the last thing that came, `Advanced` says how far they reach. `compiled` None: the plain
     decoders do it all. `changed` is asked once a Relation message, which the server sends before the first row after
-    any DDL: whether the table's rows must be read again.
+    any DDL: whether the table's rows must be read again. The server describes a partition right after the
+    table that publishes its rows, so it is asked a second time: for the relation described before, with this one as a
+    partition of it (0: none).
     """
 
     def __init__(
@@ -126,6 +128,8 @@ class PgoutputDecoder:
         self._compiled = compiled
         self._changed = changed
         self._filled: list[RowsFilled] = []
+        self._described_last = 0
+        self._before: dict[int, int] = {}  # which relation was described just before which
         self._shapes: Shapes = {}
         self._bare: set[int] = set()  # relations that had no columns at some time
         self._streamed: dict[int, Large] = {}
@@ -359,7 +363,9 @@ class PgoutputDecoder:
                 if not relation.columns:
                     self._bare.add(relation.oid)
                 shape = self._shape(relation)
-                self._compare(relation.oid)
+                self._before[relation.oid], self._described_last = self._described_last, relation.oid
+                if not header:  # a streamed transaction is compared when it is committed
+                    self._compare(relation.oid)
                 before = [(-1, shapes[relation.oid])] if relation.oid in shapes else []
                 out.arrived.setdefault(relation.oid, before).append((at, shape))
                 shapes[relation.oid] = shape
@@ -390,8 +396,10 @@ class PgoutputDecoder:
         return replace(frames, kind=kind)
 
     def _compare(self, oid: int) -> None:
-        if self._changed is not None and (found := self._changed(oid)) is not None:
-            self._filled.append(RowsFilled(found.table, _position(self._skip_until), found))
+        before = self._before.get(oid, 0)
+        for asked, partition in ((oid, 0), (before, oid)) if before else ((oid, 0),):
+            if self._changed is not None and (found := self._changed(asked, partition)) is not None:
+                self._filled.append(RowsFilled(found.table, _position(self._skip_until), found))
 
     def _shape(self, relation: Relation) -> Shape:
         described = self._described(relation)
