@@ -151,7 +151,9 @@ class CatalogVersion:
             for oid, (file, digest) in before.files.items()
             if oid in self.files
         )
-        left = any(file != self.files.get(oid, (0, ""))[0] for oid, (file, _) in before.files.items() if oid != self.oid)
+        left = any(
+            file != self.files.get(oid, (0, ""))[0] for oid, (file, _) in before.files.items() if oid != self.oid
+        )
         came = any(oid not in before.files for oid in self.attached)
         both = zip(self.columns, before.columns, strict=False)
         shown_otherwise = any(now != then for now, then in both if now and then)
