@@ -76,7 +76,7 @@ servers: $(INSTALLED) ## find, fetch or build what the tests start: databases, b
 test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder -m "not long" $(PYTEST)
 
-.PHONY: test-long test-kafka-faults test-stack
+.PHONY: test-long test-kafka-faults test-stack test-servers
 test-long: setup servers ## the tests that `make test` leaves out: whole stack, three brokers, more kill points, streaming merge
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope -m long $(PYTEST)
 
@@ -85,6 +85,9 @@ test-kafka-faults: setup servers ## a log in Kafka under every fault: brokers ki
 
 test-stack: setup servers ## the dev stack of docker/, started as processes, from seed data to merged tables
 	@$(BIN)/python -m pytest tests/integration/docker $(PYTEST)
+
+test-servers: setup ## contracts, visibility, DDL and types over each PostgreSQL, MySQL and MariaDB to be had (SERVER=mysql, "MariaDB 11.4")
+	@$(BIN)/python tests/servers/run.py $(if $(SERVER),--server "$(SERVER)") $(PYTEST)
 
 .PHONY: lint
 lint: $(INSTALLED) ## format, lint, types, import floors, Dockerfiles
@@ -140,6 +143,10 @@ bench-quick: $(BENCHED) ## drain, catch-up, backfill and latency with their targ
 
 $(BENCHES:%=bench-%): bench-%: $(BENCHED)
 	@$(BIN)/python -m bench $* $(BENCH)
+
+.PHONY: bench-beside
+bench-beside: $(INSTALLED) ## this checkout beside another one in the same rounds (TREE=../old)
+	@$(BIN)/python -m bench.beside $(TREE) $(BENCH)
 
 bench-docs: $(BENCHED) ## write the latest results into docs/performance.md and docs/plots
 	@$(BIN)/python -m bench.document $(BENCH)

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 CHILD_SECONDS_MAX = 1800.0
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -71,7 +72,12 @@ class Budget:
 
 
 class Child:
-    """A process of a party. It tells its figures as JSON in the last line of its output, if it tells any."""
+    """A process of a party. It tells its figures as JSON in the last line of its output, if it tells any.
+
+    `sources`: where the next child of `bench.children` takes cdcflow from; None: where this process does.
+    """
+
+    sources: ClassVar[Path | None] = None
 
     def __init__(self, command: Sequence[str | Path], *, to_nowhere: bool = False) -> None:
         self.command = [str(part) for part in command]
@@ -90,7 +96,8 @@ class Child:
     @classmethod
     def of(cls, module: str, asked: Mapping[str, object]) -> Child:
         """A child of `bench.children`."""
-        return cls([sys.executable, "-m", f"bench.children.{module}", json.dumps(asked)])
+        elsewhere = [] if cls.sources is None else ["env", f"PYTHONPATH={cls.sources}"]
+        return cls([*elsewhere, sys.executable, "-m", f"bench.children.{module}", json.dumps(asked)])
 
     @property
     def is_alive(self) -> bool:

@@ -40,7 +40,7 @@ def run(budget: Budget, transport: str) -> list[Line]:
             source = server.source_rows()
             taking: dict[str, Party] = {
                 CLIENT: partial(_streamed, server, rows),
-                US: partial(_captured, server, Path(folder), source),
+                US: partial(captured, server, Path(folder), source),
             }
             measured = rounds(taking, budget.rounds, postmaster=server.pid)
             lines += [replace(line, machine=machine(server)) for line in _lines(case, measured)]
@@ -67,7 +67,7 @@ def _streamed(server: Server, rows: int) -> Outcome:
     return Child(command, to_nowhere=True).outcome(rows)
 
 
-def _captured(server: Server, folder: Path, source: pa.Table) -> Outcome:
+def captured(server: Server, folder: Path, source: pa.Table) -> Outcome:
     log = folder / "log"
     with fresh_log(None, log):
         outcome = Child.of("capture", {"config": settings(server, log), "once": True}).outcome()

@@ -56,7 +56,7 @@ def run(budget: Budget, transport: str) -> list[Line]:
 def _case(backlog: Backlog, case: str, budget: Budget, *, whole: bool) -> list[Line]:
     taking: dict[str, Party | None] = {
         RAW: lambda: _raw(backlog),
-        US: lambda: _captured(backlog),
+        US: lambda: captured(backlog),
         GO: _go(backlog),
         DEBEZIUM: _debezium(backlog) if whole else None,
         REPLICATION: _python(backlog, "pymysqlreplication") if whole else None,
@@ -93,7 +93,7 @@ def _raw(backlog: Backlog) -> Outcome:
     return outcome
 
 
-def _captured(backlog: Backlog) -> Outcome:
+def captured(backlog: Backlog) -> Outcome:
     with fresh_log(backlog.template, backlog.template.with_name("log")) as log:
         asked = {"config": settings(backlog.server, log), "until_rows": backlog.rows}
         outcome = Child.of("capture", asked).outcome()

@@ -221,8 +221,8 @@ def capture(
     """A capture of the configured source into the configured log.
 
     `backfill` names tables to read anew (an empty one: all of them); None reads only tables that the log does not
-    know yet. `once` ends when they are read. `accept_history_loss` is an operator's word that the source's log may
-    have a hole; all tables are read anew then.
+    know yet. `once` ends when they are read. `accept_history_loss`: the source has discarded log that
+    cdcflow still needs; take a new position in its log and read all tables anew.
     """
 
     return Capture(

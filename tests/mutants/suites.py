@@ -13,7 +13,11 @@ ROOMS: tuple[str, ...] = (
     "changelog/*.py",
     "merge/*.py",
     "pipeline/*.py",
-    *(f"sources/postgres/{name}.py" for name in ("publication", "keys", "types", "messages")),
+    *(f"sources/engine/{name}.py" for name in ("selection", "changes", "spooled", "connections")),
+    *(
+        f"sources/postgres/{name}.py"
+        for name in ("publication", "keys", "types", "messages", "rewrites", "overlap", "sqlstates")
+    ),
     *(
         f"sources/mysql/{name}.py"
         for name in ("statements", "alters", "words", "ddl", "fences", "keys", "gtids", "position")
@@ -29,6 +33,7 @@ _JOURNALS = tuple(
 _SIMULATION = "tests/simulation/test_simulation.py::test_every_schedule_keeps_the_invariants"
 _SINKS = ("tests/contracts/test_sinks.py::TestFileLog",)
 _FILES: Stages = ((f"{_UNIT}/changelog",), _SINKS)
+_READERS = tuple(f"{_UNIT}/changelog/test_{name}.py" for name in ("inventory", "following", "readers"))
 _BINLOG = tuple(f"{_UNIT}/mysql/test_binlog_{n}.py" for n in ("statements", "transactions", "cases", "histories"))
 _MYSQL: Stages = ((*_BINLOG, f"{_UNIT}/mysql/test_fences.py"), ("tests/corpus/test_mysql_corpus.py",))
 _POSTGRES: Stages = ((f"{_UNIT}/postgres", f"{_UNIT}/postgres_sessions", "tests/corpus/test_postgres_corpus.py"),)
@@ -39,7 +44,7 @@ _NEAR: dict[str, Stages] = {
         ("tests/scenarios", f"{_UNIT}/changelog"),
         _SINKS,
     ),
-    "interleave/": ((f"{_UNIT}/interleave", "tests/scenarios"), (f"{_UNIT}/pipeline", _SIMULATION)),
+    "interleave/": ((f"{_UNIT}/interleave", "tests/scenarios"), (f"{_UNIT}/pipeline",), (_SIMULATION,)),
     "changelog/framing": (_JOURNALS, *_FILES),
     "changelog/journal": (_JOURNALS, *_FILES),
     "changelog/recovery": (_JOURNALS, *_FILES),
@@ -51,6 +56,9 @@ _NEAR: dict[str, Stages] = {
     "changelog/layout": ((f"{_UNIT}/changelog/test_layout.py",), *_FILES),
     "changelog/records": ((f"{_UNIT}/changelog/test_tail.py",), *_FILES),
     "changelog/tail": ((f"{_UNIT}/changelog/test_tail.py",),),
+    "changelog/numbers": ((f"{_UNIT}/changelog/test_lying_frames.py",), *_FILES),
+    "changelog/schema_history": ((f"{_UNIT}/changelog/test_schema_history.py",), *_FILES),
+    **{f"changelog/{name}": (_READERS, *_FILES) for name in ("inventory", "extents", "following", "reader", "folder")},
     "changelog/": _FILES,
     "merge/": (
         tuple(f"{_UNIT}/merge/test_{n}.py" for n in ("fold", "evolution", "types_in_spark", "reduce_and_statement")),
@@ -65,6 +73,15 @@ _NEAR: dict[str, Stages] = {
     "sources/mysql/gtids": ((f"{_UNIT}/mysql/test_gtids.py",), _BINLOG),
     "sources/mysql/keys": ((f"{_UNIT}/mysql/test_keys_as_sql.py", f"{_UNIT}/mysql/test_ranges.py"),),
     "sources/mysql/": _MYSQL,
+    "sources/engine/selection": ((f"{_UNIT}/engine/test_selection.py",), (f"{_UNIT}/engine",)),
+    "sources/engine/connections": ((f"{_UNIT}/engine",), (f"{_UNIT}/postgres_sessions",)),
+    "sources/engine/": (
+        (f"{_UNIT}/engine", f"{_UNIT}/mysql/test_binlog_transactions.py"),
+        (f"{_UNIT}/postgres/test_pgoutput_decoder.py",),
+    ),
+    "sources/postgres/rewrites": ((f"{_UNIT}/postgres/test_row_versions.py", f"{_UNIT}/postgres/test_rewrites.py"),),
+    "sources/postgres/overlap": ((f"{_UNIT}/postgres_sessions/test_overlap.py",), (f"{_UNIT}/postgres_sessions",)),
+    "sources/postgres/sqlstates": ((f"{_UNIT}/postgres_sessions/test_refusals_of_the_server.py",),),
     "sources/postgres/publication": ((f"{_UNIT}/postgres/test_publication.py",), *_POSTGRES),
     "sources/postgres/": _POSTGRES,
 }
@@ -81,7 +98,8 @@ _SERVERS: dict[str, Stages] = {
 def quick(path: str) -> Stages:
     """The stages of tests without servers for a file; of several that fit, the most exact one's."""
     stages = _longest(_NEAR, path)
-    return tuple(there for stage in stages if (there := tuple(t for t in stage if Path(t.split("::")[0]).exists())))
+    found = (tuple(t for t in stage if Path(t.split("::")[0]).exists()) for stage in stages)
+    return tuple(stage for stage in found if stage)
 
 
 def with_servers(path: str) -> Stages:

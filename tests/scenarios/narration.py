@@ -204,6 +204,8 @@ class Narration:
             case "filled":
                 version = _version(words) if len(words) > 1 else None
                 yield RowsFilled(_table(words[0]), position_of(self._lsn), version)
+            case "swapped":
+                yield RowsFilled(_table(words[0]), position_of(self._lsn), swapped=True)
             case "compared":
                 yield RowsCompared((_version(words),))
             case "resume":

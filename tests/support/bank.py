@@ -136,10 +136,16 @@ class Branch(ABC):
     # ── capturing ───────────────────────────────────────────────────────────────────────────────────────────
 
     def daemon(self, *point: str) -> subprocess.Popen[bytes]:
-        """`killable.py` as a process of its own; dies at `point` (name, count) where one is given."""
+        """`killable.py` as a process of its own; dies at `point` (name, count, perhaps `start`) where one is given."""
         program = Path(__file__).with_name("killable.py")
         with (self.folder / "daemon.out").open("ab") as output:
             return subprocess.Popen([sys.executable, program, self.config_path, *point], stdout=output, stderr=output)
+
+    def assert_killed(self, daemon: subprocess.Popen[bytes], *, live: bool) -> None:
+        """That a daemon killed itself at its point, and that its capture was (or was not) live by then: what it
+        delivered was durable. A kill that hits a start only proves less than it says."""
+        assert daemon.wait(timeout=60) == -signal.SIGKILL, self.output()
+        assert (self.folder / "killed").read_text() == ("live" if live else "start")
 
     def output(self) -> str:
         return (self.folder / "daemon.out").read_text()

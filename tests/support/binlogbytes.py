@@ -235,9 +235,10 @@ class Log:
         )
         self.event(42, varying(1) + varying(len(fields)) + varying(9) + fields)
 
-    def query(self, text: str, schema: str = "shop") -> None:
+    def query(self, text: str, schema: str = "shop", sql_mode: int = 0) -> None:
         raw, name = text.encode(), schema.encode()
-        head = struct.pack("<IIBHH", 9, 0, len(name), 0, 3) + b"\0\1\2" + name + b"\0"
+        variables = struct.pack("<BIBQ", 0, 0, 1, sql_mode)
+        head = struct.pack("<IIBHH", 9, 0, len(name), 0, len(variables)) + variables + name + b"\0"
         if self.compress and self.flavor == "mariadb":
             self.event(165, head + squeezed(raw))
         else:
@@ -256,10 +257,10 @@ class Log:
             events, self._inside = b"".join(self._inside), None
             self.event(40, payload(events))
 
-    def standalone(self, text: str, schema: str = "shop") -> None:
+    def standalone(self, text: str, schema: str = "shop", sql_mode: int = 0) -> None:
         """A statement that is a group of its own."""
         self.gtid(standalone=True)
-        self.query(text, schema)
+        self.query(text, schema, sql_mode)
 
     def xa_prepare(self, xid: bytes, *, one_phase: bool = False) -> None:
         self.event(38, struct.pack("<BIII", one_phase, 1, len(xid), 0) + xid)

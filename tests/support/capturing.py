@@ -44,7 +44,9 @@ class Capture:
 
     def __init__(self, database: Database, secret: Callable[[], str | None] = lambda: None, **settings: Any) -> None:
         options = {"kind": "postgres", "url": database.url, **settings}
-        waits = {k: options.pop(k) for k in ("creation_wait_s", "older_wait_s", "windows") if k in options}
+        waits = {
+            k: options.pop(k) for k in ("creation_wait_s", "older_wait_s", "windows", "chunk_bytes_max") if k in options
+        }
         self.source = PostgresSource(Postgres(**options), secret, **waits)
         self.spools: dict[str, MemorySpool] = {}
         self.checkpoint = Checkpoint()

@@ -1,7 +1,11 @@
-"""A capture daemon that kills itself with SIGKILL at a named point: `killable.py CONFIG [POINT COUNT]`.
+"""A capture daemon that kills itself with SIGKILL at a named point: `killable.py CONFIG [POINT COUNT [start]]`.
 
 The points are method calls of the product, of whichever source, wrapped here and only here. `POINT` is `before:NAME` or
-`after:NAME`; the process dies at the COUNT-th call. Without a point it is the plain daemon, which SIGTERM stops.
+`after:NAME`. The process dies at the COUNT-th call once its capture is live: a change of the source that this process
+delivered is durable in its log. With `start` all calls count, for points that a process passes before that. Either way
+it leaves in a file `killed` beside CONFIG which of the two it was.
+
+Without a point it is the plain daemon, which SIGTERM stops.
 """
 
 from __future__ import annotations
@@ -10,6 +14,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cdcflow import wiring
@@ -81,24 +87,64 @@ SMALL_WINDOWS = Windows(backlog_min=1 << 14, rest_min=1 << 14, messages_max=300,
 SMALL_STRETCH = 1 << 18
 
 
-def arm(point: str, count: int) -> None:
-    """Make the process die at the `count`-th matching call."""
+class Live:
+    """Whether the capture of this process has made a change of the source durable."""
+
+    def __init__(self) -> None:
+        self.delivered = self.durable = False
+        for log in (FileLog, KafkaLog):
+            self._watch(log)
+
+    def _watch(self, log: Any) -> None:
+        append, sync = log.append, log.sync
+
+        def appended(self_: Any, numbered: Any) -> Any:
+            result = append(self_, numbered)
+            self.delivered = self.delivered or numbered.run.kind == Kind.SOURCE
+            return result
+
+        def synced(self_: Any, *args: Any) -> Any:
+            delivered = self.delivered
+            result = sync(self_, *args)
+            self.durable = self.durable or delivered
+            return result
+
+        log.append, log.sync = appended, synced
+
+
+@dataclass
+class Trigger:
+    """Counts the calls of a point, and kills at the last one."""
+
+    left: int
+    live: Live
+    counts_all: bool
+    note: Path
+
+    def pull(self) -> None:
+        if not (self.counts_all or self.live.durable):
+            return
+        self.left -= 1
+        if self.left == 0:
+            self.note.write_text("live" if self.live.durable else "start")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(point: str, trigger: Trigger) -> None:
+    """Make the process die at the matching call that is the trigger's last."""
     when, name = point.split(":")
-    left = [count]
     found = POINTS[name]
     for one in found if isinstance(found[0], tuple) else (found,):
-        _arm(when, one, left)  # type: ignore[arg-type]  # mypy does not tell a pair from a triple
+        _arm(when, one, trigger)  # type: ignore[arg-type]  # mypy does not tell a pair from a triple
 
 
-def _arm(when: str, point: Point, left: list[int]) -> None:
+def _arm(when: str, point: Point, trigger: Trigger) -> None:
     owner, method, counts = point
     original = getattr(owner, method)
 
     def die_if_last(*args: Any) -> None:
         if counts(*args):
-            left[0] -= 1
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+            trigger.pull()
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if when == "before":
@@ -111,9 +157,9 @@ def _arm(when: str, point: Point, left: list[int]) -> None:
     setattr(owner, method, wrapped)
 
 
-def main(path: str, point: str | None = None, count: str = "1") -> None:
+def main(path: str, point: str | None = None, count: str = "1", begins: str = "") -> None:
     if point is not None:
-        arm(point, int(count))
+        arm(point, Trigger(int(count), Live(), begins == "start", Path(path).with_name("killed")))
     # Every backlog of a test is small; without a point too, windows must be what they are in a daemon that died in one.
     (PostgresSource.__init__.__kwdefaults__ or {})["windows"] = SMALL_WINDOWS
     kafka_log.STRETCH_BYTES_MAX = SMALL_STRETCH

@@ -260,7 +260,7 @@ class Encoder:
         self._put(FrameKind.PIECE, [rows.to_bytes(8, "little") + ids])
 
     def _say_progress(self, checkpoint: Checkpoint) -> None:
-        # Whoever hands out checkpoints makes a new object when something changes: a cut of an idle table costs the
+        # Checkpoints are immutable, and another one is another object: a cut of an idle table costs the
         # same whether there are ten tables or ten thousand.
         value = progress_change(self._progress, checkpoint.progress)
         if checkpoint.source != self._source:

@@ -1,4 +1,4 @@
-"""`cdcflow publish`: the change log to a topic a table, in Debezium's envelope."""
+"""`cdcflow publish`: the change log to one topic per table, in Debezium's envelope."""
 
 from __future__ import annotations
 

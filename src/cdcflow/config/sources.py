@@ -29,6 +29,7 @@ class Backfill(Settings):
     rows_per_second_max: int | None = Field(None, gt=0)
     ranges_at_once: int = Field(2, gt=0, le=16)
     held_bytes_max: Bytes = 64 << 20
+    whole_bytes_max: Bytes = 1 << 30
 
 
 class _Database(Settings):

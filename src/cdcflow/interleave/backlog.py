@@ -156,7 +156,7 @@ class Backlog:
                 same = known.state != "forgotten" and known.incarnation == incarnation
                 yield table, known if same else _next_generation(known, next_offset, incarnation)
             else:
-                yield table, replace(known, state="forgotten", plan=None, cursor=None)
+                yield table, replace(known, state="forgotten", plan=None, cursor=None, keys_since=None)
         for table in sorted(tables.keys() - stored.tables.keys()):
             incarnation = getattr(tables[table], "incarnation", 0)
             new = TableProgress("cancelled", 0, Offset(0), incarnation, reason="not asked for: run a backfill")
@@ -250,6 +250,8 @@ class Backlog:
         if known.keys_since is None and version not in (None, work.version):
             work.version, work.collecting = version, False
             return "moved"
+        if planned.whole:
+            work.forget_keys()  # no row can be read by them, and the one chunk shows all of these
         size = min(planned.size, self._rows_max(known) // planned.rows_per_unit_max)
         self._set(
             table,
@@ -285,7 +287,7 @@ class Backlog:
         table is not: whoever resumes it asks the log."""
         for table in self._queue:
             known, work = self.progress.tables[table], self._work[table]
-            if work.collecting and known.state != "paused":
+            if work.collecting and known.state != "paused" and not known.whole:
                 work.remember(run.moved_keys(table) if known.exhausted else run.partial_keys(table))
 
     def read_keys(self, table: TableId, keys: KeySet, next_offset: Offset) -> None:
@@ -378,6 +380,9 @@ class Backlog:
             at_end = read.exhausted or chunk.kind == "whole"
             units_done = known.units if at_end else read.units_done
             now = replace(now, cursor=read.reached, units_done=units_done, exhausted=at_end)
+        elif chunk.keys is not None and read.keys_left is not None:
+            work.keys_max = max(1, len(chunk.keys) - len(read.keys_left))
+            work.remember(read.keys_left)
         self._set(chunk.table, now)
 
     def _rows_max(self, known: TableProgress) -> int:

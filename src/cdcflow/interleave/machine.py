@@ -201,6 +201,8 @@ class Interleave:
             case Advanced(position):
                 if not self._holding and position != self._tail.position:
                     self._tail.reach(position)
+            case RowsFilled(table, swapped=True):
+                self._swapped(table)
             case RowsFilled(table, _, None):
                 self._rows_changed(table)
             case RowsFilled(_, _, RowVersion() as version):
@@ -297,11 +299,20 @@ class Interleave:
         self._caught_up_by = self._windows + 1
 
     def _rows_changed(self, table: TableId) -> None:
-        if self._is_read_at_all(table):
+        # Also where the reading failed: the statement may have mended what it failed at, and a table that it emptied
+        # would stay empty.
+        if not self._is_unread(table, "cancelled", "forgotten"):
             self._again(table, "a statement changed its old rows")
 
+    def _swapped(self, table: TableId) -> None:
+        known = self._backlog.get(table)
+        if known is not None and known.active:
+            self._again(table, "another table took its name while it was read")
+
     def _rows_incomplete(self, table: TableId, keys: KeySet) -> None:
-        if not self._is_read_at_all(table):
+        # Not where the reading failed: it would be tried and fail anew with every such row. None of its rows is proven
+        # to be right before somebody orders to read it.
+        if self._is_unread(table, "cancelled", "failed", "forgotten"):
             return
         known = self._backlog.progress.tables[table]
         if known.whole:
@@ -311,12 +322,13 @@ class Interleave:
             self._tell("keys to be read", table=str(table), reason="rows came without all of their columns")
         self._backlog.read_keys(table, keys, self._tail.next_offset)
 
-    def _is_read_at_all(self, table: TableId) -> bool:
+    def _is_unread(self, table: TableId, *states: State) -> bool:
+        """Whether nobody reads this table, for it is unknown or in one of these states."""
         known = self._backlog.get(table)
-        if known is None or known.state in ("cancelled", "failed", "forgotten"):
+        if known is None or known.state in states:
             self._tell("rows changed unseen", table=str(table), state=known.state if known else "unknown")
-            return False
-        return True
+            return True
+        return False
 
     def _again(self, table: TableId, reason: str) -> None:
         """Read a table from the start; one that is paused when it is resumed."""
@@ -452,7 +464,8 @@ class Interleave:
             raise InvariantViolated(f"chunk {chunk.number} of {table} ({chunk.kind}) came without rows or snapshot")
         self._backlog.adapt_size(read, holding=bool(window.held), live=window.live)
         window.reads[table] = read
-        self._delivered.seen(*read.visibilities)
+        if chunk.kind != "whole":  # what that one sees, it need see of its own table only
+            self._delivered.seen(*read.visibilities)
         if (reason := window.conflict(table, window.held)) is not None:
             self._give_up(table, reason)
         elif self._check_fence(window, table):

@@ -132,14 +132,19 @@ class Advanced:
 @dataclass(frozen=True, slots=True)
 class RowsFilled:
     """A statement gave rows that were there before values that the source's log does not tell (ADD COLUMN … DEFAULT
-    in MySQL). They must be read again, if they ever were to be read. `position` is one before the statement.
+    in MySQL). Read them again if the table is part of a backfill. `position` is one before the statement.
 
     `version` None: the log shows it here. Else the catalog does, and the statement may stand anywhere in the log.
+
+    `swapped`: the rows have the values that the log told, but another table holds them, which took this one's name
+    here (gh-ost). Only what is being read is read again: a snapshot from before the swap that finds the new table under
+    the name shows what that one held by then.
     """
 
     table: TableId
     position: Position
     version: RowVersion | None = None
+    swapped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +215,11 @@ class ChunkRead:
     `reached` is the cursor that the next chunk reads after; `exhausted` says that the plan's bound was reached;
     `units_done` counts the plan's units up to `reached`. `seconds` is how long the reading took. Several
     visibilities: several connections read parts of the chunk, or a snapshot is bounded from both sides (MySQL). What
-    one of them does not see may be missing, and a place in the window must be right for all of them. `rewritten`: the
+    one of them does not see may be missing, and a place in the window must be right for all of them. A chunk of kind
+    "whole" has one, and it may speak of the chunk's own table only (MySQL locks that one to take it). `rewritten`: the
     table is no longer what the plan pinned (VACUUM FULL, TRUNCATE, …); nothing was read, and the table must be planned
-    and read from the start.
+    and read from the start. `keys_left`: of a chunk of kind "keys", those that were not looked
+    for, because the rows of the others are so large already.
     """
 
     chunk: Chunk
@@ -224,6 +231,7 @@ class ChunkRead:
     exhausted: bool = False
     seconds: float = 0.0
     rewritten: bool = False
+    keys_left: KeySet | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,8 +64,8 @@ class Orders:
     """What an attempt is for. `backfill`: None reads new tables only; else these are read (again), () being all.
 
     `given`: the log knows of this order already, from an earlier attempt; it is only waited for. `once`: stop when
-    the ordered tables are read. `accept_history_loss`: an operator's word that a new place in the source's log may
-    be made after the old one was lost; every table is read anew then.
+    the ordered tables are read. `accept_history_loss`: the operator accepts that the source has discarded log that
+    cdcflow still needs: take a new position in its log, and read every table anew.
     """
 
     backfill: tuple[str, ...] | None = None

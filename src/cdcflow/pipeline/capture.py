@@ -159,7 +159,7 @@ class Capture:
         finally:
             self._attempt = None
             attempt.close()
-            # An operator's word counts once: what is durable is not ordered again by the next attempt.
+            # An operator's order counts once: what is durable is not ordered again by the next attempt.
             given = self._orders.given or attempt.order_is_kept()
             self._orders = replace(self._orders, given=given, accept_history_loss=False)
 

@@ -46,6 +46,16 @@ class Memory:
         self.entries.clear()
         self.first_offset = int(self.checkpoint.next_offset)
 
+    def newest_checkpoint(self) -> Checkpoint:
+        return self.checkpoint
+
+    def read_rows(self) -> Iterator[tuple[Table, int, pa.Table]]:
+        """The durable rows as `cdcflow.ports.LogReader` gives them; all shapes are version 0. May be called while
+        another thread writes."""
+        for entry in list(self.entries):
+            for table, rows in entry.rows:
+                yield table, 0, pa.Table.from_batches([rows])
+
     def rows(self) -> Iterator[tuple[Table, pa.RecordBatch]]:
         """The durable rows (`Table.log_schema`), run by run."""
         for entry in self.entries:

@@ -5,7 +5,7 @@
             next offset to what is committed                  in order, under the history's lock
 
 So the result is the same as from files, whatever dies at whatever moment: what is sealed is sealed once, and where a
-table stands its own commit says. The topic has one partition, so one task reads it, in the order of the log.
+table is, its own commit records. The topic has one partition, so one task reads it, in the order of the log.
 """
 
 from __future__ import annotations

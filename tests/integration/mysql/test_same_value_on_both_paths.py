@@ -348,13 +348,15 @@ def test_documents(mysql_database: MySQLDatabase) -> None:
 
 
 def test_geometry(mysql_database: MySQLDatabase) -> None:
-    """As WKB, without the SRID before it."""
+    """As EWKB: WKB with the SRID, where there is one."""
     lab = Lab(mysql_database, ["geometry", "point"])
     lab.insert("c0", "LINESTRING(0 0, 1 1.5)", "ST_GeomFromText(%s, 0)")
     lab.insert("c1", "POINT(1 2)", "ST_GeomFromText(%s, 4326)")
     rows = lab.both()
     assert of_one(lab, "c0", rows) == [struct.pack("<BII4d", 1, 2, 2, 0, 0, 1, 1.5)]
-    assert len(of_one(lab, "c1", rows)[0]) == 21
+    (point,) = of_one(lab, "c1", rows)
+    assert struct.unpack("<BII", point[:9]) == (1, 0x20000001, 4326)
+    assert sorted(struct.unpack("<dd", point[9:])) == [1.0, 2.0]
     lab.close()
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -22,54 +20,12 @@ from cdcflow.testing.sources import collect
 
 pytestmark = pytest.mark.mysql
 
-FOREVER_MS = 3_600_000
-
 
 @pytest.fixture
 def database(own_mysql: MySQLServer) -> MySQLDatabase:
     made = own_mysql.create_database("held")
     made.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(9))", "INSERT INTO t VALUES (1, 'old')")
     return made
-
-
-@contextlib.contextmanager
-def held_back(database: MySQLDatabase, statement: str) -> Iterator[Callable[[], None]]:
-    """Recipe E5: inside, `statement` is in the binary log and not committed in the engine. The value lets it go."""
-    server = database.server
-    if server.flavor == "mariadb":
-        begin = (
-            "SET GLOBAL rpl_semi_sync_master_wait_point = 'AFTER_SYNC', rpl_semi_sync_master_wait_no_slave = ON, "
-            f"rpl_semi_sync_master_timeout = {FOREVER_MS}, rpl_semi_sync_master_enabled = ON"
-        )
-        end = "SET GLOBAL rpl_semi_sync_master_enabled = OFF"
-    else:
-        server.execute("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
-        begin = (
-            "SET GLOBAL rpl_semi_sync_source_wait_point = 'AFTER_SYNC', rpl_semi_sync_source_wait_no_replica = ON, "
-            f"rpl_semi_sync_source_timeout = {FOREVER_MS}, rpl_semi_sync_source_enabled = ON"
-        )
-        end = "SET GLOBAL rpl_semi_sync_source_enabled = OFF"
-    before = server.binlog()
-    server.execute(begin)
-    writer = threading.Thread(target=database.execute, args=(statement,))
-    writer.start()
-    let_go = threading.Event()
-
-    def release() -> None:
-        if not let_go.is_set():
-            let_go.set()
-            server.execute(end)
-            writer.join(20)
-
-    try:
-        deadline = time.monotonic() + 20
-        while server.binlog() == before:
-            assert time.monotonic() < deadline, "the statement did not reach the binary log"
-            time.sleep(0.02)
-        yield release
-    finally:
-        release()
-    assert not writer.is_alive()
 
 
 def delivered(capture: MySQLCapture) -> Uint64s:
@@ -85,7 +41,7 @@ def test_chunk_that_does_not_see_a_delivered_change_says_so(
     would go into the log behind the new one, and stay."""
     capture = make_capture(database, fence="read-only")
     capture.prepare()
-    with held_back(database, "UPDATE t SET v = 'new' WHERE id = 1") as release:
+    with database.holding_commit("UPDATE t SET v = 'new' WHERE id = 1") as release:
         xids = delivered(capture)
         read = capture.read(capture.plan("t"))
         assert isinstance(read.run, Run)
@@ -106,7 +62,7 @@ def test_bound_of_a_plan_that_does_not_see_a_delivered_row_says_so(
     take it for one that is gone from the source."""
     capture = make_capture(database, fence="read-only")
     capture.prepare()
-    with held_back(database, "INSERT INTO t VALUES (2, 'new')") as release:
+    with database.holding_commit("INSERT INTO t VALUES (2, 'new')") as release:
         xids = delivered(capture)
         planned = capture.plan("t")
         assert any(len(visibility.hidden(xids)) == 1 for visibility in planned.visibilities)
@@ -124,7 +80,7 @@ def test_first_place_leaves_nothing_invisible_behind_it(
 ) -> None:
     """W03: a change before the place that a capture begins at is never delivered, so no fence would miss it."""
     capture = make_capture(database, fence="read-only", wait_s=1.0)
-    with held_back(database, "UPDATE t SET v = 'new' WHERE id = 1") as release:
+    with database.holding_commit("UPDATE t SET v = 'new' WHERE id = 1") as release:
         if flavor == "mysql":
             with pytest.raises(SourceUnavailable, match="semi-synchronous replica"):
                 capture.prepare()
@@ -143,7 +99,7 @@ def test_restart_waits_until_what_the_log_has_is_visible(
     """W03: an earlier run delivered a change that is still held back; the next one does not know of it any more."""
     capture = make_capture(database, fence="read-only")
     capture.prepare()
-    with held_back(database, "UPDATE t SET v = 'new' WHERE id = 1") as release:
+    with database.holding_commit("UPDATE t SET v = 'new' WHERE id = 1") as release:
         events = collect(capture.stream, lambda seen: any(isinstance(e, Committed) and e.run.rows for e in seen))
         position = [e.run.last_position for e in events if isinstance(e, Committed)][-1]
         later = replace(capture.checkpoint, position=position, epoch=Epoch(2))

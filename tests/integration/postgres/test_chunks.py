@@ -6,13 +6,14 @@ import threading
 
 import pyarrow as pa
 import pytest
-from capturing import Capture, MakeCapture, rows_of
+from capturing import Capture, MakeCapture, rows_of, table_id
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.interleave.messages import XidSnapshot
+from cdcflow.interleave.messages import Chunk, XidSnapshot
 from cdcflow.model.change import KeySet, Run
 from cdcflow.model.position import Token
-from cdcflow.sources.postgres.chunks import Plan, pages
+from cdcflow.sources.postgres.catalog import Relid
+from cdcflow.sources.postgres.pages import Cursor, Leaf, Part, Plan, shares_of
 from cdcflow.testing.postgres import Database
 
 pytestmark = pytest.mark.postgres
@@ -38,8 +39,10 @@ def test_chunks_of_any_size_bring_every_row_once(database: Database, capture: Ca
 def test_pages_are_read_by_a_tid_range_scan(database: Database, capture: Capture) -> None:
     """Any other plan would read the whole table once a chunk."""
     make_table(database)
-    plan = database.execute(f"EXPLAIN SELECT id FROM ONLY t AS t WHERE {pages(3, 9)}")
-    assert "Tid Range Scan on t" in plan[0][0]
+    leaf = Leaf(Relid(0, table_id("public.t")), 0, 9, 0)
+    for part in (Part(leaf, 3, 9), Part(leaf, 3, 9, behind=5)):
+        plan = database.execute(f"EXPLAIN SELECT id FROM {part.source} AS t WHERE {part.condition}")
+        assert "Tid Range Scan on t" in plan[0][0]
 
 
 def test_rows_beyond_the_bound_are_left_to_the_log(database: Database, capture: Capture) -> None:
@@ -111,6 +114,9 @@ def test_table_made_anew_under_its_name_is_not_read_by_the_old_plan(database: Da
     database.execute("DROP TABLE t")
     make_table(database, 10)
     assert capture.read(planned).rewritten
+    with pytest.raises(SourceUnavailable, match="another one now"):
+        capture.plan("public.t")
+    capture.prepare(capture.checkpoint)
     assert len(capture.rows("public.t")) == 10
 
 
@@ -380,7 +386,32 @@ def test_plan_survives_as_text() -> None:
     plan = Plan.from_json('{"version":1,"root":7,"leaves":[[8,"s","a",80,3],[9,"s","b",90,2]]}')
     assert Plan.from_json(plan.to_json()) == plan
     assert plan.units == 5
-    assert [(p.leaf.rel.oid, p.a, p.b) for p in plan.parts(2, 4)] == [(8, 2, 3), (9, 0, 1)]
+    assert [(p.leaf.rel.oid, p.a, p.b) for p in plan.parts(Cursor(2), 4)] == [(8, 2, 3), (9, 0, 1)]
+
+
+@pytest.mark.parametrize("text", ["0", "123", '123+{"version":1}', "123.45", '123.45+{"version":1}'])
+def test_cursor_survives_as_text(text: str) -> None:
+    """The first and the third form lie in the logs of earlier versions."""
+    assert str(Cursor.parse(text)) == text
+
+
+def test_shares_split_a_stretch_that_begins_inside_a_page() -> None:
+    """Only the first share begins inside it; together they are the stretch, whatever the number of connections."""
+    plan = Plan.from_json('{"version":1,"root":7,"leaves":[[8,"s","a",80,300],[9,"s","b",90,400]]}')
+    chunk = Chunk(table_id("s.a"), 1, 1, plan.to_json(), "100.7", 500, Token("1/1/low"))
+    for at_once in (1, 2, 3):
+        shares = shares_of(chunk, at_once, 3000)
+        parts = [p for share in shares for p in share.parts]
+        assert len(shares) == at_once
+        assert {share.bytes_max for share in shares} == {3000 // at_once}
+        assert [p.behind for p in parts] == [7] + [0] * (len(parts) - 1)
+        assert [p.begin.unit for p in parts] == [100, *(p.leaf.first + p.b for p in parts[:-1])]
+        assert [share.end for share in shares] == [s.parts[-1].leaf.first + s.parts[-1].b for s in shares]
+        assert shares[-1].end == 600
+        pieces = [piece for p in parts for piece in p.pieces()]
+        assert [piece.behind for piece in pieces] == [7] + [0] * (len(pieces) - 1)
+        assert sum(piece.b - piece.a for piece in pieces) == 500
+    assert shares_of(chunk, 1, 3000, pages_max=10)[0].end == 110
 
 
 def test_select_revoked_during_a_backfill_names_the_grant(database: Database, make_capture: MakeCapture) -> None:

@@ -14,7 +14,7 @@ from cdcflow.changelog.checking import Seen
 from cdcflow.changelog.checking import journal as checked
 from cdcflow.changelog.framing import FileKind, read_header
 from cdcflow.changelog.journal import Attach, Encoder, JournalHeader, Record, records
-from cdcflow.changelog.numbers import in_order
+from cdcflow.changelog.numbers import Numbers, in_order
 from cdcflow.changelog.recovery import whole
 from cdcflow.changelog.transactions import Transactions, extent
 from cdcflow.errors import InvariantViolated
@@ -136,3 +136,85 @@ def test_transactions_that_have_other_rows_than_their_head_says_are_refused(ends
     assert extent(truth)[1] == 3
     with pytest.raises(ValueError, match="rows"):
         extent(lie)
+
+
+def heard(*, base: Checkpoint | None = None) -> tuple[Numbers, list[str]]:
+    """Numbers, and what they have to say."""
+    wrong: list[str] = []
+    return Numbers.after(base or Checkpoint(None, Offset(10), 5, 3), wrong.append), wrong
+
+
+def test_numbers_go_on_from_where_the_journal_before_ended() -> None:
+    """A journal that begins late is as right as the first one, and an offset before its beginning is another's."""
+    numbers, wrong = heard()
+    numbers.transactions(10, 2, 5, 1)
+    numbers.rows(10, 10, 1, 10)
+    numbers.rows(11, 11, 1, 11)
+    numbers.transactions(12, 0, 6, 3)  # of empty transactions
+    numbers.spooled(12, 0)
+    numbers.transactions(12, 2, 9, 1)
+    numbers.spooled(12, 2)
+    numbers.at_cut(Checkpoint(None, Offset(14), 10, 4))
+    numbers.at_cut(Checkpoint(None, Offset(14), 10, 6))
+    assert (wrong, numbers.cut, numbers.next_offset, numbers.next_transaction) == ([], 6, 14, 10)
+
+
+@pytest.mark.parametrize(
+    ("first", "rows", "number", "count", "says"),
+    [
+        (9, 1, 5, 1, "offset 9"),
+        (11, 1, 5, 1, "offset 11"),
+        (10, 1, 4, 1, "transaction 4"),
+        (10, 1, 6, 1, "transaction 6"),
+        (10, -1, 5, 1, "-1 rows in 1 transactions"),
+        (10, 1, 5, 0, "1 rows in 0 transactions"),
+    ],
+)
+def test_a_run_that_cannot_come_next_is_told(first: int, rows: int, number: int, count: int, says: str) -> None:
+    """Each number alone is enough: a reader that let one pass would give rows to another transaction."""
+    numbers, wrong = heard()
+    numbers.transactions(first, rows, number, count)
+    assert says in wrong[0]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (9, 11, 3, 30),  # begins one too early
+        (10, 13, 3, 33),  # ends one too late
+        (10, 12, 4, 33),  # one too many
+    ],
+)
+def test_rows_that_are_not_of_their_run_are_told(rows: tuple[int, int, int, int]) -> None:
+    """One beside the run is a row of another transaction."""
+    numbers, wrong = heard()
+    numbers.transactions(10, 3, 5, 1)
+    assert wrong == []
+    numbers.rows(*rows)
+    assert len(wrong) == 1
+
+
+def test_a_run_that_is_not_all_there_is_told_once() -> None:
+    """`log check` goes on behind it: what is whole there must not be called wrong for it."""
+    for rows in [(10, 11, 2, 21), (10, 12, 3, 32)]:  # one is missing; one is there twice in place of another
+        numbers, wrong = heard()
+        numbers.transactions(10, 3, 5, 1)
+        numbers.rows(*rows)
+        assert wrong == []
+        numbers.transactions(13, 1, 6, 1)
+        assert [w for w in wrong if "not all there" in w] == wrong != []
+        numbers.rows(13, 13, 1, 13)
+        numbers.at_cut(Checkpoint(None, Offset(14), 7, 4))
+        assert len(wrong) == 1
+
+
+@pytest.mark.parametrize("cut", [(13, 6, 4), (15, 7, 4), (14, 6, 4), (14, 8, 4), (14, 7, 3), (14, 7, 2)])
+def test_a_cut_that_does_not_stand_at_the_end_or_comes_again_is_told(cut: tuple[int, int, int]) -> None:
+    """Its checkpoint is what the source is told to forget up to, and where the next run begins."""
+    numbers, wrong = heard()
+    numbers.transactions(10, 4, 5, 2)
+    numbers.spooled(10, 4)
+    numbers.at_cut(Checkpoint(None, Offset(cut[0]), cut[1], cut[2]))
+    assert len(wrong) == 1
+    numbers.at_cut(Checkpoint(None, Offset(14), 7, 5))
+    assert len(wrong) == 1

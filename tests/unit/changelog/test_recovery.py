@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
-from cdcflow.changelog.framing import FileKind, read_header
+from cdcflow.changelog.framing import FileKind, FrameKind, Framer, read_header
 from cdcflow.changelog.journal import Attach, Encoder, JournalHeader
 from cdcflow.changelog.recovery import Whole, whole
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
-from cdcflow.testing.sinks import ORDERS, orders
+from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, orders
 
 
 @dataclass
@@ -141,3 +141,77 @@ def test_whole_frames_that_contradict_each_other_stop_recovery(wrong: str) -> No
     encoder.cut(Checkpoint(None, Offset(3), 2, 0 if wrong == "cut" else 1), 0)
     with pytest.raises(InvariantViolated):
         kept(head + b"".join(encoder.take()))
+
+
+LATER = Checkpoint(Position("p6"), Offset(60), 30, 6)
+
+
+def later_journal() -> tuple[bytes, list[int]]:
+    """A journal that continues cut 6: one with progress and a spool, one with two shapes, and rows without a cut."""
+    head, seed = JournalHeader("x", Epoch(1), LATER, 40, 999).encode()
+    encoder = Encoder(seed, LATER)
+    ends = [len(head)]
+    encoder.shape(ORDERS, 1)
+    encoder.transactions(Transactions.of(orders(1, 2, 3), 60, 30, np.array([1])))
+    encoder.attach(Attach("1-1.spool", 60, 3, 5, 6))
+    encoder.cut(Checkpoint(Position("p7"), Offset(63), 31, 7, progress={"tables": {"a": 1}}), 0)
+    ends.append(len(head) + encoder.bytes)
+    encoder.shape(ORDERS_WIDER, 2)
+    encoder.shape(PRODUCTS, 1)
+    run = orders(4)
+    encoder.transactions(Transactions.of(run, 63, 31, np.array([1])))
+    encoder.rows(run.batches[0], 63)
+    encoder.cut(Checkpoint(Position("p8"), Offset(64), 32, 9, progress={"tables": {"a": 1}}), 0)
+    ends.append(len(head) + encoder.bytes)
+    run = orders(5, 6)
+    encoder.transactions(Transactions.of(run, 64, 32, np.array([1])))
+    encoder.rows(run.batches[0], 64)
+    encoder.transactions(Transactions.of(orders(7, 8, 9), 66, 33, np.array([1])))
+    encoder.attach(Attach("1-2.spool", 66, 3, 5, 6))
+    return head + b"".join(encoder.take()), ends
+
+
+def test_what_counts_of_a_later_journal_is_told_cut_by_cut() -> None:
+    """The log goes on with exactly this: shapes, spools and rows behind the last cut are none of it."""
+    content, ends = later_journal()
+    none = kept(content[: ends[0]])
+    assert (none.bytes, none.checkpoint, none.cuts, none.first_cut, none.rows) == (ends[0], LATER, 0, 0, 0)
+    first = kept(content[: ends[1]])
+    assert (first.cuts, first.first_cut, first.rows, len(first.shapes), len(first.spools)) == (1, 7, 3, 1, 1)
+    assert first.checkpoint.progress == {"tables": {"a": 1}}
+    both = kept(content[: ends[2]])
+    assert (both.cuts, both.first_cut, both.checkpoint.cut, both.rows) == (2, 7, 9, 4)
+    assert [s.table for s in both.shapes] == [ORDERS, ORDERS_WIDER, PRODUCTS]
+    assert [s.spool for s in both.spools] == ["1-1.spool"]
+    rest = kept(content)
+    assert replace(rest, dropped_bytes=0, dropped_rows=0, reason="") == both
+    assert (rest.dropped_bytes, rest.dropped_rows, rest.reason) == (len(content) - ends[2], 5, "no cut")
+
+
+def test_damage_right_behind_what_was_durable_is_the_unfinished_tail() -> None:
+    """One byte decides between a crash, which is no loss, and a lost log."""
+    written = journal(3, synced=1)  # cuts 2 and 3 say that the file was durable up to the end of cut 1
+    content = bytearray(written.content)
+    content[written.ends[1]] ^= 0xFF
+    assert kept(bytes(content)).checkpoint.cut == 1
+
+
+def test_damage_in_a_closed_journal_stops_although_no_cut_calls_it_durable() -> None:
+    """The journal after it says that it was."""
+    written = journal(3, synced=0)
+    content = bytearray(written.content)
+    content[written.ends[2] + 20] ^= 0xFF
+    assert kept(bytes(content)).checkpoint.cut == 2
+    with pytest.raises(InvariantViolated, match="data that was acknowledged"):
+        kept(bytes(content), end=written.ends[3])
+    assert kept(bytes(content), end=written.ends[2]).checkpoint.cut == 2
+    with pytest.raises(InvariantViolated):
+        kept(written.content, end=written.ends[2] - 8)
+
+
+def test_frame_of_a_spool_does_not_belong_in_a_journal() -> None:
+    """Skipping it would be skipping rows."""
+    head, seed = JournalHeader("x", Epoch(1), Checkpoint()).encode()
+    piece = b"".join(Framer(seed).frame(FrameKind.PIECE, (0).to_bytes(8, "little")))
+    with pytest.raises(InvariantViolated, match="a PIECE does not belong in a journal"):
+        kept(head + piece)

@@ -10,7 +10,7 @@ from cdcflow.interleave.backlog import QUIET_WINDOWS_MIN, Backlog, Limits
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, XidSnapshot
 from cdcflow.interleave.progress import Progress
-from cdcflow.model.change import Run, reads
+from cdcflow.model.change import KeySet, Run, reads
 from cdcflow.model.position import Offset, Position, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
@@ -123,3 +123,28 @@ def test_first_chunk_has_no_more_rows_than_are_allowed(rows_max: int, rate: int,
     known = backlog.get(ORDERS.id)
     assert known is not None
     assert known.size == expected
+
+
+def test_keys_that_a_chunk_did_not_read_are_read_by_the_next_ones() -> None:
+    """Their rows are so large that fewer fit into memory: they must not be lost, and the next chunk asks for fewer."""
+    reading = Reading()
+    reading.window()
+    keys = KeySet(pa.table({"id": pa.array(range(100), pa.int64())}))
+    reading.backlog.read_keys(ORDERS.id, keys, Offset(1))
+    known = reading.backlog.get(ORDERS.id)
+    assert known is not None
+    read_all = ChunkRead(reading.next_chunk(), reads(ORDERS, [], Position("0"), 0), ORDERS, (), "e", 1, exhausted=True)
+    reading.backlog.count_in(read_all, 0, held=False, live=False)
+    asked: list[int] = []
+    found: list[int] = []
+    while not reading.backlog.is_read(ORDERS.id):
+        chunk = reading.next_chunk()
+        assert chunk.keys is not None
+        asked.append(len(chunk.keys))
+        taken, left = chunk.keys.take(30)
+        found += taken.keys.column("id").to_pylist()
+        run = reads(ORDERS, [], Position("0"), 0)
+        read = ChunkRead(chunk, run, ORDERS, (), chunk.after, keys_left=left if len(left) else None)
+        reading.backlog.count_in(read, 0, held=False, live=False)
+    assert asked == [100, 30, 30, 10]
+    assert sorted(found) == list(range(100))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import random
+import struct
 from decimal import Decimal
 
 import numpy as np
@@ -112,3 +113,14 @@ def test_what_is_no_time_of_day_stops_in_mode_connect() -> None:
     with pytest.raises(ConfigurationError, match="time_precision_mode"):
         values.duration_millis("shop.t.at")(pa.array([-1], pa.duration("us")))
     assert values.duration_millis("x")(pa.array([None, 1_999], pa.duration("us"))).to_pylist() == [None, 1]
+
+
+def test_geometry_goes_out_as_wkb_and_srid() -> None:
+    """Debezium's struct has the two apart; a log of an older version has WKB alone."""
+    point = struct.pack("<BIdd", 1, 1, 1.0, 2.0)
+    located = struct.pack("<BIIdd", 1, 0x20000001, 4326, 1.0, 2.0)
+    assert values.geometry(pa.array([located, None, point], pa.binary())).to_pylist() == [
+        {"wkb": point, "srid": 4326},
+        None,
+        {"wkb": point, "srid": None},
+    ]

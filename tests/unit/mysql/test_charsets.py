@@ -124,6 +124,10 @@ def test_latin1_is_what_the_servers_mean_by_it(way: Any) -> None:
         (13, b"a\x81", "a�"),
         (54, b"\0a\xd8", "a�"),
         (1, b"a\xff\xff", "a��"),
+        (1, b"\xc8\x40b", "�b"),
+        (1, b"\xa4\xa4\xa2\xcc\xa4\xe5", "中�文"),
+        (12, b"\xad\xa1a", "�a"),
+        (97, b"\xad\xbfa", "�a"),
     ],
 )
 def test_bytes_that_are_no_text_are_told_by_policy(way: Any, collation: int, raw: bytes, replaced: str) -> None:
@@ -166,6 +170,8 @@ def test_what_python_does_not_know_of_east_asian_sets() -> None:
     assert decoded("eucjpms", b"\xad\xa1") == "①"
     assert decoded("eucjpms", b"\xa1\xc1\xa1\xdd") == "～－"
     assert decoded("eucjpms", b"\x8f\xf5\xa1") == "\ue3ac"
+    assert decoded("eucjpms", b"\x8f\xf3\xf3\x8f\xf4\xfe\x8f\xa2\xb7") == "ⅰ黑～"
     assert decoded("big5", b"\xf9\xd6") == "碁"
+    assert decoded("gb18030", b"\xa8\xbc\x81\x35\xf4\x37\xd6\xd0") == "ḿ\ue7c7中"
     assert decoded("sjis", b"\x81\x5f") == "\\"
     assert decoded("euckr", b"\x81\x41") == "갂"

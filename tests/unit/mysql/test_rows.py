@@ -151,10 +151,25 @@ def test_minimal_delete_names_what_it_did_not_send(way: Any) -> None:
     assert listed(found) == [(1, None, None, "d", ["state", "note"], None)]
 
 
-def test_insert_without_all_columns_is_refused(way: Any) -> None:
+def test_insert_without_all_columns_is_incomplete(way: Any) -> None:
     """M08: the log does not say which default a column got, and NULL would be a lie."""
-    with pytest.raises(ConfigurationError, match=r"shop\.orders.*without note.*\n.*binlog_row_image"):
-        of(way, RowKind.INSERT, [image(ORDERS, [key(1), b"a"], (True, True, False))], ALL, (True, True, False))
+    sent = (True, True, False)
+    found = of(way, RowKind.INSERT, [image(ORDERS, [key(n), b"a"], sent) for n in (1, 2)], ALL, sent)
+    assert listed(found) == [(n, "a", None, "c", ["note"], None) for n in (1, 2)]
+    assert found.incomplete is not None
+    assert found.incomplete.tolist() == [True, True]
+    assert of(way, RowKind.INSERT, [row(1, None, None)]).incomplete is None
+
+
+def test_insert_without_its_key_is_refused(way: Any) -> None:
+    """M08: nothing tells which row to read. Where there is no key at all, the whole table is read."""
+    sent = (False, True, True)
+    with pytest.raises(ConfigurationError, match=r"shop\.orders.*without id.*\n.*binlog_row_image"):
+        of(way, RowKind.INSERT, [image(ORDERS, [b"a", None], sent)], ALL, sent)
+    keyless = table(*ORDERS.columns, key=())
+    found = of(way, RowKind.INSERT, [image(ORDERS, [b"a", None], sent)], ALL, sent, keyless)
+    assert found.incomplete is not None
+    assert found.incomplete.tolist() == [True]
 
 
 @pytest.mark.parametrize("kind", [RowKind.UPDATE, RowKind.DELETE])
@@ -166,11 +181,74 @@ def test_old_row_without_its_key_is_refused(way: Any, kind: RowKind) -> None:
         of(way, kind, [one + one], sent, sent)
 
 
-def test_parts_of_documents_are_refused(way: Any) -> None:
-    """Partial JSON says what changed in a document, not the document."""
-    data, extents = joined([b""])
+DOCUMENTS = table(
+    column("id", TypeCode.LONG, nullable=False),
+    column("one", TypeCode.JSON, 4),
+    column("n", TypeCode.TINY),
+    column("two", TypeCode.JSON, 4),
+)
+DOCUMENT, DIFF = b"\4\0", b"\0\1\2what changed"
+"""JSON's `null`, as the log has it, and bytes that are no document."""
+
+
+def updated(new: Sequence[bytes | None], head: bytes, sent: Sequence[bool] = (True,) * 4, old: int = 1) -> bytes:
+    after = [cell for cell, here in zip(new, sent, strict=True) if here]
+    return image(DOCUMENTS, [key(old), DOCUMENT, b"\1", DOCUMENT]) + head + image(DOCUMENTS, after, sent)
+
+
+def of_documents(way: Any, *rows: bytes, after: Sequence[bool] = (True,) * 4) -> DecodedRows:
+    data, extents = joined([b"".join(rows)])
+    found: DecodedRows = way(DOCUMENTS, data, extents, RowKind.UPDATE, bitmap((True,) * 4), bitmap(after), True)
+    found.rows.validate(full=True)
+    return found
+
+
+def test_document_that_came_as_a_part_is_unchanged_and_incomplete(way: Any) -> None:
+    """What changed in a document is not the document, nor is its old value right any more."""
+    found = of_documents(
+        way,
+        updated([key(1), DIFF, b"\2", DOCUMENT], b"\1\1"),
+        updated([key(1), DOCUMENT, b"\3", DOCUMENT], b"\0"),
+        updated([key(1), DIFF, b"\4", DIFF], b"\1\3"),
+        updated([key(1), None, b"\5", DIFF], b"\1\2"),
+    )
+    assert listed(found) == [
+        (1, None, 2, "null", "u", ["one"], None),
+        (1, "null", 3, "null", "u", None, None),
+        (1, None, 4, None, "u", ["one", "two"], None),
+        (1, None, 5, None, "u", ["two"], None),
+    ]
+    assert found.incomplete is not None
+    assert found.incomplete.tolist() == [True, False, True, True]
+    assert of_documents(way, updated([key(1), DOCUMENT, b"\3", DOCUMENT], b"\1\0")).incomplete is None
+
+
+def test_bits_of_parts_count_documents_that_were_not_sent(way: Any) -> None:
+    """A bit for each JSON column of the table; one that was not sent is its old value."""
+    sent = (True, False, False, True)
+    found = of_documents(way, updated([key(1), None, None, DIFF], b"\1\2", sent), after=sent)
+    assert listed(found) == [(1, "null", 1, None, "u", ["two"], None)]
+
+
+def test_key_change_with_a_part_of_a_document_is_incomplete_under_its_new_key(way: Any) -> None:
+    """A changed key (M43) and a part at once: the row is read by the key that it has now."""
+    found = of_documents(
+        way, updated([key(1), DOCUMENT, b"\2", DOCUMENT], b"\0"), updated([key(7), DIFF, b"\2", DOCUMENT], b"\1\1")
+    )
+    assert [(r["_op"], r["id"], r["_unchanged"]) for r in found.rows.to_pylist()] == [
+        ("u", 1, None),
+        ("d", 1, None),
+        ("c", 7, ["one"]),
+    ]
+    assert found.counts.tolist() == [3]
+    assert found.incomplete is not None
+    assert found.incomplete.tolist() == [False, False, True]
+
+
+def test_unknown_options_of_values_stop_by_name(way: Any) -> None:
+    """Another option means bytes that nobody here can read."""
     with pytest.raises(ConfigurationError, match="binlog_row_value_options"):
-        way(ORDERS, data, extents, RowKind.UPDATE, b"\7", b"\7", True)
+        of_documents(way, updated([key(1), DIFF, b"\2", DOCUMENT], b"\3\1"))
 
 
 def test_more_than_eight_columns_have_more_bytes_of_nulls(way: Any) -> None:

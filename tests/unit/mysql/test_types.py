@@ -167,11 +167,25 @@ def test_long_values_come_whole(way: Any) -> None:
     assert both(way, of, [(v, v) for v in values]).to_pylist() == values
 
 
-def test_geometry_is_well_known_binary(way: Any) -> None:
-    """The four bytes before it are its SRID, which is not the value's."""
-    point = struct.pack("<BIdd", 1, 1, 1.0, 2.0)
-    cells: list[Value | None] = [(b"\xe6\x10\0\0" + point,) * 2, None]
-    assert both(way, column("g", TypeCode.GEOMETRY, 4), cells).to_pylist() == [point, None]
+def test_geometry_is_well_known_binary_with_its_srid(way: Any) -> None:
+    """EWKB: without a reference system it is plain WKB, as logs had it for all values up to 0.0."""
+    point, line = struct.pack("<BIdd", 1, 1, 1.0, 2.0), struct.pack("<BII4d", 1, 2, 2, 0, 0, 1, 1)
+    cells: list[Value | None] = [(srid.to_bytes(4, "little") + g,) * 2 for srid, g in ((4326, point), (0, line))]
+    cells += [None, ((3857).to_bytes(4, "little") + line,) * 2]
+    assert both(way, column("g", TypeCode.GEOMETRY, 4), cells).to_pylist() == [
+        struct.pack("<BIIdd", 1, 0x20000001, 4326, 1.0, 2.0),
+        line,
+        None,
+        struct.pack("<BIII4d", 1, 0x20000002, 3857, 2, 0, 0, 1, 1),
+    ]
+    assert both(way, column("g", TypeCode.GEOMETRY, 4), [None, (bytes(4) + point,) * 2]).to_pylist() == [None, point]
+
+
+@pytest.mark.parametrize("raw", [b"\xe6\x10\0\0", b"\xe6\x10\0\0\1\1\0\0", b"\xe6\x10\0\0\0\0\0\0\1" + bytes(16)])
+def test_bytes_that_are_no_geometry_stop_by_name(way: Any, raw: bytes) -> None:
+    """Short, cut off inside its type, or of another byte order than the servers store."""
+    with pytest.raises(SourceUnavailable, match="geometry"):
+        both(way, column("g", TypeCode.GEOMETRY, 4), [(raw, raw)])
 
 
 def test_vector_is_a_list_of_floats(way: Any) -> None:
@@ -320,6 +334,26 @@ def test_policy_that_a_type_does_not_know_is_refused(of: ServerColumn, policy: s
     """A setting that does nothing would be believed to do something."""
     with pytest.raises(ConfigurationError, match=r"shop\.orders\.c.*does not know"):
         table(column("id", TypeCode.LONG), of, policy=Policy(columns={"shop.orders.c": policy}))
+
+
+@pytest.mark.parametrize(
+    ("key", "policy", "instead"),
+    [
+        (column("k", TypeCode.DATE), Policy(zero_dates="null"), "text"),
+        (column("k", TypeCode.DATETIME), Policy(columns={"shop.orders.k": "null"}), "text"),
+        (column("k", TypeCode.VARCHAR, 80, collation=45), Policy(bad_text="replace"), "stop"),
+    ],
+)
+def test_policy_that_makes_keys_of_different_rows_one_is_refused(
+    key: ServerColumn, policy: Policy, instead: str
+) -> None:
+    """Two dates that are none would both be NULL, and the rows one. What the remedy says is accepted."""
+    with pytest.raises(ConfigurationError, match=r"shop\.orders\.k .*part of the table's key") as caught:
+        table(key, key=("k",), policy=policy)
+    assert str(caught.value.remedy).endswith(f"{{shop.orders.k: {instead}}}")
+    remedied = Policy(policy.zero_dates, policy.bad_text, {"shop.orders.k": instead})
+    assert table(key, key=("k",), policy=remedied)
+    assert table(column("id", TypeCode.LONG), key, policy=policy)
 
 
 def test_columns_are_numbered_by_their_names() -> None:

@@ -46,6 +46,7 @@ class Server:
     row: tuple[Any, ...] | None = (70, WRITTEN, False, True, True, True, True, True, "s")
     entries: list[tuple[Any, ...]] = field(default_factory=list)
     schemas: list[tuple[str, int, int, int]] = field(default_factory=list)
+    members: list[tuple[int, int]] = field(default_factory=list)
     covered: list[tuple[str, str]] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     refuses: type[psycopg.Error] | None = None
@@ -57,6 +58,8 @@ class Server:
         return SimpleNamespace(server_version=self.version)
 
     def execute(self, sql: str | bytes, parameters: Sequence[Any] = ()) -> Any:
+        if "pg_depend" in str(sql):
+            return SimpleNamespace(fetchall=lambda: self.members)
         if isinstance(sql, bytes):
             self.told.append(sql.decode())
             if self.refuses:

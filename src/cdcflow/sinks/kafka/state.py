@@ -127,7 +127,7 @@ def of_writer(epoch: Epoch, process: str) -> StateRecord:
 def of_checkpoint(before: Checkpoint, after: Checkpoint, newest_xid: int | None) -> Iterator[StateRecord]:
     """What of a checkpoint is to be said when the one before was said.
 
-    Whoever hands out checkpoints makes a new object when something changes: a cut of an idle table costs the same
+    Checkpoints are immutable, and another one is another object: a cut of an idle table costs the same
     whether there are ten tables or ten thousand.
     """
     if after.source is not before.source and after.source != before.source:

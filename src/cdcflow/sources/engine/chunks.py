@@ -25,12 +25,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from cdcflow.errors import SourceUnavailable
+from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, Visibility
 from cdcflow.model.change import KeySet, reads
 from cdcflow.model.position import Position, Token
@@ -45,9 +45,15 @@ R_co = TypeVar("R_co", bound="PartRead", covariant=True)
 C_contra = TypeVar("C_contra", contravariant=True)
 T = TypeVar("T")
 
+KEYS_BYTES_MAX = 64 << 20
+
 
 class Rewritten(Exception):
     """The table is no longer what the plan pinned: it must be planned again and read from the start."""
+
+
+class TooLarge(Exception):
+    """The table cannot be read in one piece: it has more bytes than that may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +102,14 @@ class OpenTable(Protocol[P, R_co]):
         """Take a part's rows from the server. What it gives decodes them, and may be called after the snapshot."""
         ...
 
-    def rows_with(self, keys: KeySet) -> Sequence[pa.RecordBatch]:
-        """The rows that have these keys; a key without a row gives none."""
+    def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
+        """The rows that have these keys; a key without a row gives none. Also the keys that were not looked for,
+        because their rows would make more than about `bytes_max`; one is always looked for."""
         ...
 
-    def all_rows(self) -> Sequence[pa.RecordBatch]: ...
+    def all_rows(self, bytes_max: int) -> Sequence[pa.RecordBatch]:
+        """Raises TooLarge where they are more than this, before they are in memory."""
+        ...
 
 
 class ChunkDialect(Protocol[C_contra, P, R]):
@@ -140,12 +149,24 @@ class Chunks(Generic[C, P, R]):
     """Implements `cdcflow.ports.ChunkSource` on a dialect. Thread-safe.
 
     `parts_at_once`: through so many connections one chunk is read at most. `pool` is closed with this.
+    `whole_bytes_max`: a table without a key, which is read in one piece, may have so many. A chunk of kind "keys" ends
+    early at `keys_bytes_max`.
     """
 
-    def __init__(self, dialect: ChunkDialect[C, P, R], pool: Pool[C], *, parts_at_once: int) -> None:
+    def __init__(
+        self,
+        dialect: ChunkDialect[C, P, R],
+        pool: Pool[C],
+        *,
+        parts_at_once: int,
+        whole_bytes_max: int,
+        keys_bytes_max: int = KEYS_BYTES_MAX,
+    ) -> None:
         self._dialect = dialect
         self._pool = pool
         self._parts_at_once = parts_at_once
+        self._whole_bytes_max = whole_bytes_max
+        self._keys_bytes_max = keys_bytes_max
         self._readers = ThreadPoolExecutor(parts_at_once * 4, thread_name_prefix="cdcflow-part")
 
     # ── cdcflow.ports.ChunkSource ───────────────────────────────────────────────────────────────────────────
@@ -225,14 +246,18 @@ class Chunks(Generic[C, P, R]):
         assert chunk.keys is not None  # noqa: S101  what kind "keys" means
         with self._dialect.opened(connection, chunk, None) as table:
             began = time.monotonic()
-            rows = table.rows_with(chunk.keys.distinct())
-            return self._answer(chunk, table, rows, began)
+            rows, left = table.rows_with(chunk.keys.distinct(), self._keys_bytes_max)
+            return replace(self._answer(chunk, table, rows, began), keys_left=left)
 
     def _whole(self, connection: C, chunk: Chunk) -> ChunkRead:
         """Rows without a key cannot be replayed over each other, so they replace what was there."""
         with self._dialect.opened_whole(connection, chunk) as table:
             began = time.monotonic()
-            return self._answer(chunk, table, table.all_rows(), began)
+            try:
+                rows = table.all_rows(self._whole_bytes_max)
+            except TooLarge:
+                raise too_large(chunk.table, self._whole_bytes_max) from None
+            return self._answer(chunk, table, rows, began)
 
     def _answer(self, chunk: Chunk, table: OpenTable[P, R], rows: Sequence[pa.RecordBatch], began: float) -> ChunkRead:
         run = reads(table.shape, rows, table.snapshot.position, table.snapshot.clock_us)
@@ -248,6 +273,14 @@ class Chunks(Generic[C, P, R]):
 
     def _run(self, chunk: Chunk, work: Callable[[C], T]) -> T:
         return self._pool.run(f"reading {chunk.table}", work)
+
+
+def too_large(table: TableId, bytes_max: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"reading {table}: it has no key, so it is read in one piece, and it has more than {bytes_max} bytes",
+        remedy=f"give {table} a primary key; or set source.backfill.whole_bytes_max to more than it has, where this "
+        f"machine's memory holds it three times, and start again; then run `cdcflow backfill {table}`",
+    )
 
 
 def _joined(table: TableId, found: Sequence[R]) -> list[R]:

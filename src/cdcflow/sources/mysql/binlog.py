@@ -25,9 +25,10 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.errors import InvariantViolated
-from cdcflow.interleave.messages import Committed, MarkSeen, RowsFilled
-from cdcflow.model.change import Int64s, Run, Uint64s
+from cdcflow.interleave.messages import Committed, MarkSeen, RowsIncomplete
+from cdcflow.model.change import Int64s, KeySet, Run, Uint64s
 from cdcflow.model.position import Position, Token
+from cdcflow.model.table import TableId
 from cdcflow.ports import OpenSpool, StreamEvent
 from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX, expanded
@@ -35,7 +36,7 @@ from cdcflow.sources.mysql.ddl import Statements
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, Xid, check_types, prepared_xid
 from cdcflow.sources.mysql.groups import Groups, first_end, groups_of, may_end, xa_groups
 from cdcflow.sources.mysql.gtids import Flavor, Gtids, GtidSet, MysqlGtids, gtid_set
-from cdcflow.sources.mysql.large import Held, Large
+from cdcflow.sources.mysql.large import Held, Large, keys_by_table
 from cdcflow.sources.mysql.losses import history_lost
 from cdcflow.sources.mysql.marks import HEARTBEAT, Marks
 from cdcflow.sources.mysql.openers import Openers, openers_of
@@ -99,6 +100,7 @@ class BinlogDecoder:
         self._waiting: list[Events] = []
         self._waiting_bytes = 0
         self._open: _Open | None = None
+        self._incomplete: list[dict[TableId, KeySet]] = []
 
     @property
     def idle(self) -> bool:
@@ -137,7 +139,12 @@ class BinlogDecoder:
         for part in expanded(check_types(events, self._flavor), self._expanded_bytes_max):
             out += self._part(part)
         # First, so that no position behind the statement can become durable without the order to read again.
-        return [*(RowsFilled(table, before) for table in self._statements.filled()), *out]
+        again: list[StreamEvent] = [*self._statements.filled(before)]
+        again += [
+            RowsIncomplete(table, keys, before) for by_table in self._incomplete for table, keys in by_table.items()
+        ]
+        self._incomplete = []
+        return [*again, *out]
 
     def _part(self, events: Events) -> list[StreamEvent]:
         if not len(events):
@@ -204,6 +211,8 @@ class BinlogDecoder:
         delivered = self._delivered(groups.openers, places)
         use, truncates = self._statements.walk(events, groups, delivered)
         found = self._rows.decode(events, use)
+        if found.incomplete:
+            self._incomplete.append(keys_by_table((i.table, i.keys) for i in found.incomplete))
         batches, place = numbered([*found.changes, *truncates], len(events))
         row_ends = place[groups.ender + 1]
         full = np.flatnonzero(np.diff(row_ends, prepend=0) > 0)
@@ -300,6 +309,7 @@ class BinlogDecoder:
         found = self._rows.decode(events, np.ones(len(events), np.bool_))
         batches, place_of = numbered([*found.changes, *truncates], len(events))
         now.large.tokens += [] if now.delivered else [t for _, t in found.tokens if not t.startswith(HEARTBEAT)]
+        now.large.incomplete += [(i, segment[i.event]) for i in found.incomplete]
         now.large.write(self._open_spool, batches, np.repeat(segment, np.diff(place_of)))
 
     def _ended(self, events: Events, statement: Statement | None, now: _Open) -> list[StreamEvent]:
@@ -321,7 +331,8 @@ class BinlogDecoder:
         position = self.reached.text(pos, gtids, self._held_text())
         found = committed.committed(place, position, commit_ts) if committed is not None else None
         out: list[StreamEvent] = []
-        if found is not None:
+        if found is not None and committed is not None:
+            self._incomplete.append(committed.incomplete_keys())
             if self._on_gtids is not None:
                 self._on_gtids(np.array([place], np.uint64), now.openers.gtids)
             out.append(Committed(found))

@@ -9,10 +9,14 @@ more stops the stream by name.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
+
+import pymysql
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import Identity, Table, TableId
@@ -22,6 +26,7 @@ from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals
 from cdcflow.sources.mysql.columns import ASKED, CatalogColumn, server_column
 from cdcflow.sources.mysql.connection import Connection, Connector, listed, literal, query
 from cdcflow.sources.mysql.losses import READ_ANEW
+from cdcflow.sources.mysql.refusals import NO_SUCH_TABLE
 from cdcflow.sources.mysql.results import quoted
 from cdcflow.sources.mysql.shapes import DescribedTable, describe
 from cdcflow.sources.mysql.types import Policy, ServerColumn
@@ -35,6 +40,7 @@ SYSTEM_SCHEMAS = frozenset(("mysql", "information_schema", "performance_schema",
 _SHADOW = re.compile(r"_.+_(gho|ghc|del|new|old)", re.DOTALL)
 ENGINES = frozenset(("InnoDB", "ROCKSDB"))
 """Engines whose rows a consistent snapshot shows."""
+LOOKS_MAX = 5
 
 _TABLES = """
 SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE, TABLE_ROWS FROM information_schema.TABLES
@@ -48,11 +54,6 @@ _COLUMNS = (
 _KEYS = """
 SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, NULLABLE, SUB_PART FROM information_schema.STATISTICS
 WHERE NON_UNIQUE = 0 AND {where} ORDER BY INDEX_NAME, SEQ_IN_INDEX
-"""
-
-_CASCADES = """
-SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS
-WHERE (DELETE_RULE IN ('CASCADE', 'SET NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL'))
 """
 
 COLLATIONS: Mapping[str, str] = {
@@ -246,13 +247,6 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
     return tuple(found)
 
 
-def cascades(connection: Connection, tables: Iterable[TableId]) -> list[tuple[TableId, str]]:
-    """Foreign keys of these tables whose cascading changes the log may not have (M10)."""
-    wanted = frozenset(tables)
-    rows = query(connection, _CASCADES)
-    return [(t, constraint) for schema, name, constraint in rows if (t := TableId(schema, name)) in wanted]
-
-
 # ── for source and stream ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -303,17 +297,28 @@ class Catalog:
         return self._look(f"looking for table {table}", table)
 
     def _look(self, attempted: str, only: TableId | None) -> Selected:
-        def question(connection: Connection) -> Selected:
-            return select(connection, self.wanted, self._collated(connection), only=only)
+        # Tables, columns and keys are asked for one after another: a table that is altered, renamed or made in between
+        # is a mixture of two, or has no key. So what is wrong with a table counts if nobody could change it meanwhile.
+        doubted: frozenset[TableId] = frozenset()
+        for _ in range(LOOKS_MAX):
+            with_held = partial(self._select_held, doubted=doubted, only=only)
+            found, held = self.ask(attempted, with_held)
+            wrong = found.refused.keys() | _torn(found)
+            if wrong <= held:
+                return found
+            doubted |= wrong
+        changing = ", ".join(map(str, sorted(wrong - held)))
+        raise SourceUnavailable(
+            f"{attempted}: {changing} was altered, renamed or made anew at the same moment, again and again"
+        )
 
-        # Tables, columns and keys are asked for one after another: of a table that is altered or renamed in between
-        # they do not fit together, or there is no key. A refusal counts when it is met again.
-        found = self.ask(attempted, question)
-        if found.refused or _torn(found):
-            found = self.ask(attempted, question)
-        if torn := _torn(found):
-            raise SourceUnavailable(f"{attempted}: {', '.join(torn)} was altered or renamed at the same moment")
-        return found
+    def _select_held(
+        self, connection: Connection, doubted: frozenset[TableId], only: TableId | None
+    ) -> tuple[Selected, frozenset[TableId]]:
+        """The tables, and those of `doubted` that nobody changed while they were looked at."""
+        collations = self._collated(connection)
+        with _unchanged(connection, doubted) as held:
+            return select(connection, self.wanted, collations, only=only), held
 
     def described(self, table: CatalogTable) -> DescribedTable:
         return self._kept(describe(table.id, table.columns, table.key, Identity.KEY, self._policy))
@@ -356,9 +361,36 @@ class Catalog:
         return self._interned.setdefault((described.table, described.columns), described)
 
 
-def _torn(found: Selected) -> list[str]:
+@contextlib.contextmanager
+def _unchanged(connection: Connection, tables: frozenset[TableId]) -> Iterator[frozenset[TableId]]:
+    """Keep DDL away from these tables as long as the block lasts; gives those that there were to keep it from.
+
+    A table that cannot be held for another reason than DDL (no right to read it, somebody has locked it) counts as
+    held: it is taken as it is found.
+    """
+    if not tables:
+        yield tables
+        return
+    held = set(tables)
+    # Each statement sees the catalog as it is then.
+    query(connection, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    query(connection, "START TRANSACTION READ ONLY")
+    try:
+        for table in sorted(tables):
+            try:
+                query(connection, f"SELECT 1 FROM {quoted(table.schema)}.{quoted(table.name)} LIMIT 0")  # noqa: S608
+            except pymysql.Error as error:
+                if error.args and error.args[0] == NO_SUCH_TABLE:
+                    held.discard(table)
+        yield frozenset(held)
+    finally:
+        with contextlib.suppress(pymysql.Error):
+            query(connection, "ROLLBACK")
+
+
+def _torn(found: Selected) -> frozenset[TableId]:
     """The tables whose key names columns that they do not have."""
-    return [str(t.id) for t in found.good if not set(t.key) <= {c.name for c in t.columns}]
+    return frozenset(t.id for t in found.good if not set(t.key) <= {c.name for c in t.columns})
 
 
 def _names_all(now: CatalogTable, told: TableMap) -> bool:

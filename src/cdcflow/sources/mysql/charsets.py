@@ -1,16 +1,15 @@
 """Text in every character set of MySQL and MariaDB, as UTF-8, a column at a time.
 
 The collation's id says the character set. Most sets have a codec in Python that says the same as the servers; where
-the two differ, the servers' opinion stands here (compared code by code with MariaDB 10.11). UTF-8 is only looked at;
-single-byte sets go through a table of 256 entries with numpy; the others are decoded value by value, and only where a
-value is not ASCII.
+the two differ, the servers' opinion stands here (compared code by code with MySQL 9.7 and MariaDB 11.8). UTF-8 is only
+looked at; single-byte sets go through a table of 256 entries with numpy; the others (`multibyte`) are decoded value by
+value, and only where a value is not ASCII.
 
 Bytes that mean nothing in their set stop the capture by name or become U+FFFD (`Where.bad_text`, hard case N15).
 """
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -21,9 +20,9 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import Bytes, Cells, binary_array, gathered
+from cdcflow.sources.mysql import multibyte
+from cdcflow.sources.mysql.multibyte import UNKNOWN
 from cdcflow.sources.mysql.values import Where, bad_text
-
-UNKNOWN = "\ufffd"
 
 # Ids below 1024 as both servers have them; MariaDB adds 1024 for NO PAD, and blocks of 256 for UCA 14.00.
 _COLLATIONS = {
@@ -110,18 +109,6 @@ _OWN: dict[str, dict[int, str]] = {
     "swe7": {0x40: "É", 0x5B: "ÄÖÅÜ", 0x60: "é", 0x7B: "äöåü" + UNKNOWN},
 }  # fmt: skip
 
-_MULTI = {
-    "big5": "big5", "cp932": "cp932", "eucjpms": "euc_jp", "euckr": "cp949", "gb18030": "gb18030", "gb2312": "gb2312",
-    "gbk": "gbk", "sjis": "shift_jis", "ucs2": "utf_16_be", "ujis": "euc_jp", "utf16": "utf_16_be",
-    "utf16le": "utf_16_le", "utf32": "utf_32_be", "utf8mb3": "utf_8", "utf8mb4": "utf_8",
-}  # fmt: skip
-_POLICIES: dict[str, str] = {"stop": "strict", "replace": "replace"}
-_OTHERWISE = {
-    "sjis": str.maketrans("＼", "\\"),
-    "ujis": str.maketrans("＼", "\\"),
-    "eucjpms": str.maketrans("〜‖−¢£¬¦", "～∥－￠￡￢￤"),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Charset:
@@ -204,55 +191,7 @@ def _decoder(charset: str, errors: str) -> Callable[[bytes], str]:
     if charset in _SINGLE:
         letters = _characters(charset)
         return lambda value: _mapped(value, letters, charset, errors)
-    codec, otherwise = _MULTI[charset], _OTHERWISE.get(charset)
-    policy = f"cdcflow.{charset}.{errors}" if charset in _MORE else _POLICIES[errors]
-    if otherwise is None:
-        return lambda value: value.decode(codec, policy)
-    return lambda value: value.decode(codec, policy).translate(otherwise)
-
-
-def _in_euc(value: bytes) -> str | None:
-    """What Python's euc_jp does not know and the servers do: users' rows, and row 13, which cp932 has elsewhere."""
-    lead, trail = value[-2], value[-1]
-    if not 0xA1 <= trail <= 0xFE:
-        return None
-    if lead >= 0xF5:
-        return chr((0xE3AC if len(value) == 3 else 0xE000) + (lead - 0xF5) * 94 + trail - 0xA1)
-    if lead == 0xAD and len(value) == 2:
-        shifted = bytes([0x87, trail - 0x61 + (trail > 0xDF)])
-        return shifted.decode("cp932", "ignore") or None
-    return None
-
-
-def _in_big5(value: bytes) -> str | None:
-    return value[:2].decode("cp950", "ignore") or None
-
-
-_MORE = {"eucjpms": _in_euc, "ujis": _in_euc, "big5": _in_big5}
-
-
-def _continue(charset: str, errors: str) -> None:
-    """Teach Python's codec to ask `_MORE` before it gives up on a character."""
-
-    def more(problem: UnicodeError) -> tuple[str, int]:
-        if not isinstance(problem, UnicodeDecodeError):
-            raise problem
-        at = problem.start
-        size = 3 if charset != "big5" and problem.object[at] == 0x8F else 2
-        value = problem.object[at : at + size]
-        found = _MORE[charset](value) if len(value) == size else None
-        if found is not None:
-            return found, at + size
-        if errors != "replace":
-            raise problem
-        return UNKNOWN, problem.end
-
-    codecs.register_error(f"cdcflow.{charset}.{errors}", more)
-
-
-for _charset in _MORE:
-    for _errors in _POLICIES:
-        _continue(_charset, _errors)
+    return multibyte.decoder(charset, errors)
 
 
 def _mapped(value: bytes, letters: str, charset: str, errors: str) -> str:

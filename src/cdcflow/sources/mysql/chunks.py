@@ -27,12 +27,12 @@ from cdcflow.interleave.messages import Chunk, Planned, Visibility
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.engine.chunks import Reached, Rewritten, Snapshot
+from cdcflow.sources.engine.chunks import Reached, Rewritten, Snapshot, TooLarge
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.mysql.catalog import CatalogTable
 from cdcflow.sources.mysql.connection import Connection, query
 from cdcflow.sources.mysql.fetch import fetch
-from cdcflow.sources.mysql.keys import Key, Literals
+from cdcflow.sources.mysql.keys import KEYS_AT_ONCE, Key, Literals
 from cdcflow.sources.mysql.marking import Marking
 from cdcflow.sources.mysql.ranges import Ordered, Part, PartRead, sizes, stride
 from cdcflow.sources.mysql.refusals import NO_SUCH_COLUMN, NO_SUCH_INDEX, NO_SUCH_TABLE
@@ -48,6 +48,9 @@ PART_ROWS_MIN = 10_000
 """Below this a second connection costs more than it reads."""
 CHUNK_BYTES_MAX = 64 << 20
 """A chunk ends early at this size, however many rows it may have: rows may be large."""
+
+FIRST_KEYS = 16
+"""So many rows are looked for by key before it is known how large they are."""
 
 LookUp = Callable[[TableId], CatalogTable]
 Describe = Callable[[CatalogTable], DescribedTable]
@@ -221,14 +224,28 @@ class OpenTable:
     def read(self, part: Part) -> Callable[[], PartRead]:
         return self.ordered.read(self.connection, part, self.snapshot)
 
-    def rows_with(self, keys: KeySet) -> list[pa.RecordBatch]:
-        return [self._rows(f" WHERE {condition}") for condition in self.ordered.key.among(keys)]
+    def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
+        found: list[pa.RecordBatch] = []
+        size = looked_for = 0
+        some = FIRST_KEYS
+        while looked_for < len(keys) and (size < bytes_max or not looked_for):
+            these, _ = keys.take(looked_for + some)
+            _, these = these.take(looked_for)
+            for condition in self.ordered.key.among(these):
+                rows = fetch(self.connection, f"{self.ordered.select} WHERE {condition}")
+                found.append(self.ordered.decoded(rows))
+                size += len(rows.data)
+            looked_for += len(these)
+            # As many as will fit, if their rows are like those before.
+            some = min(KEYS_AT_ONCE, max(1, (bytes_max - size) * looked_for // max(size, 1)))
+        _, left = keys.take(looked_for)
+        return found, left if len(left) else None
 
-    def all_rows(self) -> list[pa.RecordBatch]:
-        return [self._rows("")]
-
-    def _rows(self, where: str) -> pa.RecordBatch:
-        return self.ordered.decoded(fetch(self.connection, self.ordered.select + where))
+    def all_rows(self, bytes_max: int) -> Sequence[pa.RecordBatch]:
+        rows = fetch(self.connection, self.ordered.select, bytes_max)
+        if not rows.is_whole:
+            raise TooLarge
+        return [self.ordered.decoded(rows)]
 
 
 def _greatest(table: Ordered, connection: Connection) -> Literals | None:

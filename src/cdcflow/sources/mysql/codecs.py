@@ -107,6 +107,26 @@ def codec_of(column: ServerColumn, table: TableId, policy: Policy) -> Codec:
     )
 
 
+def check_key(column: ServerColumn, where: Where, policy: Policy) -> None:
+    """A column of a key, with what its codec says of values that have no place in its type.
+
+    Raises:
+        ConfigurationError: the policy would make keys of different rows one.
+    """
+    if column.type_code in _TEMPORAL and where.zero_dates == "null":
+        setting, found, instead = "zero_dates", "null", "text"
+    elif _charset(column) is not None and where.bad_text == "replace":
+        setting, found, instead = "bad_text", "replace", "stop"
+    else:
+        return
+    said = f"source.columns says {found} for it" if where.column in policy.columns else f"source.{setting} is {found}"
+    raise ConfigurationError(
+        f"{where} is part of the table's key, and {said}: rows whose keys differ in such values only would become one "
+        "row",
+        remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: {instead}}}",
+    )
+
+
 def select_expression(column: ServerColumn) -> str:
     """What a chunk's SELECT asks for so that no bit of this column's values is lost on the way.
 

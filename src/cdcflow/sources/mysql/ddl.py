@@ -12,6 +12,8 @@ import re
 import numpy as np
 
 from cdcflow.errors import ConfigurationError
+from cdcflow.interleave.messages import RowsFilled
+from cdcflow.model.position import Position
 from cdcflow.model.table import TableId
 from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.alters import Altered, widens
@@ -40,7 +42,7 @@ class Statements:
     def __init__(self, tables: Tables, rows: RowEvents) -> None:
         self._tables = tables
         self._rows = rows
-        self._filled: dict[TableId, None] = {}
+        self._filled: dict[TableId, bool] = {}  # True: its rows are in another table now, with the same values
         self._copies: set[TableId] = set()  # shadow tables that can hold what the captured table holds, and no less
 
     def take(self, statement: Statement, at: int, *, delivered: bool) -> list[Changes]:
@@ -82,7 +84,7 @@ class Statements:
     def _fill(self, table: TableId, delivered: bool) -> None:
         """The rows of a table have to be read again, if it is ours."""
         if not delivered and self._tables.is_captured(table):
-            self._filled[table] = None
+            self._filled[table] = False
 
     def _only_widens(self, table: TableId, altered: Altered) -> bool:
         """Whether columns that were defined anew hold what they held, as far as the log has told what they were."""
@@ -98,10 +100,11 @@ class Statements:
             for name, column in ((c.name.lower(), c) for c in altered.redefined)
         )
 
-    def filled(self) -> list[TableId]:
-        """The captured tables whose old rows have got values that the log does not tell, since the last call."""
-        found, self._filled = list(self._filled), {}
-        return found
+    def filled(self, position: Position) -> list[RowsFilled]:
+        """The captured tables whose old rows have got values that the log does not tell, or another place, since the
+        last call; `position` is one before that."""
+        found, self._filled = self._filled, {}
+        return [RowsFilled(table, position, swapped=swapped) for table, swapped in found.items()]
 
     def walk(self, events: Events, groups: Groups, delivered: Bools) -> tuple[Bools, list[Changes]]:
         """Table maps and statements in their order: which row events count, and the tables that were emptied."""
@@ -194,7 +197,8 @@ class Statements:
         """A name that vanishes is emptied; one that another table took is emptied and read.
 
         A table that gh-ost or pt-online-schema-change puts in the place of another has that one's rows: it goes on
-        under its name (hard case M37), and is read again unless the log told that it can hold no other values.
+        under its name (hard case M37), and is read again unless the log told that it can hold no other values: then
+        only if it is being read.
         """
         now: dict[TableId, TableId] = {}
         for old, new in pairs:
@@ -205,6 +209,8 @@ class Statements:
             if _is_shadow(old, new):
                 if old not in self._copies:
                     self._fill(new, delivered)
+                elif not delivered and self._tables.is_captured(new):
+                    self._filled.setdefault(new, True)
             elif new != old:
                 out += self._replaced(new, at, delivered)
             if old not in now and not _is_left_over(became[old], old):

@@ -13,15 +13,14 @@ from cdcflow.sources.engine import findings as findings_of
 from cdcflow.sources.engine.findings import of_error, ok, problem, warning
 from cdcflow.sources.engine.selection import table_id
 from cdcflow.sources.mysql import server
-from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, cascades
-from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, one, query, version_of
+from cdcflow.sources.mysql.cascades import unlogged
+from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected
+from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, one, query
 from cdcflow.sources.mysql.marking import WrittenMarks
 from cdcflow.sources.mysql.refusals import NO_SUCH_TABLE, explained
 from cdcflow.sources.mysql.twins import COMPILED, Compiled
 
 KEPT_SECONDS_MIN = 86_400
-CASCADES_LOGGED = (9, 6)
-"""From this MySQL on, rows that a foreign key changes by cascade are in the log."""
 
 _PRIVILEGES = {
     "mysql": {"REPLICATION SLAVE": "REPLICATION SLAVE", "REPLICATION CLIENT": "REPLICATION CLIENT"},
@@ -196,15 +195,13 @@ def _table(connection: Connection, table: CatalogTable) -> Finding:
 
 
 def _cascades(connection: Connection, settings: MySQL, selected: Selected) -> Iterator[Finding]:
-    is_logged = settings.kind == "mysql" and version_of(connection.get_server_info()) >= CASCADES_LOGGED
-    if (
-        is_logged
-        and server.variables(connection, "innodb_native_foreign_keys").get("innodb_native_foreign_keys") != "ON"
-    ):
-        return
-    for table, constraint in cascades(connection, (t.id for t in selected.good)):
+    captured = frozenset(t.id for t in selected.good)
+    for table, constraints in unlogged(connection, settings.kind, captured.__contains__).items():
         yield warning(
             str(table),
-            f"has the foreign key {constraint} that cascades: rows that it changes are not in the log (M10)",
-            f"change them by statements of your own, or run `cdcflow backfill {table}` after a change of the parent",
+            f"has a foreign key that cascades ({', '.join(constraints)}): when a row of the parent is deleted, or its "
+            "key changes, this server changes rows here without logging it, so the log and the tables differ from then "
+            "on without a word",
+            f"change these rows by statements of their own before the parent's, or run `cdcflow backfill {table}` "
+            "after such a change",
         )

@@ -17,7 +17,7 @@ import numpy as np
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.sources.mysql.gtids import Flavor
-from cdcflow.sources.mysql.losses import history_lost
+from cdcflow.sources.mysql.losses import READ_ANEW, history_lost
 from cdcflow.sources.mysql.wire import ARTIFICIAL, CHECKSUM, HEADER, IGNORABLE, Events, garbled, has_checksum
 
 
@@ -136,7 +136,7 @@ def check_types(events: Events, flavor: Flavor) -> Events:
     if (events.type == EventType.PARTIAL_ROW_DATA).any():
         raise ConfigurationError(
             "the binary log has a PARTIAL_ROW_DATA event, a row event that the server cut into fragments",
-            remedy="SET GLOBAL binlog_row_event_fragment_threshold = 1073741824, and read the tables anew",
+            remedy=f"run SET GLOBAL binlog_row_event_fragment_threshold = 1073741824, then {READ_ANEW}",
         )
     return events
 
@@ -226,10 +226,11 @@ Xid = tuple[int, bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A statement in the log, and the schema in which it was said."""
+    """A statement in the log, the schema in which it was said, and the bits of the session's sql_mode."""
 
     schema: str
     text: str
+    sql_mode: int = 0
 
 
 def query_texts(events: Events, at: Int64s) -> Int64s:
@@ -244,6 +245,9 @@ def query_texts(events: Events, at: Int64s) -> Int64s:
     return text
 
 
+_FLAGS, _SQL_MODE = 0, 1
+
+
 def query_of(event: bytes) -> Query:
     """A QUERY or EXECUTE_LOAD_QUERY event. Statements are in the client's character set, which is UTF-8 where it is
     not told; what is not UTF-8 is read as latin1."""
@@ -254,7 +258,13 @@ def query_of(event: bytes) -> Query:
     text = schema + event[27] + 1
     if text > len(event):
         raise garbled("a QUERY event that ends before its text")
-    return Query(_said(event[schema : text - 1]), _said(event[text:]))
+    return Query(_said(event[schema : text - 1]), _said(event[text:]), _sql_mode(event[fixed:schema]))
+
+
+def _sql_mode(variables: bytes) -> int:
+    """The session's sql_mode, from a QUERY event's status variables: number and value, lowest number first."""
+    at = 5 if variables[:1] == bytes([_FLAGS]) else 0
+    return int.from_bytes(variables[at + 1 : at + 9], "little") if variables[at : at + 1] == bytes([_SQL_MODE]) else 0
 
 
 def _said(raw: bytes) -> str:

@@ -5,6 +5,10 @@ the values follow, one after another, so that only who knows the columns finds t
 
     nulls │ int 4 bytes │ length 1 byte, text │ datetime 5 bytes │ nulls │ …
 
+An update that may hold parts of JSON documents (PARTIAL_UPDATE_ROWS) has a head before each after image: one byte of
+options and, where its lowest bit is set, a bit for each JSON column of the table, sent or not: what comes for that
+column is no document but what changed in it.
+
 So the way from row to row is a loop over rows, made for the columns that are sent: a function of straight lines,
 written as source text once a shape. It notes where each row begins, and nothing else. Where the values lie then is
 arithmetic on these places, a column at a time, with numpy.
@@ -22,14 +26,16 @@ from typing import Any
 
 import numpy as np
 
-from cdcflow.errors import InvariantViolated
+from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import Bools, Buffer, Cells, garbled
+from cdcflow.sources.mysql.losses import READ_ANEW
 
 Form = tuple[int, int]
 """A column as the walk sees it: the bytes that a value takes, or (0 and) the bytes that its length takes."""
 
 Walk = Callable[[bytes, int, int, list[Callable[[int], None]]], int]
+_UNKNOWN = -2
 _SHORT = ("data[at]", "(data[at] | data[at + 1] << 8)")
 
 
@@ -49,13 +55,20 @@ def present(bitmap: bytes, columns: int) -> tuple[bool, ...]:
     return tuple(bool(bits >> number & 1) for number in range(columns))
 
 
-def walked(buffer: Buffer, extents: Extents, images: Sequence[Sequence[Form]]) -> tuple[list[Int64s], Int64s]:
+def walked(
+    buffer: Buffer, extents: Extents, images: Sequence[Sequence[Form]], documents: int | None = None
+) -> tuple[list[Int64s], Int64s]:
     """Where each image begins (one array for each image that a row has), and the rows of each extent.
 
-    `images` are the columns that are sent: one list, and for updates two (before and after).
+    `images` are the columns that are sent: one list, and for updates two (before and after). `documents`: after images
+    have a head, and this is how many JSON columns the table has; where the heads begin comes last then.
+
+    Raises:
+        SourceUnavailable: the rows do not end where their event does.
+        ConfigurationError: an option in a head that cdcflow does not know.
     """
-    walk = _walk(tuple(tuple(forms) for forms in images))
-    places: list[list[int]] = [[] for _ in images]
+    walk = _walk(tuple(tuple(forms) for forms in images), documents)
+    places: list[list[int]] = [[] for _ in range(len(images) + (documents is not None))]
     appends = [found.append for found in places]
     counts = []
     for start, end in zip(extents.start.tolist(), extents.end.tolist(), strict=True):
@@ -66,10 +79,24 @@ def walked(buffer: Buffer, extents: Extents, images: Sequence[Sequence[Form]]) -
             reached = walk(buffer.raw, start, end, appends)
         except IndexError:
             reached = -1
+        if reached == _UNKNOWN:
+            raise ConfigurationError(
+                "an update in the binary log has options of its values (binlog_row_value_options) that cdcflow does "
+                "not know",
+                remedy="run SET GLOBAL binlog_row_value_options = '' (in the server's settings, too), then "
+                f"{READ_ANEW}",
+            )
         if reached != end:
             raise garbled("a row event does not end where its last row does")
         counts.append(len(places[0]) - before)
     return [np.array(found, np.int64) for found in places], np.array(counts, np.int64)
+
+
+def parts_of_documents(buffer: Buffer, heads: Int64s, documents: int) -> list[Bools]:
+    """For each JSON column of the table, in which rows only a part of the document comes. `heads` is from `walked`."""
+    partial = buffer.bytes[heads] == 1
+    bits = (buffer.bytes[heads + 1 + number // 8] >> np.uint8(number % 8) & np.uint8(1) for number in range(documents))
+    return [partial & bit.view(np.bool_) for bit in bits]
 
 
 def cells(buffer: Buffer, at: Int64s, forms: Sequence[Form]) -> list[Cells]:
@@ -113,12 +140,16 @@ def _nulls(buffer: Buffer, at: Int64s, columns: int) -> list[Bools] | None:
 
 
 @lru_cache(maxsize=1024)
-def _walk(images: tuple[tuple[Form, ...], ...]) -> Walk:
+def _walk(images: tuple[tuple[Form, ...], ...], documents: int | None) -> Walk:
     """The function that goes from row to row over such images."""
     lines = ["def walk(data, at, end, appends):"]
-    lines += [f"    append{number} = appends[{number}]" for number in range(len(images))]
+    lines += [f"    append{number} = appends[{number}]" for number in range(len(images) + (documents is not None))]
     lines.append("    while at < end:")
     for number, forms in enumerate(images):
+        if number and documents is not None:
+            lines.append(f"        append{len(images)}(at)")
+            lines.append(f"        if data[at] > 1: return {_UNKNOWN}")
+            lines.append(f"        at += {1 + (documents + 7) // 8} if data[at] else 1")
         lines += [f"        {line}" for line in _image(number, forms)]
     lines.append("    return at")
     room: dict[str, Any] = {"number": int.from_bytes}

@@ -112,10 +112,21 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
+class Incomplete:
+    """The keys of rows that came without all of their columns; `event` (as long as `keys`) is each one's event."""
+
+    table: TableId
+    event: Int64s
+    keys: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
-    """What row events hold: changes by shape, and the tokens of our marks by event."""
+    """What row events hold: changes by shape, the rows that must be read by key, and the tokens of our marks by
+    event."""
 
     changes: list[Changes] = field(default_factory=list)
+    incomplete: list[Incomplete] = field(default_factory=list)
     tokens: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -263,7 +274,11 @@ class RowEvents:
         partial = kind == EventType.PARTIAL_UPDATE_ROWS
         raw, compiled = events.buffer.raw, self._compiled
         decoded = changes(described, raw, extents, row_kind, before, after, partial, compiled=compiled)
-        out.changes.append(Changes(described, np.repeat(at, decoded.counts), decoded.rows))
+        event, rows = np.repeat(at, decoded.counts), decoded.rows
+        out.changes.append(Changes(described, event, rows))
+        if decoded.incomplete is not None and decoded.incomplete.any():
+            keys = rows.select(list(described.table.key_columns)).filter(pa.array(decoded.incomplete))
+            out.incomplete.append(Incomplete(described.table.id, event[decoded.incomplete], keys))
 
     def _take_marks(self, events: Events, at: Int64s, found: TableMap, out: Found) -> None:
         for place in at.tolist():

@@ -3,7 +3,9 @@
 - An update whose key stays is one `u`; one whose key changes is a `d` of the old key and a `c` (hard case M43).
 - A column that the after image does not have was not changed: its value is the before image's where that has it, else
   it is unchanged, which is not NULL (M08; `binlog_row_image` MINIMAL and NOBLOB).
-- An insert without all columns leaves the rest to the table's defaults, which the log does not say: refused by name.
+- An insert without all columns leaves the rest to the table's defaults, which the log does not say; of an update may
+  come what it changed in a JSON document, not the document. Such columns are unchanged, too, and their rows are
+  `incomplete`: they must be read by key.
 
 `changes` is the plain twin and the reference. The compiled one (`twins.py`) takes what is usual and gives the same.
 """
@@ -22,9 +24,10 @@ from cdcflow.model.change import Int64s
 from cdcflow.model.table import BEFORE, UNCHANGED, Identity
 from cdcflow.sources.buffers import PAD, Bools, Buffer, Cells, padded
 from cdcflow.sources.engine.changes import ops, same_values, split_key_changes, unchanged_names
-from cdcflow.sources.mysql.images import Extents, cells, present, walked
+from cdcflow.sources.mysql.images import Extents, cells, parts_of_documents, present, walked
 from cdcflow.sources.mysql.losses import READ_ANEW
 from cdcflow.sources.mysql.shapes import DescribedTable
+from cdcflow.sources.mysql.types import TypeCode
 
 __all__ = ["DecodedRows", "Extents", "RowKind", "changes"]
 
@@ -41,10 +44,12 @@ class RowKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DecodedRows:
-    """Changes of one table shape in order; `counts` says how many of them come from each extent."""
+    """Changes of one table shape in order; `counts` says how many of them come from each extent. `incomplete`: those
+    that list as unchanged what has another value, or never had one; None: none of them."""
 
     rows: pa.RecordBatch
     counts: Int64s
+    incomplete: Bools | None = None
 
 
 def changes(
@@ -65,41 +70,43 @@ def changes(
         SourceUnavailable: the bytes cannot be rows of this table.
         ConfigurationError: a value has no place in its column's type, or a row comes without its key; by name.
     """
-    check(described, kind, present_before, present_after, partial_json)
+    check(described, kind, present_before, present_after)
     buffer = _buffer(data, extents)
     columns = len(described.codecs)
     sent = [present(bitmap, columns) for bitmap in _bitmaps(kind, present_before, present_after)]
     forms = [[(c.width, c.prefix) for c, here in zip(described.codecs, image, strict=True) if here] for image in sent]
-    places, counts = walked(buffer, extents, forms)
+    documents = [i for i, c in enumerate(described.columns) if c.type_code == TypeCode.JSON] if partial_json else None
+    places, counts = walked(buffer, extents, forms, None if documents is None else len(documents))
     images = [
-        _spread(cells(buffer, *part), image) for part, image in zip(zip(places, forms, strict=True), sent, strict=True)
+        _spread(cells(buffer, at, form), image)
+        for at, form, image in zip(places[: len(sent)], forms, sent, strict=True)
     ]
     if kind is RowKind.UPDATE:
-        return _updates(described, images[0], images[1], counts)
+        parts = None
+        if documents is not None:
+            found = parts_of_documents(buffer, places[-1], len(documents))
+            parts = dict(zip(documents, found, strict=True))
+        return _updates(described, images[0], images[1], counts, parts)
     op = np.full(len(places[0]), _C if kind is RowKind.INSERT else _D, np.uint8)
-    return DecodedRows(_batch(described, images[0], op, _omitted(images[0], len(op)), None), counts)
+    rows = _batch(described, images[0], op, _omitted(images[0], len(op)), None)
+    lacks_some = kind is RowKind.INSERT and None in images[0]
+    return DecodedRows(rows, counts, np.ones(len(op), np.bool_) if lacks_some else None)
 
 
-def check(
-    described: DescribedTable, kind: RowKind, present_before: bytes, present_after: bytes, partial_json: bool
-) -> None:
-    """Refuse events that say less than a change must.
+def check(described: DescribedTable, kind: RowKind, present_before: bytes, present_after: bytes) -> None:
+    """Refuse events that do not say which row they are about.
 
     Raises:
         ConfigurationError: as `changes` does.
     """
     table = described.table
-    if partial_json:
-        raise ConfigurationError(
-            f"table {table.id}: an update in the binary log holds only the parts of a JSON document that it changed",
-            remedy="run SET GLOBAL binlog_row_value_options = '' (in the server's settings, too), end the sessions "
-            f"that are older than that, then {READ_ANEW}",
-        )
     bitmap = present_after if kind is RowKind.INSERT else present_before
+    # A table without a key is read again as a whole, wherever an inserted row lacks something.
+    needed = table.key if kind is RowKind.INSERT else table.key_columns
     lacking = [
         column.name
         for column, here in zip(table.columns, present(bitmap, len(table.columns)), strict=True)
-        if not here and (kind is RowKind.INSERT or column.name in table.key_columns)
+        if not here and column.name in needed
     ]
     if lacking:
         what = "inserted rows" if kind is RowKind.INSERT else "old rows"
@@ -131,22 +138,36 @@ def _spread(found: list[Cells], sent: Sequence[bool]) -> Image:
     return [next(rest) if here else None for here in sent]
 
 
-def _updates(described: DescribedTable, before: Image, after: Image, counts: Int64s) -> DecodedRows:
+def _updates(
+    described: DescribedTable, before: Image, after: Image, counts: Int64s, parts: dict[int, Bools] | None
+) -> DecodedRows:
+    """`parts`: by column, in which rows the after image has only a part of a document."""
     rows = int(counts.sum())
     new = [b if a is None else a for b, a in zip(before, after, strict=True)]
+    new_omitted, incomplete = _omitted(new, rows), None
+    for number, partial in (parts or {}).items():
+        sent = after[number]
+        if sent is None or not partial.any():
+            continue
+        new[number] = sent.without(partial)
+        new_omitted[number] |= partial
+        incomplete = partial if incomplete is None else incomplete | partial
     changed = _key_changed(described, before, new, rows)
     whole = described.table.identity is Identity.FULL
     if not changed.any() and not whole:
         op = np.full(rows, _U, np.uint8)
-        return DecodedRows(_batch(described, new, op, _omitted(new, rows), None), counts)
+        return DecodedRows(_batch(described, new, op, new_omitted, None), counts, incomplete)
 
     # A change's values are those of the before images, or (from `rows` on) of the after images.
     after_image = rows + np.arange(rows)
     split = split_key_changes(changed, np.full(rows, whole), after_image, np.full(rows, _U, np.uint8), _D, _C)
     both = [_joined(b, a, split.value, rows) for b, a in zip(before, new, strict=True)]
-    omitted = np.concatenate([_omitted(before, rows), _omitted(new, rows)], axis=1)[:, split.value]
+    omitted = np.concatenate([_omitted(before, rows), new_omitted], axis=1)[:, split.value]
     grown = np.bincount(np.repeat(np.arange(len(counts)), counts)[changed], minlength=len(counts))
-    return DecodedRows(_batch(described, both, split.op, omitted, (before, split.before)), counts + grown)
+    if incomplete is not None:
+        incomplete = np.concatenate([np.zeros(rows, np.bool_), incomplete])[split.value]
+    batch = _batch(described, both, split.op, omitted, (before, split.before))
+    return DecodedRows(batch, counts + grown, incomplete)
 
 
 def _joined(before: Cells | None, after: Cells | None, value: Int64s, rows: int) -> Cells | None:

@@ -33,7 +33,12 @@ ASKED = (
     *("enforce_gtid_consistency", "log_slave_updates", "log_replica_updates", "read_only", "super_read_only"),
     *("binlog_expire_logs_seconds", "expire_logs_days", "max_binlog_total_size", "version", "server_id"),
     *("binlog_row_value_options", "binlog_legacy_event_pos", "sql_log_bin", "require_secure_transport"),
+    *("binlog_storage_engine", "binlog_row_event_fragment_threshold"),
 )
+
+ROW_EVENT_BYTES_MAX = 1 << 30
+"""MariaDB 12.3 and later cut larger row events into PARTIAL_ROW_DATA events, which are not read: at this size nothing
+is cut that a packet could carry whole."""
 
 
 def shortcomings(connection: Connection, settings: MySQL) -> Iterator[Shortcoming]:
@@ -46,6 +51,21 @@ def shortcomings(connection: Connection, settings: MySQL) -> Iterator[Shortcomin
             "set log_bin in the server's configuration, and restart it",
         )
         return
+    if engine := found.get("binlog_storage_engine"):
+        yield Shortcoming(
+            "binlog_storage_engine",
+            f"is {engine}: the server keeps its binary log inside {engine} and gives its events no file and no byte, "
+            "which cdcflow needs to find its place again",
+            "take binlog_storage_engine out of the server's configuration, and restart it",
+        )
+        return
+    if int(found.get("binlog_row_event_fragment_threshold") or ROW_EVENT_BYTES_MAX) < ROW_EVENT_BYTES_MAX:
+        yield Shortcoming(
+            "binlog_row_event_fragment_threshold",
+            f"is {found['binlog_row_event_fragment_threshold']}: the server cuts larger row events into fragments, "
+            "which cdcflow does not read",
+            f"run SET GLOBAL binlog_row_event_fragment_threshold = {ROW_EVENT_BYTES_MAX}{_also(settings)}",
+        )
     if found.get("binlog_format", "ROW") != "ROW":
         yield Shortcoming(
             "binlog_format",

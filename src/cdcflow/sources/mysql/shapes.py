@@ -11,7 +11,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.engine.selection import check_columns
-from cdcflow.sources.mysql.codecs import Codec, codec_of
+from cdcflow.sources.mysql.codecs import Codec, check_key, codec_of
 from cdcflow.sources.mysql.losses import READ_ANEW
 from cdcflow.sources.mysql.types import Policy, ServerColumn
 
@@ -37,7 +37,8 @@ def describe(
     """The table's shape. `columns` are all columns in the server's order; `key` names those that tell rows apart.
 
     Raises:
-        ConfigurationError: a column's type is not captured, or a policy is not one that its type knows.
+        ConfigurationError: a column's type is not captured, or a policy is not one that its type knows, or would make
+            keys of different rows one.
     """
     unnamed = [number for number, column in enumerate(columns, 1) if not column.name]
     if unnamed:
@@ -47,6 +48,9 @@ def describe(
         )
     check_columns(table, [column.name for column in columns])
     codecs = tuple(codec_of(column, table, policy) for column in columns)
+    for column, codec in zip(columns, codecs, strict=True):
+        if column.name in key:
+            check_key(column, codec.where, policy)
     described = tuple(
         Column(column.name, number, ColumnType(codec.where.type_text, codec.arrow), column.nullable)
         for column, codec, number in zip(columns, codecs, numbers([c.name for c in columns]), strict=True)

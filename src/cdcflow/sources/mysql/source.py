@@ -28,6 +28,7 @@ from cdcflow.sources.engine.selection import Selection, table_id
 from cdcflow.sources.mysql import doctor, place, server
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.captured import CapturedTables
+from cdcflow.sources.mysql.cascades import unlogged
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, Wanted
 from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.connection import Connection, Connector, Secret, explaining
@@ -67,6 +68,7 @@ class MySQLSource:
         self._log_id = ""
         self._checkpoint: Checkpoint | None = None
         self._captured: tuple[CatalogTable, ...] = ()
+        self._selected: Selected | None = None
         self._left_out: tuple[TableId, ...] = ()
         self._delivered = DeliveredGtids()
         self._expectations = Expectations()
@@ -92,7 +94,7 @@ class MySQLSource:
                 self._expectations = Expectations()
                 marking = self._marking(slot)
                 marking.ensure(connection)
-                selected = self._selected(checkpoint)
+                selected = self._select(checkpoint)
                 address = str(self._connector.address)
                 places = Preparing(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
                 prepared = self._placed(places, checkpoint, slot, selected)
@@ -100,12 +102,14 @@ class MySQLSource:
             self._connector.discard(connection)
         self._delivered = DeliveredGtids()
         self._has_gtids = places.has_gtids
-        self._captured = selected.good
+        self._captured, self._selected = selected.good, selected
         self._checkpoint = prepared
         return prepared
 
     def tables(self) -> Sequence[Table]:
-        selected = self._catalog.selected()
+        # First those that the stream captures: a table that was made since `prepare` is none of them, and whoever has
+        # it among the captured ones waits for its changes in vain.
+        selected, self._selected = self._selected or self._catalog.selected(), None
         if self._checkpoint is not None:
             selected = selected.only(t.id for t in self._captured)
         selected.check()
@@ -154,7 +158,8 @@ class MySQLSource:
             describe=self._catalog.described,
             rows_max=self._settings.backfill.chunk_rows_max,
         )
-        return Chunks(dialect, pool, parts_at_once=self._settings.backfill.ranges_at_once)
+        backfill = self._settings.backfill
+        return Chunks(dialect, pool, parts_at_once=backfill.ranges_at_once, whole_bytes_max=backfill.whole_bytes_max)
 
     def doctor(self) -> Sequence[Finding]:
         return doctor.findings(self._connector, self._settings, self._catalog)
@@ -164,11 +169,19 @@ class MySQLSource:
         return ()
 
     def status(self, acknowledged: Position | None) -> SourceStatus:
-        found = self._catalog.ask(
-            f"asking {self._connector.address} for its status", lambda c: status_of(c, self._flavor, acknowledged)
-        )
+        def question(connection: Connection) -> SourceStatus:
+            found = status_of(connection, self._flavor, acknowledged)
+            return replace(found, details={**found.details, **self._unlogged(connection)})
+
+        found = self._catalog.ask(f"asking {self._connector.address} for its status", question)
         left_out = {"left_out": ", ".join(map(str, self._left_out))} if self._left_out else {}
         return replace(found, details={**found.details, **left_out})
+
+    def _unlogged(self, connection: Connection) -> dict[str, str]:
+        """Captured tables that may differ from the source: foreign keys change them, and the log does not say so."""
+        wanted = self._catalog.wanted
+        found = unlogged(connection, self._flavor, lambda t: wanted.selects(t) and not wanted.is_shadow(t))
+        return {"cascades_not_logged": ", ".join(map(str, found))} if found else {}
 
     def close(self) -> None:
         self._connector.close()
@@ -181,7 +194,7 @@ class MySQLSource:
             return ReadOnlyMarks(self._flavor, self._expectations)
         return WrittenMarks(self._marks_table, slot)
 
-    def _selected(self, checkpoint: Checkpoint) -> Selected:
+    def _select(self, checkpoint: Checkpoint) -> Selected:
         selected = self._catalog.selected()
         if checkpoint.position is not None:
             known = frozenset(TableId(*name) for name in json.loads(checkpoint.source["tables"]))

@@ -9,11 +9,14 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.sources.buffers import Cells, binary_array, bitmap, padded
+from cdcflow.sources.buffers import Cells, binary_array, bitmap, gathered, padded
 from cdcflow.sources.mysql.values import Decoder, Where, unreadable
 
 VECTOR = pa.list_(pa.field("element", pa.float32()))
 _SRID = 4
+_GEOMETRY_MIN = 9
+_HAS_SRID = 0x20
+"""The flag of EWKB, in the last byte of a little-endian type."""
 _DEFLATED = 8
 
 
@@ -37,10 +40,25 @@ def _filled(width: int, cells: Cells) -> np.ndarray[tuple[int, int], np.dtype[np
 
 
 def well_known(cells: Cells, where: Where) -> pa.Array:
-    """Geometry as WKB: without the four bytes of SRID that the servers put before it."""
-    if (cells.size[cells.present] <= _SRID).any():
+    """Geometry as EWKB: with the SRID behind the type where there is one, else plain WKB.
+
+    server   srid(4) │ 1 │ type(4)              │ rest      little-endian always, inner geometries without SRID
+    EWKB               1 │ type(4) | 0x20000000 │ srid(4) │ rest
+    """
+    present = cells.present
+    if (cells.size[present] < _GEOMETRY_MIN).any() or (cells.byte(_SRID)[present] != 1).any():
         raise unreadable(where, "a geometry")
-    return cells.trimmed(_SRID).binary()
+    head = cells.matrix(_GEOMETRY_MIN)
+    has_srid = head[:, :_SRID].any(axis=1) & present
+    if not has_srid.any():
+        return cells.trimmed(_SRID).binary()
+    left_out = np.where(has_srid, 0, _SRID)
+    size = np.where(present, cells.size - left_out, 0)
+    data, offsets = gathered(cells.buffer.bytes, cells.start + left_out, size)
+    at = offsets[:-1][has_srid, None] + np.arange(_GEOMETRY_MIN)
+    data[at] = np.hstack([head[has_srid, _SRID:], head[has_srid, :_SRID]])
+    data[at[:, 4]] |= _HAS_SRID
+    return binary_array(data, offsets, cells.valid)
 
 
 def vector(cells: Cells, where: Where) -> pa.Array:

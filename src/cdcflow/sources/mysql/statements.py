@@ -152,7 +152,7 @@ def statement_of(query: Query) -> Statement:
     if found:
         xid = (int(found[4] or 1), bytes.fromhex(found[2]), bytes.fromhex(found[3] or ""))
         return XaEnd(xid, found[1].upper() == "COMMIT")
-    read = tokens_of(query.text)
+    read = tokens_of(query.text, query.sql_mode)
     tokens = list(itertools.islice(read, _ROW_TOKENS_MAX))
     if not tokens or tokens[0].word not in _ROW_WORDS:
         tokens += read
@@ -209,7 +209,7 @@ def _created(tokens: list[Token], at: int, schema: str) -> Statement:
     """A table made of a query's rows is logged as an empty one with row events; else its rows are not in the log."""
     table, rest = table_at(tokens, behind_if(tokens, at), schema)
     words = [t.word for t in tokens]
-    if "SELECT" in words:
+    if _has_query(words[at:]):
         return RowChange((table,) if table else (), "CREATE TABLE … SELECT")
     if table is None:
         return OtherDdl(None)
@@ -220,6 +220,15 @@ def _created(tokens: list[Token], at: int, schema: str) -> Statement:
         return Emptied((table,), dropped=True)
     like = rest + (name_at(tokens, rest) == "(")
     return Created(table, table_at(tokens, like + 1, schema)[0] if word_at(tokens, like) == "LIKE" else None)
+
+
+def _has_query(words: list[str]) -> bool:
+    """SELECT, TABLE or VALUES behind CREATE TABLE, also within WITH. The VALUES of partitions are no query."""
+    return (
+        "SELECT" in words
+        or "TABLE" in words
+        or any(word == "VALUES" and after not in ("LESS", "IN") for word, after in itertools.pairwise([*words, ""]))
+    )
 
 
 def _is_versioned(words: list[str]) -> bool:

@@ -83,8 +83,8 @@ def changes(
     compiled: Compiled | None = COMPILED,
 ) -> DecodedRows:
     """What `rows.changes` gives, by the faster twin."""
-    if compiled is not None:
-        check(described, kind, present_before, present_after, partial_json)
+    if compiled is not None and not partial_json:
+        check(described, kind, present_before, present_after)
         shape, code = _layout(compiled, described), _KINDS[kind]
         found = compiled.changes(shape, data, extents.start, extents.end, code, present_before, present_after)
         if found is not None:

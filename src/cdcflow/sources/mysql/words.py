@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cdcflow.model.table import TableId
 
 # A version comment (/*!50100 …*/, /*M! …*/) is executed, so only its frame goes; other comments go whole.
-_TOKEN = re.compile(
-    r"""\s+ | /\*M?!\d* | \*/ | /\*.*?\*/ | --(?=\s|$)[^\n]* | \#[^\n]*
-    | (?P<quoted>`(?:[^`]|``)*`) | (?P<string>'(?:[^'\\]|''|\\.)*'|"(?:[^"\\]|""|\\.)*")
-    | (?P<word>[\w$]+) | (?P<other>.)""",
-    re.VERBOSE | re.DOTALL,
-)
+_WORDS = r"""\s+ | /\*M?!\d* | \*/ | /\*.*?\*/ | --(?=\s|$)[^\n]* | \#[^\n]*
+    | (?P<quoted>`(?:[^`]|``)*`) | (?P<string>{single}|{double}) | (?P<word>[\w$]+) | (?P<other>.)"""
+_ESCAPED = {"single": r"'(?:[^'\\]|''|\\.)*'", "double": r'"(?:[^"\\]|""|\\.)*"'}
+_PLAIN = {"single": r"'(?:[^']|'')*'", "double": r'"(?:[^"]|"")*"'}
+
+
+def _pattern(single: Mapping[str, str], double: Mapping[str, str]) -> re.Pattern[str]:
+    return re.compile(_WORDS.format(single=single["single"], double=double["double"]), re.VERBOSE | re.DOTALL)
+
+
+_WITH_ESCAPES, _WITHOUT = _pattern(_ESCAPED, _ESCAPED), _pattern(_PLAIN, _PLAIN)
+_NAMES_IN_DOUBLE = _pattern(_ESCAPED, _PLAIN)
+
+ANSI_QUOTES, NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
+"""The bits of sql_mode that say what quotes hold: a name in double ones; a backslash that is one."""
 
 
 @dataclass(slots=True)
@@ -26,8 +35,10 @@ class Token:
     is_name: bool
 
 
-def tokens_of(text: str) -> Iterator[Token]:
-    for found in _TOKEN.finditer(text):
+def tokens_of(text: str, sql_mode: int = 0) -> Iterator[Token]:
+    """`sql_mode` is that of the session that said it, as its bits in the log."""
+    pattern = _NAMES_IN_DOUBLE if sql_mode & ANSI_QUOTES else _WITH_ESCAPES
+    for found in (_WITHOUT if sql_mode & NO_BACKSLASH_ESCAPES else pattern).finditer(text):
         if found["word"]:
             yield Token(found["word"].upper(), found["word"], True)
         elif found["quoted"]:

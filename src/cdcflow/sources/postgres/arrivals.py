@@ -36,6 +36,8 @@ Kind = Literal["rows", "stream", "window"]
 given as XLogData with an empty header."""
 
 _MORE, _ENDED, _FAILED, _GARBLED = 1, -1, -2, -4  # how the compiled way says that it ended
+_NO_BOUND = 1 << 62
+_DROPPED_BYTES = 1 << 20  # at a time
 _NAP_S = 0.0004  # short enough that a socket's buffer does not fill up meanwhile
 _W = ord("w")
 _SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
@@ -89,23 +91,31 @@ class Arrivals:
         self._check(state)
         return Taken(Joined(data, lengths), aside, state == _MORE, state == _ENDED)
 
-    def take_all(self) -> Joined:
-        """Everything up to the end of the COPY; waits for the network. Raises as `take` does."""
+    def take_all(self, bytes_max: int = _NO_BOUND) -> tuple[Joined, bool]:
+        """Everything up to the end of the COPY, or up to the message that makes it more than `bytes_max`, and whether
+        the end came; waits for the network. Raises as `take` does."""
         if self._drain is not None:
-            data, lengths, state = self._drain.take_all(self._pg.socket)
+            data, lengths, state = self._drain.take_all(self._pg.socket, bytes_max)
             self._check(state)
-            return Joined(data, lengths)
+            return Joined(data, lengths), state == _ENDED
         found: list[Joined] = []
+        size = 0
         readable = select.poll()
         readable.register(self._pg.socket, select.POLLIN)
         while True:
-            taken = self._take(1 << 62, 1 << 62)
+            taken = self._take(bytes_max - size, _NO_BOUND)
             found.append(taken.messages)
-            if taken.ended:
+            size += len(taken.messages.data) - PAD
+            if taken.ended or taken.more:
                 break
             # Never let libpq wait for the network itself: psycopg holds the interpreter's lock meanwhile.
             readable.poll()
-        return joined([j.data[:-PAD] for j in found], np.concatenate([j.lengths for j in found]))
+        return joined([j.data[:-PAD] for j in found], np.concatenate([j.lengths for j in found])), taken.ended
+
+    def drop_all(self) -> None:
+        """Take what is left of the COPY, and keep nothing of it."""
+        while not self.take_all(_DROPPED_BYTES)[1]:
+            pass
 
     def _check(self, state: int) -> None:
         if state == _FAILED:

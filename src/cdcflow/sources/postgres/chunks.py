@@ -3,11 +3,11 @@
 A heap table is a file of pages, and a TID range scan reads pages [a, b) without an index, a sort or a collation, also
 without a primary key. A plan pins the file (`relfilenode`) and its length at the start; rows that come later are in
 the log. When the file is another one (VACUUM FULL, TRUNCATE, a rewriting ALTER TABLE), places mean nothing any more
-and the table is read from the start (W27, P26). A partitioned table is its leaves' pages one after another:
+and the table is read from the start (W27, P26). `pages` says which pages a chunk is.
 
-    leaf      orders_2023        orders_2024   orders_2025
-    pages     0 ······· 999      0 ··· 299     0 ···· 499
-    units     0 ······· 999   1000 ·· 1299   1300 ·· 1799      a chunk is any stretch of units
+A row may be a thousand times as large as the pages tell, so a COPY ends when it has brought too much: it is cancelled,
+behind a savepoint, so that its snapshot stays. A TID range scan gives rows in the order of their places, and so the
+number of rows that came says at which place it ended.
 
 A part's snapshot: begin a REPEATABLE READ transaction; take the lock that keeps DDL away, which takes no snapshot;
 then look at file, columns and `pg_current_snapshot()` together with the first snapshot; then COPY with that snapshot.
@@ -20,27 +20,27 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
 
 import psycopg
 import pyarrow as pa
 from psycopg import pq
 
-from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.errors import ConfigurationError, InvariantViolated, SourceUnavailable
 from cdcflow.interleave.messages import Chunk, Planned, XidSnapshot
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.engine.chunks import PartRead, Reached, Rewritten, Snapshot
+from cdcflow.sources.engine.chunks import PartRead, Reached, Rewritten, Snapshot, TooLarge
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.postgres import keys as key_texts
 from cdcflow.sources.postgres.arrivals import Arrivals
 from cdcflow.sources.postgres.catalog import Relid, describe_all, load, refusals
 from cdcflow.sources.postgres.connection import Connection, literal, quoted
-from cdcflow.sources.postgres.copy import decode_copy
+from cdcflow.sources.postgres.copy import count_rows, decode_copy
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.pages import Cursor, Leaf, Part, Plan, Share, numbered, plan_of, shares_of
 from cdcflow.sources.postgres.types import DescribedTable, Policy
 from cdcflow.sources.postgres.wire import Joined
 
@@ -49,10 +49,12 @@ FIRST_PAGES = 256
 PAGE_ROWS_MAX = 291
 """MaxHeapTuplesPerPage of a page of 8 kB (access/htup_details.h)."""
 LOCK_WAIT = "5s"
-PART_PAGES_MIN = 128
-"""Below this a second connection costs more than it reads."""
-PIECE_PAGES_MIN = 256
-PIECES_MAX = 4
+CHUNK_BYTES_MAX = 64 << 20
+"""A chunk ends early at this size, however many pages it may have: rows may be large."""
+_ROW_BYTES = 64  # below this the header alone could end a COPY
+_ALL_BYTES = 1 << 62
+CANCEL_WAIT_S = 5.0
+_START = Cursor(0)
 
 _PLAN = """
 SELECT c.oid::bigint, n.nspname, c.relname, pg_catalog.pg_relation_filenode(c.oid)::bigint,
@@ -85,67 +87,11 @@ SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
-    """One file of the plan: a plain table, or one partition. `first` is its first page's unit."""
+class PagesRead(PartRead):
+    """A share's rows. `reached`: up to where it was read. `bytes`: what the server sent."""
 
-    rel: Relid
-    filenode: int
-    pages: int
-    first: int
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a table's backfill reads, pinned. Stored as JSON in the log with the backfill's progress."""
-
-    root: int
-    leaves: tuple[Leaf, ...]
-
-    @property
-    def units(self) -> int:
-        return sum(leaf.pages for leaf in self.leaves)
-
-    def to_json(self) -> str:
-        leaves = [[x.rel.oid, x.rel.id.schema, x.rel.id.name, x.filenode, x.pages] for x in self.leaves]
-        return json.dumps({"version": 1, "root": self.root, "leaves": leaves}, separators=(",", ":"))
-
-    def extended(self, found: Plan) -> Plan:
-        """This plan, and then the leaves that `found` has besides."""
-        known = {leaf.rel.oid for leaf in self.leaves}
-        return _numbered(self.root, [*self.leaves, *(leaf for leaf in found.leaves if leaf.rel.oid not in known)])
-
-    @classmethod
-    def from_json(cls, text: str) -> Plan:
-        value = json.loads(text)
-        leaves = [Leaf(Relid(row[0], TableId(row[1], row[2])), row[3], row[4], 0) for row in value["leaves"]]
-        return _numbered(value["root"], leaves)
-
-    def parts(self, a: int, b: int) -> list[Part]:
-        """The stretches of pages that units [a, b) are."""
-        found = []
-        for leaf in self.leaves:
-            low, high = max(a, leaf.first), min(b, leaf.first + leaf.pages)
-            if low < high:
-                found.append(Part(leaf, low - leaf.first, high - leaf.first))
-        return found
-
-
-def _numbered(root: int, leaves: Sequence[Leaf]) -> Plan:
-    firsts = accumulate((leaf.pages for leaf in leaves), initial=0)
-    return Plan(root, tuple(replace(leaf, first=first) for leaf, first in zip(leaves, firsts, strict=False)))
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Pages [a, b) of one leaf."""
-
-    leaf: Leaf
-    a: int
-    b: int
-
-
-Share = tuple[Part, ...]
-"""What one connection reads of a chunk."""
+    reached: Cursor = _START
+    bytes: int = 0
 
 
 class PostgresChunks:
@@ -166,6 +112,7 @@ class PostgresChunks:
         beat: Callable[[Connection], None],
         take_version: Callable[[Connection, Relid], str | None],
         prefix: str,
+        chunk_bytes_max: int = CHUNK_BYTES_MAX,
     ) -> None:
         self._pool = pool
         self._prefix = prefix
@@ -176,6 +123,8 @@ class PostgresChunks:
         self._take_version = take_version
         self._lock = threading.Lock()
         self._shapes: dict[int, tuple[str, DescribedTable]] = {}
+        self._bytes_max = chunk_bytes_max
+        self._pages_max: dict[TableId, int] = {}  # as far as a table's last chunk tells
         self._decoders = ThreadPoolExecutor(2, thread_name_prefix="cdcflow-chunk-decode")
 
     # ── engine.chunks.ChunkDialect ──────────────────────────────────────────────────────────────────────────
@@ -218,12 +167,13 @@ class PostgresChunks:
 
     @contextlib.contextmanager
     def opened(self, connection: Connection, chunk: Chunk, part: Share | None) -> Iterator[OpenTable]:
+        shares = [] if part is None else [part]
         if part is None and chunk.kind == "range":
-            part = _shares_of(chunk, 1 if chunk.single_connection else self._parts_at_once)[0]
-        leaves = {p.leaf.rel.oid: p.leaf for p in part or ()}
-        with self._transaction(
-            connection, chunk.table, Plan.from_json(chunk.plan).root, list(leaves.values())
-        ) as opened:
+            at_once = 1 if chunk.single_connection else self._parts_at_once
+            shares = shares_of(chunk, at_once, self._bytes_max, self._pages_max.get(chunk.table))
+        leaves = {p.leaf.rel.oid: p.leaf for p in shares[0].parts} if shares else {}
+        root = Plan.from_json(chunk.plan).root
+        with self._transaction(connection, chunk.table, root, list(leaves.values()), shares) as opened:
             yield opened
 
     @contextlib.contextmanager
@@ -232,12 +182,16 @@ class PostgresChunks:
         with self._transaction(connection, chunk.table, plan.root, plan.leaves) as opened:
             yield opened
 
-    def reached(self, chunk: Chunk, found: Sequence[PartRead]) -> Reached:
-        planned, (plan, _, b) = Plan.from_json(chunk.plan), _stretch_of(chunk)
-        if b >= plan.units and plan.units == planned.units:
+    def reached(self, chunk: Chunk, found: Sequence[PagesRead]) -> Reached:
+        planned, (plan, begin) = Plan.from_json(chunk.plan), plan_of(chunk)
+        at = found[-1].reached
+        # Parts that end early make others read for nothing.
+        page_bytes = sum(part.bytes for part in found) // max(at.unit - begin.unit, 1)
+        self._pages_max[chunk.table] = max(1, self._bytes_max // 2 // max(page_bytes, 1))
+        if at.unit >= plan.units and plan.units == planned.units:
             plan = self._attached(chunk.table, plan)
-        later = f"+{plan.to_json()}" if plan.units > planned.units else ""
-        return Reached(f"{b}{later}", min(b, planned.units), exhausted=b >= plan.units)
+        later = plan.to_json() if plan.units > planned.units else ""
+        return Reached(str(replace(at, later=later)), min(at.unit, planned.units), exhausted=at.unit >= plan.units)
 
     def close(self) -> None:
         self._decoders.shutdown(wait=True, cancel_futures=True)
@@ -267,7 +221,12 @@ class PostgresChunks:
 
     @contextlib.contextmanager
     def _transaction(
-        self, connection: Connection, table: TableId, root: int, leaves: Sequence[Leaf]
+        self,
+        connection: Connection,
+        table: TableId,
+        root: int,
+        leaves: Sequence[Leaf],
+        shares: Sequence[Share] = (),
     ) -> Iterator[OpenTable]:
         """A snapshot in which root and leaves are locked against DDL and are the files that were planned."""
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -279,7 +238,7 @@ class PostgresChunks:
             except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.WrongObjectType):
                 raise Rewritten from None  # renamed, detached and dropped, or made anew: it must be planned again
             snapshot, described = self._look(connection, table, root, leaves)
-            yield OpenTable(connection, table, root, snapshot, described, self._decoders)
+            yield OpenTable(connection, table, root, snapshot, described, self._decoders, shares)
         finally:
             with contextlib.suppress(psycopg.Error):
                 connection.execute("ROLLBACK")
@@ -312,7 +271,7 @@ class PostgresChunks:
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
-    """Implements `engine.chunks.OpenTable`."""
+    """Implements `engine.chunks.OpenTable`. `shares`: what is read of a range chunk."""
 
     connection: Connection
     table: TableId
@@ -320,34 +279,65 @@ class OpenTable:
     snapshot: Snapshot
     described: DescribedTable
     decoders: ThreadPoolExecutor
+    shares: Sequence[Share] = ()
 
     @property
     def shape(self) -> Table:
         return self.described.table
 
-    def parts(self, chunk: Chunk, at_once: int) -> list[Share]:
-        return _shares_of(chunk, at_once)
+    def parts(self, chunk: Chunk, at_once: int) -> Sequence[Share]:
+        return self.shares
 
-    def read(self, part: Share) -> Callable[[], PartRead]:
-        # Decoded beside the next piece's transfer, so that the server need not wait for it.
-        decoded = [
-            self.decoders.submit(decode_copy, self._copied(f"ONLY {p.leaf.rel.sql}", pages(a, b)), self.described)
-            for p in part
-            for a, b in _pieces(p)
-        ]
-        return lambda: PartRead(self.snapshot, self.shape, tuple(future.result() for future in decoded))
+    def read(self, part: Share) -> Callable[[], PagesRead]:
+        decoded: list[Future[pa.RecordBatch]] = []
+        size, reached = 0, Cursor(part.end)
+        for piece in (piece for p in part.parts for piece in p.pieces()):
+            if size >= part.bytes_max:
+                reached = piece.begin
+                break
+            rows, is_whole = self._copied(piece.source, piece.condition, part.bytes_max - size)
+            size += len(rows.data)
+            # Decoded beside the next piece's transfer, so that the server need not wait for it.
+            decoded.append(self.decoders.submit(decode_copy, rows, self.described))
+            if not is_whole:
+                reached = self._behind(piece, count_rows(rows))
+                break
+        is_whole = reached == Cursor(part.end)
+        return lambda: PagesRead(
+            self.snapshot, self.shape, tuple(future.result() for future in decoded), is_whole, reached, size
+        )
 
-    def rows_with(self, keys: KeySet) -> list[pa.RecordBatch]:
-        return [self._rows(key_texts.condition(keys, self.described))]
+    def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
+        source = _whole_of(self.connection, self.root, self.table)
+        while True:
+            condition = key_texts.condition(keys, self.described)
+            rows, is_whole = self._copied(source, condition, bytes_max if len(keys) > 1 else _ALL_BYTES)
+            if is_whole:
+                return [decode_copy(rows, self.described)], None
+            # Which of the keys these rows have, only the server can say: so fewer of them, as many as likely fit.
+            some, left = keys.take(max(1, min(len(keys) // 2, count_rows(rows) * 3 // 4)))
+            found, more = self.rows_with(some, bytes_max)
+            return found, left if more is None else more.union(left)
 
-    def all_rows(self) -> list[pa.RecordBatch]:
-        return [self._rows("true")]
+    def all_rows(self, bytes_max: int) -> Sequence[pa.RecordBatch]:
+        rows, is_whole = self._copied(_whole_of(self.connection, self.root, self.table), "true", bytes_max)
+        if not is_whole:
+            raise TooLarge
+        return [decode_copy(rows, self.described)]
 
-    def _rows(self, condition: str) -> pa.RecordBatch:
-        return decode_copy(self._copied(_whole_of(self.connection, self.root, self.table), condition), self.described)
+    def _behind(self, piece: Part, rows: int) -> Cursor:
+        """The place of a piece's row with this number, counted from 1."""
+        row = self.connection.execute(
+            f"SELECT t.ctid::pg_catalog.text FROM {piece.source} AS t WHERE {piece.condition} "  # noqa: S608  quoted
+            f"OFFSET {rows - 1} LIMIT 1".encode()
+        ).fetchone()
+        if row is None:
+            raise InvariantViolated(f"a snapshot of {self.table} showed {rows} rows of some pages, and then fewer")
+        page, number = (int(n) for n in row[0].strip("()").split(","))
+        return Cursor(piece.leaf.first + page, number)
 
-    def _copied(self, source: str, condition: str) -> Joined:
-        return _drained(self.connection, _copy(self.described, source, condition))
+    def _copied(self, source: str, condition: str, bytes_max: int) -> tuple[Joined, bool]:
+        return _drained(self.connection, _copy(self.described, source, condition), max(bytes_max, _ROW_BYTES))
 
 
 def mark_prefix(slot: str) -> str:
@@ -358,15 +348,10 @@ def mark_prefix(slot: str) -> str:
 def _pinned(connection: Connection, root: int, rels: Sequence[Relid]) -> Plan:
     """These files as they are now."""
     rows = connection.execute(_PLAN, ([rel.oid for rel in rels],))
-    return _numbered(root, [Leaf(Relid(row[0], TableId(row[1], row[2])), row[3], row[4], 0) for row in rows])
+    return numbered(root, [Leaf(Relid(row[0], TableId(row[1], row[2])), row[3], row[4], 0) for row in rows])
 
 
 # ── SQL and rows ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def pages(a: int, b: int) -> str:
-    """The condition on a table `t` that makes the server read pages [a, b) and no others."""
-    return f"t.ctid >= '({a},0)'::pg_catalog.tid AND t.ctid < '({b},0)'::pg_catalog.tid"
 
 
 def _whole_of(connection: Connection, root: int, table: TableId) -> str:
@@ -375,61 +360,34 @@ def _whole_of(connection: Connection, root: int, table: TableId) -> str:
     return ("" if row == ("p",) else "ONLY ") + quoted(table.schema, table.name)
 
 
-def _stretch_of(chunk: Chunk) -> tuple[Plan, int, int]:
-    """What a range chunk reads: units [a, b) of a plan, which may have got partitions behind its end."""
-    done, _, later = (chunk.after or "0").partition("+")
-    plan, a = Plan.from_json(later or chunk.plan), int(done)
-    return plan, a, min(a + max(chunk.size, 1), plan.units)
-
-
-def _shares_of(chunk: Chunk, at_once: int) -> list[Share]:
-    plan, a, b = _stretch_of(chunk)
-    return [tuple(share) for share in _shares(plan.parts(a, b), at_once)]
-
-
-def _shares(parts: Sequence[Part], at_once: int) -> list[list[Part]]:
-    """The parts, dealt out to as many of `at_once` connections as pay; at least one share, which may be empty."""
-    pages = sum(p.b - p.a for p in parts)
-    count = max(1, min(at_once, pages // PART_PAGES_MIN))
-    shares: list[list[Part]] = [[]]
-    room = target = -(-pages // count)
-    for part in parts:
-        a = part.a
-        while a < part.b:
-            if room == 0:
-                shares.append([])
-                room = target
-            b = min(part.b, a + room)
-            shares[-1].append(Part(part.leaf, a, b))
-            room -= b - a
-            a = b
-    return shares
-
-
-def _pieces(part: Part) -> list[tuple[int, int]]:
-    """A part's pages in stretches for one COPY each."""
-    count = max(1, min(PIECES_MAX, (part.b - part.a) // PIECE_PAGES_MIN))
-    ends = [part.a + (part.b - part.a) * i // count for i in range(count + 1)]
-    return list(pairwise(ends))
-
-
 def _copy(described: DescribedTable, source: str, condition: str) -> str:
     expressions = ", ".join(described.copy_expressions)
     selected = f"SELECT {expressions} FROM {source} AS t WHERE {condition}"  # noqa: S608  quoted by `connection`
     return f"COPY ({selected}) TO STDOUT (FORMAT binary)"
 
 
-def _drained(connection: Connection, query: str) -> Joined:
-    """Run a COPY TO STDOUT; its CopyData messages, in order."""
+def _drained(connection: Connection, query: str, bytes_max: int) -> tuple[Joined, bool]:
+    """Run a COPY TO STDOUT in a transaction: its CopyData messages, in order, and whether these are all. It is broken
+    off behind the message that brings them above `bytes_max`; the transaction goes on."""
     pg = connection.pgconn
-    result = pg.exec_(query.encode())
+    result = pg.exec_(f"SAVEPOINT part; {query}; RELEASE SAVEPOINT part".encode())
     if result.status != pq.ExecStatus.COPY_OUT:
         raise psycopg.errors.error_from_result(result)
-    messages = Arrivals(pg, "rows").take_all()
+    arrivals = Arrivals(pg, "rows")
+    messages, is_whole = arrivals.take_all(bytes_max)
+    if not is_whole:
+        # Where the server takes no further connection, not even this one, the rest is dropped as it comes.
+        with contextlib.suppress(psycopg.Error):
+            connection.cancel_safe(timeout=CANCEL_WAIT_S)
+        arrivals.drop_all()
     while (result_after := pg.get_result()) is not None:
         if result_after.status == pq.ExecStatus.FATAL_ERROR:
-            raise psycopg.errors.error_from_result(result_after)
-    return messages
+            error = psycopg.errors.error_from_result(result_after)
+            if is_whole or not isinstance(error, psycopg.errors.QueryCanceled):
+                raise error
+    if pg.transaction_status == pq.TransactionStatus.INERROR:
+        connection.execute("ROLLBACK TO SAVEPOINT part")
+    return messages, is_whole
 
 
 def snapshot_of(text: str) -> XidSnapshot:

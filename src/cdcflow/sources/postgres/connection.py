@@ -53,6 +53,7 @@ SESSION_SETTINGS: Mapping[str, str] = {
     "default_transaction_deferrable": "off",
     "standard_conforming_strings": "on",
     "enable_tidscan": "on",
+    "synchronize_seqscans": "off",  # rows come in the order of their places
     "max_parallel_workers_per_gather": "0",
     "jit": "off",
 }

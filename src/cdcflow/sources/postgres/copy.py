@@ -74,6 +74,11 @@ def decode_copy(
     return pa.RecordBatch.from_arrays(arrays, schema=described.table.row_schema)
 
 
+def count_rows(messages: Joined) -> int:
+    """How many rows the first messages of a COPY (FORMAT binary) are."""
+    return len(_rows_given(messages)[1])
+
+
 def _header(body: bytes) -> int:
     """The size of the file header, 0 where there is none."""
     if not body.startswith(_SIGNATURE):

@@ -15,38 +15,45 @@ orderly stop.
 
 from __future__ import annotations
 
-import time
+import select
+from collections.abc import Collection
 
 import numpy as np
-import psycopg
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.errors import HistoryLost
-from cdcflow.ports import TransactionsBack
-from cdcflow.sources.postgres.connection import Connection, Connector, history_lost, literal
-from cdcflow.sources.postgres.lsn import position_of
+from cdcflow.interleave.messages import Advanced
+from cdcflow.model.change import Int64s, Uint64s
+from cdcflow.ports import StreamEvent, TransactionsBack
+from cdcflow.sources.postgres.connection import Connector, history_lost
+from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.messages import truncated_of
 from cdcflow.sources.postgres.slot import Slot
-from cdcflow.sources.postgres.stream import ACTIVE_WAIT_S, named, plugin_options
-from cdcflow.sources.postgres.wire import positions
+from cdcflow.sources.postgres.stream import PostgresStream, place_of
+from cdcflow.sources.postgres.wire import Frames, Joined, frames_of, positions
 
-# A transaction's messages come without a break and bear its id. Of those with a row (I, U, D, T) its id and the end
-# that its Commit message (C, flags, place, end) names are asked for, as pairs of eight bytes in one value.
-_GIVEN = """
-SELECT coalesce(pg_catalog.string_agg(bounds, ''), '') FROM (
-    SELECT pg_catalog.int8send(xid::text::bigint) || pg_catalog.decode(
-               max(CASE WHEN get_byte(data, 0) = 67 THEN pg_catalog.encode(substring(data FROM 11 FOR 8), 'hex') END),
-               'hex') AS bounds
-    FROM pg_catalog.pg_logical_slot_peek_binary_changes({arguments})
-    GROUP BY xid HAVING bool_or(get_byte(data, 0) IN (73, 85, 68, 84))
-) AS found
-"""
+Bools = npt.NDArray[np.bool_]
+_BEGIN, _COMMIT, _TRUNCATE = (ord(c) for c in "BCT")
+_ROWS = np.array([ord(c) for c in "IUDT"])
+
+SPOKEN_S = 1.0
 
 
 def check_same(
-    connector: Connector, slot: Slot, publication: str, since: int, position: int, back: TransactionsBack
+    connector: Connector,
+    slot: Slot,
+    publication: str,
+    since: int,
+    position: int,
+    back: TransactionsBack,
+    captured: Collection[int] | None = None,
 ) -> None:
     """That our log and the server's have the same transactions after `since` and up to `position`.
+
+    `captured`: the publication gives more than what we capture; only what touches one of these tables must be in our
+    log. None: all that it gives.
 
     Raises:
         HistoryLost: they do not: the server was restored, and has gone its own way.
@@ -54,7 +61,9 @@ def check_same(
     """
     first, last = str(position_of(since)), str(position_of(position))
     ours = back(lambda found: str(found) <= first)
-    theirs = _given(connector, slot, publication, since, position)
+    theirs = _given(connector, slot, publication, since, position, captured)
+    wanted = pc.or_(theirs.column("counts"), pc.is_in(theirs.column("position"), ours.column("position")))
+    theirs = theirs.filter(wanted)
     if (differs := first_difference(_between(ours, first, last), _between(theirs, first, last))) is not None:
         raise lost(slot.name, differs, last)
 
@@ -85,47 +94,96 @@ def _between(table: pa.Table, first: str, last: str) -> pa.Table:
     return table.filter(pc.and_(pc.greater(position, first), pc.less_equal(position, last))).sort_by("position")
 
 
-def _given(connector: Connector, slot: Slot, publication: str, since: int, position: int) -> pa.Table:
-    """What the slot gives up to a position, and perhaps a little more: `position` and `xid` of its transactions.
+def _given(
+    connector: Connector, slot: Slot, publication: str, since: int, position: int, captured: Collection[int] | None
+) -> pa.Table:
+    """What the slot gives up to a position, and perhaps a little more: `position` and `xid` of its transactions, and
+    whether one `counts`.
 
-    The server reads its log from the slot's place on, as it does for every stream, and for as long as that takes.
+    Streamed and not acknowledged, so that no transaction is too large for it: what SQL functions give of a slot lies in
+    temporary files first. It takes as long as the server needs to read its log from the slot's place on.
     """
-    connection = connector.connect("overlap", statement_timeout="0")
+    found = TransactionsOnly(captured)
+    stream = PostgresStream(
+        connector,
+        slot=slot.name,
+        publication=publication,
+        position=since,
+        binary=False,
+        streaming=False,
+        make_decoder=lambda after, binary: found,
+        check_slot=lambda after: None,
+    )
+    reached = since
     try:
-        if slot.confirmed is not None and slot.confirmed < since:
-            # After a crash the slot may stand before the place where our log began. From there on it is ours; what
-            # comes before cannot be decoded where the publication was not there yet.
-            _ask(connection, slot.name, publication, _advance(slot.name, since))
-        pairs = np.frombuffer(
-            _ask(connection, slot.name, publication, _peek(connection, slot, publication, position)), ">i8"
-        )
+        while reached < position:
+            if not stream.ready:
+                select.select([stream.fileno()], [], [], SPOKEN_S)
+            for event in stream.poll():
+                reached = max(reached, lsn_of(place_of(event)))
     finally:
-        connector.discard(connection)
-    xid, end = pairs.astype(np.int64).reshape(-1, 2).T
-    return pa.table({"position": positions(np.ascontiguousarray(end)), "xid": xid.astype(np.uint64)})
+        stream.close()
+    return found.table()
 
 
-def _advance(slot: str, to: int) -> str:
-    return f"SELECT pg_catalog.pg_replication_slot_advance({literal(slot)}, {literal(position_of(to))})::text::bytea"
+class TransactionsOnly:
+    """Implements `stream.Decoder`: of each transaction with a row its id and its end, and nothing of its rows."""
 
+    def __init__(self, captured: Collection[int] | None) -> None:
+        self._captured = None if captured is None else np.array(sorted(captured), np.int64)
+        self._found: list[tuple[Int64s, Uint64s, Bools]] = []
+        self._xid = 0
+        self._rows = self._counts = 0  # of the transaction that is half here
+        self.idle = True
+        self.gathering = False
 
-def _peek(connection: Connection, slot: Slot, publication: str, position: int) -> str:
-    options = plugin_options(connection.info.server_version, publication, binary=False, streaming=False)
-    listed = ", ".join(literal(word) for option in options.items() for word in option)
-    return _GIVEN.format(arguments=f"{literal(slot.name)}, {literal(position_of(position))}, NULL, {listed}")
-
-
-def _ask(connection: Connection, slot: str, publication: str, statement: str) -> bytes:
-    deadline = time.monotonic() + ACTIVE_WAIT_S
-    while True:
-        try:
-            row = connection.execute(statement.encode(), binary=True).fetchone()
-        except psycopg.errors.ObjectInUse as error:
-            # Our last stream's connection may still be ending.
-            if time.monotonic() > deadline:
-                raise named(error, f"comparing our log with slot {slot}", publication) from None
-            time.sleep(0.1)
-        except psycopg.Error as error:
-            raise named(error, f"comparing our log with slot {slot}", publication) from None
+    def decode(self, messages: Joined) -> list[StreamEvent]:
+        frames = frames_of(messages)
+        start, buffer = frames.start, frames.buffer
+        has_row, counts = (self._sums(flags) for flags in self._flags(frames))
+        begins, commits = np.flatnonzero(frames.kind == _BEGIN), np.flatnonzero(frames.kind == _COMMIT)
+        xids = np.append(self._xid, buffer.uint32(start[begins] + 17)).astype(np.uint64)
+        xids = xids[1:] if self.idle else xids
+        if len(commits):
+            rows, counted = (np.diff(sums[commits], prepend=0) for sums in (has_row, counts))
+            rows[0] += self._rows
+            counted[0] += self._counts
+            ends = buffer.int64(start[commits] + 10)
+            full = rows > 0
+            self._found.append((ends[full], xids[: len(commits)][full], counted[full] > 0))
+            self._rows = self._counts = 0
+            last = int(commits[-1])
+            self._rows, self._counts = int(has_row[-1] - has_row[last]), int(counts[-1] - counts[last])
         else:
-            return bytes(row[0]) if row else b""
+            self._rows, self._counts = self._rows + int(has_row[-1]), self._counts + int(counts[-1])
+        self.idle = len(xids) == len(commits)
+        self._xid = 0 if self.idle else int(xids[-1])
+        return [Advanced(position_of(int(ends[-1])))] if len(commits) else []
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def table(self) -> pa.Table:
+        ends, xids, counts = (
+            np.concatenate(parts) if parts else np.zeros(0, kind)
+            for parts, kind in zip(
+                zip(*self._found, strict=True) if self._found else ((), (), ()),
+                (np.int64, np.uint64, np.bool_),
+                strict=True,
+            )
+        )
+        return pa.table({"position": positions(ends), "xid": xids, "counts": counts})
+
+    def _flags(self, frames: Frames) -> tuple[Bools, Bools]:
+        """Which messages are rows, and which of them are of a captured table."""
+        has_row = np.isin(frames.kind, _ROWS)
+        if self._captured is None:
+            return has_row, has_row
+        counts = has_row & np.isin(frames.buffer.uint32(frames.start + 1), self._captured)
+        for at in np.flatnonzero(frames.kind == _TRUNCATE).tolist():
+            counts[at] = np.isin(truncated_of(frames.one(at)[1:]), self._captured).any()
+        return has_row, counts
+
+    @staticmethod
+    def _sums(flags: Bools) -> Int64s:
+        return np.cumsum(flags, dtype=np.int64)

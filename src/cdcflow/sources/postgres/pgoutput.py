@@ -103,7 +103,8 @@ class PgoutputDecoder:
     decoders do it all. `changed` is asked once a Relation message, which the server sends before the first row after
     any DDL: whether the table's rows must be read again. The server describes a partition right after the
     table that publishes its rows, so it is asked a second time: for the relation described before, with this one as a
-    partition of it (0: none).
+    partition of it (0: none). `captures`: whether a relation's rows are taken at all; a publication of all tables, or
+    of those of a schema, gives others too.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class PgoutputDecoder:
         mark_prefix: str = "cdcflow",
         compiled: Compiled | None = COMPILED,
         changed: Changed | None = None,
+        captures: Callable[[int], bool] = lambda oid: True,
     ) -> None:
         self.messages_ignored = 0
         self._describe = describe
@@ -127,6 +129,8 @@ class PgoutputDecoder:
         self._prefix = mark_prefix.encode()
         self._compiled = compiled
         self._changed = changed
+        self._captures = captures
+        self._left_out: set[int] = set()
         self._filled: list[RowsFilled] = []
         self._described_last = 0
         self._before: dict[int, int] = {}  # which relation was described just before which
@@ -323,6 +327,8 @@ class PgoutputDecoder:
         `header` is 4 inside a stream block, where every message names its transaction after its type.
         """
         out = self._singles(frames, first, shapes, header)
+        if self._left_out:
+            frames = self._without_left_out(frames, header)
         if self._bare:
             frames = self._without_bare(frames, shapes, header, out)
         if self._compiled is not None and not plain:
@@ -360,17 +366,22 @@ class PgoutputDecoder:
             kind, body = int(frames.kind[at]), frames.one(at)
             if kind == _RELATION:
                 relation = relation_of(body[1 + header :])
-                if not relation.columns:
-                    self._bare.add(relation.oid)
-                shape = self._shape(relation)
                 self._before[relation.oid], self._described_last = self._described_last, relation.oid
                 if not header:  # a streamed transaction is compared when it is committed
                     self._compare(relation.oid)
+                if not self._captures(relation.oid):
+                    self._left_out.add(relation.oid)
+                    continue
+                if not relation.columns:
+                    self._bare.add(relation.oid)
+                shape = self._shape(relation)
                 before = [(-1, shapes[relation.oid])] if relation.oid in shapes else []
                 out.arrived.setdefault(relation.oid, before).append((at, shape))
                 shapes[relation.oid] = shape
             elif kind == _TRUNCATE:
                 for oid in truncated_of(body[1 + header :]):
+                    if oid in self._left_out:
+                        continue
                     described = _in_force(_known(out, shapes, oid), oid, at).described
                     if at >= first and described.table.columns:
                         out.truncates.append((at, described))
@@ -379,6 +390,14 @@ class PgoutputDecoder:
             else:
                 self._message(body, at, header, out)
         return out
+
+    def _without_left_out(self, frames: Frames, header: int) -> Frames:
+        """The same without the rows of tables that are not captured."""
+        kind = frames.kind.copy()
+        rows = np.flatnonzero(_ROWS[kind])
+        oids = frames.buffer.uint32(frames.start[rows] + 1 + header)
+        kind[rows[np.isin(oids, list(self._left_out))]] = _TYPE
+        return replace(frames, kind=kind)
 
     def _without_bare(self, frames: Frames, shapes: Shapes, header: int, out: _Rows) -> Frames:
         """The same without the rows of tables without columns, of which a log can hold nothing. `describe` refuses one
@@ -482,7 +501,8 @@ class PgoutputDecoder:
             raise InvariantViolated("pgoutput Stream Commit of a transaction that was not streamed")
         large = self._streamed.pop(xid)
         self._shapes.update(large.shapes)
-        for oid in large.shapes:
+        partitions = (oid for oid in self._left_out if self._before[oid] in large.shapes)
+        for oid in (*large.shapes, *partitions):
             self._compare(oid)  # the catalog shows what this transaction did to a table only now
         return self._committed(large, end, clock + EPOCH_US)
 

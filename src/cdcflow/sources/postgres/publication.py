@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import psycopg
@@ -48,6 +48,13 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE r.prpubid = %s
 """
 
+# Which schema a table lies in is a dependency too. ALTER TABLE … SET SCHEMA writes its row anew; nothing else does.
+_MEMBERS = """
+SELECT d.objid::bigint, d.xmin::text::bigint FROM pg_catalog.pg_depend d
+WHERE d.refclassid = 'pg_catalog.pg_namespace'::regclass AND d.refobjid = ANY (%s::oid[])
+  AND d.classid = 'pg_catalog.pg_class'::regclass AND d.objsubid = 0
+"""
+
 
 Exists = Callable[[Literal["pg_class", "pg_namespace"], int], bool]
 """Whether this catalog still has an entry with this oid."""
@@ -70,7 +77,8 @@ class Publication:
     """A publication as it is. `wrong` says how it publishes otherwise than we need, with the setting that mends it.
 
     `written` is the transaction that wrote its row. `schemas`: those that it has as a whole, each with its oid, and
-    number and transaction of its entry.
+    number and transaction of its entry. `members`: the tables in them by oid, each with the transaction that put it
+    there.
     """
 
     name: str
@@ -80,6 +88,7 @@ class Publication:
     wrong: tuple[str, ...]
     entries: Mapping[int, Entry]
     schemas: Mapping[str, tuple[int, int, int]]
+    members: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def broad(self) -> bool:
@@ -95,7 +104,14 @@ class Publication:
         }
         wanted = {t.rel.id.schema for t in tables}
         schemas = {name: list(entry) for name, entry in self.schemas.items() if name in wanted}
+        members = {
+            json.dumps([t.rel.id.schema, t.rel.id.name]): [t.rel.oid, self.members[t.rel.oid]]
+            for t in tables
+            if t.rel.oid in self.members and t.rel.oid not in self.entries
+        }
         state = {"publication": self.number, "written": self.written, "tables": entries, "schemas": schemas}
+        if members:
+            state["members"] = members
         return json.dumps(state, separators=(",", ":"))
 
 
@@ -118,7 +134,10 @@ def read(connection: Connection, name: str) -> Publication | None:
     schemas = {}
     if version >= 150000:
         schemas = {row[0]: (row[1], row[2], row[3]) for row in connection.execute(_SCHEMAS, (oid,))}
-    return Publication(name, oid, written, all_tables, tuple(wrong), entries, schemas)
+    members: dict[int, int] = {}
+    if schemas and not all_tables:
+        members = dict(connection.execute(_MEMBERS, ([entry[0] for entry in schemas.values()],)).fetchall())
+    return Publication(name, oid, written, all_tables, tuple(wrong), entries, schemas, members)
 
 
 def check_unbroken(found: Publication | None, name: str, before: str, exists: Exists) -> None:
@@ -152,6 +171,13 @@ def check_unbroken(found: Publication | None, name: str, before: str, exists: Ex
         raise history_lost(
             f"schema {schema} was taken out of publication {name}; "
             "changes of its tables since then are not in the stream"
+        )
+    for table, (table_oid, put_there) in then.get("members", {}).items():
+        if found.members.get(table_oid) == put_there or not exists("pg_class", table_oid):
+            continue
+        raise history_lost(
+            f"table {'.'.join(json.loads(table))} was moved out of its schema (ALTER TABLE … SET SCHEMA), and so out "
+            f"of publication {name}; its changes meanwhile are not in the stream"
         )
     for table, (table_oid, *entry) in then["tables"].items():
         now = found.entries.get(table_oid)

@@ -1,7 +1,7 @@
 """The replication slot: our place in the server's log, which the server keeps for us.
 
 A slot is never made again silently: a new one knows nothing of the changes before it, and nobody would notice the hole
-(P37). It is made once, for an empty log; after a loss only by an operator's word.
+(P37). It is made once, for an empty log; after a loss only when an operator accepts it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from cdcflow.sources.engine.selection import Selection, not_there
 from cdcflow.sources.postgres import overlap, publication, slot
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, look
-from cdcflow.sources.postgres.chunks import PostgresChunks, mark_prefix
+from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
 from cdcflow.sources.postgres.connection import Connection, Connector, Secret, explaining, history_lost
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
@@ -94,9 +94,11 @@ class PostgresSource:
         creation_wait_s: float = CREATION_WAIT_S,
         older_wait_s: float = OLDER_WAIT_S,
         windows: Windows = WINDOWS,
+        chunk_bytes_max: int = CHUNK_BYTES_MAX,
     ) -> None:
         self._settings = settings
         self._windows = windows
+        self._chunk_bytes_max = chunk_bytes_max
         self._connector = Connector(settings.url, secret)
         self._policy = Policy(settings.special_values, settings.unconstrained_numeric, dict(settings.columns))
         self._selection = Selection.parse(settings.tables)
@@ -189,6 +191,7 @@ class PostgresSource:
                 skip_until=after,
                 mark_prefix=mark_prefix(name),
                 changed=self._row_versions.changed,
+                captures=captured.__contains__,
             )
 
         def whole_slot(position: int) -> slot.Slot:
@@ -212,6 +215,7 @@ class PostgresSource:
             )
 
         published = checkpoint.source["publication"]
+        captured = frozenset(self._oids.values())
         position, binary = lsn_of(checkpoint.position), self._settings.binary and has_binary
         if self._settings.catch_up == "never":
             return open_stream(position, position, binary)
@@ -244,8 +248,15 @@ class PostgresSource:
             beat=self._check_publication,
             take_version=self._row_versions.take,
             prefix=mark_prefix(self._checkpoint.source["slot"] if self._checkpoint else ""),
+            chunk_bytes_max=self._chunk_bytes_max,
         )
-        return Chunks(dialect, pool, parts_at_once=at_once)
+        return Chunks(
+            dialect,
+            pool,
+            parts_at_once=at_once,
+            whole_bytes_max=self._settings.backfill.whole_bytes_max,
+            keys_bytes_max=self._chunk_bytes_max,
+        )
 
     def doctor(self) -> Sequence[Finding]:
         from cdcflow.sources.postgres import doctor  # a daemon never asks, and it takes its time to start
@@ -293,19 +304,19 @@ class PostgresSource:
                 # It bears our log's name and the log is empty: a first start that did not get far enough to use it.
                 slot.drop(connection, names.slot)
             position = self._created(names)
-        return self._checkpoint_at(checkpoint, position, names, place, state.fingerprint(selected.tables))
+        return self._checkpoint_at(checkpoint, position, names, place, state, selected)
 
     def _anew(
         self, connection: Connection, checkpoint: Checkpoint, names: Names, place: Place, selected: Selected
     ) -> Checkpoint:
-        """A new place after a loss, by an operator's word."""
+        """A new position, because an operator accepted the loss."""
         state = publication.ensure(connection, names.publication, selected.tables, ours=names.publication_is_ours)
         found = slot.read(connection, names.slot)
         if found is not None:
             found.check_kind(place.database)
             slot.drop(connection, names.slot)
         position = self._created(names)
-        made = self._checkpoint_at(checkpoint, position, names, place, state.fingerprint(selected.tables))
+        made = self._checkpoint_at(checkpoint, position, names, place, state, selected)
         return replace(made, source={**made.source, "history": "lost"})
 
     def _again(
@@ -327,7 +338,8 @@ class PostgresSource:
         def check_publication(found: publication.Publication | None) -> None:
             publication.check_unbroken(found, names.publication, known, partial(_exists, connection))
 
-        check_publication(publication.read(connection, names.publication))
+        found_now = publication.read(connection, names.publication)
+        check_publication(found_now)
         ours = slot.read(connection, names.slot)
         if ours is None:
             raise _no_slot(names.slot)
@@ -346,7 +358,8 @@ class PostgresSource:
         began = lsn_of(before.get("began_at", checkpoint.position))
         since = max(ours.confirmed, began)
         if transactions_back is not None and since < position:
-            overlap.check_same(self._connector, ours, names.publication, since, position, transactions_back)
+            captured = _captured_since(before, selected, since) if found_now and found_now.broad else None
+            overlap.check_same(self._connector, ours, names.publication, since, position, transactions_back, captured)
         state = publication.ensure(connection, names.publication, selected.tables, ours=names.publication_is_ours)
         check_publication(state)  # again: between the two looks it may have been mended, and a loss with it
         fingerprint = state.fingerprint(selected.tables)
@@ -354,7 +367,7 @@ class PostgresSource:
         # has added the tables.
         if publication.has_newcomers(known, fingerprint):
             publication.wait_for_older(connection, self._older_wait_s, "adding tables to the publication")
-        return self._checkpoint_at(checkpoint, position, names, place, fingerprint, began)
+        return self._checkpoint_at(checkpoint, position, names, place, state, selected, began)
 
     def _check_place(self, before: Mapping[str, str], place: Place, position: int) -> None:
         if (before.get("system_id"), before.get("database")) != (place.system_id, place.database):
@@ -418,19 +431,29 @@ class PostgresSource:
         return max(lsn_of(row[0]), found.confirmed)
 
     def _checkpoint_at(
-        self, checkpoint: Checkpoint, position: int, names: Names, place: Place, state: str, began: int | None = None
+        self,
+        checkpoint: Checkpoint,
+        position: int,
+        names: Names,
+        place: Place,
+        state: publication.Publication,
+        selected: Selected,
+        began: int | None = None,
     ) -> Checkpoint:
         """A checkpoint for this place. `began`: where our log's part of the server's log began (None: here)."""
-        kept = {k: v for k, v in checkpoint.source.items() if k != "accept_history_loss"}
+        kept = {k: v for k, v in checkpoint.source.items() if k not in ("accept_history_loss", "captured")}
         ours = {
             "system_id": place.system_id,
             "timeline": str(place.timeline),
             "database": place.database,
             "slot": names.slot,
             "publication": names.publication,
-            "publication_state": state,
+            "publication_state": state.fingerprint(selected.tables),
             "began_at": position_of(position if began is None else began),
         }
+        if state.broad:
+            before = checkpoint.source if began is not None else {}
+            ours["captured"] = _captured(before, selected, position_of(position))
         return replace(checkpoint, position=position_of(position), source={**kept, **ours})
 
     # ── for stream and chunks ───────────────────────────────────────────────────────────────────────────────
@@ -531,7 +554,24 @@ def _is_still(connection: Connection, rel: Relid) -> bool:
 def _names(source: Mapping[str, str]) -> dict[int, TableId]:
     """The tables that an earlier run captured, by oid."""
     tables = json.loads(source.get("publication_state", '{"tables": {}}'))["tables"]
-    return {entry[0]: TableId(*json.loads(name)) for name, entry in tables.items()}
+    captured = json.loads(source.get("captured", "{}"))
+    return {entry[0]: TableId(*json.loads(name)) for name, entry in (*tables.items(), *captured.items())}
+
+
+def _captured_since(source: Mapping[str, str], selected: Selected, since: int) -> frozenset[int] | None:
+    """Those of the captured tables whose changes are in our log from here on; None: all that the publication gave, as
+    a log of an earlier cdcflow has it."""
+    if "captured" not in source:
+        return None
+    known = {oid for oid, at in json.loads(source["captured"]).values() if lsn_of(at) <= since}
+    return frozenset(known & {t.rel.oid for t in selected.tables})
+
+
+def _captured(before: Mapping[str, str], selected: Selected, position: Position) -> str:
+    """The captured tables where the publication gives others too: each with its oid, and since when it is captured."""
+    then = {entry[0]: entry[1] for entry in json.loads(before.get("captured", "{}")).values()}
+    names = {json.dumps([t.rel.id.schema, t.rel.id.name]): t.rel.oid for t in selected.tables}
+    return json.dumps({name: [oid, then.get(oid, position)] for name, oid in names.items()}, separators=(",", ":"))
 
 
 def _only_slot(connection: Connection) -> str | None:
@@ -547,7 +587,9 @@ def _of_tables(state: str, selected: Selected) -> str:
     """A fingerprint without the tables that are no longer asked for: what became of them is nobody's loss."""
     value = json.loads(state)
     wanted = {t.rel.oid for t in selected.tables}
-    value["tables"] = {name: entry for name, entry in value["tables"].items() if entry[0] in wanted}
+    for kind in ("tables", "members"):
+        if kind in value:
+            value[kind] = {name: entry for name, entry in value[kind].items() if entry[0] in wanted}
     if "schemas" in value:
         schemas = {t.rel.id.schema for t in selected.tables}
         value["schemas"] = {name: entry for name, entry in value["schemas"].items() if name in schemas}

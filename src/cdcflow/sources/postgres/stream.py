@@ -23,6 +23,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import psycopg
 from psycopg import pq
@@ -36,7 +37,6 @@ from cdcflow.sources.engine.decode_ahead import DecodeAhead
 from cdcflow.sources.postgres.arrivals import Arrivals
 from cdcflow.sources.postgres.connection import Connector, explained, history_lost, literal, quoted
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
-from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
 from cdcflow.sources.postgres.wire import Joined, joined
 
 MESSAGES_MAX = 20_000
@@ -65,7 +65,19 @@ _KIND = 25  # where an XLogData's own message begins: 'w' and three int64
 _BETWEEN = frozenset(b"CcAE")  # Commit, Stream Commit, Stream Abort, Stream Stop: a transaction's bytes end here
 _EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
 
-MakeDecoder = Callable[[int, bool], PgoutputDecoder]
+
+class Decoder(Protocol):
+    """What becomes of the messages of one connection."""
+
+    @property
+    def idle(self) -> bool: ...
+    @property
+    def gathering(self) -> bool: ...
+    def decode(self, messages: Joined) -> list[StreamEvent]: ...
+    def close(self) -> None: ...
+
+
+MakeDecoder = Callable[[int, bool], Decoder]
 """A decoder that begins after a position; True: with values in binary."""
 
 CheckSlot = Callable[[int], object]

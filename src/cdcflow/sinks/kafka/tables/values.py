@@ -324,6 +324,8 @@ def hstore_json(values: pa.Array) -> pa.Array:
 
 POINT = pa.struct([("x", pa.float64()), ("y", pa.float64()), ("wkb", pa.binary()), ("srid", pa.int32())])
 GEOMETRY = pa.struct([("wkb", pa.binary()), ("srid", pa.int32())])
+_HAS_SRID = 0x20
+"""EWKB's flag, in the last byte of a little-endian type."""
 
 
 def point_at(x: float, y: float) -> dict[str, object]:
@@ -341,6 +343,12 @@ def point(values: pa.Array) -> pa.Array:
 
 
 def geometry(values: pa.Array) -> pa.Array:
-    """WKB; the log does not say of which reference system."""
-    nothing = pa.nulls(len(values), pa.int32())
-    return pa.StructArray.from_arrays([values, nothing], fields=list(GEOMETRY), mask=values.is_null())
+    """EWKB (little-endian) as WKB and its SRID, NULL for none."""
+
+    def one(value: bytes) -> dict[str, object]:
+        if value[4] & _HAS_SRID == 0:
+            return {"wkb": value, "srid": None}
+        kind, srid = struct.unpack_from("<Ii", value, 1)
+        return {"wkb": value[:1] + struct.pack("<I", kind & ~(_HAS_SRID << 24)) + value[9:], "srid": srid}
+
+    return _each(values, GEOMETRY, one)

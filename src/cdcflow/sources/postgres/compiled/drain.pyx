@@ -109,15 +109,16 @@ cdef class Drain:
         data, lengths = self._given()
         return data, lengths, aside, state
 
-    def take_all(self, int descriptor):
-        """Everything up to the end of the COPY; waits for the network. The same, without what stands aside."""
+    def take_all(self, int descriptor, Py_ssize_t bytes_max):
+        """Everything up to the end of the COPY, or a bound; waits for the network. The same, without what stands
+        aside."""
         cdef int state
         cdef pollfd readable
         readable.fd = descriptor
         readable.events = POLLIN
         with nogil:
             while True:
-                state = self._take(1 << 62, 1 << 62)
+                state = self._take(bytes_max, 1 << 62)
                 if state != 0:
                     break
                 readable.revents = 0

@@ -1,0 +1,170 @@
+"""Existing rows by row number: a `ChunkDialect` for the engine, which does the rest.
+
+A plan pins the table's file and the greatest row number that is visible. That bound depends on what is visible, so the
+plan says what its snapshot saw: a row that the stream has delivered and no snapshot shows yet lies above the bound, no
+chunk would bring it, and the end of the backfill would take it for one that is gone.
+
+A snapshot here is a copy of the table's rows, taken together with what is visible at that moment. What must never come
+apart are the rows and the fence that says which transactions they show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pyarrow as pa
+
+from cdcflow.errors import CdcflowError, SourceUnavailable
+from cdcflow.interleave.messages import Chunk, Planned, Visibility
+from cdcflow.model.change import KeySet
+from cdcflow.model.position import Token
+from cdcflow.model.table import Table, TableId
+from cdcflow.sources.engine.chunks import PartRead, Reached, Rewritten, Snapshot
+from cdcflow.sources.engine.connections import Connector
+from cdcflow.sources.memory.database import MemoryDatabase, MemoryTable, Row, position_of
+
+FIRST_ROWS = 1000
+PART_ROWS_MIN = 50
+"""Below this a second snapshot costs more than it reads."""
+
+Part = tuple[int, int]
+"""The row numbers of a part: behind the first, up to the second."""
+
+
+class MemoryConnection:
+    """One user's way to the database; nothing is kept on it."""
+
+
+class MemoryConnector(Connector[MemoryConnection]):
+    """Connections that never break by themselves; closing wakes who waits for a locked table."""
+
+    error = ConnectionError
+
+    def __init__(self, database: MemoryDatabase) -> None:
+        super().__init__(database.name)
+        self._database = database
+
+    def connect(self, purpose: str) -> MemoryConnection:
+        self.check_open()
+        return self._kept(MemoryConnection())
+
+    def map_error(self, error: Exception, attempted: str) -> CdcflowError:
+        return SourceUnavailable(f"{attempted}: {error}")
+
+    def is_broken(self, connection: MemoryConnection) -> bool:
+        return self.closed
+
+    def is_idle(self, connection: MemoryConnection) -> bool:
+        return not self.closed
+
+    def _break_off(self, connection: MemoryConnection) -> None:
+        with self._database.changed:
+            self._database.changed.notify_all()
+
+    def _drop(self, connection: MemoryConnection) -> None:
+        """Nothing is open."""
+
+
+class MemoryChunks:
+    """Implements `engine.chunks.ChunkDialect`. Thread-safe. `is_closed`: who waits must wait no longer."""
+
+    def __init__(self, database: MemoryDatabase, slot: str, is_closed: Callable[[], bool]) -> None:
+        self._database = database
+        self._slot = slot
+        self._is_closed = is_closed
+
+    def plan(self, connection: MemoryConnection, table: TableId, generation: int) -> Planned:
+        with self._database.changed:
+            found = self._database.readable(table, self._is_closed)
+            bound = max(found.rows, default=0)
+            return Planned(
+                table=table,
+                generation=generation,
+                plan=json.dumps({"incarnation": found.incarnation, "file": found.file, "bound": bound}),
+                size=FIRST_ROWS,
+                units=max(bound, 1),
+                shape=found.shape,
+                whole=not found.key,
+                visibilities=(self.visibility(connection),),
+                row_version=row_version(self._database, found),
+            )
+
+    def write_mark(self, connection: MemoryConnection, token: Token) -> None:
+        self._database.write_mark(self._slot, token)
+
+    def heartbeat(self, connection: MemoryConnection) -> None:
+        self._database.write_mark(self._slot, None)
+
+    def visibility(self, connection: MemoryConnection) -> Visibility:
+        return self._database.snapshot()
+
+    @contextlib.contextmanager
+    def opened(self, connection: MemoryConnection, chunk: Chunk, part: Part | None) -> Iterator[OpenTable]:
+        pinned = json.loads(chunk.plan)
+        with self._database.changed:
+            found = self._database.readable(chunk.table, self._is_closed)
+            if (found.incarnation, found.file) != (pinned["incarnation"], pinned["file"]):
+                raise Rewritten
+            at = self._database.end
+            snapshot = Snapshot((self.visibility(connection),), position_of(at), at)
+            opened = OpenTable(snapshot, found.shape, dict(found.rows))
+        yield opened
+
+    @contextlib.contextmanager
+    def opened_whole(self, connection: MemoryConnection, chunk: Chunk) -> Iterator[OpenTable]:
+        # One exact place: this database shows commits at once, or tells which of them it does not show.
+        with self.opened(connection, chunk, None) as opened:
+            yield opened
+
+    def reached(self, chunk: Chunk, found: Sequence[PartRead]) -> Reached:
+        _, last, bound = _stretch_of(chunk)
+        return Reached(str(last), last, exhausted=last >= bound)
+
+    def close(self) -> None:
+        """It has no thread of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTable:
+    """Implements `engine.chunks.OpenTable`."""
+
+    snapshot: Snapshot
+    shape: Table
+    rows: dict[int, Row]
+
+    def parts(self, chunk: Chunk, at_once: int) -> Sequence[Part]:
+        first, last, _ = _stretch_of(chunk)
+        count = max(1, min(at_once, (last - first) // PART_ROWS_MIN))
+        ends = [first + (last - first) * i // count for i in range(count + 1)]
+        return list(pairwise(ends)) if last > first else []
+
+    def read(self, part: Part) -> Callable[[], PartRead]:
+        first, last = part
+        rows = [row for number, row in sorted(self.rows.items()) if first < number <= last]
+        return lambda: PartRead(self.snapshot, self.shape, (self._batch(rows),))
+
+    def rows_with(self, keys: KeySet) -> Sequence[pa.RecordBatch]:
+        names = keys.keys.column_names
+        wanted = {tuple(key[n] for n in names) for key in keys.keys.to_pylist()}
+        return [self._batch([row for row in self.rows.values() if tuple(row[n] for n in names) in wanted])]
+
+    def all_rows(self) -> Sequence[pa.RecordBatch]:
+        return [self._batch(list(self.rows.values()))]
+
+    def _batch(self, rows: list[Row]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist(rows, schema=self.shape.row_schema)
+
+
+def row_version(database: MemoryDatabase, table: MemoryTable) -> str | None:
+    return str(table.version) if database.told == "catalog" else None
+
+
+def _stretch_of(chunk: Chunk) -> tuple[int, int, int]:
+    """Behind which row number a range chunk reads, up to which, and the plan's bound."""
+    bound: int = json.loads(chunk.plan)["bound"]
+    first = int(chunk.after or 0)
+    return first, min(first + max(chunk.size, 1), bound), bound

@@ -1,0 +1,185 @@
+"""A database in memory behind `cdcflow.ports.Source`: places in its log made and checked, stream and chunks opened.
+
+What the checkpoint keeps in `source`: the `slot`, by which the database keeps history for us, and the `tables` that
+the last run captured. A place is still ours when the slot is there, the database has all history behind the place, and
+where our log overlaps with it both tell the same transactions. Anything else is `HistoryLost`; `accept_history_loss` =
+"yes" makes a new place then, and says so by `history` = "lost".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.interleave.messages import RowsCompared, RowVersion
+from cdcflow.model.position import Checkpoint, Position, SourceIdentity
+from cdcflow.model.table import Table, TableId
+from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
+from cdcflow.sources.engine.chunks import Chunks
+from cdcflow.sources.engine.connections import Pool
+from cdcflow.sources.engine.selection import Selection
+from cdcflow.sources.memory.chunks import MemoryChunks, MemoryConnector, row_version
+from cdcflow.sources.memory.database import Commit, MemoryDatabase, MemoryTable, Statement, position_of
+from cdcflow.sources.memory.stream import MemoryStream
+
+SPOOL_ROWS = 1000
+
+
+class MemorySource:
+    """Implements `cdcflow.ports.Source`. `tables` are patterns, as in the settings of other sources. `spool_rows`: a
+    transaction with more rows is spooled. `wait_s`: how long `prepare` waits until what is logged can be seen."""
+
+    def __init__(
+        self,
+        database: MemoryDatabase,
+        tables: Sequence[str] = ("*.*",),
+        *,
+        spool_rows: int = SPOOL_ROWS,
+        parts_at_once: int = 2,
+        wait_s: float = 10.0,
+    ) -> None:
+        self._database = database
+        self._selection = Selection.parse(tables)
+        self._spool_rows = spool_rows
+        self._parts_at_once = parts_at_once
+        self._wait_s = wait_s
+        self._slot = "cdcflow"
+        self._captured: frozenset[TableId] | None = None
+        self._connectors: list[MemoryConnector] = []
+
+    def identity(self) -> SourceIdentity:
+        return SourceIdentity("memory", "1", self._database.name)
+
+    def prepare(
+        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
+    ) -> Checkpoint:
+        slot, source = f"cdcflow_{log_id[:8]}", dict(checkpoint.source)
+        accepted = source.pop("accept_history_loss", None) == "yes"
+        self._slot = slot
+        with self._database.changed:
+            if checkpoint.position is None:
+                position = self._first()
+            else:
+                position = self._again(checkpoint, transactions_back, accepted=accepted)
+            self._captured = frozenset(t.id for t in self._selected())
+        names = json.dumps([[t.schema, t.name] for t in sorted(self._captured)])
+        lost = {"history": "lost"} if accepted and checkpoint.position is not None else {}
+        return replace(
+            checkpoint, position=position_of(position), source={**source, "slot": slot, "tables": names, **lost}
+        )
+
+    def tables(self) -> Sequence[Table]:
+        with self._database.changed:
+            return [t.shape for t in self._selected() if self._captured is None or t.id in self._captured]
+
+    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+        if self._database.told == "log":
+            return RowsCompared(())  # the log has the statements themselves
+        found = []
+        with self._database.changed:
+            for table, then in known.items():
+                there = self._database.tables.get(table)
+                now = None if there is None else row_version(self._database, there)
+                if now is not None and now != then:
+                    found.append(RowVersion(table, then, now, changed=then is not None))
+        return RowsCompared(tuple(found))
+
+    def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
+        if checkpoint.position is None or self._captured is None:
+            raise ValueError("a stream begins at a position; `prepare` gives the first one")
+        return MemoryStream(
+            self._database,
+            slot=checkpoint.source["slot"],
+            position=int(checkpoint.position),
+            captured=self._captured,
+            open_spool=open_spool,
+            spool_rows=self._spool_rows,
+        )
+
+    def chunks(self) -> ChunkSource:
+        connector = MemoryConnector(self._database)
+        self._connectors.append(connector)
+        dialect = MemoryChunks(self._database, self._slot, lambda: connector.closed)
+        return Chunks(dialect, Pool(connector, "chunks"), parts_at_once=self._parts_at_once)
+
+    def doctor(self) -> Sequence[Finding]:
+        with self._database.changed:
+            found = [self._finding(table) for table in self._selected()]
+        return found or [Finding("error", "tables", "no table is selected", "mend source.tables")]
+
+    def left_behind(self, log_id: str) -> Sequence[Finding]:
+        ours = f"cdcflow_{log_id[:8]}"
+        return [
+            Finding("warning", slot, "holds history for a log that may be gone", f"drop slot {slot}")
+            for slot in sorted(self._database.slots)
+            if slot != ours
+        ]
+
+    def status(self, acknowledged: Position | None) -> SourceStatus:
+        with self._database.changed:
+            end = self._database.end
+            kept = min(self._database.slots.values(), default=end)
+        return SourceStatus(
+            None if acknowledged is None else end - int(acknowledged), end - kept, {"end": position_of(end)}
+        )
+
+    def close(self) -> None:
+        for connector in self._connectors:
+            connector.close()
+
+    # ── preparing ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _first(self) -> int:
+        """A place at the log's end. What is before it and not visible yet would be in no chunk and in no stream."""
+        if not self._database.changed.wait_for(lambda: not self._database.invisible, self._wait_s):
+            raise SourceUnavailable(f"waited {self._wait_s:g} s until what is in the log can be seen")
+        self._database.slots[self._slot] = self._database.end
+        return self._database.end
+
+    def _again(self, checkpoint: Checkpoint, transactions_back: TransactionsBack | None, *, accepted: bool) -> int:
+        """The place that the log ended at, or by an operator's word another one."""
+        assert checkpoint.position is not None  # noqa: S101  the caller's question
+        if checkpoint.source["slot"] != self._slot:
+            raise ConfigurationError(
+                f"this log was begun with slot {checkpoint.source['slot']}, and it is to be {self._slot} now",
+                remedy="use the log that this position belongs to",
+            )
+        position = int(checkpoint.position)
+        try:
+            self._check_whole(position, transactions_back)
+        except HistoryLost:
+            if not accepted:
+                raise
+        return self._first() if accepted else position
+
+    def _check_whole(self, position: int, transactions_back: TransactionsBack | None) -> None:
+        database = self._database
+        if self._slot not in database.slots:
+            raise _lost(f"slot {self._slot} is gone")
+        kept_from = database.slots[self._slot]
+        if kept_from > position:
+            raise _lost(f"the database has forgotten what comes behind {position}: it keeps history from {kept_from}")
+        if position > database.end:
+            raise _lost(f"the database's log ends at {database.end}, before our position {position}")
+        if transactions_back is None:
+            return
+        ours = transactions_back(lambda at: int(at) <= kept_from)
+        there = {r.position: r.xid for r in database.log if isinstance(r, Commit | Statement)}
+        for at, xid in zip(ours.column("position").to_pylist(), ours.column("xid").to_pylist(), strict=True):
+            if kept_from < int(at) <= position and there.get(int(at)) != xid:
+                raise _lost(f"at {at} the database's log is another than ours: the database was restored from a copy")
+
+    def _selected(self) -> list[MemoryTable]:
+        return [t for _, t in sorted(self._database.tables.items()) if self._selection.selects(t.id)]
+
+    def _finding(self, table: MemoryTable) -> Finding:
+        if table.id in self._database.unreadable:
+            remedy = f"run GRANT SELECT ON {table.id} TO the user of the capture"
+            return Finding("error", str(table.id), "SELECT is not granted", remedy)
+        return Finding("ok", str(table.id), "can be captured")
+
+
+def _lost(why: str) -> HistoryLost:
+    return HistoryLost(why, remedy="run with --accept-history-loss: a new place is made, and every table is read again")

@@ -1,0 +1,160 @@
+"""The log to events: transactions as runs in columns, marks, and what a statement means for rows that were read.
+
+A decoder's four duties are all here, each in a few lines. A transaction comes whole, in commit order, with one batch
+for each shape of a table. What was rolled back to a savepoint is left out. A transaction that memory should not hold
+goes into a spool piece by piece, with the part that each row belongs to, for a later piece may take an earlier one
+back. And a statement that gave rows other values is told (`RowsFilled`), from one position before it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.errors import SourceUnavailable
+from cdcflow.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled
+from cdcflow.model.change import TRUNCATE, ChangeBatch, Run
+from cdcflow.model.position import Position
+from cdcflow.model.table import BEFORE, OP, Table, TableId
+from cdcflow.ports import OpenSpool, StreamEvent
+from cdcflow.sources.engine.spooled import SpooledRows
+from cdcflow.sources.memory.database import Change, Commit, Mark, MemoryDatabase, Statement, position_of
+
+RECORDS_MAX = 1000
+
+
+class MemoryStream:
+    """Implements `cdcflow.ports.Stream`. `spool_rows`: a transaction with more rows is spooled."""
+
+    def __init__(
+        self,
+        database: MemoryDatabase,
+        *,
+        slot: str,
+        position: int,
+        captured: Collection[TableId],
+        open_spool: OpenSpool,
+        spool_rows: int,
+    ) -> None:
+        self._database = database
+        self._slot = slot
+        self._at = position
+        self._acknowledged = position
+        self._captured = frozenset(captured)
+        self._open_spool = open_spool
+        self._spool_rows = spool_rows
+        self._closed = False
+        self._wakes, self._wake_end = os.pipe()
+        os.set_blocking(self._wakes, False)
+        os.set_blocking(self._wake_end, False)
+        self._deafen = database.listen(self._wake)
+        self._wake()
+
+    # ── cdcflow.ports.Stream ────────────────────────────────────────────────────────────────────────────────
+
+    def fileno(self) -> int:
+        return self._wakes
+
+    @property
+    def ready(self) -> bool:
+        return self._database.end > self._at
+
+    def poll(self) -> Sequence[StreamEvent]:
+        if self._closed:
+            raise SourceUnavailable("reading the log: this stream is closed")
+        self._drain()
+        events: list[StreamEvent] = []
+        for record in self._database.after(self._at, RECORDS_MAX):
+            events += self._events(record)
+            self._at = record.position
+        if self._at > self._acknowledged and not events:
+            events.append(Advanced(position_of(self._at)))
+        return events
+
+    def acknowledge(self, position: Position) -> None:
+        self._acknowledged = max(self._acknowledged, int(position))
+        self._database.acknowledge(self._slot, self._acknowledged)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._deafen()
+            os.close(self._wakes)
+            os.close(self._wake_end)
+
+    # ── decoding ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _events(self, record: Commit | Mark | Statement) -> list[StreamEvent]:
+        match record:
+            case Mark(at, slot, token):
+                is_ours = slot == self._slot and token is not None
+                return [MarkSeen(token, position_of(at), at)] if is_ours and token else [Advanced(position_of(at))]
+            case Commit():
+                return self._committed(record)
+            case Statement(at, xid, emptied, filled):
+                before = position_of(at - 1)
+                events: list[StreamEvent] = [RowsFilled(t, before) for t in filled if t in self._captured]
+                gone = [Change(shape, TRUNCATE, {}) for shape in emptied if shape.id in self._captured]
+                return [*events, *([Committed(run_of(xid, at, gone))] if gone else [])]
+
+    def _committed(self, record: Commit) -> list[StreamEvent]:
+        ours = [c for c in record.changes if c.shape.id in self._captured]
+        if len(ours) > self._spool_rows:
+            return self._spooled(record, ours)
+        kept = [c for c in ours if c.part not in record.aborted]
+        return (
+            [Committed(run_of(record.xid, record.position, kept))] if kept else [Advanced(position_of(record.position))]
+        )
+
+    def _spooled(self, record: Commit, ours: list[Change]) -> list[StreamEvent]:
+        rows = SpooledRows(aborted=set(record.aborted))
+        for first in range(0, len(ours), self._spool_rows):
+            piece = ours[first : first + self._spool_rows]
+            rows.write(self._open_spool, batches_of(piece), np.array([c.part for c in piece], np.uint64))
+        whole = rows.committed(record.xid, position_of(record.position), record.position)
+        return [Committed(whole)] if whole is not None else [Advanced(position_of(record.position))]
+
+    # ── waking ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _wake(self) -> None:
+        if not self._closed:
+            try:
+                os.write(self._wake_end, b".")
+            except BlockingIOError:
+                return  # it is full of wakes
+
+    def _drain(self) -> None:
+        try:
+            os.read(self._wakes, 1 << 16)
+        except BlockingIOError:
+            return
+
+
+def batches_of(changes: Sequence[Change]) -> list[ChangeBatch]:
+    """One batch for each shape; the index is the place among all changes."""
+    places: dict[Table, list[int]] = {}
+    for at, change in enumerate(changes):
+        places.setdefault(change.shape, []).append(at)
+    return [
+        ChangeBatch(shape, np.array(index, np.int64), _rows([changes[i] for i in index], shape))
+        for shape, index in places.items()
+    ]
+
+
+def _rows(changes: Sequence[Change], shape: Table) -> pa.RecordBatch:
+    rows = [{**c.values, OP: c.op, BEFORE: c.before} for c in changes]
+    return pa.RecordBatch.from_pylist(rows, schema=shape.change_schema)
+
+
+def run_of(xid: int, position: int, changes: Sequence[Change]) -> Run:
+    """One transaction as a run. The clock of this database is its position."""
+    return Run(
+        np.array([xid], np.uint64),
+        pa.array([position_of(position)], pa.string()),
+        np.array([position], np.int64),
+        np.array([len(changes)], np.int64),
+        tuple(batches_of(changes)),
+    )

@@ -1,0 +1,179 @@
+"""Where a chunk's rows lie: pages of the files that a plan pins, dealt out to connections. Pure.
+
+A partitioned table is its leaves' pages one after another:
+
+    leaf      orders_2023        orders_2024   orders_2025
+    pages     0 ······· 999      0 ··· 299     0 ···· 499
+    units     0 ······· 999   1000 ·· 1299   1300 ·· 1799      a chunk is any stretch of units
+
+A page holds 291 rows at most, but large values lie outside of it: the rows of one page may be gigabytes. So a chunk can
+end inside a page, behind a row, and the next one begins there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+from cdcflow.interleave.messages import Chunk
+from cdcflow.model.table import TableId
+from cdcflow.sources.postgres.catalog import Relid
+
+PART_PAGES_MIN = 128
+"""Below this a second connection costs more than it reads."""
+PIECE_PAGES_MIN = 256
+PIECES_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One file of the plan: a plain table, or one partition. `first` is its first page's unit."""
+
+    rel: Relid
+    filenode: int
+    pages: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a table's backfill reads, pinned. Stored as JSON in the log with the backfill's progress."""
+
+    root: int
+    leaves: tuple[Leaf, ...]
+
+    @property
+    def units(self) -> int:
+        return sum(leaf.pages for leaf in self.leaves)
+
+    def to_json(self) -> str:
+        leaves = [[x.rel.oid, x.rel.id.schema, x.rel.id.name, x.filenode, x.pages] for x in self.leaves]
+        return json.dumps({"version": 1, "root": self.root, "leaves": leaves}, separators=(",", ":"))
+
+    def extended(self, found: Plan) -> Plan:
+        """This plan, and then the leaves that `found` has besides."""
+        known = {leaf.rel.oid for leaf in self.leaves}
+        return numbered(self.root, [*self.leaves, *(leaf for leaf in found.leaves if leaf.rel.oid not in known)])
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        value = json.loads(text)
+        leaves = [Leaf(Relid(row[0], TableId(row[1], row[2])), row[3], row[4], 0) for row in value["leaves"]]
+        return numbered(value["root"], leaves)
+
+    def parts(self, begin: Cursor, end: int) -> list[Part]:
+        """The stretches of pages from `begin` up to unit `end`."""
+        found = []
+        for leaf in self.leaves:
+            low, high = max(begin.unit, leaf.first), min(end, leaf.first + leaf.pages)
+            if low < high:
+                behind = begin.behind if low == begin.unit else 0
+                found.append(Part(leaf, low - leaf.first, high - leaf.first, behind))
+        return found
+
+
+def numbered(root: int, leaves: Sequence[Leaf]) -> Plan:
+    """These leaves as a plan, each with its first unit."""
+    firsts = accumulate((leaf.pages for leaf in leaves), initial=0)
+    return Plan(root, tuple(replace(leaf, first=first) for leaf, first in zip(leaves, firsts, strict=False)))
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Up to where a table was read: before page `unit` of its plan, or within it, up to row number `behind`.
+
+    `later` is the plan where it got partitions behind its end. Stored in the log: "123", "123.45", "123.45+{plan}".
+    """
+
+    unit: int
+    behind: int = 0
+    later: str = ""
+
+    @classmethod
+    def parse(cls, text: str | None) -> Cursor:
+        reached, _, later = (text or "0").partition("+")
+        unit, _, behind = reached.partition(".")
+        return cls(int(unit), int(behind or 0), later)
+
+    def __str__(self) -> str:
+        behind = f".{self.behind}" if self.behind else ""
+        return f"{self.unit}{behind}{'+' if self.later else ''}{self.later}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Pages [a, b) of one leaf, without the rows up to number `behind` of the first one."""
+
+    leaf: Leaf
+    a: int
+    b: int
+    behind: int = 0
+
+    @property
+    def begin(self) -> Cursor:
+        return Cursor(self.leaf.first + self.a, self.behind)
+
+    @property
+    def source(self) -> str:
+        return f"ONLY {self.leaf.rel.sql}"
+
+    @property
+    def condition(self) -> str:
+        """On a table `t`: makes the server read these pages and no others."""
+        low = f"> '({self.a},{self.behind})'" if self.behind else f">= '({self.a},0)'"
+        return f"t.ctid {low}::pg_catalog.tid AND t.ctid < '({self.b},0)'::pg_catalog.tid"
+
+    def pieces(self) -> list[Part]:
+        """The same in stretches for one COPY each."""
+        count = max(1, min(PIECES_MAX, (self.b - self.a) // PIECE_PAGES_MIN))
+        ends = [self.a + (self.b - self.a) * i // count for i in range(count + 1)]
+        return [Part(self.leaf, a, b, self.behind if a == self.a else 0) for a, b in pairwise(ends)]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one connection reads of a chunk: these parts, up to unit `end`, or until they make `bytes_max` bytes."""
+
+    parts: tuple[Part, ...]
+    end: int
+    bytes_max: int
+
+
+def plan_of(chunk: Chunk) -> tuple[Plan, Cursor]:
+    """A range chunk's plan, with partitions that it has got behind its end, and where in it the chunk begins."""
+    cursor = Cursor.parse(chunk.after)
+    return Plan.from_json(cursor.later or chunk.plan), cursor
+
+
+def shares_of(chunk: Chunk, at_once: int, bytes_max: int, pages_max: int | None = None) -> list[Share]:
+    """What a range chunk reads, dealt out to `at_once` connections at most. `pages_max`: no more than these are likely
+    to stay under `bytes_max`."""
+    plan, begin = plan_of(chunk)
+    size = chunk.size if pages_max is None else min(chunk.size, pages_max)
+    end = min(begin.unit + max(size, 1), plan.units)
+    shares = _shares(plan.parts(begin, end), at_once)
+    return [
+        Share(tuple(share), share[-1].leaf.first + share[-1].b if share else end, bytes_max // len(shares))
+        for share in shares
+    ]
+
+
+def _shares(parts: Sequence[Part], at_once: int) -> list[list[Part]]:
+    """The parts, dealt out to as many of `at_once` connections as pay; at least one share, which may be empty."""
+    pages = sum(p.b - p.a for p in parts)
+    count = max(1, min(at_once, pages // PART_PAGES_MIN))
+    shares: list[list[Part]] = [[]]
+    room = target = -(-pages // count)
+    for part in parts:
+        rest = part
+        while rest.a < rest.b:
+            if room == 0:
+                shares.append([])
+                room = target
+            b = min(rest.b, rest.a + room)
+            shares[-1].append(replace(rest, b=b))
+            room -= b - rest.a
+            rest = replace(rest, a=b, b=part.b, behind=0)
+    return shares

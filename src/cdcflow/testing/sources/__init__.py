@@ -1,0 +1,81 @@
+"""What every source must do, as a suite of tests: subclass `SourceContract` and give it a `source_kit` fixture.
+
+The suite speaks to a source only through `cdcflow.ports`, and to its database through a `SourceKit`: plain SQL that
+every dialect knows, and acts with a name where SQL differs. A source that passes it can be wired to the machine and to
+any sink.
+
+    stream.py      what was committed, once and in order, large or small; marks
+    chunks.py      existing rows and their fences; what becomes of a plan when its table changes
+    statements.py  DDL: a whole capture, and at the end the log says what the source says
+    restarts.py    positions, what was acknowledged, histories that are lost
+    service.py     rights, status, doctor, closing
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from cdcflow.testing.sources.chunks import ChunkScenarios
+from cdcflow.testing.sources.kit import Act, SourceKit, needs
+from cdcflow.testing.sources.reading import (
+    LOG_ID,
+    PATIENCE_S,
+    Row,
+    collect,
+    refuse_spool,
+    rows_of,
+    rows_of_run,
+    seen_mark,
+)
+from cdcflow.testing.sources.restarts import RestartScenarios
+from cdcflow.testing.sources.service import ServiceScenarios
+from cdcflow.testing.sources.statements import StatementScenarios
+from cdcflow.testing.sources.stream import StreamScenarios
+
+
+class SourceContract(StreamScenarios, ChunkScenarios, StatementScenarios, RestartScenarios, ServiceScenarios):
+    """The suite. A subclass names its kit, so that what the kit's database cannot do is known before tests run."""
+
+    kit: ClassVar[type[SourceKit]]
+    unclaimed: ClassVar[dict[str, str]] = {}
+    """Scenarios that do not run, each with the reason."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.unclaimed = {}
+        for name in scenarios():
+            act: Act | None = getattr(getattr(cls, name), "needs", None)
+            if act is not None and act in cls.kit.cannot:
+                cls.unclaimed[name] = f"{act}: {cls.kit.cannot[act]}"
+                setattr(cls, name, None)  # it is not collected
+
+    def test_only_what_the_database_cannot_do_is_unclaimed(self) -> None:
+        """No scenario is left out in silence: each that does not run has an act that the kit names, and its reason."""
+        missing = {name for name in scenarios() if getattr(self, name, None) is None}
+        assert missing == set(self.unclaimed)
+        acts = {getattr(getattr(SourceContract, name), "needs", None) for name in missing}
+        assert acts == set(self.kit.cannot), "the kit names an act that no scenario needs"
+        assert all(reason.strip() for reason in self.kit.cannot.values())
+
+
+def scenarios() -> list[str]:
+    """The names of all scenarios."""
+    own = "test_only_what_the_database_cannot_do_is_unclaimed"
+    return [name for name in dir(SourceContract) if name.startswith("test_") and name != own]
+
+
+__all__ = [
+    "LOG_ID",
+    "PATIENCE_S",
+    "Act",
+    "Row",
+    "SourceContract",
+    "SourceKit",
+    "collect",
+    "needs",
+    "refuse_spool",
+    "rows_of",
+    "rows_of_run",
+    "scenarios",
+    "seen_mark",
+]

@@ -1,0 +1,97 @@
+"""A whole capture of a source into a log in memory, for scenarios whose outcome is a table, not an event.
+
+What a statement becomes differs by dialect: rows that are read again, a truncate, another shape, a look at the catalog.
+What must be the same everywhere is the end: the log folded equals the source.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from cdcflow.interleave.machine import Limits
+from cdcflow.pipeline.attempt import Orders, Pace
+from cdcflow.pipeline.capture import Capture
+from cdcflow.sinks.memory import Memory, MemoryLog
+from cdcflow.testing.folded import Unmergeable, current, read
+from cdcflow.testing.sources import reading
+from cdcflow.testing.sources.kit import SourceKit
+
+OnEvent = Callable[[str, Mapping[str, object]], None]
+Rows = list[tuple[tuple[str, Any], ...]]
+
+
+class Captured:
+    """A log that outlives captures, and what it says of the source's tables."""
+
+    def __init__(self, kit: SourceKit) -> None:
+        self._kit = kit
+        self._log = Memory()
+        self.on_event: OnEvent = lambda event, fields: None
+        self.error: BaseException | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Capture beside the block."""
+        capture = Capture(
+            open_source=self._kit.open_source,
+            open_log=lambda identity, accept: MemoryLog(self._log, reading.LOG_ID),
+            limits=Limits(),
+            orders=Orders(),
+            pace=Pace(heartbeat_s=0.5, tables_look_s=0.2),
+            on_event=lambda event, fields: self.on_event(event, fields),
+        )
+        thread = threading.Thread(target=self._run, args=(capture,), name="cdcflow-captured")
+        thread.start()
+        try:
+            yield
+        finally:
+            capture.stop()
+            thread.join()
+        if self.error is not None:
+            raise self.error
+
+    def _run(self, capture: Capture) -> None:
+        try:
+            capture.run()
+        except BaseException as error:  # noqa: BLE001  raised again by the test's thread
+            self.error = error
+
+    def settle(self, *names: str) -> None:
+        """Wait until the log says the same of these tables as the source, and their backfills are done."""
+        wanted = {name: rows_of_source(self._kit, name) for name in names}
+        found: dict[str, object] = {}
+        deadline = time.monotonic() + reading.PATIENCE_S
+        while found != wanted:
+            assert self.error is None, f"the capture stopped: {self.error}"
+            assert time.monotonic() < deadline, f"the log has {found}, and the source {wanted}"
+            time.sleep(0.02)
+            found = {name: self._rows(name) for name in names}
+
+    def _rows(self, name: str) -> object:
+        logged, progress = read(self._log)
+        table = self._kit.named(name)
+        known = progress.tables.get(table)
+        if known is None or known.state != "done":
+            return f"nothing yet: {known.state if known else 'unknown'}"
+        if table not in logged:
+            return []
+        try:
+            _, rows = current(logged[table], known)
+        except Unmergeable as why:
+            try:
+                _, rows = current(logged[table], known, anew=True)
+            except Unmergeable:
+                return f"nothing that fits together yet: {why}"
+        return in_order(rows)
+
+
+def rows_of_source(kit: SourceKit, name: str) -> Rows:
+    return in_order(kit.rows(name))
+
+
+def in_order(rows: Any) -> Rows:
+    return sorted((tuple(sorted(row.items())) for row in rows), key=repr)

@@ -1,0 +1,97 @@
+"""What the suite asks of a database: plain SQL that every dialect knows, and acts with a name where SQL differs.
+
+An act that a server cannot be brought to do stands in the kit's `cannot`, with the reason. The scenarios that need it
+are then not collected, and `SourceContract.unclaimed` lists them: a scenario is claimed and runs, or is not claimed and
+named. Nothing is skipped while tests run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
+
+from cdcflow.model.table import TableId
+from cdcflow.ports import Source
+
+Act = Literal[
+    "hold commits", "lock tables", "revoke rights", "restore a copy", "spool", "tables without key", "forget history"
+]
+
+S = TypeVar("S", bound=Callable[..., object])
+
+
+class SourceKit(Protocol):
+    """A database with two tables `items` and `others` (id integer primary key, name text) in it, and how to open a
+    source on it that captures both.
+
+    `cannot`: the acts that this database cannot do, each with the reason.
+    """
+
+    cannot: ClassVar[Mapping[Act, str]]
+    table: TableId
+    """`items`."""
+
+    def named(self, name: str) -> TableId:
+        """The table of this name."""
+        ...
+
+    def open_source(self) -> Source:
+        """A source that captures `items` and `others`, and `bare` where it can."""
+        ...
+
+    def open_reader(self) -> Source:
+        """The same as a user that has no more rights than the docs ask for ("revoke rights")."""
+        ...
+
+    def execute(self, *statements: str) -> None:
+        """Run these statements in one transaction and commit it."""
+        ...
+
+    def rows(self, name: str) -> Sequence[Mapping[str, Any]]:
+        """What a table has now."""
+        ...
+
+    def create(self, name: str, *, keyed: bool = True) -> None:
+        """Make a table as `items` was made, or one with the same columns and no key."""
+        ...
+
+    def add_column_with_values(self, name: str, column: str) -> None:
+        """Add an integer column by a statement that gives the rows that are there a value, and logs none of them."""
+        ...
+
+    def retype(self, name: str, column: str) -> None:
+        """Make a text column an integer one; its texts are numbers."""
+        ...
+
+    def rename(self, *pairs: tuple[str, str]) -> None:
+        """Give tables other names. More than one pair: in one step, so that nobody sees the names between."""
+        ...
+
+    def truncate(self, name: str) -> None: ...
+
+    def hold_commit(self, statement: str) -> AbstractContextManager[Callable[[], None]]:
+        """Inside, this statement's commit is in the log and nobody can see it. The value lets it go."""
+        ...
+
+    def locked(self, name: str) -> AbstractContextManager[None]:
+        """Inside, whoever reads this table waits."""
+        ...
+
+    def revoke_select(self, name: str) -> None: ...
+
+    def grant_select(self, name: str) -> None: ...
+
+    def copied(self) -> Callable[[], None]:
+        """Copy the whole database. The value restores it."""
+        ...
+
+
+def needs(act: Act) -> Callable[[S], S]:
+    """Mark a scenario that needs an act which not every database can do."""
+
+    def marked(scenario: S) -> S:
+        scenario.needs = act  # type: ignore[attr-defined]  # functions have room for it
+        return scenario
+
+    return marked

@@ -1,0 +1,171 @@
+"""How scenarios see a source: events up to a mark, rows of a table, chunks to the end."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from cdcflow.interleave.messages import Advanced, Chunk, ChunkRead, Committed, MarkSeen, Planned
+from cdcflow.model.change import DELETE, KeySet, Run, Uint64s
+from cdcflow.model.position import Checkpoint, Epoch, Position, Token
+from cdcflow.model.table import OP, TableId
+from cdcflow.ports import ChunkSource, OpenSpool, Source, Spool, Stream, StreamEvent
+from cdcflow.testing.sources.kit import SourceKit
+
+PATIENCE_S = 30.0
+LOG_ID = "c0ffee00-0000-4000-8000-000000000001"
+
+Row = tuple[str, int, str | None]
+"""What most scenarios compare: op, id, name."""
+
+
+def refuse_spool() -> Spool:
+    raise AssertionError("this scenario's transactions are small: none of them needs a spool")
+
+
+def collect(stream: Stream, enough: Callable[[Sequence[StreamEvent]], bool]) -> list[StreamEvent]:
+    """Poll until `enough` says so; fails when it never does."""
+    events: list[StreamEvent] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while not enough(events):
+        assert time.monotonic() < deadline, f"the stream brought {len(events)} events, and not what was waited for"
+        if not stream.ready:
+            select.select([stream.fileno()], [], [], 0.2)
+        events.extend(stream.poll())
+    return events
+
+
+def rows_of(events: Sequence[StreamEvent], table: TableId) -> list[Row]:
+    """The changes of a table in the order of the stream."""
+    found: list[Row] = []
+    for event in events:
+        if isinstance(event, Committed) and isinstance(event.run, Run):
+            found.extend(rows_of_run(event.run, table))
+    return found
+
+
+def rows_of_run(run: Run, table: TableId) -> list[Row]:
+    return [(r[OP], r["id"], r.get("name")) for _, r in placed_rows(run, table)]
+
+
+def placed_rows(run: Run, table: TableId) -> list[tuple[int, dict[str, Any]]]:
+    """A table's rows of a run with their places in it, in order."""
+    found: list[tuple[int, dict[str, Any]]] = []
+    for batch in run.batches:
+        if batch.table.id == table:
+            found += zip(map(int, batch.index.tolist()), batch.rows.to_pylist(), strict=True)
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def changes(events: Sequence[StreamEvent], table: TableId) -> list[Row]:
+    """The same as `rows_of`, without what only some sources tell of a deleted row."""
+    return [row if row[0] != DELETE else (DELETE, row[1], None) for row in rows_of(events, table)]
+
+
+def seen_mark(token: Token) -> Callable[[Sequence[StreamEvent]], bool]:
+    return lambda events: any(isinstance(e, MarkSeen) and e.token == token for e in events)
+
+
+def transactions(events: Sequence[StreamEvent]) -> list[tuple[Position, int]]:
+    """Position and id of the transactions with rows, in order; a run may have several."""
+    found: list[tuple[Position, int]] = []
+    for event in events:
+        if isinstance(event, Committed) and isinstance(event.run, Run):
+            rows = np.diff(event.run.ends, prepend=0).tolist()
+            whole = zip(event.run.position.to_pylist(), event.run.xids.tolist(), rows, strict=True)
+            found += [(Position(at), xid) for at, xid, count in whole if count]
+        elif isinstance(event, Committed) and event.run.rows:
+            found.append((event.run.last_position, int(event.run.xids[0])))
+    return found
+
+
+def positions(events: Sequence[StreamEvent]) -> list[Position]:
+    """Where the transactions with rows end, in order."""
+    return [position for position, _ in transactions(events)]
+
+
+def xids(events: Sequence[StreamEvent]) -> Uint64s:
+    """The id of the last transaction with rows."""
+    return np.array([transactions(events)[-1][1]], np.uint64)
+
+
+def position_at(event: StreamEvent) -> Position | None:
+    match event:
+        case Committed(run):
+            return run.last_position
+        case Advanced(position) | MarkSeen(position=position):
+            return position
+        case _:
+            return None
+
+
+class Scenarios:
+    """What scenarios begin with. `prepared` opens a source at a new place in the database's log."""
+
+    def prepared(self, kit: SourceKit, log_id: str = LOG_ID) -> tuple[Source, Checkpoint]:
+        source = kit.open_source()
+        return source, source.prepare(Checkpoint(epoch=Epoch(1)), log_id)
+
+    def again(self, kit: SourceKit, checkpoint: Checkpoint, position: Position) -> tuple[Source, Checkpoint]:
+        """The next start, from a log that ends at this position."""
+        source = kit.open_source()
+        later = Checkpoint(position=position, source=checkpoint.source, epoch=Epoch(2))
+        return source, source.prepare(later, LOG_ID)
+
+    @contextmanager
+    def reading(
+        self, source: Source, checkpoint: Checkpoint, open_spool: OpenSpool = refuse_spool
+    ) -> Iterator[tuple[Stream, ChunkSource]]:
+        """Stream and chunks of a source, closed at the end; the source too."""
+        chunks = source.chunks()
+        stream = source.stream(checkpoint, open_spool)
+        try:
+            yield stream, chunks
+        finally:
+            stream.close()
+            chunks.close()
+            source.close()
+
+    def streamed(
+        self, source: Source, checkpoint: Checkpoint, token: str = "1/1/low", open_spool: OpenSpool = refuse_spool
+    ) -> list[StreamEvent]:
+        """Everything from the checkpoint up to a mark written now."""
+        chunks = source.chunks()
+        stream = source.stream(checkpoint, open_spool)
+        try:
+            chunks.write_mark(Token(token))
+            return collect(stream, seen_mark(Token(token)))
+        finally:
+            stream.close()
+            chunks.close()
+
+    def read_all(self, source: Source, table: TableId, size: int) -> list[ChunkRead]:
+        chunks = source.chunks()
+        try:
+            plan = chunks.plan(table, 1)
+            reads: list[ChunkRead] = []
+            while not reads or not reads[-1].exhausted:
+                reads.append(self.read(chunks, plan, reads[-1] if reads else None, size))
+                assert len(reads) < 1000, "the chunks do not end"
+            return reads
+        finally:
+            chunks.close()
+
+    def read(
+        self, chunks: ChunkSource, plan: Planned, before: ChunkRead | None = None, size: int = 100_000
+    ) -> ChunkRead:
+        """The range chunk behind another one."""
+        after, number = (before.reached, before.chunk.number + 1) if before else (None, 1)
+        return chunks.read_chunk(Chunk(plan.table, 1, number, plan.plan, after, size, Token("1/1/low")))
+
+    def read_keys(self, chunks: ChunkSource, plan: Planned, keys: KeySet) -> ChunkRead:
+        chunk = Chunk(plan.table, 1, 1, plan.plan, None, 1, Token("1/1/low"), kind="keys", keys=keys)
+        return chunks.read_chunk(chunk)
+
+    def rows_read(self, read: ChunkRead, table: TableId) -> list[Row]:
+        return rows_of_run(read.run, table) if isinstance(read.run, Run) else []

@@ -1,0 +1,115 @@
+"""Scenarios around the data: rights, questions of people, and an end that nobody has to wait for."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.interleave.messages import Chunk
+from cdcflow.model.position import Checkpoint, Epoch, Token
+from cdcflow.testing.sources import reading
+from cdcflow.testing.sources.kit import SourceKit, needs
+from cdcflow.testing.sources.reading import LOG_ID, Scenarios, collect, seen_mark
+
+
+class ServiceScenarios(Scenarios):
+    """Rights, status, doctor, closing."""
+
+    def test_tables_are_told_by_name_with_columns_and_key(self, source_kit: SourceKit) -> None:
+        """Sorted by name; what is told first is what rows and chunks bear."""
+        source, checkpoint = self.prepared(source_kit)
+        tables = source.tables()
+        assert [t.id for t in tables] == [source_kit.table, source_kit.named("others")]
+        assert [([c.name for c in t.columns], t.key) for t in tables] == [(["id", "name"], ("id",))] * 2
+        with self.reading(source, checkpoint) as (_, chunks):
+            assert chunks.plan(source_kit.table, 1).shape == tables[0]
+
+    def test_rows_that_nobody_changed_compare_as_the_same(self, source_kit: SourceKit) -> None:
+        """A look at the catalog must not have whole tables read again for nothing."""
+        source_kit.execute("INSERT INTO items VALUES (1, 'a')")
+        source, checkpoint = self.prepared(source_kit)
+        with self.reading(source, checkpoint) as (_, chunks):
+            known = {source_kit.table: chunks.plan(source_kit.table, 1).row_version}
+            source_kit.execute("UPDATE items SET name = 'b' WHERE id = 1")
+            assert not source.compare_rows({}).found
+            assert not any(version.changed for version in source.compare_rows(known).found)
+
+    def test_lag_grows_with_what_is_written_and_ends_with_what_is_read(self, source_kit: SourceKit) -> None:
+        """O20: the first number that anybody looks at."""
+        source, checkpoint = self.prepared(source_kit)
+        with self.reading(source, checkpoint) as (stream, chunks):
+            before = source.status(checkpoint.position)
+            for n in range(20):
+                source_kit.execute(f"INSERT INTO items VALUES ({n}, '{'x' * 80}')")
+            after = source.status(checkpoint.position)
+            assert before.lag_bytes is not None
+            assert after.lag_bytes is not None
+            assert after.lag_bytes > before.lag_bytes
+            assert after.retained_bytes is None or after.retained_bytes > 0
+            assert all(isinstance(name, str) and value for name, value in after.details.items())
+            chunks.write_mark(Token("1/1/low"))
+            last = reading.position_at(collect(stream, seen_mark(Token("1/1/low")))[-1])
+            caught_up = source.status(last).lag_bytes
+            assert caught_up is not None
+            assert caught_up < after.lag_bytes
+
+    def test_doctor_finds_nothing_wrong_where_nothing_is(self, source_kit: SourceKit) -> None:
+        """A false alarm teaches people not to look."""
+        source, _ = self.prepared(source_kit)
+        found = source.doctor()
+        assert found
+        assert [f for f in found if f.level == "error"] == []
+        source.close()
+
+    def test_nothing_of_ours_is_called_left_behind(self, source_kit: SourceKit) -> None:
+        """The remedy drops what it names; ours must not be among it."""
+        source, checkpoint = self.prepared(source_kit)
+        ours = set(checkpoint.source.values())
+        assert not [f for f in source.left_behind(LOG_ID) if f.subject in ours]
+        source.close()
+
+    @needs("revoke rights")
+    def test_right_that_was_taken_away_is_named_and_given_back(self, source_kit: SourceKit) -> None:
+        """P65: a table that nobody may read is no smaller table. With the right it goes on."""
+        source_kit.execute("INSERT INTO items VALUES (1, 'a')")
+        source = source_kit.open_reader()
+        checkpoint = source.prepare(Checkpoint(epoch=Epoch(1)), LOG_ID)
+        with self.reading(source, checkpoint) as (_, chunks):
+            plan = chunks.plan(source_kit.table, 1)
+            source_kit.revoke_select("items")
+            with pytest.raises(ConfigurationError, match=r"(?s)items.*GRANT SELECT"):
+                self.read(chunks, plan)
+            source_kit.grant_select("items")
+            assert self.rows_read(self.read(chunks, plan), source_kit.table) == [("r", 1, "a")]
+
+    @needs("lock tables")
+    def test_closing_wakes_who_waits_for_a_locked_table(self, source_kit: SourceKit) -> None:
+        """O09: a daemon that is told to stop does not wait for somebody's ALTER TABLE."""
+        source_kit.execute("INSERT INTO items VALUES (1, 'a')")
+        source, checkpoint = self.prepared(source_kit)
+        with self.reading(source, checkpoint) as (_, chunks), ThreadPoolExecutor(1) as other:
+            plan = chunks.plan(source_kit.table, 1)
+            asked = threading.Event()
+
+            def read() -> object:
+                asked.set()
+                return chunks.read_chunk(Chunk(plan.table, 1, 1, plan.plan, None, 100, Token("1/1/low")))
+
+            with source_kit.locked("items"):
+                waiting = other.submit(read)
+                asked.wait(reading.PATIENCE_S)
+                chunks.close()
+                with pytest.raises(SourceUnavailable):
+                    waiting.result(reading.PATIENCE_S)
+
+    def test_closing_twice_is_closing_once(self, source_kit: SourceKit) -> None:
+        """Errors are cleaned up after from more than one side."""
+        source, checkpoint = self.prepared(source_kit)
+        stream, chunks = source.stream(checkpoint, reading.refuse_spool), source.chunks()
+        for _ in range(2):
+            stream.close()
+            chunks.close()
+            source.close()

@@ -1,0 +1,115 @@
+"""Scenarios of statements that change tables: at the end the log says what the source says, whoever told it how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from cdcflow.testing.sources.capturing import Captured
+from cdcflow.testing.sources.kit import SourceKit
+from cdcflow.testing.sources.reading import Scenarios
+
+ROWS = "INSERT INTO items VALUES (1, '11'), (2, '22'), (3, NULL)"
+LAST = "INSERT INTO items (id, name) VALUES (9, '99')"
+
+
+class StatementScenarios(Scenarios):
+    """Statements, each between rows of before and rows of after it."""
+
+    def in_stream(self, kit: SourceKit, *acts: Callable[[], object], tables: tuple[str, ...] = ("items",)) -> None:
+        """Do this while a capture runs that has read the tables, then a last row."""
+        kit.execute(ROWS, "INSERT INTO others VALUES (5, '55')")
+        captured = Captured(kit)
+        with captured.running():
+            captured.settle("items", "others")
+            for act in acts:
+                act()
+            kit.execute(LAST)
+            captured.settle(*tables)
+        captured.settle(*tables)
+
+    def test_column_without_values_is_null_in_rows_of_before(self, source_kit: SourceKit) -> None:
+        """P11: nothing has to be read again for it."""
+        self.in_stream(
+            source_kit,
+            lambda: source_kit.execute("ALTER TABLE items ADD COLUMN extra integer"),
+            lambda: source_kit.execute("UPDATE items SET extra = 4 WHERE id = 2"),
+        )
+
+    def test_column_with_values_has_them_in_rows_of_before(self, source_kit: SourceKit) -> None:
+        """M36: the statement gives every row a value and logs none of them."""
+        self.in_stream(source_kit, lambda: source_kit.add_column_with_values("items", "extra"))
+
+    def test_column_with_values_that_came_while_nobody_captured(self, source_kit: SourceKit) -> None:
+        """A stop is no excuse: the next start finds out."""
+        source_kit.execute(ROWS)
+        captured = Captured(source_kit)
+        with captured.running():
+            captured.settle("items")
+        source_kit.add_column_with_values("items", "extra")
+        with captured.running():
+            captured.settle("items")
+
+    def test_column_with_values_that_comes_during_a_backfill(self, source_kit: SourceKit) -> None:
+        """Rows of before it are in a chunk already, rows of after it in a later one."""
+        source_kit.execute(ROWS)
+        captured = Captured(source_kit)
+        altered: list[str] = []
+
+        def alter(event: str, fields: Mapping[str, object]) -> None:
+            if event == "range chunk read" and fields["table"] == str(source_kit.table) and not altered:
+                altered.append(event)
+                source_kit.add_column_with_values("items", "extra")
+                source_kit.execute(LAST)
+
+        captured.on_event = alter
+        with captured.running():
+            while not altered:
+                captured.settle("others")
+            captured.settle("items")
+
+    def test_column_that_is_dropped_and_added_again_is_another_one(self, source_kit: SourceKit) -> None:
+        """S5: its old values may not come back under the old name."""
+        self.in_stream(
+            source_kit,
+            lambda: source_kit.execute("ALTER TABLE items DROP COLUMN name"),
+            lambda: source_kit.execute("ALTER TABLE items ADD COLUMN name varchar(100)"),
+        )
+
+    def test_column_of_another_type_has_its_values_in_that_type(self, source_kit: SourceKit) -> None:
+        """P16: every row is another one, and the log has none of them."""
+        self.in_stream(source_kit, lambda: source_kit.retype("items", "name"))
+
+    def test_table_that_is_renamed_and_back_is_what_it_was(self, source_kit: SourceKit) -> None:
+        """S8: also the rows that it got under the other name."""
+        self.in_stream(
+            source_kit,
+            lambda: source_kit.rename(("items", "elsewhere")),
+            lambda: source_kit.execute("INSERT INTO elsewhere VALUES (4, '44')", "DELETE FROM elsewhere WHERE id = 1"),
+            lambda: source_kit.rename(("elsewhere", "items")),
+        )
+
+    def test_two_tables_that_exchange_their_names_exchange_their_rows(self, source_kit: SourceKit) -> None:
+        """What every online migration does."""
+        self.in_stream(
+            source_kit,
+            lambda: source_kit.rename(("items", "aside"), ("others", "items"), ("aside", "others")),
+            lambda: source_kit.execute("DELETE FROM others WHERE id = 2"),
+            tables=("items", "others"),
+        )
+
+    def test_table_that_is_dropped_and_made_again_has_its_own_rows_only(self, source_kit: SourceKit) -> None:
+        """P25: the name is the same, and the rows are another table's."""
+        self.in_stream(
+            source_kit,
+            lambda: source_kit.execute("DROP TABLE items"),
+            lambda: source_kit.create("items"),
+            lambda: source_kit.execute("INSERT INTO items VALUES (2, '2')"),
+        )
+
+    def test_truncate_leaves_only_what_came_after_it(self, source_kit: SourceKit) -> None:
+        """P13: in the log it is one row, and downstream all are gone."""
+        self.in_stream(
+            source_kit,
+            lambda: source_kit.truncate("items"),
+            lambda: source_kit.execute("INSERT INTO items VALUES (2, '2')"),
+        )

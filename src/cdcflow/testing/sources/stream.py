@@ -1,0 +1,239 @@
+"""Scenarios of the stream: what was committed, once, in order, whatever shape and size it has."""
+
+from __future__ import annotations
+
+from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
+from cdcflow.model.change import Run, SpooledTransaction
+from cdcflow.model.position import Token
+from cdcflow.model.table import BEFORE, OP, UNCHANGED, TableId
+from cdcflow.ports import Spool, StreamEvent
+from cdcflow.sinks.memory import Memory, MemoryLog, MemorySpool
+from cdcflow.testing.sources.kit import SourceKit, needs
+from cdcflow.testing.sources.reading import Scenarios, changes, collect, placed_rows, refuse_spool, rows_of, seen_mark
+
+LARGE = 2000
+"""Rows of a transaction that a kit's source puts into a spool."""
+
+
+def inserts(first: int, last: int, text: str = "row") -> str:
+    """One statement with rows of some width, so that a transaction becomes large."""
+    values = ", ".join(f"({n}, '{text} {n} {'x' * 80}')" for n in range(first, last + 1))
+    return f"INSERT INTO items VALUES {values}"
+
+
+class Spools:
+    """Spools that keep what they are given, and what was spooled in the events."""
+
+    def __init__(self) -> None:
+        self._log = MemoryLog(Memory())
+        self.opened: dict[str, MemorySpool] = {}
+
+    def open(self) -> Spool:
+        made = self._log.open_spool()
+        self.opened[made.name] = made
+        return made
+
+    def rows(self, events: list[StreamEvent], table: TableId) -> list[int]:
+        """The ids of the one transaction that must have come through a spool."""
+        (spooled,) = [e.run for e in events if isinstance(e, Committed) and isinstance(e.run, SpooledTransaction)]
+        batches = list(self.opened[spooled.spool].batches(spooled.aborted))
+        found = sorted(
+            (int(i), int(n))
+            for batch in batches
+            if batch.table.id == table
+            for i, n in zip(batch.index.tolist(), batch.rows.column("id").to_pylist(), strict=True)
+        )
+        assert spooled.rows == len(found), "the header announces other rows than the spool has"
+        assert {t.id for t in spooled.shapes} == {table}
+        return [n for _, n in found]
+
+
+class StreamScenarios(Scenarios):
+    """The stream."""
+
+    def test_committed_changes_arrive_once_in_commit_order(self, source_kit: SourceKit) -> None:
+        """I1, I4: this is what a source is for."""
+        source, checkpoint = self.prepared(source_kit)
+        source_kit.execute("INSERT INTO items VALUES (1, 'a')", "INSERT INTO items VALUES (2, 'b')")
+        source_kit.execute("UPDATE items SET name = 'B' WHERE id = 2")
+        source_kit.execute("DELETE FROM items WHERE id = 1", "INSERT INTO items VALUES (1, NULL)")
+        rows = changes(self.streamed(source, checkpoint), source_kit.table)
+        assert rows == [("c", 1, "a"), ("c", 2, "b"), ("u", 2, "B"), ("d", 1, None), ("c", 1, None)]
+        source.close()
+
+    def test_changes_of_several_tables_keep_their_order(self, source_kit: SourceKit) -> None:
+        """A transaction over two tables is one run: its rows have places over both, not within each."""
+        source, checkpoint = self.prepared(source_kit)
+        source_kit.execute(
+            "INSERT INTO items VALUES (1, 'a')",
+            "INSERT INTO others VALUES (2, 'b')",
+            "INSERT INTO items VALUES (3, 'c')",
+        )
+        events = self.streamed(source, checkpoint)
+        runs = [e.run for e in events if isinstance(e, Committed) and isinstance(e.run, Run)]
+        placed = [
+            (at, row["id"])
+            for run in runs
+            for table in (source_kit.table, source_kit.named("others"))
+            for at, row in placed_rows(run, table)
+        ]
+        assert sorted(placed) == [(0, 1), (1, 2), (2, 3)]
+        source.close()
+
+    def test_what_was_rolled_back_never_arrives(self, source_kit: SourceKit) -> None:
+        """I2: a change that nobody committed must not reach a warehouse."""
+        source, checkpoint = self.prepared(source_kit)
+        source_kit.execute(
+            "INSERT INTO items VALUES (1, 'kept')",
+            "SAVEPOINT s",
+            "INSERT INTO items VALUES (2, 'dropped')",
+            "ROLLBACK TO SAVEPOINT s",
+        )
+        source_kit.execute("INSERT INTO items VALUES (3, 'dropped')", "ROLLBACK")
+        assert rows_of(self.streamed(source, checkpoint), source_kit.table) == [("c", 1, "kept")]
+        source.close()
+
+    def test_savepoints_inside_savepoints_take_back_what_is_theirs(self, source_kit: SourceKit) -> None:
+        """I2: what came between two roll-backs stays, and the same key may be used again."""
+        source, checkpoint = self.prepared(source_kit)
+        source_kit.execute(
+            "INSERT INTO items VALUES (1, 'a')",
+            "SAVEPOINT outside",
+            "INSERT INTO items VALUES (2, 'b')",
+            "SAVEPOINT inside",
+            "INSERT INTO items VALUES (3, 'dropped')",
+            "UPDATE items SET name = 'dropped' WHERE id = 1",
+            "ROLLBACK TO SAVEPOINT inside",
+            "INSERT INTO items VALUES (3, 'c')",
+            "SAVEPOINT last",
+            "DELETE FROM items WHERE id = 2",
+            "ROLLBACK TO SAVEPOINT last",
+            "UPDATE items SET name = 'A' WHERE id = 1",
+        )
+        rows = changes(self.streamed(source, checkpoint), source_kit.table)
+        assert rows == [("c", 1, "a"), ("c", 2, "b"), ("c", 3, "c"), ("u", 1, "A")]
+        source.close()
+
+    def test_key_change_is_a_delete_and_an_insert(self, source_kit: SourceKit) -> None:
+        """P09, M43, W10: downstream a row is its key, so a changed key is another row, and says whose it was."""
+        source_kit.execute("INSERT INTO items VALUES (1, 'a')")
+        source, checkpoint = self.prepared(source_kit)
+        source_kit.execute("UPDATE items SET id = 2 WHERE id = 1")
+        events = self.streamed(source, checkpoint)
+        assert [(op, id_) for op, id_, _ in rows_of(events, source_kit.table)] == [("d", 1), ("c", 2)]
+        batches = [b for e in events if isinstance(e, Committed) and isinstance(e.run, Run) for b in e.run.batches]
+        moved = batches[-1].rows.to_pylist()[-1]
+        assert (moved[BEFORE] or {}).get("id") == 1
+        assert "id" not in (moved[UNCHANGED] or [])
+        source.close()
+
+    def test_keys_that_two_rows_exchange_come_one_after_another(self, source_kit: SourceKit) -> None:
+        """W10: each half of a key change follows its other half, so that no row overtakes the one whose key it takes."""
+        source_kit.execute("INSERT INTO items VALUES (1, 'a')", "INSERT INTO items VALUES (2, 'b')")
+        source, checkpoint = self.prepared(source_kit)
+        source_kit.execute(
+            "UPDATE items SET id = 9 WHERE id = 1",
+            "UPDATE items SET id = 1 WHERE id = 2",
+            "UPDATE items SET id = 2 WHERE id = 9",
+        )
+        rows = changes(self.streamed(source, checkpoint), source_kit.table)
+        assert [(op, id_) for op, id_, _ in rows] == [("d", 1), ("c", 9), ("d", 2), ("c", 1), ("d", 9), ("c", 2)]
+        source.close()
+
+    def test_key_that_moves_on_along_a_chain_names_each_step(self, source_kit: SourceKit) -> None:
+        """W10: every step says whose row it continues; the last one's values are the row's."""
+        source_kit.execute("INSERT INTO items VALUES (1, 'a')")
+        source, checkpoint = self.prepared(source_kit)
+        source_kit.execute("UPDATE items SET id = 2 WHERE id = 1", "UPDATE items SET id = 3, name = 'c' WHERE id = 2")
+        events = self.streamed(source, checkpoint)
+        runs = [e.run for e in events if isinstance(e, Committed) and isinstance(e.run, Run)]
+        steps = [row for run in runs for _, row in placed_rows(run, source_kit.table) if row[OP] == "c"]
+        assert [((row[BEFORE] or {}).get("id"), row["id"]) for row in steps] == [(1, 2), (2, 3)]
+        assert steps[-1]["name"] == "c"
+        source.close()
+
+    def test_truncate_stands_between_what_came_before_and_after_it(self, source_kit: SourceKit) -> None:
+        """P13, M35: it has a place in the log like any other change."""
+        source, checkpoint = self.prepared(source_kit)
+        source_kit.execute("INSERT INTO items VALUES (1, 'before')")
+        source_kit.truncate("items")
+        source_kit.execute("INSERT INTO items VALUES (1, 'after')")
+        events = self.streamed(source, checkpoint)
+        assert [(op, id_) for op, id_, _ in rows_of(events, source_kit.table)] == [("c", 1), ("t", None), ("c", 1)]
+        assert rows_of(events, source_kit.table)[-1] == ("c", 1, "after")
+        source.close()
+
+    @needs("spool")
+    def test_large_transaction_comes_through_a_spool_with_every_row(self, source_kit: SourceKit) -> None:
+        """P38: memory does not hold it, and nothing of it may be missing, doubled or out of order."""
+        source, checkpoint = self.prepared(source_kit)
+        spools = Spools()
+        source_kit.execute(*(inserts(n, n + 499) for n in range(1, LARGE + 1, 500)))
+        events = self.streamed(source, checkpoint, open_spool=spools.open)
+        assert spools.rows(events, source_kit.table) == list(range(1, LARGE + 1))
+        source.close()
+
+    @needs("spool")
+    def test_parts_of_a_large_transaction_that_were_taken_back_are_dropped(self, source_kit: SourceKit) -> None:
+        """P39: they are in the spool already when the roll-back comes."""
+        source, checkpoint = self.prepared(source_kit)
+        spools = Spools()
+        source_kit.execute(
+            inserts(1, LARGE),
+            "SAVEPOINT s",
+            inserts(LARGE + 1, 2 * LARGE, "dropped"),
+            "ROLLBACK TO SAVEPOINT s",
+            inserts(LARGE + 1, LARGE + 10, "kept"),
+        )
+        events = self.streamed(source, checkpoint, open_spool=spools.open)
+        assert spools.rows(events, source_kit.table) == list(range(1, LARGE + 11))
+        source.close()
+
+    @needs("spool")
+    def test_large_transaction_that_was_rolled_back_leaves_nothing(self, source_kit: SourceKit) -> None:
+        """A source that sends a transaction before its end must forget it again."""
+        source, checkpoint = self.prepared(source_kit)
+        source_kit.execute(inserts(1, LARGE), "ROLLBACK")
+        source_kit.execute("INSERT INTO items VALUES (1, 'kept')")
+        spools = Spools()
+        events = self.streamed(source, checkpoint, open_spool=spools.open)
+        assert rows_of(events, source_kit.table) == [("c", 1, "kept")]
+        assert not any(isinstance(e, Committed) and isinstance(e.run, SpooledTransaction) for e in events)
+        source.close()
+
+    def test_mark_comes_back_between_what_was_committed_before_and_after_it(self, source_kit: SourceKit) -> None:
+        """The window stands on this: a mark has a place in the log, after it is written and before what follows."""
+        source, checkpoint = self.prepared(source_kit)
+        with self.reading(source, checkpoint) as (stream, chunks):
+            source_kit.execute("INSERT INTO items VALUES (1, 'before')")
+            chunks.write_mark(Token("1/1/low"))
+            source_kit.execute("INSERT INTO items VALUES (2, 'after')")
+            chunks.write_mark(Token("1/1/high"))
+            events = collect(stream, seen_mark(Token("1/1/high")))
+        low = next(i for i, e in enumerate(events) if isinstance(e, MarkSeen) and e.token == "1/1/low")
+        assert rows_of(events[:low], source_kit.table) == [("c", 1, "before")]
+        assert rows_of(events[low:], source_kit.table) == [("c", 2, "after")]
+
+    def test_marks_of_another_log_mean_nothing(self, source_kit: SourceKit) -> None:
+        """Two logs may follow one database: a mark that one of them takes for its own would close a wrong window."""
+        source, checkpoint = self.prepared(source_kit)
+        other, elsewhere = self.prepared(source_kit, "deadbeef-0000-4000-8000-000000000002")
+        with self.reading(other, elsewhere) as (theirs, chunks):
+            chunks.write_mark(Token("1/1/low"))
+            collect(theirs, seen_mark(Token("1/1/low")))
+            events = self.streamed(source, checkpoint, token="1/2/low")
+        assert [e.token for e in events if isinstance(e, MarkSeen)] == ["1/2/low"]
+        source.close()
+
+    def test_idle_source_still_moves_the_position(self, source_kit: SourceKit) -> None:
+        """M31, O14: without captured changes the source must still be able to forget its log."""
+        source, checkpoint = self.prepared(source_kit)
+        chunks = source.chunks()
+        stream = source.stream(checkpoint, refuse_spool)
+        chunks.heartbeat()
+        events = collect(stream, lambda seen: any(isinstance(e, Advanced) for e in seen))
+        assert all(not isinstance(e, Committed) or e.run.rows == 0 for e in events)
+        assert [e.position for e in events if isinstance(e, Advanced)][-1] != checkpoint.position
+        stream.close()
+        chunks.close()
+        source.close()

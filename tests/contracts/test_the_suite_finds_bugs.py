@@ -1,0 +1,278 @@
+"""The suite of all sources can fail: a bug of each kind is planted in the source in memory, and its scenario finds it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from memorykit import MemoryKit
+
+from cdcflow.errors import CdcflowError
+from cdcflow.interleave.messages import Advanced, Chunk, MarkSeen, RowsCompared, XidSnapshot
+from cdcflow.model.position import Checkpoint
+from cdcflow.model.table import Table
+from cdcflow.sources.memory import MemoryDatabase, MemorySource, Transaction
+from cdcflow.sources.memory import stream as memory_stream
+from cdcflow.sources.memory.chunks import MemoryChunks, OpenTable
+from cdcflow.sources.memory.database import Commit, Mark, MemoryTable, Statement, Told, position_of
+from cdcflow.sources.memory.stream import MemoryStream
+from cdcflow.testing.sources import SourceContract, reading, scenarios
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+class Conforming(SourceContract):
+    """The whole suite, to be called one scenario at a time."""
+
+    __test__ = False
+    kit = MemoryKit
+
+
+def replaced(owner: Any, name: str, made: Callable[[Any], Any]) -> Plant:
+    """Put what `made` makes of a function into its place."""
+    return lambda patch: patch.setattr(owner, name, made(getattr(owner, name)))
+
+
+def both(*plants: Plant) -> Plant:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        for each in plants:
+            each(patch)
+
+    return plant
+
+
+def one_incarnation(patch: pytest.MonkeyPatch) -> None:
+    """No table is told from another that had its name."""
+    patch.setattr(MemoryTable, "shape", property(lambda t: Table(t.id, 1, t.columns, t.key)))
+
+
+def commits(change: Callable[[Commit], Commit]) -> Plant:
+    """The stream sees other commits than the log has."""
+    return replaced(MemoryStream, "_committed", lambda real: lambda self, record: real(self, change(record)))
+
+
+def merges_key_changes(self: Transaction, table: Any, values: Any, where: Any) -> None:
+    for number, old in list(self._of(table).items()):
+        if where(old):
+            new = {**old, **values}
+            self._put(table, number, new)
+            self._log(table, "u", new)
+
+
+def deletes_first(record: Commit) -> Commit:
+    return replace(record, changes=tuple(sorted(record.changes, key=lambda c: c.op != "d")))
+
+
+def reads_in_order_of_tables(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda changes: real(sorted(changes, key=lambda c: c.shape.id))
+
+
+def without_old_keys(record: Commit) -> Commit:
+    return replace(record, changes=tuple(replace(c, before=None) for c in record.changes))
+
+
+def without_truncates(record: Commit) -> Commit:
+    return replace(record, changes=tuple(c for c in record.changes if c.op != "t"))
+
+
+def marks_first(real: Callable[..., Any]) -> Callable[..., Any]:
+    def poll(self: MemoryStream) -> Sequence[Any]:
+        return sorted(real(self), key=lambda event: not isinstance(event, MarkSeen))
+
+    return poll
+
+
+def takes_any_mark(real: Callable[..., Any]) -> Callable[..., Any]:
+    def events(self: MemoryStream, record: Any) -> list[Any]:
+        if isinstance(record, Mark) and record.token is not None:
+            return [MarkSeen(record.token, position_of(record.position), 0)]
+        return list(real(self, record))
+
+    return events
+
+
+def without_advancing(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self: [e for e in real(self) if not isinstance(e, Advanced)]
+
+
+def drops_what_fills(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, record: real(self, replace(record, filled=()) if isinstance(record, Statement) else record)
+
+
+def drops_what_empties(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, record: real(self, replace(record, emptied=()) if isinstance(record, Statement) else record)
+
+
+def sees_all(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self: XidSnapshot(1 << 31, 1 << 31)
+
+
+def plans_without_fence(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, *asked: replace(real(self, *asked), visibilities=())
+
+
+def pins_nothing(real: Callable[..., Any]) -> Callable[..., Any]:
+    """The chunk's plan always is what the table is, and its bound stays."""
+
+    def opened(self: MemoryChunks, connection: Any, chunk: Chunk, part: Any) -> Any:
+        found = self._database.tables[chunk.table]
+        now = {**json.loads(chunk.plan), "incarnation": found.incarnation, "file": found.file}
+        return real(self, connection, replace(chunk, plan=json.dumps(now)), part)
+
+    return opened
+
+
+def forgets_the_key(real: Callable[..., Any]) -> Callable[..., Any]:
+    def rows_with(self: OpenTable, keys: Any) -> Any:
+        return [self._batch([row for row in self.rows.values() if row["id"] >= min(keys.keys["id"].to_pylist())])]
+
+    return rows_with
+
+
+def skips_last(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, chunk, found: replace(real(self, chunk, found), exhausted=True)
+
+
+def keeps_the_shape(real: Callable[..., Any]) -> Callable[..., Any]:
+    def batch(self: OpenTable, rows: list[Any]) -> pa.RecordBatch:
+        return real(self, [{k: v for k, v in row.items() if k in ("id", "name")} for row in rows])
+
+    return batch
+
+
+def one_too_early(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, position, most: real(self, position - 1, most)
+
+
+def one_too_late(real: Callable[..., Any]) -> Callable[..., Any]:
+    def stream(self: MemorySource, checkpoint: Checkpoint, open_spool: Any) -> Any:
+        behind = [r for r in self._database.after(int(checkpoint.position or 0), 2) if isinstance(r, Commit)]
+        late = behind[0].position if behind else int(checkpoint.position or 0)
+        return real(self, replace(checkpoint, position=position_of(late)), open_spool)
+
+    return stream
+
+
+def forgets_too_much(real: Callable[..., Any]) -> Callable[..., Any]:
+    def acknowledge(self: MemoryDatabase, slot: str, position: int) -> None:
+        real(self, slot, self.end)
+
+    return acknowledge
+
+
+def checks_nothing(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, position, back: None
+
+
+def trusts_positions(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, position, back: real(self, position, None)
+
+
+def ignores_rights(real: Callable[..., Any]) -> Callable[..., Any]:
+    def readable(self: MemoryDatabase, table: Any, is_closed: Any) -> Any:
+        self.unreadable.clear()
+        return real(self, table, is_closed)
+
+    return readable
+
+
+def waits_for_ever(real: Callable[..., Any]) -> Callable[..., Any]:
+    def readable(self: MemoryDatabase, table: Any, is_closed: Any) -> Any:
+        return real(self, table, lambda: False)
+
+    return readable
+
+
+def always_changed(real: Callable[..., Any]) -> Callable[..., Any]:
+    def compare(self: MemorySource, known: Any) -> RowsCompared:
+        return real(self, {table: f"before {version}" for table, version in known.items()})
+
+    return compare
+
+
+def no_lag(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, at: replace(real(self, at), lag_bytes=0)
+
+
+def every_slot(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, log_id: real(self, "another")
+
+
+PLANTED: dict[str, tuple[Told, Plant, str]] = {
+    "key change as an update": ("log", replaced(Transaction, "update", lambda _: merges_key_changes), "key_change_is"),
+    "deletes before inserts": ("log", commits(deletes_first), "keys_that_two_rows_exchange"),
+    "old key not told": ("log", commits(without_old_keys), "key_that_moves_on_along_a_chain"),
+    "savepoints ignored": ("log", commits(lambda c: replace(c, aborted=frozenset())), "what_was_rolled_back"),
+    "inner savepoint ignored": (
+        "log",
+        commits(lambda c: replace(c, aborted=frozenset(sorted(c.aborted)[:1]))),
+        "savepoints_inside_savepoints",
+    ),
+    "table by table": ("log", replaced(memory_stream, "batches_of", reads_in_order_of_tables), "several_tables_keep"),
+    "no truncate": ("log", commits(without_truncates), "truncate_stands_between"),
+    "spool without its last piece": (
+        "log",
+        commits(lambda c: replace(c, changes=c.changes[:-500]) if len(c.changes) > 1000 else c),
+        "large_transaction_comes_through",
+    ),
+    "spooled parts not taken back": (
+        "log",
+        commits(lambda c: replace(c, aborted=frozenset())),
+        "parts_of_a_large_transaction",
+    ),
+    "mark before its time": ("log", replaced(MemoryStream, "poll", marks_first), "mark_comes_back_between"),
+    "another log's mark": ("log", replaced(MemoryStream, "_events", takes_any_mark), "marks_of_another_log"),
+    "no position while idle": ("log", replaced(MemoryStream, "poll", without_advancing), "idle_source_still"),
+    "plan without a fence": ("log", replaced(MemoryChunks, "plan", plans_without_fence), "bound_of_a_plan"),
+    "fence that sees all": ("log", replaced(MemoryDatabase, "snapshot", sees_all), "chunk_tells_of_a_change"),
+    "keys with a blind fence": ("log", replaced(MemoryDatabase, "snapshot", sees_all), "keys_tell_of_a_change"),
+    "keys as a range": ("log", replaced(OpenTable, "rows_with", forgets_the_key), "keys_give_the_rows"),
+    "ends after one chunk": ("log", replaced(MemoryChunks, "reached", skips_last), "chunks_bring_every_row_once"),
+    "truncated table read on": ("log", replaced(MemoryChunks, "opened", pins_nothing), "chunk_after_a_truncate"),
+    "other table of the name": ("log", replaced(MemoryChunks, "opened", pins_nothing), "table_that_was_made_again"),
+    "chunk in the old shape": ("log", replaced(OpenTable, "_batch", keeps_the_shape), "added_between_two_chunks"),
+    "filled rows not told": ("log", replaced(MemoryStream, "_events", drops_what_fills), "values_has_them"),
+    "filled rows not compared": (
+        "catalog",
+        replaced(MemorySource, "compare_rows", lambda _: lambda self, known: RowsCompared(())),
+        "values_that_came_while_nobody",
+    ),
+    "retyped rows not told": ("log", replaced(MemoryStream, "_events", drops_what_fills), "column_of_another_type"),
+    "swapped rows stay": (
+        "log",
+        both(one_incarnation, replaced(MemoryStream, "_events", drops_what_fills)),
+        "exchange_their_names",
+    ),
+    "dropped rows stay": (
+        "log",
+        both(one_incarnation, replaced(MemoryStream, "_events", drops_what_empties)),
+        "dropped_and_made_again_has",
+    ),
+    "rename unnoticed": ("log", replaced(MemoryStream, "_events", drops_what_fills), "renamed_and_back"),
+    "truncate lost on the way": ("log", commits(without_truncates), "truncate_leaves_only"),
+    "delivered again": ("log", replaced(MemoryDatabase, "after", one_too_early), "restart_goes_on_behind"),
+    "one lost at a restart": ("log", replaced(MemorySource, "stream", one_too_late), "restart_behind_any"),
+    "acknowledged too far": ("log", replaced(MemoryDatabase, "acknowledge", forgets_too_much), "acknowledged_history"),
+    "hole not noticed": ("log", replaced(MemorySource, "_check_whole", checks_nothing), "older_than_what_it"),
+    "copy not noticed": ("log", replaced(MemorySource, "_check_whole", trusts_positions), "restored_copy_is_told"),
+    "rights not asked": ("log", replaced(MemoryDatabase, "readable", ignores_rights), "right_that_was_taken_away"),
+    "waits behind a lock": ("log", replaced(MemoryDatabase, "readable", waits_for_ever), "closing_wakes"),
+    "version of each look": ("catalog", replaced(MemorySource, "compare_rows", always_changed), "compare_as_the_same"),
+    "lag of nothing": ("log", replaced(MemorySource, "status", no_lag), "lag_grows"),
+    "own slot left behind": ("log", replaced(MemorySource, "left_behind", every_slot), "called_left_behind"),
+}
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suite that passes whatever a source does would be worth nothing to who writes the next one."""
+    told, plant, words = PLANTED[bug]
+    (name,) = [name for name in scenarios() if words in name]
+    monkeypatch.setattr(reading, "PATIENCE_S", 1.0)
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, pytest.fail.Exception, CdcflowError, TimeoutError)):
+        getattr(Conforming(), name)(MemoryKit(told))

@@ -1,0 +1,69 @@
+"""Every code of every multi-byte character set, asked of the server: the same character here, or none on both sides."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from cdcflow.sources.mysql.charsets import decoded
+from cdcflow.sources.mysql.multibyte import UNKNOWN, decoder
+from cdcflow.testing.mysql import Flavor, MySQLDatabase
+
+pytestmark = pytest.mark.mysql
+
+HIGH = range(0x80, 0x100)
+TWO = [bytes(code) for code in itertools.product(HIGH, range(0x100))]
+THREE = [bytes([0x8F, *code]) for code in itertools.product(range(0xA1, 0xFF), repeat=2)]
+FOUR = [
+    bytes(code)
+    for code in itertools.product(
+        (0x81, 0x84, 0x90, 0xE3, 0xFE), range(0x30, 0x3A), range(0x81, 0xFF, 3), range(0x30, 0x3A)
+    )
+]
+SETS = ("big5", "cp932", "eucjpms", "euckr", "gb2312", "gbk", "sjis", "ujis")
+WIDE = ("ucs2", "utf16")
+
+
+def test_every_code_is_the_servers_character_or_none(mysql_database: MySQLDatabase, flavor: Flavor) -> None:
+    """What the server cannot map must not come out as another character: nobody would ever find out."""
+    codes = [*([byte] for byte in HIGH), *TWO, *THREE, *FOUR]
+    rows = [f"(X'{bytes(code).hex()}')" for code in codes]
+    mysql_database.execute(
+        "CREATE TABLE codes (code varbinary(4) PRIMARY KEY) ENGINE = MEMORY",
+        *(f"INSERT INTO codes VALUES {','.join(rows[at : at + 30_000])}" for at in range(0, len(rows), 30_000)),
+    )
+    for charset in (*SETS, *WIDE, *(("gb18030",) if flavor == "mysql" else ())):
+        mysql_database.execute(
+            f"CREATE TABLE {charset} (code varbinary(4) PRIMARY KEY, said varchar(4) CHARACTER SET {charset}) "
+            "ENGINE = MEMORY",
+            f"INSERT IGNORE INTO {charset} SELECT code, code FROM codes",
+        )
+        # What the server did not store as it is means nothing to it.
+        told = mysql_database.execute(
+            f"SELECT code, CAST(CONVERT(said USING utf8mb4) AS binary) FROM {charset} WHERE CAST(said AS binary) = code"
+            + " AND LENGTH(code) = 2" * (charset in WIDE)
+        )
+        assert len(told) > 7000, charset
+        found = ((code, _ours(charset, code), _theirs(code, said)) for code, said in told)
+        wrong = {code.hex(): (ours, theirs) for code, ours, theirs in found if ours != theirs}
+        assert not wrong, f"{charset}: {len(wrong)} codes, {list(wrong.items())[:9]}"
+
+
+def _ours(charset: str, code: bytes) -> str:
+    """With U+FFFD for what stops the capture."""
+    replaced = decoder(charset, "replace")(code)
+    try:
+        assert decoded(charset, code) == replaced
+    except UnicodeDecodeError:
+        assert UNKNOWN in replaced
+    return replaced
+
+
+def _theirs(code: bytes, said: bytes | None) -> str:
+    """The servers put a question mark for what they cannot convert, NULL, or half a surrogate as it is."""
+    try:
+        text = UNKNOWN if said is None else said.decode()
+    except UnicodeDecodeError:
+        return UNKNOWN
+    return text if b"?" in code else text.replace("?", UNKNOWN)

@@ -1,0 +1,174 @@
+"""Which rows a reader gets of a log that lies in segments and journals: these offsets, these tables, each row once."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cdcflow.changelog import reader
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.reader import list_segments, newest_checkpoint, read_rows, read_transactions, table_shapes
+from cdcflow.errors import HistoryLost, InvariantViolated
+from cdcflow.model.change import ChangeBatch
+from cdcflow.model.position import SourceIdentity
+from cdcflow.sinks.files import FileLog
+from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, orders, transactions
+
+IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
+LAST = 13
+
+
+def story(log: FileLog) -> Writer:
+    """Two segments (offsets 1 to 3 and 4 to 7), a closed journal (8 to 10) and the newest one (11 to 13)."""
+    writer = Writer.of(log)
+    writer.put(orders(1, 2, xid=1), transactions([2], [1], changes(PRODUCTS, [{"id": 3}])))
+    log.roll()
+    writer.put(  # a shape comes, goes and comes back
+        orders(4, xid=3),
+        transactions([4], [1], changes(ORDERS_WIDER, [{"id": 5, "due": date(2024, 2, 29)}])),
+        orders(6, 7, xid=5),
+    )
+    log.roll()
+    log.seal_pending()
+    batch = changes(ORDERS, [{"id": 9}, {"id": 0}, {"id": 10}])
+    spooled = writer.spooled(7, [((batch,), np.array([7, 8, 7], np.uint64))], aborted=[8], rows=2)
+    writer.put(orders(8, xid=6), spooled)
+    log.roll()
+    writer.put(transactions([8, 9], [2, 3], changes(ORDERS, [{"id": 11}, {"id": 13}], [0, 2]), products(12)))
+    return writer
+
+
+def products(number: int) -> ChangeBatch:
+    return changes(PRODUCTS, [{"id": number}], [1])
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> FileLog:
+    """Nobody changes it; who wants to takes a copy."""
+    log = FileLog.open(tmp_path_factory.mktemp("readers") / "log", IDENTITY)
+    story(log)
+    return log
+
+
+@pytest.fixture
+def copy(log: FileLog, tmp_path: Path) -> Layout:
+    return Layout(shutil.copytree(log.path, tmp_path / "copy"))
+
+
+def ids(place: Path, *bounds: int | None, **chosen: object) -> list[int]:
+    found = [row for _, _, rows in read_rows(place, *bounds, **chosen) for row in rows.to_pylist()]  # type: ignore[arg-type]
+    assert all(row["_offset"] == row["id"] for row in found)
+    return [row["id"] for row in found]
+
+
+def test_story_has_what_the_tests_below_speak_of(log: FileLog) -> None:
+    """Else they would prove nothing."""
+    layout = Layout(log.path)
+    assert layout.segment_offsets() == [(1, 3), (4, 7)]
+    assert layout.journal_offsets() == [8, 11]
+    assert [s.first_offset for s in list_segments(log.path)] == [1, 4]
+
+
+@pytest.mark.parametrize("first", range(1, LAST + 1))
+def test_rows_from_any_offset_to_any_other_are_those_and_no_others(log: FileLog, first: int) -> None:
+    """Merges go on where the last one ended: an offset too few is a lost row, and one too many is applied twice."""
+    for last in range(first, LAST + 1):
+        assert sorted(ids(log.path, first, last)) == list(range(first, last + 1))
+        headers = [t for table in read_transactions(log.path, first, last) for t in table.to_pylist()]
+        covered = {o for t in headers for o in range(t["first_offset"], t["last_offset"] + 1)}
+        assert covered >= set(range(first, last + 1))
+        assert all(t["last_offset"] >= first and t["first_offset"] <= last for t in headers)
+        assert [t["number"] for t in headers] == sorted({t["number"] for t in headers})
+
+
+def test_a_table_s_rows_ascend_over_segments_shapes_and_journals(log: FileLog) -> None:
+    """The last row of a key is the one that counts, and the one that comes last is taken for it."""
+    assert ids(log.path, tables=[ORDERS.id]) == [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 13]
+    assert ids(log.path, tables=[PRODUCTS.id]) == [3, 12]
+    assert ids(log.path, tables=[]) == []
+    assert sorted(ids(log.path)) == list(range(1, LAST + 1))
+    versions = [(version, len(rows)) for _, version, rows in read_rows(log.path, 4, 7)]
+    assert versions == [(1, 1), (2, 1), (1, 2)]
+    owners = [r["_txn"] for _, _, rows in read_rows(log.path, 8) for r in rows.to_pylist()]
+    assert sorted(owners) == [6, 7, 7, 8, 8, 9]
+
+
+def test_newest_checkpoint_and_shapes_are_found_wherever_the_log_ends(copy: Layout, tmp_path: Path) -> None:
+    """A merge asks for both before anything else."""
+    assert newest_checkpoint(copy).next_offset == LAST + 1
+    shapes = table_shapes(copy)
+    assert shapes[ORDERS.id] == {1: ORDERS, 2: ORDERS_WIDER}
+    assert shapes[PRODUCTS.id] == {1: PRODUCTS}
+    for first in copy.journal_offsets():
+        copy.journal(first).unlink()
+    assert (newest_checkpoint(copy).next_offset, newest_checkpoint(copy).cut) == (8, 2)
+    assert newest_checkpoint(FileLog.open(tmp_path / "empty", IDENTITY).path).cut == 0
+
+
+def test_shapes_that_only_a_journal_has_are_found(copy: Layout) -> None:
+    """The file of shapes is written when a segment needs it, which may be hours later."""
+    copy.schemas.unlink()
+    assert table_shapes(copy) == {ORDERS.id: {1: ORDERS}, PRODUCTS.id: {1: PRODUCTS}}
+
+
+@pytest.mark.parametrize("missing", ["segment", "journal"])
+def test_what_is_missing_between_two_others_is_told_and_never_passed_over(
+    copy: Layout, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that went on behind it would leave rows out without a word."""
+    monkeypatch.setattr(reader, "LOOKS_MAX", 2)
+    if missing == "segment":
+        shutil.rmtree(copy.segment(1, 3))
+        with pytest.raises(InvariantViolated, match=r"offset 1.*missing"):
+            ids(copy.root, 1, 5)
+        assert sorted(ids(copy.root, 4, 9)) == [4, 5, 6, 7, 8, 9]
+    else:
+        copy.journal(8).unlink()
+        with pytest.raises(InvariantViolated, match="missing"):
+            ids(copy.root, 5, 12)
+        assert sorted(ids(copy.root, 2, 7)) == [2, 3, 4, 5, 6, 7]
+
+
+def test_middle_segment_that_is_missing_is_told(log: FileLog, tmp_path: Path) -> None:
+    """The two around it do not meet."""
+    other = FileLog.open(tmp_path / "log", IDENTITY)
+    writer = Writer.of(other)
+    for number in (1, 2, 3):
+        writer.put(orders(number))
+        other.roll()
+    other.seal_pending()
+    layout = Layout(other.path)
+    shutil.rmtree(layout.segment(2, 2))
+    with pytest.raises(InvariantViolated, match="from 2 is missing"):
+        list_segments(layout)
+
+
+def test_another_log_s_segment_is_refused(copy: Layout) -> None:
+    """Copied by hand, it has the right name and other rows."""
+    manifest = copy.segment(1, 3) / "segment.json"
+    log_id = copy.log_file().log_id
+    manifest.write_text(manifest.read_text().replace(log_id, "0" * len(log_id)))
+    with pytest.raises(InvariantViolated, match="another log"):
+        ids(copy.root, 3, 3)
+    assert sorted(ids(copy.root, 4, 5)) == [4, 5]
+
+
+def test_offset_that_has_expired_is_refused_and_the_first_that_is_there_is_not(log: FileLog, tmp_path: Path) -> None:
+    """Who is told nothing believes that nothing had happened."""
+    other = FileLog.open(tmp_path / "log", IDENTITY)
+    writer = Writer.of(other)
+    for number in (1, 2, 3):
+        writer.put(orders(number))
+        other.roll()
+    other.seal_pending()
+    other.expire(before_cut=2)
+    with pytest.raises(HistoryLost, match="first that is there is 2"):
+        ids(other.path, 1)
+    assert ids(other.path, 2) == [2, 3]
+    assert [s.first_offset for s in list_segments(other.path)] == [2, 3]
+    with pytest.raises(HistoryLost):
+        list(read_transactions(other.path, 1, 1))

@@ -1,0 +1,148 @@
+"""Answers and orders about tables that nobody reads: of a stopped table, of one that is not captured any more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.simulation.transactions import Keys, Plain, Row, Shape, Transaction, position_of
+
+from cdcflow.errors import InvariantViolated
+from cdcflow.interleave.backlog import Backlog
+from cdcflow.interleave.delivered import Delivered
+from cdcflow.interleave.machine import Interleave, Limits
+from cdcflow.interleave.messages import (
+    ChunkFailed,
+    ChunkRead,
+    Committed,
+    Effect,
+    Event,
+    Pause,
+    Planned,
+    PlanTable,
+    Resume,
+    RowsCompared,
+    RowsFilled,
+    RowVersion,
+    TakeSnapshot,
+    Tick,
+    XidSnapshot,
+)
+from cdcflow.interleave.progress import Progress
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Token
+from cdcflow.model.table import TableId
+
+ORDERS = TableId("public", "orders")
+GONE = TableId("public", "gone")
+SHAPE = Shape(("id", "a"))
+SEEN = XidSnapshot(1, 1)
+
+
+def machine(limits: Limits | None = None) -> Interleave:
+    return Interleave(
+        epoch=Epoch(1),
+        checkpoint=Checkpoint(position=position_of(0)),
+        tables={ORDERS: SHAPE},
+        limits=limits or Limits(),
+        delivered=np.empty(0, np.uint64),
+        partial={},
+    )
+
+
+def told(effects: list[Effect]) -> list[str]:
+    return [e.event for e in effects if isinstance(e, Event)]
+
+
+def planned(table: TableId) -> Planned:
+    return Planned(table, 1, "plan", 1, 1, SHAPE, visibilities=(SEEN,))
+
+
+def test_answers_about_a_table_that_is_not_captured_are_let_go_or_refused_by_name() -> None:
+    """They were under way when the settings changed; the attempt must not end in an error that names no table."""
+    reading = machine()
+    reading.step(Tick(0))
+    assert told(reading.step(ChunkFailed(GONE, "away", retry=True))) == []
+    assert told(reading.step(RowsCompared((RowVersion(GONE, None, "b", changed=True),)))) == []
+    with pytest.raises(InvariantViolated, match=r"public\.gone was planned for generation 1, but nobody asked"):
+        reading.step(planned(GONE))
+
+
+def test_rows_of_a_failed_table_that_were_filled_do_not_begin_it_again() -> None:
+    """It failed for a reason that a person has to look at, and is read when that person orders it."""
+    reading = machine()
+    reading.step(Tick(0))
+    reading.step(ChunkFailed(ORDERS, "no grant", retry=False))
+    assert reading.progress.tables[ORDERS].state == "failed"
+    assert told(reading.step(RowsFilled(ORDERS, position_of(1)))) == ["rows changed unseen"]
+    assert reading.progress.tables[ORDERS].state == "failed"
+
+
+def test_table_that_was_paused_before_it_was_planned_just_goes_on() -> None:
+    """No row of it was read, so no key of a partial row can be missing."""
+    reading = machine()
+    reading.step(Tick(0))
+    reading.step(Pause(ORDERS))
+    assert "table to be read again" not in told(reading.step(Resume(ORDERS, None)))
+    assert reading.progress.tables[ORDERS].generation == 1
+
+
+def test_a_look_that_failed_is_asked_for_again() -> None:
+    """Else the ids of what was delivered are kept for ever, more with every transaction."""
+    reading = machine(Limits(delivered_max=10))
+    reading.step(Tick(0))
+    assert asked(reading, range(1, 11)) == 0
+    assert asked(reading, range(11, 12)) == 1
+    assert asked(reading, range(12, 50)) == 0, "one at a time"
+    reading.step(ChunkFailed(None, "the connection is gone", retry=True))
+    assert asked(reading, range(50, 200)) == 1
+
+
+def asked(reading: Interleave, xids: range) -> int:
+    """These transactions come by; how many looks are asked for."""
+    items = tuple(Transaction(n, n, (Row(ORDERS, SHAPE, "c", {"id": n, "a": 1}),)) for n in xids)
+    return sum(isinstance(e, TakeSnapshot) for e in reading.step(Committed(Plain(items))))
+
+
+def test_nothing_is_held_while_no_window_is_open() -> None:
+    """What is held is what `cdcflow status` and the memory limit speak of."""
+    assert machine().held == (0, 0)
+
+
+def backlog(limits: Limits | None = None) -> Backlog:
+    return Backlog(Progress.from_json({}), {ORDERS: SHAPE}, limits or Limits(), Offset(1), {})
+
+
+def plan(of: Backlog) -> PlanTable | None:
+    return of.plan(ORDERS, Offset(1), Delivered(np.empty(0, np.uint64), 1))
+
+
+def test_keys_from_before_the_plan_are_not_read_by_key() -> None:
+    """The plan's chunks show them; a table with many of them would be begun again for nothing."""
+    reading = backlog(Limits(keys_max=2))
+    reading.pause(ORDERS)
+    reading.resume(ORDERS, [Keys((1, 2, 3))])
+    assert plan(reading) == PlanTable(ORDERS, 1)
+    assert reading.too_many_keys() == []
+
+
+def test_chunk_of_a_rewritten_table_says_nothing_about_the_size_of_the_next() -> None:
+    """Nothing was read: it took no time."""
+    reading = backlog()
+    plan(reading)
+    assert reading.planned(replace(planned(ORDERS), size=64, units=1000)) == "taken"
+    chunk = reading.chunk(ORDERS, Token("1/1/low"))
+    assert chunk is not None
+    reading.adapt_size(ChunkRead(chunk, None, SHAPE, (SEEN,), rewritten=True), holding=False, live=False)
+    assert reading.progress.tables[ORDERS].size == 64
+
+
+def test_a_version_that_is_known_holds_no_plan_up_a_second_time() -> None:
+    """A table that is compared at every look would never be planned."""
+    reading = backlog()
+    version = RowVersion(ORDERS, None, "b", changed=False)
+    assert reading.keep_version(version) is True
+    assert not reading.keep_version(version)
+    assert reading.keep_version(replace(version, now="c")) is True
+    plan(reading)
+    assert not reading.keep_version(replace(version, now="d")), "the plan under way has a version of its own"

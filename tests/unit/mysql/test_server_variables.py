@@ -1,0 +1,53 @@
+"""What a server answers about its variables, and what of it stands in the way of a capture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cdcflow.config import MySQL
+from cdcflow.errors import ConfigurationError
+from cdcflow.sources.mysql import server
+
+GOOD = {"log_bin": "ON", "binlog_format": "ROW", "binlog_row_metadata": "FULL", "version": "12.3.1-MariaDB"}
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The variables of a server that nobody has here: MariaDB 12.3."""
+    found = dict(GOOD)
+    monkeypatch.setattr(
+        server, "variables", lambda _connection, *names: {name: found[name] for name in names if name in found}
+    )
+    monkeypatch.setattr(server.place, "end", lambda *_: server.place.End("binlog.000001", 4, ""))
+    return found
+
+
+def check() -> None:
+    connection: Any = None  # nothing is asked of it: the answers are above
+    settings = MySQL.model_validate(
+        {"kind": "mariadb", "url": "mysql://a@b/", "tables": ["a.*"], "tls": {"mode": "off"}}
+    )
+    server.check(connection, settings)
+
+
+def test_binary_log_inside_innodb_is_refused_at_the_start(answers: dict[str, str]) -> None:
+    """Its events have no file and no byte, which every position of ours is made of."""
+    check()
+    answers["binlog_storage_engine"] = ""
+    check()
+    answers["binlog_storage_engine"] = "innodb"
+    with pytest.raises(ConfigurationError, match="binlog_storage_engine is innodb") as caught:
+        check()
+    assert "take binlog_storage_engine out of the server's configuration, and restart it" in (caught.value.remedy or "")
+
+
+def test_row_events_in_fragments_are_refused_at_the_start(answers: dict[str, str]) -> None:
+    """A stop that is found in the stream stays there; one at the start is mended by one statement."""
+    answers["binlog_row_event_fragment_threshold"] = "1073741824"
+    check()
+    answers["binlog_row_event_fragment_threshold"] = "16777216"
+    with pytest.raises(ConfigurationError, match="binlog_row_event_fragment_threshold is 16777216") as caught:
+        check()
+    assert "SET GLOBAL binlog_row_event_fragment_threshold = 1073741824" in (caught.value.remedy or "")

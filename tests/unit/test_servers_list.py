@@ -1,0 +1,57 @@
+"""The list of servers that `make test-servers` goes through, and how it counts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.servers.releases import RELEASES, NotToBeHad, environment
+from tests.servers.run import PARTS, SUITES, main, results, table
+
+ROOT = Path(__file__).parents[2]
+REPORT = """
+<testsuites><testsuite>
+<testcase classname="tests.contracts.test_postgres_source.TestPostgres" name="a"/>
+<testcase classname="tests.integration.postgres.test_row_versions" name="b[named]"><failure message="x"/></testcase>
+<testcase classname="tests.integration.postgres.test_row_versions" name="c[named]"/>
+<testcase classname="tests.integration.postgres_types.test_x" name="d"><error message="x"/></testcase>
+</testsuite></testsuites>
+"""
+
+
+def test_list_has_every_version_that_is_promised() -> None:
+    """A version that the pages promise and nobody starts is a promise only."""
+    listed = {(r.kind, r.version) for r in RELEASES}
+    assert {("postgres", str(major)) for major in range(14, 19)} <= listed
+    assert {("mysql", "8.4"), ("mysql", "9"), ("mariadb", "10.11"), ("mariadb", "11.4")} <= listed
+
+
+def test_every_part_has_its_tests() -> None:
+    """A path that was moved would leave a part without tests."""
+    for suites in SUITES.values():
+        assert tuple(suites) == PARTS
+        assert all((ROOT / file).exists() for files in suites.values() for file in files)
+
+
+def test_server_that_is_not_to_be_had_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    """Left out in silence it would look tested."""
+    gone = [r for r in RELEASES if r.where == "nowhere"]
+    for release in gone:
+        with pytest.raises(NotToBeHad, match=r"no suite|not to be had"):
+            environment(release)
+    assert main([f"--server={release.name}" for release in gone]) == 0
+    assert re.search(r"^MySQL 8\.4 +not tested: no suite of Debian", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_failures_are_counted_by_part_and_a_part_without_tests_is_one(tmp_path: Path) -> None:
+    """A run that chose nothing must not look like one that passed."""
+    (tmp_path / "report.xml").write_text(REPORT.strip())
+    found = results(tmp_path / "report.xml", SUITES["postgres"])
+    assert found == {
+        "contract": "1 passed",
+        "visibility": "0 FAILED of 0",
+        "DDL": "1 FAILED of 2",
+        "types": "1 FAILED of 1",
+    }
+    assert "PostgreSQL 14     1 passed" in table({"PostgreSQL 14": found})
