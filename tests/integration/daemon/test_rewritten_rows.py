@@ -37,8 +37,8 @@ CHANGED = {
     "part_emptied": "TRUNCATE {t}_1",
     "part_dropped": "DROP TABLE {t}_1",
     "part_detached": "ALTER TABLE {t} DETACH PARTITION {t}_1",
-    "part_attached": "CREATE TABLE {t}_3 (LIKE {t}); INSERT INTO {t}_3 (id, v) VALUES (200, 2);"
-    " ALTER TABLE {t} ATTACH PARTITION {t}_3 FOR VALUES FROM (100) TO (300)",
+    "part_attached": "CREATE TABLE {t}_3 (LIKE {t}); INSERT INTO {t}_3 (id, v) VALUES (2000, 2);"
+    " ALTER TABLE {t} ATTACH PARTITION {t}_3 FOR VALUES FROM (1000) TO (MAXVALUE)",
 }
 """What each does to a table {t} (id int PRIMARY KEY, v int) that was read already."""
 
@@ -123,7 +123,7 @@ def create(database: Database, name: str, way: str) -> None:
         statements += [
             f"CREATE TABLE {name} ({columns}) PARTITION BY RANGE (id)",
             f"CREATE TABLE {name}_1 PARTITION OF {name} FOR VALUES FROM (MINVALUE) TO (3)",
-            f"CREATE TABLE {name}_2 PARTITION OF {name} FOR VALUES FROM (3) TO (MAXVALUE)",
+            f"CREATE TABLE {name}_2 PARTITION OF {name} FOR VALUES FROM (3) TO (1000)",
         ]
     else:
         statements.append(f"CREATE TABLE {name} ({columns})")
