@@ -86,7 +86,7 @@ test-kafka-faults: setup servers ## a log in Kafka under every fault: brokers ki
 test-stack: setup servers ## the dev stack of docker/, started as processes, from seed data to merged tables
 	@$(BIN)/python -m pytest tests/integration/docker $(PYTEST)
 
-test-servers: setup ## contracts, visibility, DDL and types over each PostgreSQL, MySQL and MariaDB to be had (SERVER=mysql, "MariaDB 11.4")
+test-servers: setup ## contracts, visibility, DDL and types over each PostgreSQL, MySQL and MariaDB to be had (SERVER=mysql, "MariaDB 11.8")
 	@$(BIN)/python tests/servers/run.py $(if $(SERVER),--server "$(SERVER)") $(PYTEST)
 
 .PHONY: lint

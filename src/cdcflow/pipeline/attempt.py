@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from cdcflow.errors import ConfigurationError, KeysUnknown, SourceUnavailable
+from cdcflow.errors import ConfigurationError, KeysUnknown, RightMissing, SourceUnavailable
 from cdcflow.interleave.machine import Interleave, Limits
 from cdcflow.interleave.messages import (
     Append,
@@ -347,13 +347,15 @@ class Attempt:
         return found
 
     def _heartbeat(self) -> Input | None:
-        with contextlib.suppress(SourceUnavailable):  # the stream notices too, and has the better words for it
+        with contextlib.suppress(
+            SourceUnavailable, RightMissing
+        ):  # the stream notices too, and has the better words for it
             self._chunks.heartbeat()
             return SnapshotTaken(self._chunks.snapshot())
         return None
 
     def _look_at_tables(self) -> Input | None:
-        with contextlib.suppress(SourceUnavailable):
+        with contextlib.suppress(SourceUnavailable, RightMissing):
             now = {(t.id, t.incarnation) for t in self._source.tables()}
             if now != {(t.id, t.incarnation) for t in self.tables}:
                 raise TablesChanged

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import tenacity
 
-from cdcflow.errors import ConfigurationError, OutcomeUnknown, SinkUnavailable, SourceUnavailable
+from cdcflow.errors import ConfigurationError, OutcomeUnknown, RightMissing, SinkUnavailable, SourceUnavailable
 from cdcflow.interleave.machine import Limits
 from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Resume
 from cdcflow.model.position import Epoch, SourceIdentity
@@ -60,6 +60,7 @@ class Capture:
         self._attempt: Attempt | None = None
         self._waiting_for: str | None = None
         self._attempts = 0
+        self._has_captured = False
         self._starting: Source | None = None
         self._starting_lock = threading.Lock()
         self._broke_off = False
@@ -78,7 +79,7 @@ class Capture:
 
     def _try_on(self) -> None:
         for attempt in tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type((SourceUnavailable, SinkUnavailable, OutcomeUnknown, TablesChanged)),
+            retry=tenacity.retry_if_exception(self._is_tried_again),
             wait=self._pause_s,
             stop=tenacity.stop_when_event_set(self._stop),
             sleep=self._wait,
@@ -92,6 +93,12 @@ class Capture:
                     # No error: who was told to stop has no more attempt that could take the new list up.
                     if not self._stop.is_set():
                         raise
+
+    def _is_tried_again(self, error: BaseException) -> bool:
+        """A right that is missing at the start is a mistake; one that was there a moment ago may be given back."""
+        if isinstance(error, RightMissing):
+            return self._has_captured
+        return isinstance(error, SourceUnavailable | SinkUnavailable | OutcomeUnknown | TablesChanged)
 
     def stop(self) -> None:
         """Ask it to stop at the next cut, or to give up a start that is under way. Safe in a signal handler."""
@@ -153,6 +160,7 @@ class Capture:
             on_event=self._on_event,
         )
         self._attempt, self._waiting_for = attempt, None
+        self._has_captured = True
         self._started()
         try:
             attempt.run(self._stop.is_set)
@@ -180,9 +188,15 @@ class Capture:
             return
         pause = state.next_action.sleep if state.next_action else 0.0
         self._waiting_for = str(error)
+        remedy = getattr(error, "remedy", None)
         self._on_event(
             "capture interrupted",
-            {"kind": type(error).__name__, "reason": str(error).split("\n")[0], "next_try_s": round(pause, 1)},
+            {
+                "kind": type(error).__name__,
+                "reason": str(error).split("\n")[0],
+                **({"remedy": remedy} if remedy else {}),
+                "next_try_s": round(pause, 1),
+            },
         )
 
     def request(self, op: str, tables: Sequence[str], **adjustment: int | None) -> dict[str, object]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.errors import ConfigurationError, RightMissing, SourceUnavailable
 from cdcflow.interleave.messages import (
     ChunkFailed,
     Input,
@@ -66,7 +66,8 @@ class SourceTasks:
         answer: Input | BaseException | None
         try:
             answer = work()
-        except SourceUnavailable as error:
+        except (SourceUnavailable, RightMissing) as error:
+            # A right that was taken away may be given back: nothing is wrong with what was read so far.
             answer = ChunkFailed(table, str(error), retry=True)
         except ConfigurationError as error:
             answer = ChunkFailed(table, str(error), retry=False) if table else error

@@ -192,6 +192,39 @@ def test_tables_told_first_are_those_that_the_stream_captures(
     assert [t.id.name for t in capture.source.tables()] == ["back", "t"]
 
 
+def test_table_that_is_not_listed_for_a_moment_is_there(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MariaDB does not list a table while an ALTER of it ends: it would be forgotten and read anew, or, asked for by
+    its name, end the capture for good."""
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
+    capture = make_capture(mysql_database)
+    before = capture.prepare()
+    capture.close()
+    absent = 0
+
+    def not_listed_at_first(connection: Any, statement: str) -> Any:
+        nonlocal absent
+        found = query(connection, statement)
+        if "information_schema.TABLES" not in statement or absent == 0:
+            return found
+        absent -= 1
+        return [row for row in found if row[1] != "t"]
+
+    monkeypatch.setattr(catalog, "query", not_listed_at_first)
+    again = make_capture(mysql_database)
+    absent = 1
+    again.prepare(before)
+    for _ in range(2):  # as it was prepared, and in a later look
+        absent = 1
+        assert [t.id.name for t in again.source.tables()] == ["other", "t"]
+    assert absent == 0
+    absent = 1
+    assert again.plan("t").units >= 1
+    absent = 1
+    assert make_capture(mysql_database, tables=[f"{mysql_database.name}.t"]).prepare().position is not None
+
+
 def test_table_made_anew_while_the_catalog_is_read_is_no_table_without_a_key(
     mysql_database: MySQLDatabase, capture: MySQLCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from capturing import rows_of
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 
 from cdcflow.errors import ConfigurationError
+from cdcflow.interleave.messages import ChunkRead
 from cdcflow.model.change import KeySet, Run
 from cdcflow.testing.mysql import MySQLDatabase
 
@@ -224,6 +225,25 @@ def test_table_without_a_key_is_read_whole_exactly_between_two_transactions(
         assert read.run.rows - 1 + len(hidden) == total
 
 
+def test_table_without_a_key_that_cannot_be_held_is_refused_by_name(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture
+) -> None:
+    """O11: in place of a daemon that the system ends, again and again, for the memory that it takes."""
+    capture = make_capture(mysql_database, tables_without_key="whole", backfill={"whole_bytes_max": 1 << 20})
+    mysql_database.execute("CREATE TABLE loose (a longblob)", "INSERT INTO loose VALUES (REPEAT('x', 900000))")
+    capture.prepare()
+    planned = capture.plan("loose")
+    run = capture.read(planned, kind="whole").run
+    assert isinstance(run, Run)
+    assert run.rows == 2
+    mysql_database.execute("INSERT INTO loose VALUES (REPEAT('x', 3000000)), (REPEAT('y', 3000000))")
+    with pytest.raises(ConfigurationError, match=r"loose.* no key") as caught:
+        capture.read(planned, kind="whole")
+    assert caught.value.remedy is not None
+    mysql_database.execute("ALTER TABLE loose ADD COLUMN id int AUTO_INCREMENT PRIMARY KEY")
+    assert len(capture.rows("loose")) == 3
+
+
 def test_chunk_of_large_rows_ends_early(
     mysql_database: MySQLDatabase, capture: MySQLCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +261,43 @@ def test_chunk_of_large_rows_ends_early(
     assert [r["id"] for r in rows] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 20, 21]
     assert [len(r["v"] + r["w"]) for r in rows[-2:]] == [18_000_000] * 2
     assert len(reads) >= 4
+    within_bound(reads)
+
+
+def within_bound(reads: list[ChunkRead]) -> None:
+    """Beyond the bound of 1 MiB a chunk holds a row, and what came from the socket with it, for each of two parts."""
+    for run in runs_of(reads):
+        largest = max((len(r["v"]) + len(r.get("w") or b"") for r in rows_of(run)), default=0)
+        assert run.bytes < 3 * (1 << 20) + 2 * largest
+
+
+def runs_of(reads: list[ChunkRead]) -> list[Run]:
+    return [read.run for read in reads if isinstance(read.run, Run)]
+
+
+def test_chunk_of_large_rows_by_key_ends_early_and_leaves_the_rest(
+    mysql_database: MySQLDatabase, capture: MySQLCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O11: ten thousand keys of rows of a megabyte would not fit into memory; what was not read is said."""
+    numbers = " UNION ".join(f"SELECT {n} n" for n in range(1, 41))
+    mysql_database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v longblob)",
+        # Small ones first, so that what the first rows weigh says nothing of those that follow.
+        f"INSERT INTO t SELECT n, REPEAT('x', IF(n > 20, 300000, 10)) FROM ({numbers}) AS numbers",
+        "INSERT INTO t VALUES (50, REPEAT('y', 9000000))",
+    )
+    capture.prepare()
+    planned = capture.plan("t")
+    monkeypatch.setattr(capture.chunks, "_keys_bytes_max", 1 << 20)
+    left: KeySet | None = KeySet(pa.table({"id": pa.array([*range(1, 41), 50, 77], pa.int32())}))
+    reads: list[ChunkRead] = []
+    while left is not None:
+        assert len(reads) < 50, "the keys do not end"
+        reads.append(capture.read(planned, kind="keys", keys=left))
+        left = reads[-1].keys_left
+    assert sorted(r["id"] for run in runs_of(reads) for r in rows_of(run)) == [*range(1, 41), 50]
+    # The first 16 come as they are, and no more that are not known to fit.
+    assert all(run.bytes < (2 << 20) + 16 * 300_000 or run.rows <= 16 for run in runs_of(reads))
 
 
 def test_changed_shape_is_read_in_its_new_form(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:

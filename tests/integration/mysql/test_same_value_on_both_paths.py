@@ -18,6 +18,7 @@ from mysqlvalues import WAYS, RowEvent, decoded, described, extras_of, row_event
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql import charsets
+from cdcflow.sources.mysql.multibyte import UNKNOWN
 from cdcflow.sources.mysql.shapes import DescribedTable
 from cdcflow.sources.mysql.types import Policy
 from cdcflow.testing.mysql import MySQLDatabase
@@ -416,4 +417,4 @@ def test_single_byte_sets_are_what_the_server_says(mysql_database: MySQLDatabase
             for byte, letter in enumerate(said):
                 ours = charsets._characters(charset)[byte]
                 known = letter != "�" and (letter != "?" or byte == 0x3F)
-                assert (ours == letter) if known else ours == charsets.UNKNOWN, f"{charset} {byte:02x}"
+                assert (ours == letter) if known else ours == UNKNOWN, f"{charset} {byte:02x}"

@@ -632,3 +632,34 @@ def test_server_side_objects_of_ours_survive_a_lost_race_for_the_slot(
     with items.connect() as connection, pytest.raises(psycopg.errors.ObjectInUse):
         connection.execute(f"SELECT pg_drop_replication_slot('{SLOT}')")
     stream.close()
+
+
+def test_new_table_that_breaks_a_rule_is_left_out_and_shown(items: Database, make_capture: MakeCapture) -> None:
+    """It must not stop the others, neither at a look while the capture runs nor at the next start."""
+    capture = make_capture(items, tables=["public.*"], special_values="null")
+    before = capture.prepare()
+    items.execute("CREATE TABLE odd_key (n numeric(4,2) PRIMARY KEY)")
+    items.execute("CREATE TABLE bare (); ALTER TABLE bare REPLICA IDENTITY FULL")
+    known = {str(table.id) for table in capture.source.tables()}
+    assert known == {"public.items"}
+    assert capture.source.status(None).details["left_out"] == "public.bare, public.odd_key"
+    problems = {f.subject: f for f in capture.source.doctor() if f.level == "error"}
+    assert {"public.bare", "public.odd_key"} <= problems.keys()
+    again = make_capture(items, tables=["public.*"], special_values="null")
+    again.prepare(before)
+    assert {str(table.id) for table in again.source.tables()} == {"public.items"}
+    assert "public.odd_key" in again.source.status(None).details["left_out"]
+
+
+def test_table_that_is_gone_for_a_moment_is_asked_for_again(items: Database, make_capture: MakeCapture) -> None:
+    """Renamed and back, as a migration does: it must not count as failed for good."""
+    capture = make_capture(items)
+    capture.prepare()
+    items.execute("ALTER TABLE items RENAME TO elsewhere")
+    with pytest.raises(SourceUnavailable):
+        capture.plan("public.items")
+    items.execute("ALTER TABLE elsewhere RENAME TO items")
+    assert capture.plan("public.items").units == 0
+    items.execute("DROP TABLE items")
+    with pytest.raises(SourceUnavailable, match=r"public\.items is not there"):
+        capture.plan("public.items")

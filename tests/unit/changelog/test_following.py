@@ -74,6 +74,22 @@ def test_what_no_whole_cut_covers_is_not_given_out_yet(log: FileLog, layout: Lay
     assert offsets(list(Following(layout, 1).read())) == [1, 2, 3]
 
 
+def test_new_journal_that_has_no_cut_yet_gives_nothing(log: FileLog, layout: Layout) -> None:
+    """Where the last cut of the journal before it ended means nothing in this one."""
+    writer = Writer.of(log)
+    writer.put(orders(*range(1, 50)))
+    following = Following(layout, 1)
+    assert len(offsets(list(following.read()))) == 49
+    log.roll()
+    writer.append(orders(50))
+    log.sync()
+    assert layout.journal_offsets() == [1, 50]
+    assert list(following.read()) == []
+    writer.cut()
+    log.sync()
+    assert offsets(list(following.read())) == [50]
+
+
 def test_rows_of_a_spool_come_where_it_is_attached(log: FileLog, layout: Layout) -> None:
     """A large transaction has its rows in a file of their own, and its place among the others in the journal."""
     writer = Writer.of(log)
@@ -149,6 +165,24 @@ def test_journal_that_a_stale_writer_puts_there_is_not_followed(log: FileLog, la
     name.unlink()
     (Layout(other.path).journal(2)).rename(name)
     with pytest.raises(FileNotFoundError):
+        list(following.read())
+
+
+def test_journal_of_an_older_process_does_not_continue_this_one(log: FileLog, layout: Layout, tmp_path: Path) -> None:
+    """It names the right journal before it, and was written by a process that had lost the log already."""
+    other = FileLog.open(tmp_path / "other", IDENTITY)
+    stale = Writer.of(other)
+    stale.put(orders(1))
+    other.roll()
+    stale.put(orders(20))
+    log.close()
+    again = FileLog.open(log.path, IDENTITY)
+    Writer.of(again).put(orders(1))
+    assert again.epoch > other.epoch
+    following = Following(layout, 1)
+    assert offsets(list(following.read())) == [1]
+    Layout(other.path).journal(2).rename(layout.journal(2))
+    with pytest.raises(FileNotFoundError, match="nothing continues this journal"):
         list(following.read())
 
 

@@ -133,6 +133,15 @@ def test_what_is_missing_between_two_others_is_told_and_never_passed_over(
         assert sorted(ids(copy.root, 2, 7)) == [2, 3, 4, 5, 6, 7]
 
 
+def test_files_behind_the_last_offset_are_not_opened(copy: Layout) -> None:
+    """A merge of a few rows costs those rows, and damage behind them is not its matter."""
+    for file in copy.segment(4, 7).glob("*.parquet"):
+        file.unlink()
+    assert sorted(ids(copy.root, 1, 3)) == [1, 2, 3]
+    assert len(list(read_transactions(copy.root, 1, 3))) == 1
+    assert sorted(ids(copy.root, 8, 9)) == [8, 9]
+
+
 def test_middle_segment_that_is_missing_is_told(log: FileLog, tmp_path: Path) -> None:
     """The two around it do not meet."""
     other = FileLog.open(tmp_path / "log", IDENTITY)

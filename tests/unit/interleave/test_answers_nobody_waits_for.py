@@ -23,7 +23,7 @@ from cdcflow.interleave.messages import (
     PlanTable,
     Resume,
     RowsCompared,
-    RowsFilled,
+    RowsIncomplete,
     RowVersion,
     TakeSnapshot,
     Tick,
@@ -68,13 +68,13 @@ def test_answers_about_a_table_that_is_not_captured_are_let_go_or_refused_by_nam
         reading.step(planned(GONE))
 
 
-def test_rows_of_a_failed_table_that_were_filled_do_not_begin_it_again() -> None:
-    """It failed for a reason that a person has to look at, and is read when that person orders it."""
+def test_incomplete_rows_of_a_failed_table_do_not_begin_it_again() -> None:
+    """It would be tried, and fail, anew with every such row."""
     reading = machine()
     reading.step(Tick(0))
     reading.step(ChunkFailed(ORDERS, "no grant", retry=False))
     assert reading.progress.tables[ORDERS].state == "failed"
-    assert told(reading.step(RowsFilled(ORDERS, position_of(1)))) == ["rows changed unseen"]
+    assert told(reading.step(RowsIncomplete(ORDERS, Keys((1,)), position_of(1)))) == ["rows changed unseen"]
     assert reading.progress.tables[ORDERS].state == "failed"
 
 

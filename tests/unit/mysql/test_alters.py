@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from cdcflow.sources.mysql.alters import Redefined, altered, widens
+from cdcflow.sources.mysql.alters import Altered, Redefined, altered, widens
 from cdcflow.sources.mysql.types import ServerColumn, TypeCode
 from cdcflow.sources.mysql.words import tokens_of
 
@@ -27,7 +29,27 @@ PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES
 ADD PARTITION (PARTITION p2 VALUES LESS THAN (30))
 REORGANIZE PARTITION p0 INTO (PARTITION a VALUES LESS THAN (5), PARTITION b VALUES LESS THAN (10))
 REMOVE PARTITIONING
+REMOVE PARTITIONING, ENABLE KEYS
 DISABLE KEYS
+ORDER BY v, WITHOUT VALIDATION
+ADD PARTITION (PARTITION p2 VALUES LESS THAN (30)), WITH VALIDATION
+ANALYZE PARTITION p0
+CHECK PARTITION p0
+COALESCE PARTITION 2
+OPTIMIZE PARTITION p0
+REBUILD PARTITION p0
+ADD COLUMN IF NOT EXISTS w int, ADD x varchar(9)
+ADD (w decimal(9, 2), x int)
+ADD KEY (v), ADD CHECK (v > 0), ADD FULLTEXT INDEX (v), ADD SPATIAL KEY (v), ADD FOREIGN KEY (v) REFERENCES b (c)
+ADD CONSTRAINT CHECK (v > 0), ADD CONSTRAINT UNIQUE (v)
+DROP INDEX IF EXISTS j, DROP KEY k, RENAME KEY k TO l, RENAME CONSTRAINT c TO d
+ALTER v DROP DEFAULT
+ENGINE InnoDB, ADD INDEX (v)
+ENGINE=RocksDB COMMENT 'x'
+NOWAIT ADD INDEX (v)
+FORCE, ADD INDEX (v)
+ADD w timestamp(6) NULL DEFAULT NULL
+ADD w int INVISIBLE COMMENT 'x' AFTER v
 """
 FILLS = """
 ADD w int NOT NULL
@@ -61,7 +83,37 @@ DEFAULT CHARACTER SET latin1
 COMMENT 'x' COLLATE utf8mb4_bin
 ENGINE = MyISAM
 ENGINE = InnoDB, DROP v
+ENGINE MyISAM
 ADD INDEX (v), FROBNICATE
+ADD
+ADD COLUMN
+ADD INDEX (v), DROP v
+WAIT 5 DROP v
+NOWAIT DROP v
+FORCE DROP v
+ROW_FORMAT = DYNAMIC DROP v
+DROP PARTITION p0
+TRUNCATE PARTITION p0
+ANALYZE v
+WITH SYSTEM VERSIONING
+ADD SYSTEM VERSIONING
+ADD w int, ADD x int NOT NULL
+ADD (w decimal(9, 2), x int DEFAULT 1)
+ADD (w int AS (id + (1)), x int)
+ADD COLUMN IF NOT EXISTS w int NOT NULL
+ADD w int PRIMARY KEY
+ADD w serial
+ADD w int NULL DEFAULT 7
+ADD w int GENERATED ALWAYS AS (1)
+ADD w int COMMENT 'x' KEY
+ADD w timestamp DEFAULT NULL
+ADD w timestamp NOT NULL
+ADD CONSTRAINT c PRIMARY KEY (v)
+CHANGE COLUMN v w bigint
+CHANGE COLUMN IF EXISTS v w bigint
+MODIFY v varchar(9) BINARY
+MODIFY v bigint, DROP w
+MODIFY v bigint DEFAULT (id + 1)
 REPAIR PARTITION p0
 """
 
@@ -89,6 +141,7 @@ def column(code: TypeCode, size: int = 0, *, collation: int | None = None, unsig
 
 
 INT, UINT = column(TypeCode.LONG), column(TypeCode.LONG, unsigned=True)
+REQUIRED = replace(INT, nullable=False)
 TEXT, LATIN = column(TypeCode.VARCHAR, 80, collation=UTF8MB4), column(TypeCode.VARCHAR, 20, collation=LATIN1)
 
 
@@ -97,7 +150,28 @@ TEXT, LATIN = column(TypeCode.VARCHAR, 80, collation=UTF8MB4), column(TypeCode.V
     [
         ("MODIFY v bigint", INT, INT, True),
         ("MODIFY COLUMN v int(11) DEFAULT 5 COMMENT 'x' AFTER id", INT, INT, True),
+        ("MODIFY COLUMN IF EXISTS v bigint FIRST", INT, INT, True),
+        ("MODIFY IF EXISTS v int", INT, INT, True),
+        ("CHANGE COLUMN V v integer INVISIBLE", INT, INT, True),
+        ("MODIFY v bigint NOT NULL", REQUIRED, REQUIRED, True),
+        ("MODIFY v bigint COMMENT 'x' DEFAULT 5 NOT NULL", INT, INT, False),
+        ("MODIFY v bigint NULL DEFAULT NULL", REQUIRED, INT, True),
+        ("MODIFY v mediumint", INT, INT, False),
         ("MODIFY v smallint", INT, INT, False),
+        ("MODIFY v tinyint", column(TypeCode.TINY), INT, True),
+        ("MODIFY v tinyint", column(TypeCode.SHORT), INT, False),
+        ("MODIFY v smallint", column(TypeCode.SHORT), INT, True),
+        ("MODIFY v smallint", column(TypeCode.INT24), INT, False),
+        ("MODIFY v mediumint", column(TypeCode.INT24), INT, True),
+        ("MODIFY v int", column(TypeCode.INT24), INT, True),
+        ("MODIFY v int", column(TypeCode.LONGLONG), INT, False),
+        ("MODIFY v bigint", column(TypeCode.LONGLONG), INT, True),
+        ("MODIFY v bigint", column(TypeCode.FLOAT), INT, False),
+        ("MODIFY v varchar(300)", TEXT, INT, False),
+        ("MODIFY v varchar(300)", TEXT, LATIN, False),
+        ("MODIFY v varchar(300)", column(TypeCode.VARCHAR, 80), TEXT, False),
+        ("MODIFY v varchar(300)", TEXT, column(TypeCode.VARCHAR, 80), False),
+        ("MODIFY v varchar(19)", LATIN, LATIN, False),
         ("MODIFY v bigint unsigned", INT, INT, False),
         ("MODIFY v bigint", UINT, UINT, False),
         ("CHANGE v v bigint unsigned NULL", UINT, UINT, True),
@@ -121,3 +195,25 @@ def test_column_that_only_became_wider_keeps_its_values(
     [redefined] = found.redefined
     assert isinstance(redefined, Redefined)
     assert widens(redefined, before, now) is harmless
+
+
+def test_every_column_that_is_defined_anew_is_told() -> None:
+    """One that only became wider says nothing of the other."""
+    assert altered(list(tokens_of("MODIFY v varchar(300) NOT NULL, ADD INDEX (v), CHANGE w W bigint unsigned"))) == (
+        Altered(
+            False,
+            (
+                Redefined("v", "VARCHAR", 300, unsigned=False, nullable=False),
+                Redefined("w", "BIGINT", 0, unsigned=True, nullable=True),
+            ),
+        )
+    )
+
+
+def test_names_and_strings_are_no_words() -> None:
+    """A column may be called `unsigned`, and a comment may say anything."""
+    found = altered(list(tokens_of("MODIFY `bigint` int COMMENT 'NOT NULL'")))
+    assert found.redefined == (Redefined("bigint", "INT", 0, unsigned=False, nullable=True),)
+    assert altered(list(tokens_of("MODIFY `v` `int`"))).fills
+    assert not altered(list(tokens_of("ADD `,` int, ADD `)` int, ADD `(` int"))).fills
+    assert altered(list(tokens_of("ADD (`)` int, x int NOT NULL)"))).fills

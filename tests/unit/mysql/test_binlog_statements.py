@@ -362,6 +362,13 @@ def test_statement_that_gives_old_rows_values_is_told_before_anything_behind_it(
         (["CREATE TABLE _t_gho LIKE t", "ALTER TABLE _t_gho MODIFY v text"], ["t"]),
         (["CREATE TABLE _t_gho LIKE elsewhere.t"], ["t"]),
         (["CREATE TABLE _t_gho LIKE t", "DROP TABLE _t_gho", "CREATE TABLE _t_gho (id int PRIMARY KEY, v int)"], ["t"]),
+        (["CREATE TABLE _t_gho LIKE u"], ["t"]),
+        (["CREATE TABLE _u_gho LIKE t", "RENAME TABLE _u_gho TO _t_gho"], ["t"]),
+        (
+            ["CREATE TABLE _t_gho LIKE t", "RENAME TABLE _t_gho TO elsewhere.x", "RENAME TABLE elsewhere.x TO _t_gho"],
+            ["t"],
+        ),
+        (["CREATE TABLE _t_gho LIKE t", "TRUNCATE TABLE _t_gho"], ["t"]),
         ([], ["t"]),
     ],
 )
@@ -375,6 +382,30 @@ def test_swap_by_a_tool_is_read_again_unless_nothing_can_have_changed(before: li
     assert filled(found) == read
     # A snapshot of before may find the new table under the name, and in it less than it has now.
     assert filled(found, swapped=True) == ([] if read else ["t"])
+
+
+@pytest.mark.parametrize(
+    ("said", "emptied", "read"),
+    [
+        ("RENAME TABLE t TO lhma_2026_11_23_t, lhmn_t TO t", [], ["lhma_2026_11_23_t", "t"]),
+        ("RENAME TABLE t TO __t_old, __t_new TO t", [], ["t"]),
+        ("RENAME TABLE t TO _t_20261123_del, _t_gho TO t", [], ["t"]),
+        ("RENAME TABLE t TO _t_del, elsewhere._t_gho TO t", ["t"], ["t"]),  # not where the tool makes it
+        ("RENAME TABLE t TO elsewhere._t_del", ["t"], []),
+        ("RENAME TABLE t TO _t_del, _u_gho TO t", ["t"], ["t"]),
+        ("RENAME TABLE t TO _t_del, _t_ghost TO t", ["t"], ["t"]),
+        ("RENAME TABLE t TO _t_del, t_gho TO t", ["t"], ["t"]),
+        ("RENAME TABLE t TO _t_delta", ["t"], []),
+    ],
+)
+def test_table_is_the_tools_only_by_the_names_that_it_gives(said: str, emptied: list[str], read: list[str]) -> None:
+    """M37: another table's rows under a captured name are not those that were there."""
+    log = Log()
+    one(log, 1)
+    log.standalone(said)
+    found = whole(log)
+    assert [r[0] for r in rows_of(found)[1:]] == emptied
+    assert filled(found) == read
 
 
 def test_definition_is_compared_with_what_the_log_last_told() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from cdcflow.config import MySQL
 from cdcflow.errors import ConfigurationError
-from cdcflow.sources.mysql import server
+from cdcflow.sources.mysql import place, server
 
 GOOD = {"log_bin": "ON", "binlog_format": "ROW", "binlog_row_metadata": "FULL", "version": "12.3.1-MariaDB"}
 
@@ -20,7 +20,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(
         server, "variables", lambda _connection, *names: {name: found[name] for name in names if name in found}
     )
-    monkeypatch.setattr(server.place, "end", lambda *_: server.place.End("binlog.000001", 4, ""))
+    monkeypatch.setattr(place, "end", lambda *_: place.End("binlog.000001", 4, ""))
     return found
 
 

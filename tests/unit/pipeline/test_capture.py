@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from smallsource import ITEMS, ORDERS, Small
 
-from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable, SourceUnavailable
+from cdcflow.errors import ConfigurationError, InvariantViolated, RightMissing, SinkUnavailable, SourceUnavailable
 from cdcflow.interleave.machine import Limits
 from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Pause, Resume
 from cdcflow.model.position import Checkpoint
@@ -97,6 +97,32 @@ def test_a_log_without_room_is_tried_again_too() -> None:
     stage.on_log = on_log
     stage.capture.run()
     assert stage.states == {"public.orders": "done"}
+
+
+def test_a_right_that_was_taken_away_is_waited_for() -> None:
+    """It may be given back, and the slot keeps what is missed meanwhile. At the first start it was never there."""
+    lost = RightMissing("may not replicate")
+    stage = Stage(Small(), lost, lost, Small(), orders=Orders(once=True))
+    cut_off = iter([SourceUnavailable("the connection is gone")])
+    run = attempts.Attempt.run
+
+    def cut_off_once(attempt: attempts.Attempt, stopping: Callable[[], bool]) -> None:
+        for error in cut_off:
+            raise error
+        run(attempt, stopping)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(attempts.Attempt, "run", cut_off_once)
+        stage.capture.run()
+    assert [fields["kind"] for event, fields in stage.told if event == "capture interrupted"] == [
+        "SourceUnavailable",
+        "RightMissing",
+        "RightMissing",
+    ]
+    assert stage.states == {"public.orders": "done"}
+    first = Stage(lost, Small())
+    with pytest.raises(RightMissing):
+        first.capture.run()
 
 
 @pytest.mark.parametrize("error", [ConfigurationError("no such table"), InvariantViolated("two cuts at once")])

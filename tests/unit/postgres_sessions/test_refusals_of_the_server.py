@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.errors import ConfigurationError, RightMissing, SourceUnavailable
 from cdcflow.sources.postgres.connection import explained
 from cdcflow.sources.postgres.sqlstates import STOPS, TRIED_AGAIN
 
@@ -19,6 +19,7 @@ OF_THEIR_OWN = {
     "25P02": SourceUnavailable,
     "25P03": SourceUnavailable,
     "25P04": SourceUnavailable,
+    "42501": RightMissing,
     "53400": ConfigurationError,
     "XX000": SourceUnavailable,
     "XX001": ConfigurationError,

@@ -46,6 +46,7 @@ C_contra = TypeVar("C_contra", contravariant=True)
 T = TypeVar("T")
 
 KEYS_BYTES_MAX = 64 << 20
+WHOLE_BYTES_MAX = 1 << 30
 
 
 class Rewritten(Exception):
@@ -159,7 +160,7 @@ class Chunks(Generic[C, P, R]):
         pool: Pool[C],
         *,
         parts_at_once: int,
-        whole_bytes_max: int,
+        whole_bytes_max: int = WHOLE_BYTES_MAX,
         keys_bytes_max: int = KEYS_BYTES_MAX,
     ) -> None:
         self._dialect = dialect

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import LOG_COLUMNS, MERGE_COLUMNS, TableId
 
 _PART = r'("(?:[^"]|"")+"|[^".]+)'
@@ -73,7 +73,7 @@ class Selection:
 # ── what is selected, and why some of it cannot be captured ─────────────────────────────────────────────────
 
 Refusal = tuple[str, str]
-"""Why a table cannot be captured, and the statement that mends it."""
+"""Why a table cannot be captured, and the statement that mends it (or else a sentence, see `advice`)."""
 
 
 class Entry(Protocol):
@@ -120,8 +120,7 @@ class Selected(Generic[E]):
         if problems:
             raise ConfigurationError(
                 "cannot capture: " + "; ".join(text for text, _ in problems),
-                remedy="run "
-                + ";\n  ".join(remedy for _, remedy in problems)
+                remedy=";\n  ".join(advice(remedy) for _, remedy in problems)
                 + "\n  or take the table out of source.tables (write !schema.table)",
             )
         if not self.tables:
@@ -130,11 +129,15 @@ class Selected(Generic[E]):
             )
 
 
-def not_there(table: TableId) -> ConfigurationError:
-    """The error for a captured table that the catalog does not have any more."""
-    return ConfigurationError(
-        f"table {table} is not there any more, or not selected", remedy="check source.tables, or restore it"
-    )
+def advice(remedy: str) -> str:
+    """A refusal's remedy as a sentence; most are statements."""
+    return f"run {remedy}" if remedy.split(" ", 1)[0].isupper() else remedy
+
+
+def not_there(table: TableId) -> SourceUnavailable:
+    """The error for a captured table that the catalog does not have just now. A rename may be about to bring it back,
+    and one that stays away is no captured one any more as soon as the list of tables is looked at."""
+    return SourceUnavailable(f"table {table} is not there, or not selected any more")
 
 
 _RESERVED = frozenset(name.lower() for name in (*LOG_COLUMNS, *MERGE_COLUMNS))

@@ -147,12 +147,12 @@ class OpenTable:
         rows = [row for number, row in sorted(self.rows.items()) if first < number <= last]
         return lambda: PartRead(self.snapshot, self.shape, (self._batch(rows),))
 
-    def rows_with(self, keys: KeySet) -> Sequence[pa.RecordBatch]:
+    def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
         names = keys.keys.column_names
         wanted = {tuple(key[n] for n in names) for key in keys.keys.to_pylist()}
-        return [self._batch([row for row in self.rows.values() if tuple(row[n] for n in names) in wanted])]
+        return [self._batch([row for row in self.rows.values() if tuple(row[n] for n in names) in wanted])], None
 
-    def all_rows(self) -> Sequence[pa.RecordBatch]:
+    def all_rows(self, bytes_max: int) -> Sequence[pa.RecordBatch]:
         return [self._batch(list(self.rows.values()))]
 
     def _batch(self, rows: list[Row]) -> pa.RecordBatch:

@@ -206,7 +206,7 @@ def _redefined(clause: Sequence[Token], at: int) -> bool | Redefined:
         return True
     size = 0
     if name_at(clause, at) == "(" and name_at(clause, at + 2) == ")":
-        size, at = int(word_at(clause, at + 1) or 0) if word_at(clause, at + 1).isdecimal() else 0, at + 3
+        size, at = int(word_at(clause, at + 1)) if word_at(clause, at + 1).isdecimal() else 0, at + 3
     words = [t.word for t in clause[at:]]
     unsigned = "UNSIGNED" in words[:1]
     rest = at + unsigned

@@ -22,11 +22,11 @@ from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
-from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals
+from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals, not_there
 from cdcflow.sources.mysql.columns import ASKED, CatalogColumn, server_column
 from cdcflow.sources.mysql.connection import Connection, Connector, listed, literal, query
 from cdcflow.sources.mysql.losses import READ_ANEW
-from cdcflow.sources.mysql.refusals import NO_SUCH_TABLE
+from cdcflow.sources.mysql.refusals import LOCKED, NOT_THERE, parts
 from cdcflow.sources.mysql.results import quoted
 from cdcflow.sources.mysql.shapes import DescribedTable, describe
 from cdcflow.sources.mysql.types import Policy, ServerColumn
@@ -107,11 +107,12 @@ class Wanted:
 
 def select(
     connection: Connection, wanted: Wanted, collations: Mapping[str, int], only: TableId | None = None
-) -> Selected:
-    """The tables that the settings mean; with `only` just this one of them, if it is there.
+) -> tuple[Selected, Sequence[str]]:
+    """The tables that the settings mean, and the names without wildcards that are none; with `only` just this table, if
+    it is there.
 
     Raises:
-        ConfigurationError: a name without wildcards is no table, or is a view.
+        ConfigurationError: a name without wildcards is a view.
     """
     seen: list[TableId] = []
     ignored: list[str] = []
@@ -136,16 +137,12 @@ def select(
             ignored.append(f"{table} is a view")
             continue
         found[table] = engine or "", kind == "SYSTEM VERSIONED", int(rows or 0)
-    if only is None and (unknown := wanted.selection.unknown(seen)):
-        raise ConfigurationError(
-            f"source.tables: there is no table {', '.join(unknown)} on the server",
-            remedy="check the name (case counts), and GRANT SELECT on it",
-        )
     tables, refused = _loaded(connection, found, collations)
     for loaded in tables:
         if problems := refusals(loaded, keyless=wanted.keyless):
             refused[loaded.id] = (*refused.get(loaded.id, ()), *problems)
-    return Selected(tuple(tables), refused, tuple(ignored))
+    unknown = wanted.selection.unknown(seen) if only is None else ()
+    return Selected(tuple(tables), refused, tuple(ignored)), unknown
 
 
 Problems = dict[TableId, tuple[Refusal, ...]]
@@ -261,6 +258,7 @@ class Catalog:
         self._collations: Mapping[str, int] = {}
         self._interned: dict[tuple[Table, tuple[ServerColumn, ...]], DescribedTable] = {}
         self._known: dict[TableId, CatalogTable] = {}
+        self._listed: frozenset[TableId] = frozenset()
 
     def ask(self, attempted: str, question: Callable[[Connection], T]) -> T:
         return self._session.ask(attempted, question)
@@ -269,9 +267,18 @@ class Catalog:
         """After `Connector.close`."""
         self._session.close()
 
-    def selected(self) -> Selected:
-        found = self._look(f"reading the catalog of {self._connector.address}", None)
+    def selected(self, known: Iterable[TableId] = ()) -> Selected:
+        """The tables that the settings mean. `known`: those that an earlier run captured.
+
+        Raises:
+            ConfigurationError: a name without wildcards is no table, or is a view.
+            SourceUnavailable: the server does not answer, or a table was changed while it was looked at.
+        """
+        named = {p.exact for p in self.wanted.selection.patterns if p.exact is not None and not p.excludes}
+        expected = self._listed | named | frozenset(known)
+        found = self._look(f"reading the catalog of {self._connector.address}", expected, None)
         self._known = {t.id: t for t in found.tables}
+        self._listed = frozenset(self._known)
         return found
 
     def look_up(self, table: TableId) -> CatalogTable:
@@ -284,7 +291,7 @@ class Catalog:
         """
         selected = self._only(table)
         if not selected.tables:
-            raise SourceUnavailable(f"table {table} is not there, or not selected any more")
+            raise not_there(table)
         if problems := selected.refused.get(table):
             raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}")
         return selected.tables[0]
@@ -294,31 +301,36 @@ class Catalog:
         return next(iter(self._only(table).tables), None)
 
     def _only(self, table: TableId) -> Selected:
-        return self._look(f"looking for table {table}", table)
+        return self._look(f"looking for table {table}", (table,), table)
 
-    def _look(self, attempted: str, only: TableId | None) -> Selected:
+    def _look(self, attempted: str, expected: Iterable[TableId], only: TableId | None) -> Selected:
         # Tables, columns and keys are asked for one after another: a table that is altered, renamed or made in between
-        # is a mixture of two, or has no key. So what is wrong with a table counts if nobody could change it meanwhile.
+        # is a mixture of two, or has no key; MariaDB does not even list it while an ALTER ends. So what is wrong with a
+        # table, or that it is not there, counts if nobody could change it meanwhile.
+        wanted = frozenset(t for t in expected if self.wanted.selects(t))
         doubted: frozenset[TableId] = frozenset()
         for _ in range(LOOKS_MAX):
-            with_held = partial(self._select_held, doubted=doubted, only=only)
-            found, held = self.ask(attempted, with_held)
+            found, unknown, held = self.ask(attempted, partial(self._select_held, doubted=doubted, only=only))
             wrong = found.refused.keys() | _torn(found)
-            if wrong <= held:
+            lacking = wanted - {t.id for t in found.tables}
+            unsure = (wrong - held.unchanged - held.locked) | (lacking - held.unchanged - held.gone)
+            if not unsure:
+                if unknown:
+                    raise ConfigurationError(
+                        f"source.tables: there is no table {', '.join(unknown)} on the server",
+                        remedy="check the name (case counts), and GRANT SELECT on it",
+                    )
                 return found
-            doubted |= wrong
-        changing = ", ".join(map(str, sorted(wrong - held)))
-        raise SourceUnavailable(
-            f"{attempted}: {changing} was altered, renamed or made anew at the same moment, again and again"
-        )
+            doubted |= unsure
+        changing = ", ".join(map(str, sorted(unsure)))
+        raise SourceUnavailable(f"{attempted}: {changing} was altered or renamed at the same moment, again and again")
 
     def _select_held(
         self, connection: Connection, doubted: frozenset[TableId], only: TableId | None
-    ) -> tuple[Selected, frozenset[TableId]]:
-        """The tables, and those of `doubted` that nobody changed while they were looked at."""
+    ) -> tuple[Selected, Sequence[str], Held]:
         collations = self._collated(connection)
-        with _unchanged(connection, doubted) as held:
-            return select(connection, self.wanted, collations, only=only), held
+        with _held(connection, doubted) as held:
+            return *select(connection, self.wanted, collations, only=only), held
 
     def described(self, table: CatalogTable) -> DescribedTable:
         return self._kept(describe(table.id, table.columns, table.key, Identity.KEY, self._policy))
@@ -361,17 +373,24 @@ class Catalog:
         return self._interned.setdefault((described.table, described.columns), described)
 
 
-@contextlib.contextmanager
-def _unchanged(connection: Connection, tables: frozenset[TableId]) -> Iterator[frozenset[TableId]]:
-    """Keep DDL away from these tables as long as the block lasts; gives those that there were to keep it from.
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Tables that nobody could change for a moment; those that were not there, or not ours to read, at its beginning;
+    and those that somebody had locked."""
 
-    A table that cannot be held for another reason than DDL (no right to read it, somebody has locked it) counts as
-    held: it is taken as it is found.
-    """
+    unchanged: frozenset[TableId]
+    gone: frozenset[TableId]
+    locked: frozenset[TableId]
+
+
+@contextlib.contextmanager
+def _held(connection: Connection, tables: frozenset[TableId]) -> Iterator[Held]:
+    """Keep DDL away from these tables as long as the block lasts: a transaction that has touched them does."""
     if not tables:
-        yield tables
+        yield Held(tables, tables, tables)
         return
-    held = set(tables)
+    gone: set[TableId] = set()
+    locked: set[TableId] = set()
     # Each statement sees the catalog as it is then.
     query(connection, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
     query(connection, "START TRANSACTION READ ONLY")
@@ -380,9 +399,12 @@ def _unchanged(connection: Connection, tables: frozenset[TableId]) -> Iterator[f
             try:
                 query(connection, f"SELECT 1 FROM {quoted(table.schema)}.{quoted(table.name)} LIMIT 0")  # noqa: S608
             except pymysql.Error as error:
-                if error.args and error.args[0] == NO_SUCH_TABLE:
-                    held.discard(table)
-        yield frozenset(held)
+                number = parts(error)[0]
+                if number in LOCKED:
+                    locked.add(table)
+                elif number in NOT_THERE:
+                    gone.add(table)
+        yield Held(tables - gone - locked, frozenset(gone), frozenset(locked))
     finally:
         with contextlib.suppress(pymysql.Error):
             query(connection, "ROLLBACK")

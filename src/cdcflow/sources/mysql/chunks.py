@@ -7,6 +7,16 @@ A plan pins the bound (W28) and what the cursors mean: when the key's columns ch
 mean nothing and the table is read from the start. A row that an update moves across the cursor is the machine's
 business (see `interleave.machine`).
 
+That it ends. Rows above the bound are never read. Those that come below it while it is read are, if they come ahead of
+the cursor, and the stretch ahead only shrinks: with N rows, i inserts and r rows read a second, keys anywhere up to the
+bound, it takes N / i * (e^(i/r) - 1) seconds, however r compares with i, and so also under a rate limit. The exception
+is a key that grows in the middle of the table (tenant, number): the cursor must get past the end of the busiest tenant,
+so r must be more than that tenant's inserts, or the rows read outgrow those that were planned (`cdcflow status`).
+
+What it holds. A range ends at `CHUNK_BYTES_MAX` in all of its parts, whatever the server says that rows weigh, and rows
+by key end at what the engine allows (the first `FIRST_KEYS` of them come as they are). Beyond it each part has a row,
+and what the socket gave with it.
+
 A part's snapshot: take it; touch the table, which keeps changes of its shape away until the transaction ends; then
 look at the shape, through another connection, which sees the catalog as it is; then read. A table that was altered
 between snapshot and touch makes the server say so ("table definition has changed", M55): the chunk is read again.
@@ -229,12 +239,15 @@ class OpenTable:
         size = looked_for = 0
         some = FIRST_KEYS
         while looked_for < len(keys) and (size < bytes_max or not looked_for):
-            these, _ = keys.take(looked_for + some)
-            _, these = these.take(looked_for)
-            for condition in self.ordered.key.among(these):
-                rows = fetch(self.connection, f"{self.ordered.select} WHERE {condition}")
-                found.append(self.ordered.decoded(rows))
-                size += len(rows.data)
+            _, left = keys.take(looked_for)
+            these, _ = left.take(some)
+            [condition] = self.ordered.key.among(these)
+            room = bytes_max - size if looked_for else None
+            rows = fetch(self.connection, f"{self.ordered.select} WHERE {condition}", room)
+            if not rows.is_whole:
+                break  # larger than those before, and the connection is closed: another chunk looks for them
+            found.append(self.ordered.decoded(rows))
+            size += len(rows.data)
             looked_for += len(these)
             # As many as will fit, if their rows are like those before.
             some = min(KEYS_AT_ONCE, max(1, (bytes_max - size) * looked_for // max(size, 1)))

@@ -17,6 +17,9 @@ from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 ACCESS_DENIED = 1045
 NO_SUCH_TABLE = 1146
 NO_SUCH_COLUMN = 1054
+NOT_THERE = frozenset((NO_SUCH_TABLE, 1044, 1049, 1142))
+"""The table, its schema, or the right to see it."""
+LOCKED = frozenset((1205, 1213))
 NO_SUCH_INDEX = 1176
 TABLE_CHANGED = 1412
 PURGED = 1236

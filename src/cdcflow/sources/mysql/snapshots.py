@@ -102,7 +102,9 @@ class SnapshotTaker:
         try:
             yield _snapshot((CoordinateVisibility(end.coordinate),), end, connection)
         finally:
-            query(connection, "ROLLBACK")
+            # On a connection that was given up this fails too, and must not hide why.
+            with contextlib.suppress(pymysql.Error):
+                query(connection, "ROLLBACK")
 
     def _lower(self, connection: Connection) -> Visibility:
         if self._has_gtids:

@@ -195,9 +195,9 @@ class MySQLSource:
         return WrittenMarks(self._marks_table, slot)
 
     def _select(self, checkpoint: Checkpoint) -> Selected:
-        selected = self._catalog.selected()
+        known = frozenset(TableId(*name) for name in json.loads(checkpoint.source.get("tables", "[]")))
+        selected = self._catalog.selected(known)
         if checkpoint.position is not None:
-            known = frozenset(TableId(*name) for name in json.loads(checkpoint.source["tables"]))
             selected, self._left_out = selected.for_restart(known, self._catalog.wanted.selection)
         selected.check()
         return selected

@@ -305,6 +305,9 @@ def refusals(table: CatalogTable, version: int) -> list[Refusal]:
     if rel.persistence == "u":
         found.append((f"{rel.id} is UNLOGGED: its changes are in no log", f"ALTER TABLE {rel.sql} SET LOGGED"))
     found += _identity_refusals(table)
+    if not table.published(version):
+        bare = without_columns(rel.id)
+        found.append((str(bare).split("\n")[0], bare.remedy or ""))
     for leaf in table.leaves:
         if leaf.kind == "f":
             found.append(
@@ -372,7 +375,7 @@ def _access_method(rel: Relid) -> tuple[str, str]:
 Selected = selection_rules.Selected[CatalogTable]
 
 
-def select(connection: Connection, selection: Selection) -> Selected:
+def select(connection: Connection, selection: Selection, policy: Policy) -> Selected:
     """The tables that the settings mean.
 
     Raises:
@@ -400,7 +403,25 @@ def select(connection: Connection, selection: Selection) -> Selected:
         )
     tables = tuple(sorted(load(connection, rels).values(), key=lambda t: t.rel.id))
     refused = {t.rel.id: tuple(found) for t in tables if (found := refusals(t, version))}
+    refused |= _refused_by_policy(connection, [t for t in tables if t.rel.id not in refused], policy)
     return Selected(tables, refused, tuple(ignored))
+
+
+def _refused_by_policy(
+    connection: Connection, tables: Sequence[CatalogTable], policy: Policy
+) -> dict[TableId, tuple[Refusal, ...]]:
+    """The tables that the settings for values cannot be kept for."""
+    if policy.special_values not in ("null", "clamp") and not policy.columns:
+        return {}
+    version = connection.info.server_version
+    types = load_types(connection, [a.type_oid for t in tables for a in t.published(version)])
+    refused: dict[TableId, tuple[Refusal, ...]] = {}
+    for table in tables:
+        try:
+            described(table, types, policy, version)
+        except ConfigurationError as error:
+            refused[table.rel.id] = ((str(error).split("\n")[0], error.remedy or "leave it out of source.tables"),)
+    return refused
 
 
 def _not_a_table(kind: str, is_partition: bool, persistence: str, *, named: bool) -> tuple[str, str] | None:
@@ -440,7 +461,9 @@ class Catalog:
         self._session.close()
 
     def selected(self) -> Selected:
-        return self.ask(f"reading the catalog of {self._connector.address}", lambda c: select(c, self._selection))
+        return self.ask(
+            f"reading the catalog of {self._connector.address}", lambda c: select(c, self._selection, self._policy)
+        )
 
     def tables(self, selected: Selected) -> tuple[DescribedTable, ...]:
         """These tables as they are now, sorted by name."""

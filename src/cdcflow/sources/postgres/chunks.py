@@ -27,17 +27,18 @@ import psycopg
 import pyarrow as pa
 from psycopg import pq
 
-from cdcflow.errors import ConfigurationError, InvariantViolated, SourceUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, RightMissing, SourceUnavailable
 from cdcflow.interleave.messages import Chunk, Planned, XidSnapshot
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.chunks import PartRead, Reached, Rewritten, Snapshot, TooLarge
 from cdcflow.sources.engine.connections import Pool
+from cdcflow.sources.engine.selection import advice
 from cdcflow.sources.postgres import keys as key_texts
 from cdcflow.sources.postgres.arrivals import Arrivals
 from cdcflow.sources.postgres.catalog import Relid, describe_all, load, refusals
-from cdcflow.sources.postgres.connection import Connection, literal, quoted
+from cdcflow.sources.postgres.connection import Connection, explained, literal, quoted
 from cdcflow.sources.postgres.copy import count_rows, decode_copy
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.pages import Cursor, Leaf, Part, Plan, Share, numbered, plan_of, shares_of
@@ -135,7 +136,7 @@ class PostgresChunks:
         if entry is None:
             raise SourceUnavailable(f"planning the backfill of {table}: it was dropped just now, or made anew")
         if problems := refusals(entry, connection.info.server_version):
-            raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}")
+            raise ConfigurationError(problems[0][0], remedy=advice(problems[0][1]))
         shape = describe_all(connection, [entry], self._policy)[0].table
         # Before the files are pinned: what a statement does in between is then found later, never missed.
         version = self._take_version(connection, rel)
@@ -237,6 +238,8 @@ class PostgresChunks:
                 connection.execute(f"LOCK TABLE {', '.join(f'ONLY {n}' for n in named)} IN ACCESS SHARE MODE".encode())
             except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.WrongObjectType):
                 raise Rewritten from None  # renamed, detached and dropped, or made anew: it must be planned again
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise _right_missing(error, connection, table, leaves) from None
             snapshot, described = self._look(connection, table, root, leaves)
             yield OpenTable(connection, table, root, snapshot, described, self._decoders, shares)
         finally:
@@ -352,6 +355,23 @@ def _pinned(connection: Connection, root: int, rels: Sequence[Relid]) -> Plan:
 
 
 # ── SQL and rows ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _right_missing(
+    error: psycopg.Error, connection: Connection, table: TableId, leaves: Sequence[Leaf]
+) -> CdcflowError:
+    """What a refused lock says, with the very statement that lets us in."""
+    said = " ".join((error.diag.message_primary or "").split())
+    user = quoted(connection.info.user)
+    found = dict.fromkeys([table, *(leaf.rel.id for leaf in leaves)])
+    if "for schema" in said:
+        schemas = ", ".join(dict.fromkeys(quoted(t.schema) for t in found))
+        statement = f"GRANT USAGE ON SCHEMA {schemas} TO {user}"
+    elif "for table" in said or "for relation" in said:
+        statement = f"GRANT SELECT ON {', '.join(quoted(t.schema, t.name) for t in found)} TO {user}"
+    else:
+        return explained(error, f"reading {table}")
+    return RightMissing(f"reading {table}: {said}", remedy=f"run {statement}")
 
 
 def _whole_of(connection: Connection, root: int, table: TableId) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 from psycopg import conninfo, pq
 
-from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, RightMissing, SourceUnavailable
 from cdcflow.sources.engine import connections
 from cdcflow.sources.postgres.sqlstates import is_tried_again
 
@@ -215,8 +215,14 @@ def _refused(error: psycopg.Error, address: Address) -> CdcflowError:
         )
     if "must be superuser or replication role" in text or "permission denied to start WAL sender" in text:
         user = address.options.get("user", "the user")
-        return ConfigurationError(
+        return RightMissing(
             f"{attempted}: {user} may not replicate", remedy=f"run ALTER ROLE {quoted(user)} REPLICATION"
+        )
+    if "permission denied for database" in text:
+        user, database = address.options.get("user", "the user"), address.options["dbname"]
+        return RightMissing(
+            f"{attempted}: {user} may not connect to database {database}",
+            remedy=f"run GRANT CONNECT ON DATABASE {quoted(database)} TO {quoted(user)}",
         )
     if "standby connections" in text or "max_wal_senders" in text:
         return SourceUnavailable(
@@ -240,7 +246,7 @@ def explained(error: psycopg.Error, attempted: str) -> CdcflowError:
     message = f"{attempted}: {said}"
     match state:
         case "42501":
-            return ConfigurationError(message, remedy=_grant(said))
+            return RightMissing(message, remedy=_grant(said))
         case "25006":
             return ConfigurationError(message, remedy="point source.url at the primary, which can be written to")
         case "55P03":
@@ -266,6 +272,8 @@ def _grant(said: str) -> str:
             return f"run GRANT USAGE ON SCHEMA {_last_word(said)} TO the user of source.url"
         case _ if "for table" in said or "for relation" in said:
             return f"run GRANT SELECT ON {_last_word(said)} TO the user of source.url"
+        case _ if "replication slots" in said:
+            return "run ALTER ROLE … REPLICATION for the user of source.url"
         case _ if "owner" in said:
             return "let an owner do it (see `cdcflow doctor`), or make the user of source.url a member of the owner"
     return "see `cdcflow doctor` for the grants that are missing"

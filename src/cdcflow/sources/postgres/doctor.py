@@ -13,11 +13,12 @@ from cdcflow.errors import CdcflowError
 from cdcflow.ports import Finding
 from cdcflow.sources.engine import findings as findings_of
 from cdcflow.sources.engine.findings import of_error, ok, problem, warning
-from cdcflow.sources.engine.selection import Selection
+from cdcflow.sources.engine.selection import Selection, advice
 from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
 from cdcflow.sources.postgres.connection import Connection, Connector, explained, quoted
 from cdcflow.sources.postgres.twins import COMPILED, Compiled
+from cdcflow.sources.postgres.types import Policy
 
 # The first minor of each major in which rows of a running transaction are not lost when its table is added to a
 # publication (P62; release notes of May 2025).
@@ -73,7 +74,7 @@ def findings(connector: Connector, settings: Postgres, selection: Selection) -> 
         found += _role(role)
         found += _replication(connector, role)
         try:
-            selected = select(connection, selection)
+            selected = select(connection, selection, Policy.of(settings))
         except CdcflowError as error:
             return [*found, of_error("source.tables", error)]
         found += _tables(connection, selected, role)
@@ -215,7 +216,7 @@ def _tables(connection: Connection, selected: Selected, role: _Role) -> Iterator
     rights = {row[0]: row[1:] for row in connection.execute(_RIGHTS, ([rel.oid for rel in rels],))}
     for table in selected.tables:
         problems = [
-            problem(str(table.rel.id), text, f"run {remedy}") for text, remedy in selected.refused.get(table.rel.id, ())
+            problem(str(table.rel.id), text, advice(remedy)) for text, remedy in selected.refused.get(table.rel.id, ())
         ]
         problems += _rights(table, rights, role)
         yield from problems or [ok(str(table.rel.id), _about(table))]

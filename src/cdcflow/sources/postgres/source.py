@@ -100,7 +100,7 @@ class PostgresSource:
         self._windows = windows
         self._chunk_bytes_max = chunk_bytes_max
         self._connector = Connector(settings.url, secret)
-        self._policy = Policy(settings.special_values, settings.unconstrained_numeric, dict(settings.columns))
+        self._policy = Policy.of(settings)
         self._selection = Selection.parse(settings.tables)
         self._catalog = Catalog(self._connector, self._selection, self._policy)
         self._row_versions = RowVersions(self._catalog)
@@ -130,7 +130,7 @@ class PostgresSource:
         try:
             with explaining(f"preparing {self._connector.address}"):
                 _check_server(connection)
-                selected = select(connection, self._selection)
+                selected = select(connection, self._selection, self._policy)
                 if checkpoint.position is not None:
                     known = frozenset(_names(checkpoint.source).values())
                     selected, self._left_out = selected.for_restart(known, self._selection)
@@ -164,7 +164,8 @@ class PostgresSource:
     def tables(self) -> Sequence[Table]:
         selected, self._selected = self._selected or self._catalog.selected(), None
         if self._prepared is not None:
-            selected = selected.only(self._prepared)
+            everything, selected = selected, selected.only(self._prepared)
+            self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
         selected.check()
         described = self._catalog.tables(selected)
         self._has_binary = all(d.has_binary for d in described)

@@ -17,7 +17,7 @@ from typing import get_args
 
 import pyarrow as pa
 
-from cdcflow.config import Special
+from cdcflow.config import Postgres, Special
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
@@ -70,6 +70,10 @@ class Policy:
     special_values: Special = "stop"
     unconstrained_numeric: str = "text"
     columns: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: Postgres) -> Policy:
+        return cls(settings.special_values, settings.unconstrained_numeric, dict(settings.columns))
 
 
 @dataclass(frozen=True, slots=True)

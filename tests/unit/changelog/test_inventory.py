@@ -1,0 +1,129 @@
+"""Which files of a log count when it is opened: what goes on, what was sealed, what nobody may go on from."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cdcflow.changelog.inventory import Inventory, inventory
+from cdcflow.changelog.layout import Layout
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.position import SourceIdentity
+from cdcflow.sinks.files import FileLog
+from cdcflow.testing.sinks import ORDERS, PRODUCTS, Writer, changes, orders, transactions
+
+IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Segments from 1 and 2, a closed journal from 3 and the newest from 5; journal 2 was kept beside its segment."""
+    log = FileLog.open(tmp_path_factory.mktemp("inventory") / "log", IDENTITY)
+    writer, layout = Writer.of(log), Layout(log.path)
+    writer.put(orders(1))
+    log.roll()
+    writer.put(orders(2))
+    log.roll()
+    log.sync()
+    kept = layout.journal(2).read_bytes()
+    log.seal_pending()
+    layout.journal(2).write_bytes(kept)
+    writer.put(orders(3, 4))
+    log.roll()
+    writer.put(orders(5), transactions([9], [1], changes(PRODUCTS, [{"id": 6}])))
+    return log.path
+
+
+@pytest.fixture
+def layout(written: Path, tmp_path: Path) -> Layout:
+    return Layout(shutil.copytree(written, tmp_path / "log"))
+
+
+def found(layout: Layout) -> Inventory:
+    return inventory(layout, layout.log_file())
+
+
+def test_what_counts_is_found_and_what_was_sealed_is_left(layout: Layout) -> None:
+    """A journal whose segment is there would be read and sealed a second time."""
+    seen = found(layout)
+    assert [w.header.first_offset for w in seen.journals] == [3, 5]
+    assert [w.checkpoint.next_offset for w in seen.journals] == [5, 7]
+    assert seen.sealed is not None
+    assert (seen.sealed.first_offset, seen.sealed.last_offset) == (2, 2)
+    assert seen.stale == (layout.journal(2),)
+    assert seen.last_manifest
+    assert len(seen.history) == 2
+    assert seen.history.number(ORDERS) == seen.history.number(PRODUCTS) == 1
+    assert seen.schemas_saved == 1, "the newest shape is in a journal only"
+
+
+def test_log_that_was_just_made_has_nothing_and_is_whole(tmp_path: Path) -> None:
+    """A crash before the first journal has its name is no loss."""
+    log = FileLog.open(tmp_path / "log", IDENTITY)
+    log.close()
+    layout = Layout(log.path)
+    for first in layout.journal_offsets():
+        layout.journal(first).unlink()
+    layout.schemas.unlink(missing_ok=True)
+    seen = found(layout)
+    assert (seen.journals, seen.sealed, seen.last_manifest, len(seen.history)) == ((), None, "", 0)
+    layout.schemas.write_text('{"version": 1, "shapes": []}')
+    with pytest.raises(InvariantViolated, match="from offset 1 is missing"):
+        found(layout)
+
+
+@pytest.mark.parametrize(
+    ("gone", "missing"), [(["3"], 3), (["5"], None), (["3", "5"], None), (["2", "3", "5"], 3), (["2-2"], None)]
+)
+def test_what_is_missing_between_the_others_is_named(layout: Layout, gone: list[str], missing: int | None) -> None:
+    """Going on without it would leave its rows out. What the newest journal of those left ends with is not missing."""
+    for name in gone:
+        first, _, last = name.partition("-")
+        if last:
+            shutil.rmtree(layout.segment(int(first), int(last)))
+        else:
+            layout.journal(int(first)).unlink()
+    if missing is None:
+        assert found(layout).journals
+    else:
+        with pytest.raises(InvariantViolated, match=f"from offset {missing} is missing"):
+            found(layout)
+
+
+def test_journal_and_segment_that_are_both_gone_are_named(layout: Layout) -> None:
+    """The journal after them says where they began."""
+    shutil.rmtree(layout.segment(2, 2))
+    layout.journal(2).unlink()
+    with pytest.raises(InvariantViolated, match="from offset 2 is missing"):
+        found(layout)
+
+
+def test_manifest_that_is_not_the_one_its_successor_saw_breaks_the_chain(layout: Layout) -> None:
+    """Somebody put another segment in its place; the rows in it are not those that were acknowledged."""
+    manifest = layout.segment(1, 1) / "segment.json"
+    manifest.write_text(manifest.read_text() + " ")
+    with pytest.raises(InvariantViolated, match="hash chain breaks at segment 1-1"):
+        found(layout)
+
+
+@pytest.mark.parametrize("where", ["journal", "segment"])
+def test_files_of_another_log_are_refused(layout: Layout, where: str, tmp_path: Path) -> None:
+    """The same source captured twice has the same offsets with other rows."""
+    other = FileLog.open(tmp_path / "other", IDENTITY)
+    writer, theirs = Writer.of(other), Layout(other.path)
+    for number in (1, 2, 3):
+        writer.put(orders(number, number + 10) if number == 3 else orders(number))
+        other.roll()
+    other.sync()
+    if where == "journal":
+        shutil.copy(theirs.journal(3), layout.journal(3))
+        with pytest.raises(InvariantViolated, match="another log's journal"):
+            found(layout)
+    else:
+        other.seal_pending()
+        shutil.rmtree(layout.segment(2, 2))
+        shutil.copytree(theirs.segment(2, 2), layout.segment(2, 2))
+        with pytest.raises(InvariantViolated, match="segment 2-2 is another log's"):
+            found(layout)
