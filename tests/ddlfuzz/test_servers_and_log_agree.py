@@ -30,10 +30,7 @@ def started() -> Iterator[Started]:
         yield functools.cache(lambda server: opened.enter_context(running(server)))
 
 
-SEEDS: dict[Server, int] = {"postgres": 8, "mysql": 5, "mariadb": 5}
-"""How many; they draw from every kind, and a table that is read again takes its time."""
-
-
+@pytest.mark.parametrize(("server", "seed"), [(s, n) for s in SERVERS for n in range(SEEDS[s])])
 def test_log_equals_the_source_after_any_ddl(server: Server, seed: int, started: Started) -> None:
     """A table that differs from its source without a word is the worst there is. `make fuzz-ddl` draws from more."""
     case = drawn(server, seed, GREEN[server])
