@@ -63,7 +63,7 @@ def drawn(server: Server, seed: int, kinds: Collection[str] | None = None) -> Ca
     dice = random.Random(f"{server} {seed}")
     chosen = [k for k in KINDS.values() if server in k.servers and (kinds is None or k.name in kinds)]
     settings = {
-        "look": dice.choice(("30", "0.2")),
+        "look": dice.choice(("8", "0.2")),
         "windows": dice.choice(("large", "small")) if server == "postgres" else "large",
         "chunk": dice.choice(("15", "40", "200")),
     }

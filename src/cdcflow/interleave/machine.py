@@ -290,7 +290,8 @@ class Interleave:
             return  # planned again meanwhile
         if version.changed:
             self._rows_changed(version.table)
-        if self._backlog.keep_version(version):
+        # What changed rows may have left the version as it was: a partition that came, was written to, and is gone.
+        if self._backlog.keep_version(version) or version.changed:
             self._wait_for_mark()
 
     def _wait_for_mark(self) -> None:

@@ -456,7 +456,7 @@ def test_a_large_transaction_that_widens_its_key_tells_all_its_partial_keys(comp
 def test_rows_that_a_statement_changed_are_told_before_a_row_in_the_new_shape() -> None:
     """No position behind that row may become durable without the order to read the table again."""
     version = RowVersion(KEYED.table.id, "1", "2", changed=True)
-    decoder, _ = decoder_of(changed=lambda oid: version if oid == 1 else None)
+    decoder, _ = decoder_of(changed=lambda oid, _: version if oid == 1 else None)
     messages = [begin(7, 100), relation(FULL), relation(KEYED), insert(1, [b"1", b"a", b"2"]), commit(100)]
     filled, committed = decoder.decode([xlog(m) for m in messages])
     assert isinstance(filled, RowsFilled)
@@ -464,10 +464,21 @@ def test_rows_that_a_statement_changed_are_told_before_a_row_in_the_new_shape() 
     assert isinstance(committed, Committed)
 
 
+def test_partition_is_told_with_the_table_that_publishes_its_rows() -> None:
+    """One that is gone by now is in no catalog: only the message before it says whose rows it had."""
+    asked: list[tuple[int, int]] = []
+    decoder, _ = decoder_of(changed=lambda oid, partition: asked.append((oid, partition)))
+    row = insert(1, [b"1", b"a", b"2"])
+    decoder.decode([xlog(m) for m in (begin(7, 100), relation(FULL), relation(KEYED), row, commit(100))])
+    block = [stream_start(8, first=True), relation(FULL, 8), relation(KEYLESS, 8), stream_stop(), stream_commit(8, 200)]
+    decoder.decode([xlog(m) for m in block])
+    assert asked == [(2, 0), (1, 0), (2, 1), (2, 0), (1, 2), (3, 0), (2, 3)]
+
+
 def test_statement_of_a_streamed_transaction_is_told_with_its_commit() -> None:
     """What a transaction did to a table's rows is in nobody's catalog before it is committed."""
     found: list[RowVersion] = []
-    decoder, _ = decoder_of(changed=lambda oid: found.pop() if oid == 1 and found else None)
+    decoder, _ = decoder_of(changed=lambda oid, _: found.pop() if oid == 1 and found else None)
     block = [stream_start(7, first=True), relation(KEYED, 7), insert(1, [b"1", b"a", b"2"], 7), stream_stop()]
     assert decoder.decode([xlog(m) for m in block]) == []
     found.append(RowVersion(KEYED.table.id, "1", "2", changed=True))

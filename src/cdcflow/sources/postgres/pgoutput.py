@@ -101,8 +101,10 @@ class PgoutputDecoder:
     counted in `messages_ignored` and otherwise dropped. Transactions without a row of a captured table are dropped
     too; where they are the last thing that came, `Advanced` says how far they reach. `compiled` None: the plain
     decoders do it all. `changed` is asked once a Relation message, which the server sends before the first row after
-    any DDL: whether the table's rows must be read again. `captures`: whether a relation's rows are taken at all; a
-    publication of all tables, or of those of a schema, gives others too.
+    any DDL: whether the table's rows must be read again. The server describes a partition right after the
+    table that publishes its rows, so it is asked a second time: for the relation described before, with this one as a
+    partition of it (0: none). `captures`: whether a relation's rows are taken at all; a publication of all tables, or
+    of those of a schema, gives others too.
     """
 
     def __init__(
@@ -130,6 +132,8 @@ class PgoutputDecoder:
         self._captures = captures
         self._left_out: set[int] = set()
         self._filled: list[RowsFilled] = []
+        self._described_last = 0
+        self._before: dict[int, int] = {}  # which relation was described just before which
         self._shapes: Shapes = {}
         self._bare: set[int] = set()  # relations that had no columns at some time
         self._streamed: dict[int, Large] = {}
@@ -362,13 +366,15 @@ class PgoutputDecoder:
             kind, body = int(frames.kind[at]), frames.one(at)
             if kind == _RELATION:
                 relation = relation_of(body[1 + header :])
+                self._before[relation.oid], self._described_last = self._described_last, relation.oid
+                if not header:  # a streamed transaction is compared when it is committed
+                    self._compare(relation.oid)
                 if not self._captures(relation.oid):
                     self._left_out.add(relation.oid)
                     continue
                 if not relation.columns:
                     self._bare.add(relation.oid)
                 shape = self._shape(relation)
-                self._compare(relation.oid)
                 before = [(-1, shapes[relation.oid])] if relation.oid in shapes else []
                 out.arrived.setdefault(relation.oid, before).append((at, shape))
                 shapes[relation.oid] = shape
@@ -409,8 +415,10 @@ class PgoutputDecoder:
         return replace(frames, kind=kind)
 
     def _compare(self, oid: int) -> None:
-        if self._changed is not None and (found := self._changed(oid)) is not None:
-            self._filled.append(RowsFilled(found.table, _position(self._skip_until), found))
+        before = self._before.get(oid, 0)
+        for asked, partition in ((oid, 0), (before, oid)) if before else ((oid, 0),):
+            if self._changed is not None and (found := self._changed(asked, partition)) is not None:
+                self._filled.append(RowsFilled(found.table, _position(self._skip_until), found))
 
     def _shape(self, relation: Relation) -> Shape:
         described = self._described(relation)
@@ -493,7 +501,8 @@ class PgoutputDecoder:
             raise InvariantViolated("pgoutput Stream Commit of a transaction that was not streamed")
         large = self._streamed.pop(xid)
         self._shapes.update(large.shapes)
-        for oid in large.shapes:
+        partitions = (oid for oid in self._left_out if self._before[oid] in large.shapes)
+        for oid in (*large.shapes, *partitions):
             self._compare(oid)  # the catalog shows what this transaction did to a table only now
         return self._committed(large, end, clock + EPOCH_US)
 

@@ -29,7 +29,8 @@ What a version holds, and when rows have changed since an older one:
   CREATE TABLE … PARTITION OF makes all rows of `pg_attribute` in one command, and ATTACH writes those of its columns
   again (`attinhcount`). So a column whose row is from the command that made the table was never attached. Each
   table between it and the root must be made like that, and its file be its first one, which has the table's oid for
-  its number: rows that came by the stream may be truncated before anyone looks.
+  its number: rows that came by the stream may be truncated before anyone looks. A partition that came and went between
+  two looks is in neither version: the stream describes it before its first row, and it is in no catalog then.
 - Of each column its type, domains looked through, and whether it is published. When one of them is another one, the
   same bytes show another value (timestamp to timestamptz, cidr to inet) or one that was never sent (DROP EXPRESSION
   before PostgreSQL 18). Character types are one type here.
@@ -246,23 +247,38 @@ class RowVersions:
                     compared.append(RowVersion(table, known[table], text, changed))
         return RowsCompared(tuple(compared))
 
-    def changed(self, oid: int) -> RowVersion | None:
-        """The table's version now, when its rows changed since it was read; said once."""
+    def changed(self, oid: int, partition: int) -> RowVersion | None:
+        """The version of a table that the stream describes now, when its rows changed since it was read (said once),
+        or when it has other partitions.
+
+        `partition` is one that the stream says it has (0: none). One that came and is gone again left rows in the log
+        that no catalog tells of.
+        """
         with self._lock:
             known = self._known.get(oid)
         if known is None:
             return None
         table, text = known
-        now = self._catalog.ask(f"comparing the version of {table}", lambda c: versions(c, [oid])).get(oid)
-        if now is None or not now.changed_since(CatalogVersion.from_json(text)):
+        then = CatalogVersion.from_json(text)
+        if partition and (oid in then.files or partition in then.files):
             return None
+        now = self._catalog.ask(f"comparing the version of {table}", lambda c: versions(c, [oid])).get(oid)
+        if now is None:
+            return None
+        changed = now.changed_since(then) or bool(partition and partition not in now.files)
+        if not changed and now.files.keys() == then.files.keys():
+            return None
+        now_text = now.to_json()
         with self._lock:
             if self._known.get(oid) == known:
-                del self._known[oid]
-        return RowVersion(table, text, now.to_json(), changed=True)
+                if changed:
+                    del self._known[oid]
+                else:
+                    self._known[oid] = table, now_text
+        return RowVersion(table, text, now_text, changed)
 
 
-Changed = Callable[[int], RowVersion | None]
+Changed = Callable[[int, int], RowVersion | None]
 """What `RowVersions.changed` is."""
 
 
