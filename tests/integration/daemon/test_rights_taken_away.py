@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,16 +54,22 @@ def test_what_is_printed_gives_the_right_back_and_the_capture_goes_on(database: 
         events.append(event)
         reasons.append(f"{fields.get('reason', '')}\n  {fields.get('remedy', '')}")
 
+    def was_read_after(chunks: int) -> bool:
+        return events.count("range chunk read") > chunks
+
+    def was_named(right: str) -> bool:
+        return any(right in reason for reason in reasons)
+
     with bank.capturing(on_event=on_event):
         for number, (right, statement) in enumerate(TAKEN.items()):
             chunks = events.count("range chunk read")
-            bank.wait_until(lambda chunks=chunks: events.count("range chunk read") > chunks, "a chunk")
+            bank.wait_until(partial(was_read_after, chunks), "a chunk")
             reasons.clear()
             database.execute(statement)
             database.execute(f"INSERT INTO t VALUES ({10_000 + number}, 'meanwhile')")
             if right in ("REPLICATION", "CONNECT"):
                 database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'clerk'")
-            bank.wait_until(lambda right=right: any(right in reason for reason in reasons), f"{right} to be named")
+            bank.wait_until(partial(was_named, right), f"{right} to be named")
             found = next(reason for reason in reasons if right in reason)
             remedy = re.search(r"run (GRANT .*|ALTER ROLE .*)", found)
             assert remedy is not None, found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from capturing import LOG_ID, Capture, MakeCapture
 from cdcflow.errors import HistoryLost
 from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run, SpooledTransaction
-from cdcflow.model.position import Checkpoint
+from cdcflow.model.position import Checkpoint, Position
 from cdcflow.testing.postgres import Database
 
 pytestmark = pytest.mark.postgres
@@ -77,8 +78,12 @@ def back_of(capture: Capture) -> tuple[Checkpoint, pa.Table]:
             xids += event.run.xids.tolist()
     found = pa.table({"position": pa.array(positions, pa.string()), "xid": pa.array(xids, pa.uint64())})
     before = capture.checkpoint
-    last = Checkpoint(epoch=before.epoch, position=positions[-1], source=before.source)
+    last = Checkpoint(epoch=before.epoch, position=Position(positions[-1]), source=before.source)
     return last, found
+
+
+def given(found: pa.Table, since: object) -> pa.Table:
+    return found
 
 
 @pytest.mark.parametrize("tables", ["public.*", "public.mine"])
@@ -106,10 +111,10 @@ def test_what_a_broad_publication_gives_besides_is_no_other_history(
     ):
         again = make_capture(database, **settings)
         if is_same:
-            again.source.prepare(checkpoint, LOG_ID, lambda since, table=table: table)
+            again.source.prepare(checkpoint, LOG_ID, partial(given, table))
         else:
             with pytest.raises(HistoryLost, match="gives other transactions"):
-                again.source.prepare(checkpoint, LOG_ID, lambda since, table=table: table)
+                again.source.prepare(checkpoint, LOG_ID, partial(given, table))
 
 
 def test_large_transactions_are_compared_without_temporary_files(database: Database, make_capture: MakeCapture) -> None:

@@ -23,6 +23,7 @@ from cdcflow.interleave.messages import (
     PlanTable,
     Resume,
     RowsCompared,
+    RowsFilled,
     RowsIncomplete,
     RowVersion,
     TakeSnapshot,
