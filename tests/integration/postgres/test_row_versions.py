@@ -38,6 +38,12 @@ STATEMENTS = {
     "CREATE TABLE t_5 PARTITION OF t FOR VALUES FROM (700) TO (800); "
     "ALTER TABLE t ADD COLUMN y int; INSERT INTO t (id) VALUES (700)": False,
     "CREATE TABLE t_6 PARTITION OF t FOR VALUES FROM (800) TO (900); TRUNCATE t_6": True,
+    "CREATE TYPE size AS ENUM ('s'); ALTER TABLE t ADD COLUMN s size": False,
+    "BEGIN; CREATE TYPE hue AS ENUM ('red'); ALTER TABLE t ADD COLUMN h hue DEFAULT 'red'; "
+    "INSERT INTO t (id) VALUES (50) ON CONFLICT DO NOTHING; "
+    "ALTER TYPE hue RENAME VALUE 'red' TO 'rose'; COMMIT": True,
+    "CREATE TYPE span AS (a int, b int); ALTER TABLE t ADD COLUMN p span": False,
+    "CREATE TYPE gap AS (a int, b int); ALTER TABLE t ADD COLUMN g gap; ALTER TYPE gap DROP ATTRIBUTE b": True,
     "VACUUM FULL t_1": True,  # nothing tells it from TRUNCATE
 }
 """One after the other, each compared with the version before it."""

@@ -37,6 +37,9 @@ READ = CatalogVersion(
         ({"types": {16390: frozenset({"1a", "2b", "3c"})}}, False),  # ADD VALUE
         ({"types": {16390: frozenset({"1a", "9f"})}}, True),  # RENAME VALUE
         ({"types": {}}, False),  # the last column of the type is gone
+        ({"types": {**READ.types, 16500: frozenset({"9f"})}}, False),  # ADD COLUMN of another type
+        ({"types": {**READ.types, 16500: frozenset({"9f"})}, "altered": frozenset({16500})}, True),
+        ({"altered": frozenset({16390})}, False),  # altered before the rows were read
     ],
 )
 def test_rows_changed_when_what_they_show_depends_on_changed(now: Mapping[str, Any], changed: bool) -> None:

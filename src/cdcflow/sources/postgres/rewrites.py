@@ -35,7 +35,9 @@ What a version holds, and when rows have changed since an older one:
   same bytes show another value (timestamp to timestamptz, cidr to inet) or one that was never sent (DROP EXPRESSION
   before PostgreSQL 18). Character types are one type here.
 - Of each type in use that has a catalog of its own its labels (enums) or columns (composites). Rows changed when one
-  that was there is not: a new label changes no row.
+  that was there is not: a new label changes no row. A type that comes with a new column may have been altered after
+  rows were written, before anyone looked. Rows count as changed unless the type is as CREATE TYPE made it: its rows
+  in the catalogs are then from one command.
 
 Two such differences apart may be compared as one (ADD COLUMN, and VACUUM FULL a year later, when no look came between):
 rows are then read again for nothing, never left unread. What the text of a value depends on beyond this, such as the
@@ -104,6 +106,13 @@ WITH RECURSIVE used (root, oid) AS (
     WHERE next.oid <> 0
 )
 SELECT u.root::bigint, t.oid::bigint, t.typbasetype::bigint, CASE t.typtype
+           WHEN 'e' THEN EXISTS (
+               SELECT FROM pg_catalog.pg_enum e
+               WHERE e.enumtypid = t.oid AND NOT (e.xmin = t.xmin AND e.cmin = t.cmin))
+           WHEN 'c' THEN EXISTS (
+               SELECT FROM pg_catalog.pg_attribute a
+               WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT (a.xmin = t.xmin AND a.cmin = t.cmin))
+       END, CASE t.typtype
            WHEN 'e' THEN ARRAY(
                SELECT pg_catalog.hashtextextended(concat_ws(':', e.oid, e.enumlabel) COLLATE "C", 0)
                FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid)
@@ -135,7 +144,8 @@ class CatalogVersion:
 
     `files` has (relfilenode, digest of columns) by oid. `columns` has a word for each column number from 1 on, empty
     where the column is dropped. `types` has words by type, which may become more. `attached` are the partitions that
-    may have had rows when they came; it is not stored, because only those that are new are asked for it.
+    may have had rows when they came, `altered` the types that are not as they were made; neither is stored, because
+    only what is new is asked for it.
     """
 
     oid: int
@@ -143,6 +153,7 @@ class CatalogVersion:
     columns: tuple[str, ...]
     types: Mapping[int, frozenset[str]]
     attached: frozenset[int] = field(default=frozenset(), compare=False)
+    altered: frozenset[int] = field(default=frozenset(), compare=False)
 
     def changed_since(self, before: CatalogVersion) -> bool:
         """Whether rows that were read at `before` show other values now."""
@@ -157,8 +168,10 @@ class CatalogVersion:
         came = any(oid not in before.files for oid in self.attached)
         both = zip(self.columns, before.columns, strict=False)
         shown_otherwise = any(now != then for now, then in both if now and then)
-        types = self.types.keys() & before.types.keys()
-        return rewritten or left or came or shown_otherwise or any(not before.types[t] <= self.types[t] for t in types)
+        types = any(
+            not before.types[t] <= words if t in before.types else t in self.altered for t, words in self.types.items()
+        )
+        return rewritten or left or came or shown_otherwise or types
 
     def to_json(self) -> str:
         types = {str(oid): ".".join(sorted(words)) for oid, words in self.types.items()}
@@ -187,7 +200,10 @@ def versions(connection: Connection, oids: Collection[int]) -> dict[int, Catalog
             attached.setdefault(root, set()).add(oid)
     bases: dict[int, int] = {}
     types: dict[int, dict[int, frozenset[str]]] = {}
-    for root, oid, base, hashes in connection.execute(_TYPES, wanted):
+    altered: dict[int, set[int]] = {}
+    for root, oid, base, is_altered, hashes in connection.execute(_TYPES, wanted):
+        if is_altered:
+            altered.setdefault(root, set()).add(oid)
         if base:
             bases[oid] = base
         else:
@@ -200,7 +216,12 @@ def versions(connection: Connection, oids: Collection[int]) -> dict[int, Catalog
         columns.setdefault(root, []).append(shown)
     return {
         root: CatalogVersion(
-            root, files.get(root, {}), tuple(found), types.get(root, {}), frozenset(attached.get(root, ()))
+            root,
+            files.get(root, {}),
+            tuple(found),
+            types.get(root, {}),
+            frozenset(attached.get(root, ())),
+            frozenset(altered.get(root, ())),
         )
         for root, found in columns.items()
     }
