@@ -119,13 +119,16 @@ class World:
         return key | values | {"_unchanged": unchanged}
 
     def apply(self, name: str, changes: Sequence[Written]) -> None:
-        """Fold changes of one table; a column that a shape adds gives its default to the rows that are there."""
+        """Fold changes of one table; a column that a shape adds gives its default to the rows that are there. A row that
+        misses it came later, and its value is not known."""
         rows = self.rows.get(name, {})
         for number, (shape, stretch) in enumerate(groupby(changes, key=lambda pair: pair[0])):
             for column in shape.columns if number else ():
                 if column.missing is not None:
                     rows = {
-                        k: Row({column.name: self.defaults[column.name], **r.values}, r.missing, r.offset, r.count)
+                        k: r
+                        if column.name in r.missing
+                        else Row({column.name: self.defaults[column.name], **r.values}, r.missing, r.offset, r.count)
                         for k, r in rows.items()
                     }
             rows = fold(rows, [c for _, c in stretch], shape.key_columns, keyed=bool(shape.key))

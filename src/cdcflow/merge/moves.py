@@ -36,7 +36,7 @@ def moves(layout: Layout, changes: str) -> str:
 
 def lives(layout: Layout, columns: Collection[int], changes: str, moved: str) -> str:
     """Per life of a moved key: the key `c<i>`, the offset `life` where it began (NULL: before the range), and per
-    column `h<i>` (sent during this life) and `x<i>` (its newest value)."""
+    column `h<i>` (sent during this life), `x<i>` (its newest value) and `d<i>` (updated while there was no such column)."""
     key = [f"c{i}" for i in layout.key]
     same = " AND ".join(f"c.c{i} <=> m.b{i}" for i in layout.key)
     started = f"SELECT *, {_began('CURRENT ROW', key)} AS life FROM {changes} c LEFT SEMI JOIN {moved} m ON {same}"
@@ -44,10 +44,11 @@ def lives(layout: Layout, columns: Collection[int], changes: str, moved: str) ->
     for i in columns:
         shapes = layout.lacking(i)
         # A c or r in a shape without the column gives it the default, as the projection wrote it.
-        had = f"(op <> 'u' OR v NOT IN ({', '.join(map(str, sorted(shapes)))}))" if shapes else "true"
-        sent = f"{had} AND NOT coalesce(array_contains(m, {i}), false)"
+        older = f"op = 'u' AND v IN ({', '.join(map(str, sorted(shapes)))})" if shapes else "false"
+        sent = f"NOT ({older}) AND NOT coalesce(array_contains(m, {i}), false)"
         parts.append(f"coalesce(bool_or({sent}), false) AS h{i}")
         parts.append(f"max_by(c{i}, o) FILTER (WHERE {sent}) AS x{i}")
+        parts.append(f"coalesce(bool_or({older}), false) AS d{i}")
     grouped = ", ".join([*key, "life"])
     return f"SELECT {grouped}, {', '.join(parts)} FROM ({started}) WHERE op <> 'd' GROUP BY {grouped}"
 
@@ -77,14 +78,17 @@ def first_round(layout: Layout, columns: Collection[int], ended_view: str, lives
         same_row = " AND ".join(f"t.{name_sql(names[i].name)} = e.c{i}" for i in layout.key)
         joins += f" LEFT JOIN {table} t ON e.life IS NULL AND {same_row}"
     for i in columns:
-        own = f"coalesce(l.h{i}, false)"
-        if table is None:
-            parts += [f"{own} AS h{i}", f"l.x{i} AS x{i}"]
-            continue
         name = layout.target.columns[i].name
-        stands = f"t.{OFFSET} IS NOT NULL AND NOT coalesce(array_contains(t.{MISSING}, {text_sql(name)}), false)"
-        parts.append(f"({own} OR ({stands})) AS h{i}")
-        parts.append(f"CASE WHEN {own} THEN l.x{i} WHEN {stands} THEN t.{name_sql(name)} END AS x{i}")
+        own, default = f"coalesce(l.h{i}, false)", layout.default_sql(i)
+        there = stands = "false"
+        if table is not None:
+            there = f"t.{OFFSET} IS NOT NULL"
+            stands = f"{there} AND NOT coalesce(array_contains(t.{MISSING}, {text_sql(name)}), false)"
+        # A row from before the column, of which no more is known: it got the default.
+        older = f"coalesce(l.d{i}, false) AND NOT ({there})"
+        parts.append(f"({own} OR ({stands}) OR ({older})) AS h{i}")
+        held = f" WHEN {stands} THEN t.{name_sql(name)}" if table is not None else ""
+        parts.append(f"CASE WHEN {own} THEN l.x{i}{held} WHEN {older} THEN {default} END AS x{i}")
     return f"SELECT e.o, e.m, e.life AS parent, {', '.join(parts)} FROM {joins}"
 
 

@@ -54,12 +54,17 @@ class Family:
         """Whether the change left this family unchanged."""
         return f"coalesce(array_contains(m, {self.columns[0]}), false)" if self.masked else "false"
 
+    def older_sql(self) -> str:
+        """Whether the change is an update in a shape without this family: the row was there before the columns were,
+        and got their defaults, unless the table has the row with other values."""
+        return f"op = 'u' AND v IN ({', '.join(map(str, sorted(self.lacking)))})" if self.lacking else "false"
+
     def sent_sql(self) -> str:
         """Whether the change, a delete aside, sent this family. A c or r in a shape without it gives the default, as
         the projection wrote it."""
         parts = ["op <> 'd'"]
         if self.lacking:
-            parts.append(f"(op <> 'u' OR v NOT IN ({', '.join(map(str, sorted(self.lacking)))}))")
+            parts.append(f"NOT ({self.older_sql()})")
         if self.masked:
             parts.append(f"NOT {self.unchanged_sql()}")
         return " AND ".join(parts)
@@ -180,6 +185,9 @@ def reduction(layout: Layout, found: Sequence[Family], changes: str, *, emptied:
         if family.masked:
             inner.append(f"max(o) FILTER (WHERE op <> 'd' AND {family.unchanged_sql()}) AS u{j}")
             is_missing = f"(NOT {is_sent} AND coalesce(u{j} >= coalesce(b, 0), false))"
+            if family.lacking:
+                inner.append(f"max(o) FILTER (WHERE {family.older_sql()}) AS l{j}")
+                is_missing = f"({is_missing} AND NOT coalesce(l{j} >= coalesce(b, 0) AND l{j} < u{j}, false))"
             miss.append(f"CASE WHEN {is_missing} THEN array({names}) ELSE array() END")
         for i in family.columns:
             absent = f"WHEN NOT {is_missing} THEN {layout.default_sql(i)}"

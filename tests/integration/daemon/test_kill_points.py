@@ -29,7 +29,7 @@ POINTS = [
 ]
 
 AT_START = [("after:plan", "1"), ("before:fsync", "1"), ("after:low mark", "1")]
-"""Before anything of this capture was durable: it died of its start. Everywhere else a live capture is hit."""
+"""It may die before anything of this capture is durable. Everywhere else a live capture is hit."""
 
 IN_WINDOWS = [
     ("before:window asked", "2"),
