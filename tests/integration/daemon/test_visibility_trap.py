@@ -74,7 +74,7 @@ def generation_done(status: dict[str, object]) -> bool:
 
 def given_up(status: dict[str, object]) -> bool:
     events = status.get("events")
-    return isinstance(events, dict) and int(events.get("chunk given up", 0)) > 2
+    return isinstance(events, dict) and int(events.get("chunk given up", 0)) > 0
 
 
 @pytest.mark.postgres

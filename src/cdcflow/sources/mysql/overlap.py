@@ -108,17 +108,22 @@ def _is_between(connection: Connection, at: BinlogPosition) -> bool:
 
 @dataclass(slots=True)
 class _Commits:
-    """Takes events as a decoder does: the time of the transaction that ends at each of the places `wanted`."""
+    """Takes events as a decoder does: the time of the transaction that ends at each of the places `wanted` of `file`."""
 
+    file: str
     wanted: Int64s
     found: dict[int, int] = field(default_factory=dict)
     reached: int = 0
     commit_ts: int = -1
+    is_past: bool = False
 
     def rotated(self, file: str, pos: int) -> list[StreamEvent]:
+        self.is_past = self.is_past or file != self.file
         return []
 
     def decode(self, events: Events) -> list[StreamEvent]:
+        if self.is_past:
+            return []
         at = np.flatnonzero(IS_OPENER[events.type])
         times = np.concatenate([[self.commit_ts], openers_of(events, at).commit_ts if len(at) else []])
         ends = np.flatnonzero(np.isin(events.reach, self.wanted))
@@ -132,10 +137,10 @@ def _committed(connection: Connection, dump: Dump, ends: Int64s) -> dict[int, in
     """The times of commit of the server's transactions that end at these bytes of the file (ascending), where one
     does."""
     begin(connection, dump)
-    commits, upto = _Commits(ends), int(ends[-1])
+    commits, upto = _Commits(dump.start[0], ends), int(ends[-1])
     packets = Packets(commits, flavor=dump.flavor, pos=dump.start[1])
     left = b""
-    while commits.reached < upto and packets.refusal is None:
+    while commits.reached < upto and not commits.is_past and packets.refusal is None:
         with explaining("comparing our log with the binary log"):
             left += _read(connection)
         _, taken = packets.take(left + bytes(PAD), len(left))
