@@ -119,8 +119,8 @@ class World:
         return key | values | {"_unchanged": unchanged}
 
     def apply(self, name: str, changes: Sequence[Written]) -> None:
-        """Fold changes of one table; a column that a shape adds gives its default to the rows that are there. A row that
-        misses it came later, and its value is not known."""
+        """Fold changes of one table; a column that a shape adds gives its default to the rows that are there. A row
+        that misses it came later, and its value is not known."""
         rows = self.rows.get(name, {})
         for number, (shape, stretch) in enumerate(groupby(changes, key=lambda pair: pair[0])):
             for column in shape.columns if number else ():

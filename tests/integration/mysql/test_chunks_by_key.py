@@ -306,6 +306,7 @@ def test_changed_shape_is_read_in_its_new_form(mysql_database: MySQLDatabase, ca
     capture.prepare()
     planned = capture.plan("t")
     read = capture.read(planned, None, 1)
+    assert read.shape == capture.shape("t")
     mysql_database.execute("ALTER TABLE t ADD COLUMN b int NOT NULL DEFAULT 7 FIRST")
     later = capture.read(planned, read.reached, 10)
     assert isinstance(later.run, Run)

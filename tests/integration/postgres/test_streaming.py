@@ -619,7 +619,7 @@ def test_table_without_columns_is_refused_and_can_be_left_out(database: Database
         make_capture(database).prepare(before)
     without = make_capture(database, tables=["public.*", "!public.t"])
     left_out = without.prepare(before)
-    assert [(str(b.table.id), b.rows.num_rows) for b in without.batches()] == [("public.t", 1), ("public.u", 1)]
+    assert [(str(b.table.id), b.rows.num_rows) for b in without.batches()] == [("public.u", 1)]
     without.close()
     ((end,),) = database.execute("SELECT pg_current_wal_lsn()::text")
     left_out = replace(left_out, position=position_of(lsn_of(end)))
