@@ -36,7 +36,8 @@ def moves(layout: Layout, changes: str) -> str:
 
 def lives(layout: Layout, columns: Collection[int], changes: str, moved: str) -> str:
     """Per life of a moved key: the key `c<i>`, the offset `life` where it began (NULL: before the range), and per
-    column `h<i>` (sent during this life), `x<i>` (its newest value) and `d<i>` (updated while there was no such column)."""
+    column `h<i>` (sent during this life), `x<i>` (its newest value) and `d<i>` (updated while there was no such
+    column)."""
     key = [f"c{i}" for i in layout.key]
     same = " AND ".join(f"c.c{i} <=> m.b{i}" for i in layout.key)
     started = f"SELECT *, {_began('CURRENT ROW', key)} AS life FROM {changes} c LEFT SEMI JOIN {moved} m ON {same}"

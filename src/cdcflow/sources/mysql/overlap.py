@@ -108,7 +108,8 @@ def _is_between(connection: Connection, at: BinlogPosition) -> bool:
 
 @dataclass(slots=True)
 class _Commits:
-    """Takes events as a decoder does: the time of the transaction that ends at each of the places `wanted` of `file`."""
+    """Takes events as a decoder does: the time of the transaction that ends at each of the places `wanted` of
+    `file`."""
 
     file: str
     wanted: Int64s
