@@ -169,6 +169,19 @@ def test_expected_marks_are_answered_at_their_place() -> None:
     assert not found.decoder.reached.due
 
 
+def test_expected_marks_of_one_place_come_in_the_order_they_were_asked_for() -> None:
+    """On a quiet server a window's low and high mark lie at one place, and the stream comes to both at once."""
+    log = Log()
+    one(log, 1)
+    place = coordinate(*log.place)
+    one(log, 2)
+    found = reader(log)
+    found.expect("1/1/low", place)
+    found.expect("1/1/high", place)
+    found.feed(log.dump())
+    assert told(found) == [1, "1/1/low", "1/1/high", 1]
+
+
 def test_heartbeat_reaches_an_expected_mark() -> None:
     """Nothing comes after the last transaction on a quiet server but heartbeats."""
     log = Log()

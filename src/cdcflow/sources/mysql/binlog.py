@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -263,7 +264,7 @@ class BinlogDecoder:
             (int(np.searchsorted(places, place, side="right")) - 1, str(token))
             for token, place in self.reached.taken(self.reached.base | int(events.reach[-1]))
         ]
-        return sorted([*written, *expected])
+        return sorted([*written, *expected], key=itemgetter(0))  # of one place: as they were asked for
 
     # ── transactions that go into a spool ───────────────────────────────────────────────────────────────────
 
