@@ -100,7 +100,7 @@ class MemoryKit:
             if found := re.fullmatch(pattern, statement, re.DOTALL):
                 act(self, transaction, **found.groupdict())
                 return
-        raise NotImplementedError(f"the kit in memory does not understand {statement!r}")
+        raise ValueError(f"the kit in memory does not understand {statement!r}")
 
     def _insert(self, transaction: Transaction, table: str, columns: str | None, values: str) -> None:
         shape = self.database.tables[self.named(table)].shape

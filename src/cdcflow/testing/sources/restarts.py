@@ -12,7 +12,7 @@ from cdcflow.errors import HistoryLost
 from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
 from cdcflow.model.change import Run
 from cdcflow.model.position import Checkpoint, Epoch, Token
-from cdcflow.ports import StreamEvent, TransactionsBack
+from cdcflow.ports import Source, StreamEvent, TransactionsBack
 from cdcflow.testing.sources.kit import SourceKit, needs
 from cdcflow.testing.sources.reading import (
     LOG_ID,
@@ -137,15 +137,19 @@ class RestartScenarios(Scenarios):
         assert changes(self.streamed(again, later, "2/1/low"), source_kit.table) == [("c", 3, "a")]
         again.close()
 
+    def acknowledge_a_row(self, source_kit: SourceKit, source: Source, checkpoint: Checkpoint) -> None:
+        """A row comes and is acknowledged, so that the source may throw its history away."""
+        with self.reading(source, checkpoint) as (stream, chunks):
+            source_kit.execute("INSERT INTO items VALUES (1, 'a')")
+            chunks.write_mark(Token("1/1/low"))
+            stream.acknowledge(positions(collect(stream, seen_mark(Token("1/1/low"))))[-1])
+
     @needs("forget history")
     def test_log_that_is_older_than_what_it_acknowledged_is_refused(self, source_kit: SourceKit) -> None:
         """L09: a log restored from a copy asks for what the source has thrown away. A hole must have a name."""
         source, checkpoint = self.prepared(source_kit)
         assert checkpoint.position is not None
-        with self.reading(source, checkpoint) as (stream, chunks):
-            source_kit.execute("INSERT INTO items VALUES (1, 'a')")
-            chunks.write_mark(Token("1/1/low"))
-            stream.acknowledge(positions(collect(stream, seen_mark(Token("1/1/low"))))[-1])
+        self.acknowledge_a_row(source_kit, source, checkpoint)
         with pytest.raises(HistoryLost) as lost:
             self.again(source_kit, checkpoint, checkpoint.position)
         assert "accept" in str(lost.value) or lost.value.remedy
@@ -155,10 +159,7 @@ class RestartScenarios(Scenarios):
         """The remedy of the test before it: the caller then reads every table anew."""
         source, checkpoint = self.prepared(source_kit)
         assert checkpoint.position is not None
-        with self.reading(source, checkpoint) as (stream, chunks):
-            source_kit.execute("INSERT INTO items VALUES (1, 'a')")
-            chunks.write_mark(Token("1/1/low"))
-            stream.acknowledge(positions(collect(stream, seen_mark(Token("1/1/low"))))[-1])
+        self.acknowledge_a_row(source_kit, source, checkpoint)
         again = source_kit.open_source()
         accepted = replace(checkpoint, source={**checkpoint.source, "accept_history_loss": "yes"}, epoch=Epoch(2))
         placed = again.prepare(accepted, LOG_ID)
