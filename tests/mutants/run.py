@@ -51,7 +51,7 @@ SIMULATED = "60"
 sys.path.insert(0, str(ROOT))
 
 from tests.mutants.faults import Fault, compiles, faults_of  # noqa: E402 - from the repository's root, wherever it is run
-from tests.mutants.suites import files, quick, with_servers  # noqa: E402
+from tests.mutants.suites import files, quick, with_servers  # noqa: E402  see above
 
 
 class _Planted(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.servers.releases import RELEASES, Kind, NotToBeHad, Release, environment  # noqa: E402
+from tests.servers.releases import RELEASES, Kind, NotToBeHad, Release, environment  # noqa: E402  needs the path
 
 POSTGRES: Mapping[str, Sequence[str]] = {
     "contract": ["tests/contracts/test_postgres_source.py"],

@@ -95,7 +95,7 @@ def test_the_loop_does_not_sync_beside_the_thread_that_does(disk: Disk, durable:
         assert held.wait(30)
         return sync()
 
-    disk.sync = waits  # type: ignore[method-assign]
+    disk.sync = waits  # type: ignore[method-assign]  # it waits here
     durable.ask_sync()
     assert begun.wait(30)
     assert not durable.sync_now()

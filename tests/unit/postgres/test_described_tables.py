@@ -20,7 +20,7 @@ def described(column: AttributeInfo, policy: Policy) -> DescribedTable:
 
 
 def day(**about: object) -> AttributeInfo:
-    return AttributeInfo("day", 1, DATE, -1, "date", **about)  # type: ignore[arg-type]
+    return AttributeInfo("day", 1, DATE, -1, "date", **about)  # type: ignore[arg-type]  # any field
 
 
 @pytest.mark.parametrize(
