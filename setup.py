@@ -1,4 +1,4 @@
-"""Builds the compiled twins of hot modules, where there is a compiler; `pyproject.toml` says everything else.
+"""Builds the Compiled decoders, where there is a compiler; `pyproject.toml` says everything else.
 
 Every `.pyx` under `src` becomes an extension beside its stub. None of them is needed: without Cython or without a C
 compiler the package installs all the same and runs its plain modules (`docs/decisions/0006-compiled-decoders.md`).

@@ -1,4 +1,4 @@
-"""Many random cases for both twins of the PostgreSQL decoders: `make fuzz`.
+"""Many random cases for both PostgreSQL decoders: `make fuzz`.
 
 Runs hypothesis in rounds until there were enough messages, and says how many of them there were. A case in which the
 twins differ is printed with the seed that replays it, and ends the run with an error.
@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from pgfuzz import case_of, copy_differs, differs
 
-from cdcflow.sources.postgres.twins import COMPILED
+from cdcflow.sources.postgres.decoders import COMPILED
 
 
 def main() -> int:
@@ -28,14 +28,14 @@ def main() -> int:
     if COMPILED is None:
         print("the compiled decoders were not built, so there is nothing to compare", file=sys.stderr)
         return 2
-    counts = {"messages": 0, "garbled": 0, "cases": 0, "copied": 0}
+    counts = {"messages": 0, "protocol_error": 0, "cases": 0, "copied": 0}
 
     def check(number: int) -> None:
         case = case_of(number)
         rows, copy_garbled, copy_difference = copy_differs(number)
         counts["messages"] += len(case.messages) + rows
         counts["copied"] += rows
-        counts["garbled"] += len(case.messages) * case.garbled + rows * copy_garbled
+        counts["protocol_error"] += len(case.messages) * case.malformed + rows * copy_garbled
         counts["cases"] += 1
         difference = differs(case) or copy_difference
         if difference:
@@ -56,7 +56,7 @@ def main() -> int:
             arguments.seed += 1
     print(
         f"{counts['messages']:,} messages in {counts['cases']:,} cases ({counts['copied']:,} of them COPY rows; "
-        f"{counts['garbled']:,} in cases with garbled bytes): 0 differences"
+        f"{counts['malformed']:,} in cases with malformed bytes): 0 differences"
     )
     return 0
 

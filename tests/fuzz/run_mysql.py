@@ -1,6 +1,6 @@
-"""Many random cases for both twins of the MySQL decoders: part of `make fuzz`.
+"""Many random cases for both MySQL decoders: part of `make fuzz`.
 
-Goes on until there were enough rows and packets, and says how many there were. A case in which the twins differ is
+Goes on until there were enough rows and packets, and says how many there were. A case in which the decoders differ is
 printed with the number that replays it, and ends the run with an error.
 """
 
@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from mysqlfuzz import case_of, differs, result_case_of, results_differ, split_differs
 
-from cdcflow.sources.mysql.twins import COMPILED
+from cdcflow.sources.mysql.decoders import COMPILED
 
 
 def main() -> int:

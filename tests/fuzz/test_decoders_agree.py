@@ -17,7 +17,7 @@ from pgfuzz import WAYS, Pick, Way, case_of, case_of_value, copy_differs, differ
 
 from cdcflow.config import Special
 from cdcflow.sources.buffers import Cells
-from cdcflow.sources.postgres.twins import COMPILED
+from cdcflow.sources.postgres.decoders import COMPILED
 from cdcflow.sources.postgres.types import Codec, Policy
 from cdcflow.sources.postgres.types import decode as decode_plain
 

@@ -15,9 +15,9 @@ from mysqlfuzz import differs, results_differ, split_differs
 from mysqlvalues import bitmap, column, image, joined, result_row, table
 
 from cdcflow.sources.buffers import Cells
-from cdcflow.sources.mysql import framing, twins
+from cdcflow.sources.mysql import decoders, framing
+from cdcflow.sources.mysql.decoders import COMPILED
 from cdcflow.sources.mysql.rows import RowKind
-from cdcflow.sources.mysql.twins import COMPILED
 from cdcflow.sources.mysql.types import TypeCode, bit_metadata, decimal_metadata
 from cdcflow.sources.mysql.values import Where
 
@@ -58,21 +58,21 @@ TEXT = (
 @EXAMPLES
 @given(NUMBERS)
 def test_row_images_become_the_same_changes(number: int) -> None:
-    """O10: rows of all types, whole, in part and garbled."""
+    """O10: rows of all types, whole, in part and malformed."""
     assert not differs(number)
 
 
 @EXAMPLES
 @given(NUMBERS)
 def test_result_rows_become_the_same_columns(number: int) -> None:
-    """O10: a backfill by one twin and a stream by the other must not differ."""
+    """O10: a backfill by one decoder and a stream by the other must not differ."""
     assert not results_differ(number)
 
 
 @EXAMPLES
 @given(NUMBERS)
 def test_packets_are_cut_into_the_same_events(number: int) -> None:
-    """O10: packets whole, cut off, damaged and garbled."""
+    """O10: packets whole, cut off, damaged and malformed."""
     assert not split_differs(number)[1]
 
 
@@ -89,9 +89,9 @@ def test_usual_values_are_not_left_to_the_plain_decoders() -> None:
     data, extents = joined([image(shape, IMAGE) + image(shape, [None] * len(USUAL))])
     sent = bitmap([True] * len(USUAL))
     assert COMPILED.changes(COMPILED.layout(shape), data, extents.start, extents.end, 0, sent, sent) is not None
-    assert twins.changes(shape, data, extents, RowKind.UPDATE, sent, sent).rows.num_rows == 2
+    assert decoders.changes(shape, data, extents, RowKind.UPDATE, sent, sent).rows.num_rows == 2
     data, extents = joined([result_row(TEXT)])
-    assert twins.decode(shape, data, extents).num_rows == 1
+    assert decoders.decode(shape, data, extents).num_rows == 1
 
 
 @given(
@@ -104,7 +104,7 @@ def test_row_packets_are_found_alike(rows: list[bytes], last: bytes, cut_off: in
     payloads = [row for row in rows if row[:1] < b"\xfe"] + ([last] if last else [])
     data = b"".join(len(p).to_bytes(3, "little") + bytes([n & 0xFF]) + p for n, p in enumerate(payloads))
     data = data[: max(0, len(data) - cut_off)]
-    plain, compiled = framing.row_packets(data), twins.row_packets(data)
+    plain, compiled = framing.row_packets(data), decoders.row_packets(data)
     assert (plain.start.tolist(), plain.end.tolist()) == (compiled.start.tolist(), compiled.end.tolist())
     assert (plain.reached, plain.state) == (compiled.reached, compiled.state)
     assert [data[a:b] for a, b in zip(plain.start, plain.end, strict=True)] == payloads[: len(plain.start)]

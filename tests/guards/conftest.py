@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from cdcflow.sources.mysql.twins import COMPILED as MYSQL
-from cdcflow.sources.postgres.twins import COMPILED as POSTGRES
+from cdcflow.sources.mysql.decoders import COMPILED as MYSQL
+from cdcflow.sources.postgres.decoders import COMPILED as POSTGRES
 
 _LACKING = [tool for tool in ("valgrind", "vgdb") if shutil.which(tool) is None]
 if MYSQL is None or POSTGRES is None:

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from mysqlvalues import bitmap, column, image, joined, result_row, table
 
-from cdcflow.sources.mysql import twins
+from cdcflow.sources.mysql import decoders
 from cdcflow.sources.mysql.rows import RowKind
 from cdcflow.sources.mysql.types import TypeCode, decimal_metadata
 
@@ -49,12 +49,12 @@ def images(kind: RowKind, rows: int) -> Callable[[], object]:
     changed = [row(n) * (2 if kind is RowKind.UPDATE else 1) for n in range(rows)]
     events = [b"".join(changed[first : first + ROWS_AN_EVENT]) for first in range(0, rows, ROWS_AN_EVENT)]
     data, extents = joined(events)
-    return lambda: twins.changes(ORDERS, data, extents, kind, ALL, ALL)
+    return lambda: decoders.changes(ORDERS, data, extents, kind, ALL, ALL)
 
 
 def results(rows: int) -> Callable[[], object]:
     data, extents = joined([selected(n) for n in range(rows)])
-    return lambda: twins.decode(ORDERS, data, extents)
+    return lambda: decoders.decode(ORDERS, data, extents)
 
 
 def packets(rows: int) -> Callable[[], object]:
@@ -67,7 +67,7 @@ def packets(rows: int) -> Callable[[], object]:
         found.append((1 + len(event)).to_bytes(3, "little") + b"\0\0" + event)
     data, extents = joined(found)
     size = int(extents.end[-1])
-    return lambda: twins.split(data, 0, size, True)
+    return lambda: decoders.split(data, 0, size, True)
 
 
 def main(*sizes: int) -> None:

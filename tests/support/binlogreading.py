@@ -16,7 +16,7 @@ from cdcflow.model.position import Token
 from cdcflow.model.table import Identity, TableId
 from cdcflow.ports import StreamEvent
 from cdcflow.sources.buffers import PAD
-from cdcflow.sources.mysql import twins, wire
+from cdcflow.sources.mysql import decoders, wire
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX
 from cdcflow.sources.mysql.gtids import Flavor, Gtids
@@ -131,10 +131,10 @@ def reader(
         by_gtid=by_gtid,
         on_gtids=on_gtids,
         expanded_bytes_max=expanded_bytes_max,
-        compiled=twins.COMPILED if compiled else None,
+        compiled=decoders.COMPILED if compiled else None,
     )
     start = 4 if by_gtid else place.start.pos
-    split = twins.split if compiled else wire.split
+    split = decoders.split if compiled else wire.split
     return Reader(decoder, Packets(decoder, flavor=flavor, pos=start, split=split), spools, told, gtids=seen)
 
 

@@ -1,4 +1,4 @@
-"""Random tables, rows and packets for both twins of the MySQL decoders, made from one number each."""
+"""Random tables, rows and packets for both MySQL decoders, made from one number each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mysqlvalues import bitmap, column, image, joined, result_row
 
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.table import Identity, TableId
-from cdcflow.sources.mysql import results, rows, twins, wire
+from cdcflow.sources.mysql import decoders, results, rows, wire
 from cdcflow.sources.mysql.decimals import groups
 from cdcflow.sources.mysql.rows import Extents, RowKind
 from cdcflow.sources.mysql.shapes import DescribedTable, describe
@@ -276,7 +276,7 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One batch for both twins. `rows` counts the rows before any was garbled."""
+    """One batch for both decoders. `rows` counts the rows before any was malformed."""
 
     shape: DescribedTable
     kinds: tuple[Kind, ...]
@@ -286,7 +286,7 @@ class Case:
     data: bytes
     extents: Extents
     rows: int
-    garbled: bool
+    malformed: bool
 
 
 def case_of(number: int) -> Case:
@@ -309,10 +309,10 @@ def case_of(number: int) -> Case:
             total += 1
         events.append(event)
     data, extents = joined(events)
-    garbled = pick.random() < 0.3
-    if garbled:
+    malformed = pick.random() < 0.3
+    if malformed:
         data, extents = _garbled(pick, data, extents)
-    return Case(shape, kinds, kind, before, after, data, extents, total, garbled)
+    return Case(shape, kinds, kind, before, after, data, extents, total, malformed)
 
 
 def result_case_of(number: int) -> Case:
@@ -328,11 +328,11 @@ def result_case_of(number: int) -> Case:
             cells[pick.randrange(len(cells))] = pick.choice((b"", b"-", b"1e400", b"\xff", b"0000-00-00", b"1" * 70))
         packets.append(result_row(cells))
     data, extents = joined(packets)
-    garbled = pick.random() < 0.3
-    if garbled:
+    malformed = pick.random() < 0.3
+    if malformed:
         data, extents = _garbled(pick, data, extents)
     sent = (True,) * len(kinds)
-    return Case(shape, kinds, RowKind.INSERT, sent, sent, data, extents, count, garbled)
+    return Case(shape, kinds, RowKind.INSERT, sent, sent, data, extents, count, malformed)
 
 
 def _shape(pick: Pick, kinds: tuple[Kind, ...]) -> DescribedTable:
@@ -377,7 +377,7 @@ def outcome(decode: Callable[[], Any]) -> Any:
 
 
 def differs(number: int) -> str:
-    """Where the twins do not give the same for rows of ROWS events; empty where they do."""
+    """Where the decoders do not give the same for rows of ROWS events; empty where they do."""
     case = case_of(number)
     found = [
         outcome(
@@ -385,7 +385,7 @@ def differs(number: int) -> str:
                 case.shape, case.data, case.extents, case.kind, bitmap(case.before), bitmap(case.after)
             )
         )
-        for decode in (rows.changes, twins.changes)
+        for decode in (rows.changes, decoders.changes)
     ]
     if isinstance(found[0], tuple) or isinstance(found[1], tuple):
         return "" if found[0] == found[1] else f"plain: {found[0]}\ncompiled: {found[1]}"
@@ -398,7 +398,7 @@ def results_differ(number: int) -> str:
     """The same for rows of a result set."""
     case = result_case_of(number)
     plain = outcome(lambda: results.decode(case.shape, case.data, case.extents))
-    compiled = outcome(lambda: twins.decode(case.shape, case.data, case.extents))
+    compiled = outcome(lambda: decoders.decode(case.shape, case.data, case.extents))
     if isinstance(plain, tuple) or isinstance(compiled, tuple):
         return "" if plain == compiled else f"plain: {plain}\ncompiled: {compiled}"
     return _columns(plain, compiled)
@@ -425,7 +425,7 @@ def _same_bits(a: pa.Array, b: pa.Array) -> bool:
 
 
 def split_differs(number: int) -> tuple[int, str]:
-    """How many events there were, and where the twins cut their packets into events in different ways."""
+    """How many events there were, and where the decoders cut their packets into events in different ways."""
     pick = random.Random(number)
     checked = pick.random() < 0.7
     packets = [_packet(pick, checked) for _ in range(pick.randrange(40))]
@@ -436,7 +436,7 @@ def split_differs(number: int) -> tuple[int, str]:
     if pick.random() < 0.3:
         del raw[pick.randrange(len(raw) + 1) :]
     data = bytes(raw) + bytes(64)
-    plain, compiled = (cut(data, 0, len(raw), checked) for cut in (wire.split, twins.split))
+    plain, compiled = (cut(data, 0, len(raw), checked) for cut in (wire.split, decoders.split))
     same = (plain.reached, plain.state) == (compiled.reached, compiled.state) and all(
         a.dtype == b.dtype and a.tolist() == b.tolist()
         for a, b in ((plain.start, compiled.start), (plain.end, compiled.end), (plain.type, compiled.type))

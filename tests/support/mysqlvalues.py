@@ -18,7 +18,7 @@ import pymysql
 
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.buffers import PAD
-from cdcflow.sources.mysql import results, rows, twins
+from cdcflow.sources.mysql import decoders, results, rows
 from cdcflow.sources.mysql.results import select_expression
 from cdcflow.sources.mysql.rows import Extents, RowKind
 from cdcflow.sources.mysql.shapes import DescribedTable, describe
@@ -31,9 +31,9 @@ _KINDS = {
     **dict.fromkeys((25, 32), RowKind.DELETE),
 }
 WAYS: dict[str, tuple[Any, Any]] = {"plain": (rows.changes, results.decode)}
-"""The twins that can run here: what takes row images, and what takes result rows."""
-if twins.COMPILED is not None:
-    WAYS["compiled"] = (twins.changes, twins.decode)
+"""The decoders that can run here: what takes row images, and what takes result rows."""
+if decoders.COMPILED is not None:
+    WAYS["compiled"] = (decoders.changes, decoders.decode)
 _TABLE_MAP, _FORMAT, _ROWS_V1, _PARTIAL = 19, 15, (23, 24, 25), 39
 
 

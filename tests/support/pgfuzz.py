@@ -1,4 +1,4 @@
-"""Random bytes as a server would send them, and worse: both twins of the decoders must make the same of them.
+"""Random bytes as a server would send them, and worse: both decoders must make the same of them.
 
 One seed gives one case: tables of random types, a history of their rows, and what a broken link may make of it. What
 is compared is all that comes out: rows to the last bit, what is said of transactions, marks and positions, and where
@@ -41,8 +41,8 @@ from cdcflow.model.change import ChangeBatch, Run, SpooledTransaction
 from cdcflow.model.table import Identity, TableId
 from cdcflow.ports import StreamEvent
 from cdcflow.sources.postgres.copy import decode_copy
+from cdcflow.sources.postgres.decoders import COMPILED, Compiled
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
-from cdcflow.sources.postgres.twins import COMPILED, Compiled
 from cdcflow.sources.postgres.types import AttributeInfo, DescribedTable, Policy, describe_table
 from cdcflow.sources.postgres.wire import joined
 
@@ -449,14 +449,14 @@ def _described(
 
 @dataclass
 class Case:
-    """What both twins are given: messages with their headers, how many at a time, and how to begin."""
+    """What both decoders are given: messages with their headers, how many at a time, and how to begin."""
 
     messages: list[bytes]
     shapes: list[Fuzzed]
     sizes: int
     options: dict[str, Any]
     joined: bool
-    garbled: bool = False
+    malformed: bool = False
 
 
 @dataclass
@@ -569,8 +569,8 @@ def case_of(seed: int) -> Case:
         else:
             writer.transaction(100 * step + 1, pick.choice((0, 1, 1, 2, 5, 20, 50, 300)))
     messages = [xlog(m) for m in writer.messages]
-    garbled = pick.random() < 0.35
-    if garbled:
+    malformed = pick.random() < 0.35
+    if malformed:
         messages = _garbled(pick, messages)
     return Case(
         messages=messages,
@@ -582,7 +582,7 @@ def case_of(seed: int) -> Case:
             "skip_until": pick.choice((0, 0, *writer.ends)),
         },
         joined=pick.random() < 0.5,
-        garbled=garbled,
+        malformed=malformed,
     )
 
 
@@ -626,7 +626,7 @@ class UnknownTable(Exception):
 
 
 def outcome(case: Case, compiled: Compiled | None) -> list[object]:
-    """All that one twin makes of a case, in a form that compares."""
+    """All that one decoder makes of a case, in a form that compares."""
     spools = Spools()
 
     def describe(found: Relation) -> DescribedTable:
@@ -650,7 +650,7 @@ def outcome(case: Case, compiled: Compiled | None) -> list[object]:
 
 
 def differs(case: Case) -> str | None:
-    """Where the twins differ; None: nowhere."""
+    """Where the decoders differ; None: nowhere."""
     plain, compiled = outcome(case, None), outcome(case, COMPILED)
     if plain == compiled:
         return None
@@ -661,7 +661,7 @@ def differs(case: Case) -> str | None:
 
 
 def copy_differs(seed: int) -> tuple[int, bool, str | None]:
-    """Rows of a COPY: how many, whether they were garbled, and where the twins differ."""
+    """Rows of a COPY: how many, whether they were malformed, and where the decoders differ."""
     pick = Pick(seed)
     pick.odd = pick.random() < 0.3
     table = fuzzed_table(pick, 1, "t1", binary=pick.random() < 0.5)
@@ -670,8 +670,8 @@ def copy_differs(seed: int) -> tuple[int, bool, str | None]:
         cells = table.values(pick, binary=True)
         rows.append([c if isinstance(c, bytes) else None for c in cells])
     messages = copy_rows(rows)
-    garbled = pick.random() < 0.5
-    if garbled:
+    malformed = pick.random() < 0.5
+    if malformed:
         messages = [m[25:] for m in _garbled(pick, [bytes(25) + m for m in messages])]
     data: Any = pick.choice((messages, joined(messages), b"".join(messages)))
     found = []
@@ -680,7 +680,7 @@ def copy_differs(seed: int) -> tuple[int, bool, str | None]:
             found.append(_rows(decode_copy(data, table.described, compiled)))
         except CdcflowError as error:
             found.append((type(error), str(error), error.remedy))
-    return len(rows), garbled, None if found[0] == found[1] else f"plain:    {found[0]!r}\ncompiled: {found[1]!r}"
+    return len(rows), malformed, None if found[0] == found[1] else f"plain:    {found[0]!r}\ncompiled: {found[1]!r}"
 
 
 def _rows(batch: pa.RecordBatch) -> object:

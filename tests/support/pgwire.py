@@ -17,8 +17,8 @@ from cdcflow.model.table import BEFORE, OP, UNCHANGED, Identity, TableId
 from cdcflow.ports import StreamEvent
 from cdcflow.sources.postgres.connection import VALUE_SETTINGS
 from cdcflow.sources.postgres.copy import decode_copy
+from cdcflow.sources.postgres.decoders import COMPILED, Compiled
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
-from cdcflow.sources.postgres.twins import COMPILED, Compiled
 from cdcflow.sources.postgres.types import AttributeInfo, DescribedTable, Policy, describe_table
 from cdcflow.testing.postgres import Database
 

@@ -2,7 +2,7 @@
 
 What arrives together is joined into one buffer; everything else is arrays of places in it. Every buffer is followed
 by `PAD` zero bytes, so that a read at any place inside it stays inside it, whatever a length on the wire says.
-Whoever follows a length checks the place it leads to before using it: a hostile or garbled length is answered with
+Whoever follows a length checks the place it leads to before using it: a hostile or malformed length is answered with
 `SourceUnavailable`, never with a read beyond the buffer (hard case O10).
 """
 
@@ -27,7 +27,7 @@ _OFFSETS_MAX = 2**31 - 1
 _GATHERED_AT_ONCE = 1 << 20
 
 
-def garbled(what: str) -> SourceUnavailable:
+def protocol_error(what: str) -> SourceUnavailable:
     """The error for bytes that cannot be what the protocol says: nothing was lost, the connection is to be renewed."""
     return SourceUnavailable(f"decoding the server's stream: {what}; the connection is made anew")
 

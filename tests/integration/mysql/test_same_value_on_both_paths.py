@@ -158,7 +158,7 @@ class Lab:
         return found, described(found[-1].map, policy, extras_of(self.connection, self.table))
 
     def both(self, policy: Policy | None = None) -> pa.RecordBatch:
-        """The rows, which must be the same by SELECT and from the log, and by every twin."""
+        """The rows, which must be the same by SELECT and from the log, and by every decoder."""
         events, shape = self.described(policy or Policy())
         chunks = []
         for images, results in WAYS.values():

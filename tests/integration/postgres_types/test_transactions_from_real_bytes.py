@@ -357,7 +357,7 @@ def test_a_streamed_transaction_that_rolls_back_leaves_nothing(lab: Lab) -> None
 
 
 def test_every_beginning_of_a_real_message_decodes_or_is_refused_by_name(lab: Lab) -> None:
-    """A cut or garbled message must end in an error that the pipeline knows, not in a crash or a wrong row (O10)."""
+    """A cut or malformed message must end in an error that the pipeline knows, not in a crash or a wrong row (O10)."""
     lab.execute("CREATE TABLE a (id int PRIMARY KEY, v text, n numeric(10,2)); ALTER TABLE a REPLICA IDENTITY FULL")
     lab.slot()
     lab.execute(

@@ -1,4 +1,4 @@
-"""DECIMAL from row images and from text, exact to 65 digits, with both twins."""
+"""DECIMAL from row images and from text, exact to 65 digits, with both decoders."""
 
 from __future__ import annotations
 

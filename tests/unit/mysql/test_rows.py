@@ -1,4 +1,4 @@
-"""Row images as changes: what is new, what is old, what was not sent. Every test runs with both twins."""
+"""Row images as changes: what is new, what is old, what was not sent. Every test runs with both decoders."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_rows_that_end_too_early_are_refused(way: Any, cut: int) -> None:
 
 @pytest.mark.parametrize("size", [4, 200, 255])
 def test_length_beyond_the_event_is_refused(way: Any, size: int) -> None:
-    """O10: a garbled length leads into the next event, or beyond the buffer."""
+    """O10: a malformed length leads into the next event, or beyond the buffer."""
     broken = bytearray(row(1, b"new", b"text"))
     broken[5] = size
     with pytest.raises(SourceUnavailable):

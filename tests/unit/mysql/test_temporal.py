@@ -1,4 +1,4 @@
-"""Dates, moments and times from row images and from text: both ways the same, and with both twins."""
+"""Dates, moments and times from row images and from text: both ways the same, and with both decoders."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_text_that_is_no_value_is_refused(way: Any, code: TypeCode, digits: int,
 
 
 def test_time_that_no_server_writes_is_refused(way: Any) -> None:
-    """A garbled time must not become another one."""
+    """A malformed time must not become another one."""
     shape = table(column("id", TypeCode.TINY), column("moment", TypeCode.TIME, 0))
     data, extents = joined([image(shape, [b"\1", time(0, 1, 60, 0, 0, negative=False)])])
     with pytest.raises(SourceUnavailable, match="moment"):

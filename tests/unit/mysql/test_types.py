@@ -1,4 +1,4 @@
-"""Columns of all types: their text, their Arrow type, and their values on both paths, with both twins."""
+"""Columns of all types: their text, their Arrow type, and their values on both paths, with both decoders."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_set_is_its_labels(way: Any) -> None:
 
 @pytest.mark.parametrize(("code", "cell"), [(TypeCode.ENUM, b"\3"), (TypeCode.SET, b"\4")])
 def test_number_without_a_label_is_refused(way: Any, code: TypeCode, cell: bytes) -> None:
-    """A garbled number, or labels of another shape."""
+    """A malformed number, or labels of another shape."""
     shape = table(column("id", TypeCode.TINY), column("e", code, 1, labels=("a", "b"), collation=45))
     data, extents = joined([image(shape, [b"\1", cell])])
     with pytest.raises(SourceUnavailable, match=r"shop\.orders\.e"):

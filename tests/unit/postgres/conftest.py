@@ -1,10 +1,10 @@
-"""Decoder tests run over both twins: the plain decoders, and the compiled ones where they were built."""
+"""Decoder tests run over both decoders: the plain decoders, and the compiled ones where they were built."""
 
 from __future__ import annotations
 
 import pytest
 
-from cdcflow.sources.postgres.twins import COMPILED, Compiled
+from cdcflow.sources.postgres.decoders import COMPILED, Compiled
 
 _TWINS = {"plain": None, "compiled": COMPILED} if COMPILED else {"plain": None}
 

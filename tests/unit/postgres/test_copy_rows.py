@@ -1,4 +1,4 @@
-"""COPY rows as they come, in one piece, cut short and garbled."""
+"""COPY rows as they come, in one piece, cut short and malformed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pgbytes import attribute, copy_rows, table
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.sources.postgres.copy import decode_copy
-from cdcflow.sources.postgres.twins import Compiled
+from cdcflow.sources.postgres.decoders import Compiled
 from cdcflow.sources.postgres.wire import joined
 
 EXAMPLES = settings(max_examples=int(os.environ.get("CDCFLOW_EXAMPLES", "40")), deadline=None)

@@ -41,8 +41,8 @@ from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.table import TableId
 from cdcflow.ports import StreamEvent
 from cdcflow.sources.postgres import pgoutput
+from cdcflow.sources.postgres.decoders import Compiled
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
-from cdcflow.sources.postgres.twins import Compiled
 from cdcflow.sources.postgres.types import DescribedTable
 from cdcflow.sources.postgres.wire import joined
 

@@ -22,8 +22,8 @@ from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run
 from cdcflow.sources import buffers
 from cdcflow.sources.postgres.copy import decode_copy
+from cdcflow.sources.postgres.decoders import Compiled
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
-from cdcflow.sources.postgres.twins import Compiled
 from cdcflow.sources.postgres.types import DescribedTable
 
 EXAMPLES = settings(max_examples=int(os.environ.get("CDCFLOW_EXAMPLES", "12")), deadline=None)

@@ -1,9 +1,9 @@
-"""Which twin runs is something an operator must be able to see."""
+"""Which decoder runs is something an operator must be able to see."""
 
 from __future__ import annotations
 
+from cdcflow.sources.postgres.decoders import Compiled
 from cdcflow.sources.postgres.doctor import decoders
-from cdcflow.sources.postgres.twins import Compiled
 
 
 def test_doctor_says_which_decoders_run_and_how_to_get_the_fast_ones(compiled: Compiled | None) -> None:

@@ -34,6 +34,7 @@ from cdcflow.ports import OpenSpool, StreamEvent
 from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX, expanded
 from cdcflow.sources.mysql.ddl import Statements
+from cdcflow.sources.mysql.decoders import COMPILED, Compiled
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, Xid, check_types, prepared_xid
 from cdcflow.sources.mysql.groups import Groups, first_end, groups_of, may_end, xa_groups
 from cdcflow.sources.mysql.gtids import Flavor, Gtids, GtidSet, MysqlGtids, gtid_set
@@ -45,7 +46,6 @@ from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.sources.mysql.reached import Reached
 from cdcflow.sources.mysql.row_events import Changes, RowEvents, Tables, numbered
 from cdcflow.sources.mysql.statements import Rollback, Savepoint, Statement, XaEnd
-from cdcflow.sources.mysql.twins import COMPILED, Compiled
 from cdcflow.sources.mysql.wire import Events, joined_events
 
 OnGtids = Callable[[Uint64s, Gtids], None]

@@ -44,7 +44,7 @@ class Codec:
 
     In a row image a value takes `width` bytes, or has `prefix` bytes of length before it (then `width` is 0). `image`
     decodes such values, `result` what a SELECT of the column's expression brings. `form` names the decoders of both
-    for the compiled twin, with a number that each of them needs; empty where it has none.
+    for the compiled decoder, with a number that each of them needs; empty where it has none.
     """
 
     where: Where

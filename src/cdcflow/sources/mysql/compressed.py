@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.mysql.events import EventType, length_at, table_of
-from cdcflow.sources.mysql.wire import HEADER, Events, garbled, joined_events, padded
+from cdcflow.sources.mysql.wire import HEADER, Events, joined_events, padded, protocol_error
 
 EXPANDED_BYTES_MAX: Final = 1 << 30
 PIECE_BYTES: Final = 4 << 20
@@ -84,11 +84,11 @@ def _decompressed(event: bytes, bytes_max: int) -> bytes:
     kind = _PLAIN_TYPE[EventType(event[4])]
     begin = _compressed_at(event, kind)
     if begin >= len(event):
-        raise garbled("a compressed event without content")
+        raise protocol_error("a compressed event without content")
     mark = event[begin]
     size = mark & 7
     if (mark & 0xF8) != 0x80 or not 1 <= size <= 4 or begin + 1 + size > len(event):
-        raise garbled("an event compressed in a way that is not known")
+        raise protocol_error("an event compressed in a way that is not known")
     length = int.from_bytes(event[begin + 1 : begin + 1 + size], "big")
     _check_size(length, bytes_max)
     content = _inflated(event[begin + 1 + size :], length)
@@ -100,7 +100,7 @@ def _decompressed(event: bytes, bytes_max: int) -> bytes:
 def _compressed_at(event: bytes, kind: EventType) -> int:
     """Where the compressed part begins: a query's text, or what follows a row event's bitmaps."""
     if len(event) < HEADER + 13:
-        raise garbled("a compressed event that ends early")
+        raise protocol_error("a compressed event that ends early")
     if kind is EventType.QUERY:
         return HEADER + 13 + int.from_bytes(event[30:32], "little") + event[27] + 1
     at = HEADER + 8 + (0 if kind in _V1 else int.from_bytes(event[27:29], "little"))
@@ -115,7 +115,7 @@ def _inflated(data: bytes, length: int) -> bytes:
     except zlib.error:
         out = b""
     if len(out) != length:
-        raise garbled("an event whose compressed content is not as long as it says")
+        raise protocol_error("an event whose compressed content is not as long as it says")
     return out
 
 
@@ -159,9 +159,9 @@ def _unpacked(data: bytes, declared: int) -> Iterator[bytes]:
                     break
                 yield piece
     except OSError:
-        raise garbled("a compressed transaction that cannot be opened") from None
+        raise protocol_error("a compressed transaction that cannot be opened") from None
     if total != declared:
-        raise garbled("a compressed transaction that is not as long as it says")
+        raise protocol_error("a compressed transaction that is not as long as it says")
 
 
 def _framed(pieces: Iterator[bytes] | list[bytes], reach: int) -> Iterator[Events]:
@@ -174,7 +174,7 @@ def _framed(pieces: Iterator[bytes] | list[bytes], reach: int) -> Iterator[Event
         while at + HEADER <= len(data):
             size = int.from_bytes(data[at + 9 : at + 13], "little")
             if size < HEADER:
-                raise garbled("a compressed transaction with an event that is too short")
+                raise protocol_error("a compressed transaction with an event that is too short")
             if at + size > len(data):
                 break
             starts.append(at)
@@ -183,7 +183,7 @@ def _framed(pieces: Iterator[bytes] | list[bytes], reach: int) -> Iterator[Event
             yield _events(data[:at], starts, [*starts[1:], at], reach)
             data = data[at:]
     if data:
-        raise garbled("a compressed transaction that ends inside an event")
+        raise protocol_error("a compressed transaction that ends inside an event")
 
 
 def _events(data: bytes, starts: list[int], ends: list[int], reach: int) -> Events:

@@ -16,9 +16,9 @@ from cdcflow.sources.mysql import server
 from cdcflow.sources.mysql.cascades import unlogged
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected
 from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, one, query
+from cdcflow.sources.mysql.decoders import COMPILED, Compiled
 from cdcflow.sources.mysql.marking import WrittenMarks
 from cdcflow.sources.mysql.refusals import NO_SUCH_TABLE, explained
-from cdcflow.sources.mysql.twins import COMPILED, Compiled
 
 KEPT_SECONDS_MIN = 86_400
 

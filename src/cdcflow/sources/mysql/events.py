@@ -18,7 +18,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.losses import READ_ANEW, history_lost
-from cdcflow.sources.mysql.wire import ARTIFICIAL, CHECKSUM, HEADER, IGNORABLE, Events, garbled, has_checksum
+from cdcflow.sources.mysql.wire import ARTIFICIAL, CHECKSUM, HEADER, IGNORABLE, Events, has_checksum, protocol_error
 
 
 class EventType(enum.IntEnum):
@@ -158,7 +158,7 @@ _POST_HEADERS = {EventType.QUERY: (13,), EventType.TABLE_MAP: (8,), EventType.WR
 def format_of(event: bytes) -> Format:
     """A FORMAT_DESCRIPTION event with all its bytes. ConfigurationError: a server too old to be read."""
     if len(event) < HEADER + 57 + 20 + 1 + CHECKSUM:
-        raise garbled("a FORMAT_DESCRIPTION event that ends early")
+        raise protocol_error("a FORMAT_DESCRIPTION event that ends early")
     version, header = struct.unpack_from("<H", event, HEADER)[0], event[HEADER + 56]
     server = event[HEADER + 2 : HEADER + 52].split(b"\0")[0].decode("ascii", "replace")
     sizes = event[HEADER + 57 : -1 - CHECKSUM]
@@ -176,7 +176,7 @@ def format_of(event: bytes) -> Format:
         )
     # Servers that know of checksums sign this event also in files without them; where they do not, the field is 0.
     if algorithm and not has_checksum(event):
-        raise garbled("a FORMAT_DESCRIPTION event with a wrong checksum")
+        raise protocol_error("a FORMAT_DESCRIPTION event with a wrong checksum")
     return Format(server, bool(algorithm))
 
 
@@ -196,14 +196,14 @@ def rotate_of(event: bytes, checksum: bool) -> Rotate:
     made_up = bool(struct.unpack_from("<H", event, 17)[0] & ARTIFICIAL) or event[13:17] == bytes(4)
     signed = has_checksum(event)
     if not signed and checksum and not made_up:
-        raise garbled("a ROTATE event with a wrong checksum")
+        raise protocol_error("a ROTATE event with a wrong checksum")
     body = event[HEADER : -CHECKSUM if signed else None]
     if len(body) < 9 or int.from_bytes(body[:8], "little") >= 1 << 40:
-        raise garbled("a ROTATE event that names no place")
+        raise protocol_error("a ROTATE event that names no place")
     try:
         return Rotate(body[8:].decode(), int.from_bytes(body[:8], "little"), made_up)
     except UnicodeDecodeError:
-        raise garbled("a ROTATE event with a garbled name, or a wrong checksum") from None
+        raise protocol_error("a ROTATE event with a malformed name, or a wrong checksum") from None
 
 
 def length_at(data: bytes, at: int) -> tuple[int, int]:
@@ -215,7 +215,7 @@ def length_at(data: bytes, at: int) -> tuple[int, int]:
             return first, at + 1
         if size and at + 1 + size <= len(data):
             return int.from_bytes(data[at + 1 : at + 1 + size], "little"), at + 1 + size
-    raise garbled("a length that ends early")
+    raise protocol_error("a length that ends early")
 
 
 # ── what is in a group ────────────────────────────────────────────────────────────────────────────────────────
@@ -237,11 +237,11 @@ def query_texts(events: Events, at: Int64s) -> Int64s:
     """Where the text of each of these QUERY events begins; it goes on to the event's end."""
     start, end = events.start[at], events.end[at]
     if (end - start < HEADER + 13).any():
-        raise garbled("a QUERY event that ends early")
+        raise protocol_error("a QUERY event that ends early")
     schema = events.buffer.bytes[start + 27].astype(np.int64)
     text = start + HEADER + 13 + events.buffer.le16(start + 30) + schema + 1
     if (text > end).any():
-        raise garbled("a QUERY event that ends before its text")
+        raise protocol_error("a QUERY event that ends before its text")
     return text
 
 
@@ -253,11 +253,11 @@ def query_of(event: bytes) -> Query:
     not told; what is not UTF-8 is read as latin1."""
     fixed = HEADER + (13 if event[4] == EventType.QUERY else 26)
     if len(event) < fixed:
-        raise garbled("a QUERY event that ends early")
+        raise protocol_error("a QUERY event that ends early")
     schema = fixed + struct.unpack_from("<H", event, 30)[0]
     text = schema + event[27] + 1
     if text > len(event):
-        raise garbled("a QUERY event that ends before its text")
+        raise protocol_error("a QUERY event that ends before its text")
     return Query(_said(event[schema : text - 1]), _said(event[text:]), _sql_mode(event[fixed:schema]))
 
 
@@ -278,17 +278,17 @@ def prepared_xid(event: bytes) -> tuple[Xid, bool]:
     """An XA_PREPARE event: which transaction, and True when it is committed at once (ONE PHASE)."""
     body = event[HEADER:]
     if len(body) < 13:
-        raise garbled("an XA_PREPARE event that ends early")
+        raise protocol_error("an XA_PREPARE event that ends early")
     one_phase, form, first, second = struct.unpack_from("<BIII", body)
     if len(body) < 13 + first + second:
-        raise garbled("an XA_PREPARE event that ends early")
+        raise protocol_error("an XA_PREPARE event that ends early")
     return (form, body[13 : 13 + first], body[13 + first : 13 + first + second]), bool(one_phase)
 
 
 def said_error(packet: bytes) -> CdcflowError | tuple[int, str]:
     """The code and text of an error packet (without its header)."""
     if len(packet) < 3:
-        return garbled("an error packet that ends early")
+        return protocol_error("an error packet that ends early")
     code = struct.unpack_from("<H", packet, 1)[0]
     text = packet[9:] if packet[3:4] == b"#" else packet[3:]
     return int(code), text.decode(errors="replace")

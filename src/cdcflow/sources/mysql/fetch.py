@@ -17,10 +17,10 @@ from pymysql.protocol import MysqlPacket
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import PAD, garbled
+from cdcflow.sources.buffers import PAD, protocol_error
 from cdcflow.sources.mysql.connection import Connection
+from cdcflow.sources.mysql.decoders import row_packets
 from cdcflow.sources.mysql.framing import HEADER, LONG
-from cdcflow.sources.mysql.twins import row_packets
 
 READ_BYTES = 1 << 20
 
@@ -67,11 +67,11 @@ def _read_columns(connection: Connection) -> None:
         # A server that asks for a file of this machine is none that we want to talk to (S05).
         raise ConfigurationError("the server asked for a file of this machine in answer to a SELECT")
     if first.is_ok_packet():
-        raise garbled("an answer without rows to a SELECT")
+        raise protocol_error("an answer without rows to a SELECT")
     for _ in range(first.read_length_encoded_integer()):
         connection._read_packet()
     if not connection._read_packet().is_eof_packet():
-        raise garbled("a result set without an end of its columns")
+        raise protocol_error("a result set without an end of its columns")
 
 
 class _Rows:
@@ -133,7 +133,7 @@ class _Rows:
         if len(left) <= HEADER or len(left) < HEADER + length or left[HEADER] < 0xFE:
             return False
         if len(left) > HEADER + length:
-            raise garbled("bytes behind the end of a result set")
+            raise protocol_error("bytes behind the end of a result set")
         self._connection._next_seq_id = (left[3] + 1) & 0xFF
         if left[HEADER] == 0xFF:
             MysqlPacket(left[HEADER:], "utf8").raise_for_error()

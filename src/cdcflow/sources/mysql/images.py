@@ -28,7 +28,7 @@ import numpy as np
 
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Bools, Buffer, Cells, garbled
+from cdcflow.sources.buffers import Bools, Buffer, Cells, protocol_error
 from cdcflow.sources.mysql.losses import READ_ANEW
 
 Form = tuple[int, int]
@@ -51,7 +51,7 @@ def present(bitmap: bytes, columns: int) -> tuple[bool, ...]:
     """Which columns a bitmap of an event says are sent."""
     bits = int.from_bytes(bitmap, "little")
     if len(bitmap) * 8 < columns:
-        raise garbled("a row event whose bitmap has fewer bits than its table has columns")
+        raise protocol_error("a row event whose bitmap has fewer bits than its table has columns")
     return tuple(bool(bits >> number & 1) for number in range(columns))
 
 
@@ -87,7 +87,7 @@ def walked(
                 f"{READ_ANEW}",
             )
         if reached != end:
-            raise garbled("a row event does not end where its last row does")
+            raise protocol_error("a row event does not end where its last row does")
         counts.append(len(places[0]) - before)
     return [np.array(found, np.int64) for found in places], np.array(counts, np.int64)
 

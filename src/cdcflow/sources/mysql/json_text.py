@@ -54,7 +54,7 @@ class NoJson(ValueError):
 
 def text(cells: Cells, where: Where) -> pa.Array:
     try:
-        # A document is a tree, and this is the plain twin: the compiled one prints them in one pass.
+        # A document is a tree, and this is the reference decoder: the compiled one prints them in one pass.
         return pa.array([None if v is None else printed(v) for v in cells.binary().to_pylist()], pa.string())
     except NoJson:
         raise unreadable(where, "a JSON document") from None

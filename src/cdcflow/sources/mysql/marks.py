@@ -12,7 +12,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.events import length_at
 from cdcflow.sources.mysql.table_map import TableMap
-from cdcflow.sources.mysql.wire import garbled
+from cdcflow.sources.mysql.wire import protocol_error
 
 HEARTBEAT = "heartbeat"
 """A token that begins so only shows that the log moves."""
@@ -49,10 +49,10 @@ def tokens_of(found: TableMap, rows: bytes, images: list[bytes], slot: str) -> l
             try:
                 image, at = _image(found, rows, at, present)
             except IndexError:
-                raise garbled("a row of the table of marks that ends early") from None
+                raise protocol_error("a row of the table of marks that ends early") from None
             row |= image
         if at == before:
-            raise garbled("a row of the table of marks without columns")
+            raise protocol_error("a row of the table of marks without columns")
         if row.get(0) == slot and 1 in row:
             out.append(row[1])
     return out
@@ -77,7 +77,7 @@ def _image(found: TableMap, rows: bytes, at: int, present: bytes) -> tuple[dict[
         row[number] = rows[at : at + size].decode(errors="replace")
         at += size
     if at > len(rows):
-        raise garbled("a row of the table of marks that ends early")
+        raise protocol_error("a row of the table of marks that ends early")
     return row, at
 
 
@@ -86,5 +86,5 @@ def bitmaps(event: bytes, at: int, count: int) -> tuple[list[bytes], int]:
     width, at = length_at(event, at)
     size = (width + 7) // 8
     if at + size * count > len(event):
-        raise garbled("a row event that ends before its rows")
+        raise protocol_error("a row event that ends before its rows")
     return [event[at + i * size : at + (i + 1) * size] for i in range(count)], at + size * count

@@ -11,7 +11,7 @@ from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.events import EventType
 from cdcflow.sources.mysql.gtids import Gtids
-from cdcflow.sources.mysql.wire import HEADER, Events, garbled
+from cdcflow.sources.mysql.wire import HEADER, Events, protocol_error
 
 STANDALONE = 1
 """MariaDB: the group is one statement, nothing ends it."""
@@ -40,7 +40,7 @@ def openers_of(events: Events, at: Int64s) -> Openers:
     if (kinds == EventType.MARIADB_GTID).all():
         return _mariadb(events, at, stamp)
     if (kinds == EventType.MARIADB_GTID).any():
-        raise garbled("GTID events of two kinds of servers")
+        raise protocol_error("GTID events of two kinds of servers")
     tagged = np.flatnonzero(kinds == EventType.GTID_TAGGED)
     plain = _mysql(events, at, stamp)
     if not len(tagged):
@@ -60,7 +60,7 @@ def _mysql(events: Events, at: Int64s, stamp: Int64s) -> Openers:
     kinds, buffer = events.type[at], events.buffer
     untagged = kinds != EventType.GTID_TAGGED
     if (untagged & (size < 44)).any():
-        raise garbled("a GTID event that ends early")
+        raise protocol_error("a GTID event that ends early")
     number = buffer.le64(start + 36)
     high, low = buffer.le64(start + 20), buffer.le64(start + 28)
     named = kinds == EventType.GTID
@@ -71,7 +71,7 @@ def _mysql(events: Events, at: Int64s, stamp: Int64s) -> Openers:
         which[named & (high == high[place]) & (low == low[place])] = len(sources)
         sources.append(str(uuid.UUID(bytes=raw)))
     if (named & (number < 1)).any():
-        raise garbled("a GTID event with a number below 1")
+        raise protocol_error("a GTID event with a number below 1")
     micros = (1 << 55) - 1
     immediate, original = buffer.le64(start + 61), buffer.le64(start + 68)
     has_original = (immediate >> 55 & 1 != 0) & (size >= _TIMES + 7)
@@ -95,7 +95,7 @@ def _firsts(high: Int64s, low: Int64s, named: Bools) -> list[int]:
 def _mariadb(events: Events, at: Int64s, stamp: Int64s) -> Openers:
     start = events.start[at]
     if (events.end[at] - start < HEADER + 13).any():
-        raise garbled("a GTID event that ends early")
+        raise protocol_error("a GTID event that ends early")
     buffer = events.buffer
     pairs = buffer.le32(start + 27) << 32 | buffer.le32(start + 5)  # domain; the server is in the event's header
     found, which = np.unique(pairs, return_inverse=True)
@@ -136,7 +136,7 @@ def tagged_gtid(event: bytes) -> TaggedGtid:
             elif field > 11:
                 break  # newer than this; what is needed comes before
     if len(raw) != 16 or number < 1 or at > len(body):
-        raise garbled("a GTID_TAGGED event that names no transaction")
+        raise protocol_error("a GTID_TAGGED event that names no transaction")
     server = str(uuid.UUID(bytes=bytes(raw)))
     return TaggedGtid(f"{server}:{tag}" if tag else server, number, times[7] or times[6])
 
@@ -144,7 +144,7 @@ def tagged_gtid(event: bytes) -> TaggedGtid:
 def _varying(data: bytes, at: int) -> tuple[int, int]:
     """A number whose first byte's lowest ones say how many bytes follow it."""
     if at >= len(data):
-        raise garbled("a GTID_TAGGED event that ends early")
+        raise protocol_error("a GTID_TAGGED event that ends early")
     first = data[at]
     if first == 0xFF:
         size, shift, begin = 9, 0, at + 1
@@ -152,5 +152,5 @@ def _varying(data: bytes, at: int) -> tuple[int, int]:
         size = (~first & first + 1).bit_length()
         shift, begin = size, at
     if at + size > len(data):
-        raise garbled("a GTID_TAGGED event that ends early")
+        raise protocol_error("a GTID_TAGGED event that ends early")
     return int.from_bytes(data[begin : at + size], "little") >> shift, at + size

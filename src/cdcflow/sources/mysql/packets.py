@@ -10,7 +10,7 @@ from cdcflow.ports import StreamEvent
 from cdcflow.sources.mysql import wire
 from cdcflow.sources.mysql.events import format_of, rotate_of
 from cdcflow.sources.mysql.gtids import Flavor
-from cdcflow.sources.mysql.wire import Events, Little, SplitFunction, garbled
+from cdcflow.sources.mysql.wire import Events, Little, SplitFunction, protocol_error
 
 
 class EventDecoder(Protocol):
@@ -63,7 +63,7 @@ class Packets:
                 case wire.DAMAGED:
                     raise _damaged(self._reach)
                 case _:
-                    raise garbled("a packet that holds no event")
+                    raise protocol_error("a packet that holds no event")
 
     def _decode(self, buffer: Little, start: Int64s, end: Int64s, types: wire.Types) -> list[StreamEvent]:
         reach = wire.reaches(buffer, start, self._reach)

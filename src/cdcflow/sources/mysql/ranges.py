@@ -20,12 +20,12 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.sources.engine import chunks
 from cdcflow.sources.mysql.catalog import CatalogTable
 from cdcflow.sources.mysql.connection import Connection
+from cdcflow.sources.mysql.decoders import decode
 from cdcflow.sources.mysql.fetch import Fetched, fetch
 from cdcflow.sources.mysql.images import Extents
 from cdcflow.sources.mysql.keys import Key, Literals, cells_of
 from cdcflow.sources.mysql.results import quoted, select_expression
 from cdcflow.sources.mysql.shapes import DescribedTable
-from cdcflow.sources.mysql.twins import decode
 
 
 @dataclass(frozen=True, slots=True)

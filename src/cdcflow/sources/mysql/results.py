@@ -3,7 +3,7 @@
 A row is one packet, in which each cell has its length before it, or is the byte FB for NULL. So the cells of a column
 are found for all rows at once, and the next column's begin where they end.
 
-`decode` is the plain twin and the reference. The compiled one (`twins.py`) gives the same.
+`decode` is the reference decoder. The compiled one (`decoders.py`) gives the same.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.sources.buffers import PAD, Buffer, Cells, garbled, padded
+from cdcflow.sources.buffers import PAD, Buffer, Cells, padded, protocol_error
 from cdcflow.sources.mysql.codecs import quoted, select_expression
 from cdcflow.sources.mysql.images import Extents
 from cdcflow.sources.mysql.shapes import DescribedTable
@@ -43,7 +43,7 @@ def _cells(buffer: Buffer, rows: Extents, columns: int) -> list[Cells]:
     found = []
     for _ in range(columns):
         if (at >= end).any():
-            raise garbled("a row of a result set ends before its columns")
+            raise protocol_error("a row of a result set ends before its columns")
         first = buffer.bytes[at]
         null = first == _NULL
         size, header = first.astype(np.int64), np.ones(len(at), np.int64)
@@ -57,9 +57,9 @@ def _cells(buffer: Buffer, rows: Extents, columns: int) -> list[Cells]:
                 header[long] = 1 + width
         start = at + header
         if (first == 0xFF).any() or (size < 0).any() or (size > end - start).any():
-            raise garbled("a value of a result set reaches beyond its row")
+            raise protocol_error("a value of a result set reaches beyond its row")
         at = start + size
         found.append(Cells(buffer, start, size, ~null if null.any() else None))
     if (at != end).any():
-        raise garbled("a row of a result set goes on after its columns")
+        raise protocol_error("a row of a result set goes on after its columns")
     return found

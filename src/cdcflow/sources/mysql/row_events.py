@@ -23,14 +23,14 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.sources.buffers import Bools
 from cdcflow.sources.engine.changes import merged
 from cdcflow.sources.engine.changes import truncation as emptied
+from cdcflow.sources.mysql.decoders import COMPILED, Compiled, changes
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, length_at
 from cdcflow.sources.mysql.losses import READ_ANEW
 from cdcflow.sources.mysql.marks import Marks, bitmaps, check_columns, tokens_of
 from cdcflow.sources.mysql.rows import Extents, RowKind
 from cdcflow.sources.mysql.shapes import DescribedTable, ServerColumn
 from cdcflow.sources.mysql.table_map import TableMap, table_map, table_name
-from cdcflow.sources.mysql.twins import COMPILED, Compiled, changes
-from cdcflow.sources.mysql.wire import HEADER, Events, Types, garbled
+from cdcflow.sources.mysql.wire import HEADER, Events, Types, protocol_error
 
 _ID = HEADER + 6
 _V1_BODY = HEADER + 8
@@ -166,7 +166,7 @@ class RowEvents:
             return
         start, end = events.start[at], events.end[at]
         if (end - start < HEADER + 8).any():
-            raise garbled("a TABLE_MAP event that ends early")
+            raise protocol_error("a TABLE_MAP event that ends early")
         ids = events.buffer.le48(start + HEADER)
         for table_id in _distinct(ids):
             mine = at if len(ids) == 1 else at[ids == table_id]
@@ -226,7 +226,7 @@ class RowEvents:
         if not len(at):
             return []
         if (events.end[at] - events.start[at] < HEADER + 8).any():
-            raise garbled("a row event that ends early")
+            raise protocol_error("a row event that ends early")
         ids = events.buffer.le48(events.start[at] + HEADER)
         out: list[tuple[Mapped, Int64s]] = []
         for table_id in _distinct(ids):
@@ -249,7 +249,7 @@ class RowEvents:
             if kind not in _V1:
                 body = body + np.maximum(events.buffer.le16(events.start[left] + _EXTRA), 2)
             if (body >= events.end[left]).any():
-                raise garbled("a row event that ends before its columns")
+                raise protocol_error("a row event that ends before its columns")
             while len(left):
                 alike, size = _alike(events, left, body, kind, len(described.columns), described.table)
                 self._together(events, left[alike], body[alike], size, kind, described, out)

@@ -7,7 +7,7 @@
   come what it changed in a JSON document, not the document. Such columns are unchanged, too, and their rows are
   `incomplete`: they must be read by key.
 
-`changes` is the plain twin and the reference. The compiled one (`twins.py`) takes what is usual and gives the same.
+`changes` is the reference decoder. The compiled one (`decoders.py`) takes what is usual and gives the same.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ __all__ = ["DescribedTable", "Policy", "ServerColumn", "describe"]
 class DescribedTable:
     """A table's shape with what decodes it. `columns` are all that rows of the binary log have, in that order.
 
-    `layouts` belongs to the compiled twin: what it makes of a shape once.
+    `layouts` belongs to the compiled decoder: what it makes of a shape once.
     """
 
     table: Table

@@ -33,6 +33,7 @@ from cdcflow.sources.mysql.cascades import unlogged
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, Wanted
 from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.connection import Connection, Connector, Secret, explaining
+from cdcflow.sources.mysql.decoders import split
 from cdcflow.sources.mysql.dump import Dump, Evictions
 from cdcflow.sources.mysql.fences import DeliveredGtids
 from cdcflow.sources.mysql.marking import Expectations, Marking, ReadOnlyMarks, WrittenMarks
@@ -41,7 +42,6 @@ from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.sources.mysql.preparing import WAIT_S, Before, Begun, Preparing
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
 from cdcflow.sources.mysql.stream import BinlogStream
-from cdcflow.sources.mysql.twins import split
 from cdcflow.sources.mysql.types import Policy
 
 FIRST_SERVER_ID = 1 << 31

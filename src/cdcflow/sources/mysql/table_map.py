@@ -18,7 +18,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.charsets import charset_of, decoded
 from cdcflow.sources.mysql.events import length_at
 from cdcflow.sources.mysql.types import ServerColumn, TypeCode, resolved
-from cdcflow.sources.mysql.wire import HEADER, garbled
+from cdcflow.sources.mysql.wire import HEADER, protocol_error
 
 _METADATA_BYTES: Final = {
     **dict.fromkeys((4, 5, 17, 18, 19, 140, 242, 245, 249, 250, 251, 252, 255), 1),
@@ -80,7 +80,7 @@ def table_map(event: bytes) -> TableMap:
     columns = _columns(types, nullable, told)
     key = _numbers(told[_KEY]) if _KEY in told else _numbers(told.get(_PREFIX_KEY, b""))[::2]
     if any(k >= count for k in key):
-        raise garbled("a TABLE_MAP event whose key names a column that is not there")
+        raise protocol_error("a TABLE_MAP event whose key names a column that is not there")
     return TableMap(table, columns, tuple(key), _NAMES in told)
 
 
@@ -148,7 +148,7 @@ def _collations(columns: Sequence[int], told: dict[int, bytes], default: int, ea
     out = dict.fromkeys(columns, common)
     for nth, collation in zip(exceptions[::2], exceptions[1::2], strict=False):
         if nth >= len(columns):
-            raise garbled("a TABLE_MAP event with a character set for a column that is not there")
+            raise protocol_error("a TABLE_MAP event with a character set for a column that is not there")
         out[columns[nth]] = collation
     return out
 
@@ -161,7 +161,7 @@ def _labels(columns: Sequence[int], value: bytes | None, collations: dict[int, i
     for column in columns:
         count, at = length_at(value, at)
         if count > len(value):
-            raise garbled("a TABLE_MAP event with more labels than bytes")
+            raise protocol_error("a TABLE_MAP event with more labels than bytes")
         found = []
         for _ in range(count):
             size, at = length_at(value, at)
@@ -175,7 +175,7 @@ def _label(raw: bytes, collation: int | None) -> str:
     try:
         return raw.decode() if collation is None else decoded(charset_of(collation).name, raw)
     except UnicodeDecodeError:
-        raise garbled("a label that is not in its column's character set") from None
+        raise protocol_error("a label that is not in its column's character set") from None
 
 
 def _strings(value: bytes, count: int) -> list[bytes]:
@@ -200,7 +200,7 @@ def _numbers(value: bytes) -> list[int]:
 def _name(event: bytes, at: int) -> tuple[str, int]:
     """A name with its length before it and a zero byte after it."""
     if at >= len(event):
-        raise garbled("a TABLE_MAP event that ends early")
+        raise protocol_error("a TABLE_MAP event that ends early")
     raw, after = _bytes(event, at + 1, event[at])
     return _text(raw), after + 1
 
@@ -209,10 +209,10 @@ def _text(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise garbled("a name that is not UTF-8") from None
+        raise protocol_error("a name that is not UTF-8") from None
 
 
 def _bytes(data: bytes, at: int, size: int) -> tuple[bytes, int]:
     if at + size > len(data):
-        raise garbled("a TABLE_MAP event that ends early")
+        raise protocol_error("a TABLE_MAP event that ends early")
     return data[at : at + size], at + size

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.sources.buffers import Cells, garbled
+from cdcflow.sources.buffers import Cells, protocol_error
 from cdcflow.sources.mysql.types import BadText, ZeroDates
 
 
@@ -34,7 +34,7 @@ Decoder = Callable[[Cells, Where], pa.Array]
 
 def unreadable(where: Where, expected: str) -> SourceUnavailable:
     """The error for bytes that cannot be a value of this column: the connection is made anew, nothing is lost."""
-    return garbled(f"a value of {where} is not {expected} (it is not shown)")
+    return protocol_error(f"a value of {where} is not {expected} (it is not shown)")
 
 
 def out_of_calendar(where: Where) -> ConfigurationError:

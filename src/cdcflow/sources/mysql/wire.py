@@ -10,7 +10,7 @@ event is flagged artificial, where the server made the event up for us; then the
 Every event's checksum is looked at where the file has checksums. A wrong one means that the bytes were damaged on the
 way or on the server's disk: `SourceUnavailable`, and read again.
 
-`split` has a compiled twin (`cdcflow.sources.mysql.twins`); both give the same.
+`split` has a compiled form (`cdcflow.sources.mysql.decoders`); both give the same.
 """
 
 from __future__ import annotations
@@ -24,9 +24,20 @@ import numpy.typing as npt
 
 from cdcflow.model.change import Int64s
 from cdcflow.model.checksum import crc32
-from cdcflow.sources.buffers import PAD, Bools, Buffer, garbled
+from cdcflow.sources.buffers import PAD, Bools, Buffer, protocol_error
 
-__all__ = ["ARTIFICIAL", "CHECKSUM", "HEADER", "IGNORABLE", "Events", "Little", "Split", "garbled", "padded", "split"]
+__all__ = [
+    "ARTIFICIAL",
+    "CHECKSUM",
+    "HEADER",
+    "IGNORABLE",
+    "Events",
+    "Little",
+    "Split",
+    "protocol_error",
+    "padded",
+    "split",
+]
 
 HEADER: Final = 19
 CHECKSUM: Final = 4
@@ -49,7 +60,7 @@ ENDED: Final = 2
 REFUSED: Final = 3
 LONG_EVENT: Final = 4
 DAMAGED: Final = 5
-GARBLED: Final = 6
+MALFORMED: Final = 6
 
 Types = npt.NDArray[np.uint8]
 
@@ -88,10 +99,10 @@ def split(data: bytes, begin: int, size: int, checksum: bool) -> Split:
         if stop > size:
             break
         if data[at + 4]:
-            state = ENDED if data[at + 4] == 0xFE else REFUSED if data[at + 4] == 0xFF else GARBLED
+            state = ENDED if data[at + 4] == 0xFE else REFUSED if data[at + 4] == 0xFF else MALFORMED
             break
         if length < 1 + HEADER or little(data[first + 9 : first + 13], "little") != length - 1:
-            state = GARBLED
+            state = MALFORMED
             break
         kind = data[first + 4]
         if kind in _FILE_EVENTS:
@@ -128,7 +139,7 @@ def long_event(data: bytes, at: int, size: int) -> tuple[bytes, int] | None:
         if length < LONG:
             event = b"".join(parts)[1:]
             if parts[0][0] or len(event) < HEADER or int.from_bytes(event[9:13], "little") != len(event):
-                raise garbled("an event over several packets that is not as long as it says")
+                raise protocol_error("an event over several packets that is not as long as it says")
             return event, at
     return None
 

@@ -22,7 +22,7 @@ import psycopg
 from psycopg import pq
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.sources.buffers import PAD, garbled
+from cdcflow.sources.buffers import PAD, protocol_error
 from cdcflow.sources.postgres.wire import Joined, joined
 
 compiled: ModuleType | None
@@ -123,7 +123,7 @@ class Arrivals:
         if state == _GARBLED:
             raise _not_messages()
 
-    # ── the plain twin ──────────────────────────────────────────────────────────────────────────────────────
+    # ── the reference decoder ──────────────────────────────────────────────────────────────────────────────────────
 
     def _take(self, bytes_max: int, messages_max: int, linger_s: float = 0.0) -> Taken:
         messages: list[bytes] = []
@@ -173,7 +173,7 @@ class Arrivals:
 
 
 def _not_messages() -> SourceUnavailable:
-    return garbled("a row that is not one message")
+    return protocol_error("a row that is not one message")
 
 
 @cache

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Buffer, Cells, garbled, padded
-from cdcflow.sources.postgres.twins import COMPILED, Compiled, layout_of
+from cdcflow.sources.buffers import Buffer, Cells, padded, protocol_error
+from cdcflow.sources.postgres.decoders import COMPILED, Compiled, layout_of
 from cdcflow.sources.postgres.types import DescribedTable, decode
 from cdcflow.sources.postgres.wire import Joined, joined
 
@@ -54,7 +54,7 @@ def decode_copy(
             return rows
     arrays = []
     if len(start) and ((start + 2 > end).any() or (buffer.int16(start) != columns).any()):
-        raise garbled(f"a COPY row does not have the {columns} columns that were asked for")
+        raise protocol_error(f"a COPY row does not have the {columns} columns that were asked for")
     at = start + 2
     for codec in described.codecs:
         size = buffer.int32(at)
@@ -62,15 +62,15 @@ def decode_copy(
         null = size < 0
         if null.any():
             if (size < -1).any():
-                raise garbled("a COPY value with a negative length")
+                raise protocol_error("a COPY value with a negative length")
             size = np.where(null, 0, size)
         at = start + size
         if (at > end).any():
-            raise garbled("a COPY value reaches beyond its row")
+            raise protocol_error("a COPY value reaches beyond its row")
         cells = Cells(buffer, start, size, ~null if null.any() else None)
         arrays.append(decode(codec, cells, as_binary=codec.binary is not None))
     if (at != end).any():
-        raise garbled("a COPY row goes on after its last column")
+        raise protocol_error("a COPY row goes on after its last column")
     return pa.RecordBatch.from_arrays(arrays, schema=described.table.row_schema)
 
 
@@ -85,10 +85,10 @@ def _header(body: bytes) -> int:
         return 0
     size = len(_SIGNATURE) + 8
     if len(body) < size:
-        raise garbled("a COPY header that ends early")
+        raise protocol_error("a COPY header that ends early")
     flags, extension = struct.unpack_from(">II", body, len(_SIGNATURE))
     if flags & 0xFFFF0000 or size + extension > len(body):
-        raise garbled("a COPY header that is not known")
+        raise protocol_error("a COPY header that is not known")
     return size + int(extension)
 
 
@@ -140,5 +140,5 @@ def _rows_found(buffer: Buffer, columns: int) -> tuple[Int64s, Int64s]:
             break
         leads = leads[leads]
     if not (onward == end).any() or (onward == nowhere).any():
-        raise garbled("a COPY without whole rows")
+        raise protocol_error("a COPY without whole rows")
     return begin[reached], at[reached]

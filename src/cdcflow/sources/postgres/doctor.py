@@ -17,7 +17,7 @@ from cdcflow.sources.engine.selection import Selection, advice
 from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
 from cdcflow.sources.postgres.connection import Connection, Connector, explained, quoted
-from cdcflow.sources.postgres.twins import COMPILED, Compiled
+from cdcflow.sources.postgres.decoders import COMPILED, Compiled
 from cdcflow.sources.postgres.types import Policy
 
 # The first minor of each major in which rows of a running transaction are not lost when its table is added to a

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cdcflow.sources.engine.spooled import SpooledRows
+from cdcflow.sources.postgres.decoders import Layout
 from cdcflow.sources.postgres.messages import Relation
-from cdcflow.sources.postgres.twins import Layout
 from cdcflow.sources.postgres.types import DescribedTable
 
 

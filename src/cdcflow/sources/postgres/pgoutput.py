@@ -35,8 +35,9 @@ from cdcflow.model.change import ChangeBatch, Int64s, Run, Uint64s
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Table
 from cdcflow.ports import OpenSpool, StreamEvent
-from cdcflow.sources.buffers import Buffer, garbled
+from cdcflow.sources.buffers import Buffer, protocol_error
 from cdcflow.sources.engine.changes import merged, truncation
+from cdcflow.sources.postgres.decoders import COMPILED, Compiled, Layout, layout_of
 from cdcflow.sources.postgres.large import Large, Mark, Shape, Shapes
 from cdcflow.sources.postgres.messages import (
     Relation,
@@ -49,7 +50,6 @@ from cdcflow.sources.postgres.messages import (
 )
 from cdcflow.sources.postgres.rewrites import Changed
 from cdcflow.sources.postgres.tuples import Changes, changes_of
-from cdcflow.sources.postgres.twins import COMPILED, Compiled, Layout, layout_of
 from cdcflow.sources.postgres.types import DescribedTable
 from cdcflow.sources.postgres.wire import EPOCH_US, Frames, Joined, frames_of, joined, positions
 
@@ -432,7 +432,7 @@ class PgoutputDecoder:
         if not len(rows):
             return
         if (frames.start[rows] + 5 + header > frames.end[rows]).any():
-            raise garbled("a row message ends before its relation")
+            raise protocol_error("a row message ends before its relation")
         oids = frames.buffer.uint32(frames.start[rows] + 1 + header)
         for oid in np.unique(oids).tolist() if (oids != oids[0]).any() else [int(oids[0])]:
             mine = rows[oids == oid]
@@ -464,7 +464,7 @@ class PgoutputDecoder:
     def _message(self, body: bytes, at: int, header: int, out: _Rows) -> None:
         """A logical decoding message: a mark, a heartbeat, or somebody else's."""
         if len(body) < 10 + header:
-            raise garbled("a logical message that ends early")
+            raise protocol_error("a logical message that ends early")
         transactional, lsn = struct.unpack_from(">BQ", body, 1 + header)
         prefix, rest = string_at(body, 10 + header)
         (size,) = struct.unpack(">I", exactly(rest[:4], 4))
@@ -510,7 +510,7 @@ class PgoutputDecoder:
         """A transaction or one of its sub-transactions was rolled back (with its position and time where the server
         was asked for parallel streaming)."""
         if len(body) not in (9, 25):
-            raise garbled("a Stream Abort of a wrong length")
+            raise protocol_error("a Stream Abort of a wrong length")
         xid, subxid = struct.unpack_from(">II", body, 1)
         large = self._streamed.get(xid)
         if large is None:
@@ -638,7 +638,7 @@ def _transactions(frames: Frames) -> tuple[Int64s, Int64s, Uint64s, Int64s, Int6
 
 def _sized(frames: Frames, at: Int64s, size: int) -> None:
     if (frames.end[at] - frames.start[at] != size).any():
-        raise garbled("a Begin or Commit of a wrong length")
+        raise protocol_error("a Begin or Commit of a wrong length")
 
 
 def _position(lsn: int) -> Position:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import BEFORE, UNCHANGED, Identity
-from cdcflow.sources.buffers import Bools, Buffer, Bytes, Cells, garbled
+from cdcflow.sources.buffers import Bools, Buffer, Bytes, Cells, protocol_error
 from cdcflow.sources.engine.changes import ops, same_values, split_key_changes, unchanged_names
 from cdcflow.sources.postgres.types import DescribedTable, decode
 from cdcflow.sources.postgres.wire import Frames
@@ -80,9 +80,9 @@ def tuples_at(buffer: Buffer, at: Int64s, end: Int64s, columns: int) -> tuple[Tu
     """
     count = len(at)
     if (at + 2 > end).any():
-        raise garbled("a row message ends before its columns")
+        raise protocol_error("a row message ends before its columns")
     if (buffer.int16(at) != columns).any():
-        raise garbled(f"a row does not have the {columns} columns of its table")
+        raise protocol_error(f"a row does not have the {columns} columns of its table")
     kinds, starts, sizes = np.empty((columns, count), np.uint8), *np.empty((2, columns, count), np.int64)
     at = at + 2
     for column in range(columns):
@@ -93,12 +93,12 @@ def tuples_at(buffer: Buffer, at: Int64s, end: Int64s, columns: int) -> tuple[Tu
             start = at + 5
         else:
             if not (sized | (kind == _NULL) | (kind == _UNCHANGED)).all():
-                raise garbled("a column value of an unknown kind")
+                raise protocol_error("a column value of an unknown kind")
             size = np.where(sized, buffer.int32(at + 1), 0)
             start = at + np.where(sized, 5, 1)
         at = start + size
         if (at > end).any() or (size < 0).any():
-            raise garbled("a column value reaches beyond its message")
+            raise protocol_error("a column value reaches beyond its message")
         kinds[column], starts[column], sizes[column] = kind, start, size
     return Tuples(buffer, kinds, starts, sizes), at
 
@@ -115,12 +115,12 @@ def changes_of(
     columns = len(described.codecs)
     at = frames.start[rows] + 1 + header
     if (at + 1 > end).any():
-        raise garbled("a row message ends before its rows")
+        raise protocol_error("a row message ends before its rows")
     marker = buffer.bytes[at]
     tuples, at = tuples_at(buffer, at + 1, end, columns)
     inserted, deleted, new = kind == _INSERT, kind == _DELETE, marker == _NEW
     if not np.where(new, ~deleted, ~inserted & ((marker == _OLD) | (marker == _KEY))).all():
-        raise garbled("a row message with a tuple that it cannot have")
+        raise protocol_error("a row message with a tuple that it cannot have")
     if new.all():
         _at_end(at, end)
         return Changes(described, rows, _batch(described, tuples, None, None, np.where(inserted, _C, _U)))
@@ -143,7 +143,7 @@ def _with_old_rows(
     _at_end(at[~old | deleted], end[~old | deleted])
     if len(both):
         if (at[both] >= end[both]).any() or (frames.buffer.bytes[at[both]] != _NEW).any():
-            raise garbled("an update without its new row")
+            raise protocol_error("an update without its new row")
         second, at = tuples_at(frames.buffer, at[both] + 1, end[both], len(described.codecs))
         _at_end(at, end[both])
         tuples = Tuples(
@@ -177,7 +177,7 @@ def _log_columns(described: DescribedTable, op: Int64s) -> list[pa.Array]:
 
 def _at_end(at: Int64s, end: Int64s) -> None:
     if (at != end).any():
-        raise garbled("a row message goes on after its row")
+        raise protocol_error("a row message goes on after its row")
 
 
 def _require_key(described: DescribedTable, in_identity: tuple[bool, ...]) -> None:

@@ -1,7 +1,7 @@
 """The server's binary format to Arrow, a column at a time. The text family needs no decoder of its own.
 
 What each type's bytes mean is written in the server's `*send` functions (src/backend/utils/adt). A value of another
-length than its type has is garbled; nothing is read beyond the value.
+length than its type has is malformed; nothing is read beyond the value.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from cdcflow.sources.buffers import (
     binary_array,
     bitmap,
     fixed_text,
-    garbled,
     gathered,
     new_bytes,
     pieces,
+    protocol_error,
 )
 from cdcflow.sources.postgres.values import (
     INT32_MAX,
@@ -154,7 +154,7 @@ def bits(cells: Cells, where: Where) -> pa.Array:
     present = cells.present
     count = np.where(present, cells.buffer.int32(cells.start), 0)
     if not ((cells.size - 4 == (count + 7) // 8) & (count >= 0) | ~present).all():
-        raise garbled(f"a value of {where} has a wrong length")
+        raise protocol_error(f"a value of {where} has a wrong length")
     packed, offsets = gathered(cells.buffer.bytes, cells.start + 4, (count + 7) // 8)
     data, ends = gathered(np.unpackbits(packed) + np.uint8(_ZERO), offsets[:-1] * 8, count)
     return binary_array(data, ends, cells.valid).cast(pa.string())
@@ -197,7 +197,7 @@ def decimal(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: W
     groups, weight = buffer.int16(cells.start) & 0xFFFF, buffer.int16(cells.start + 2)
     sign = buffer.int16(cells.start + 4) & 0xFFFF
     if not ((cells.size == 8 + 2 * groups) | ~present).all():
-        raise garbled(f"a value of {where} has a wrong length")
+        raise protocol_error(f"a value of {where} has a wrong length")
     known = (sign == 0) | np.isin(sign, list(_SIGNS))
     high, low = -(-(arrow.precision - arrow.scale) // 4), -(-arrow.scale // 4)
     special = sign >= 0xC000
@@ -245,7 +245,7 @@ def numeric(cells: Cells, where: Where) -> pa.Array:
     groups, weight = buffer.int16(cells.start) & 0xFFFF, buffer.int16(cells.start + 2)
     sign, scale = buffer.int16(cells.start + 4) & 0xFFFF, buffer.int16(cells.start + 6)
     if not ((cells.size == 8 + 2 * groups) | ~present).all():
-        raise garbled(f"a value of {where} has a wrong length")
+        raise protocol_error(f"a value of {where} has a wrong length")
     first = np.where(present & (groups > 0), buffer.int16(cells.start + 8), 1)
     known = (sign == 0) | np.isin(sign, list(_SIGNS))
     if not (known & (scale >= 0) & (first > 0) | ~present).all():
@@ -292,17 +292,17 @@ def array(element: Decoder, arrow: pa.DataType, cells: Cells, where: Where) -> p
     buffer, present = cells.buffer, cells.present
     dimensions = np.where(present, buffer.int32(cells.start), 0)
     if not ((dimensions >= 0) & (dimensions <= 6) & (cells.size >= 12 + 8 * dimensions) | ~present).all():
-        raise garbled(f"a value of {where} has a wrong length")
+        raise protocol_error(f"a value of {where} has a wrong length")
     full = present & (dimensions > 0)
     lower = np.where(full, buffer.int32(np.where(full, cells.start + 16, 0)), 1)
     shaped = present & ((dimensions > 1) | (lower != 1))
     held_here = full & ~shaped
     count = np.where(held_here, buffer.int32(np.where(held_here, cells.start + 12, 0)), 0)
     if ((count < 0) | (4 * count > np.maximum(cells.size - 20, 0))).any():
-        raise garbled(f"a value of {where} has a wrong length")
+        raise protocol_error(f"a value of {where} has a wrong length")
     start, size = _elements(buffer, cells, count, where)
     if not (cells.size == 12)[present & (dimensions == 0)].all():
-        raise garbled(f"a value of {where} has a wrong length")
+        raise protocol_error(f"a value of {where} has a wrong length")
     null = size < 0
     items = element(Cells(buffer, start, np.where(null, 0, size), ~null if null.any() else None), where)
     offsets = np.zeros(len(cells) + 1, np.int64)
@@ -324,7 +324,7 @@ def _elements(buffer: Buffer, cells: Cells, count: Int64s, where: Where) -> tupl
     begin = np.cumsum(count) - count
     start, size = np.zeros(int(count.sum()), np.int64), np.zeros(int(count.sum()), np.int64)
     at, end = cells.start + 20, cells.start + cells.size
-    wrong = garbled(f"a value of {where} has a wrong length")
+    wrong = protocol_error(f"a value of {where} has a wrong length")
     rows, number = np.flatnonzero(count > 0), 0
     while len(rows) > _WALKED_ALONE:
         length = buffer.int32(at[rows])
@@ -422,7 +422,7 @@ def _floats(values: npt.NDArray[np.float32] | npt.NDArray[np.float64], cells: Ce
 def _sized(cells: Cells, width: int, where: Where) -> None:
     wrong = cells.size != width
     if (wrong if cells.valid is None else wrong & cells.valid).any():
-        raise garbled(f"a value of {where} has a wrong length")
+        raise protocol_error(f"a value of {where} has a wrong length")
 
 
 def _clock(out: Bytes, at: int, seconds: Int64s) -> None:

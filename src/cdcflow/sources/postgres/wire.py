@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import PAD, Buffer, Bytes, fixed_text, garbled
+from cdcflow.sources.buffers import PAD, Buffer, Bytes, fixed_text, protocol_error
 
 EPOCH_US = 946_684_800_000_000  # 2000-01-01, where PostgreSQL begins to count, in microseconds since 1970
 EPOCH_DAYS = 10_957
@@ -77,7 +77,7 @@ def frames_of(messages: Joined) -> Frames:
         raise InvariantViolated("messages joined with lengths that are not theirs")
     header = end - lengths
     if len(lengths) and (int(lengths.min()) <= _HEADER or not (buffer.bytes[header] == ord("w")).all()):
-        raise garbled("a message that is not XLogData")
+        raise protocol_error("a message that is not XLogData")
     start = header + _HEADER
     return Frames(buffer, start, end, buffer.bytes[start])
 

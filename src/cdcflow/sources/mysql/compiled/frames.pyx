@@ -1,5 +1,5 @@
-# Packets of a binary log dump, cut into events: the twin of `wire.split`. The checksums are most of the work; eight
-# bytes go through eight tables at a time. And packets of a result set: the twin of `framing.row_packets`.
+# Packets of a binary log dump, cut into events: the compiled form of `wire.split`. The checksums are most of the work; eight
+# bytes go through eight tables at a time. And packets of a result set: the compiled form of `framing.row_packets`.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 import numpy as np
 
 cdef enum:
-    NEEDS_MORE, FILE_EVENT, ENDED, REFUSED, LONG_EVENT, DAMAGED, GARBLED
+    NEEDS_MORE, FILE_EVENT, ENDED, REFUSED, LONG_EVENT, DAMAGED, MALFORMED
     HEADER = 19
     ROTATE = 4
     FORMAT = 15
@@ -81,10 +81,10 @@ cdef int64_t cut(
             break
         mark = data[at + 4]
         if mark:
-            state[0] = ENDED if mark == 0xFE else REFUSED if mark == 0xFF else GARBLED
+            state[0] = ENDED if mark == 0xFE else REFUSED if mark == 0xFF else MALFORMED
             break
         if length < 1 + HEADER or uint32_at(data + first + 9) != length - 1:
-            state[0] = GARBLED
+            state[0] = MALFORMED
             break
         kind[found] = data[first + 4]
         start[found] = first

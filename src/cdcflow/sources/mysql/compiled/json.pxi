@@ -1,4 +1,4 @@
-# MySQL's binary JSON as text: the twin of `json_text.printed`, which says how it is built. -1 is answered for whatever
+# MySQL's binary JSON as text: the compiled form of `json_text.printed`, which says how it is built. -1 is answered for whatever
 # is not usual (dates and decimals inside, and what is no JSON): then the plain decoder takes the column.
 
 from libc.stdio cimport snprintf

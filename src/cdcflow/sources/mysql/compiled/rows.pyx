@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.model.table import BEFORE, UNCHANGED, Identity
-from cdcflow.sources.buffers import PAD, Buffer, Cells, garbled
+from cdcflow.sources.buffers import PAD, Buffer, Cells, protocol_error
 from cdcflow.sources.mysql.images import present
 
 cdef extern from *:
@@ -375,7 +375,7 @@ cdef int64_t reach(const int64_t[::1] start, const int64_t[::1] end, int64_t siz
 def changes(
     Layout shape, bytes data, const int64_t[::1] start, const int64_t[::1] end, int kind, bytes before, bytes after
 ):
-    """The rows of ROWS events, and how many come of each; None where the plain twin is to answer.
+    """The rows of ROWS events, and how many come of each; None where the reference decoder is to answer.
 
     `kind` 0: inserts, 1: updates, 2: deletes; what `rows.check` refuses must not come here.
     """
@@ -391,7 +391,7 @@ def changes(
             return None
         found.add(shape, bits)
     if not all(map(any, zip(*sent))) or (kind == 1 and not all(sent[0])):
-        return None  # some columns are unchanged: the plain twin names them
+        return None  # some columns are unchanged: the reference decoder names them
     counts = _EMPTY(events, np.int64)
     cdef int64_t[::1] counted = counts
     cdef const uint8_t *raw = <const uint8_t *>data
@@ -401,7 +401,7 @@ def changes(
         if state == -2:
             raise MemoryError
         if state < 0:
-            raise garbled("a row event does not end where its last row does")
+            raise protocol_error("a row event does not end where its last row does")
     rows = found.rows
     if kind == 1:
         return updates(shape, data, found, counts)

@@ -1,5 +1,5 @@
-"""Compiled twins of hot modules of the PostgreSQL source, in Cython. Optional: whoever uses one has a plain one too.
+"""Compiled decoders of the PostgreSQL source, in Cython. Optional: whoever uses one has a plain one too.
 
-A twin must give what the plain module gives, errors included. What is rare or wrong it declines, and the plain
+It must give what the plain module gives, errors included. What is rare or wrong it declines, and the plain
 module, which is the reference, answers for it.
 """

@@ -1,9 +1,9 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""pgoutput messages and COPY rows to Arrow: the compiled twin of what `wire`, `tuples` and `copy` do per message.
+"""pgoutput messages and COPY rows to Arrow: the compiled decoder of what `wire`, `tuples` and `copy` do per message.
 
 Every function here takes what is usual and answers None for what is not, having changed nothing; the plain functions
 then say what is wrong, or take what is merely rare. So this module has no error of its own, and what the plain
-modules say about a garbled message is what is said everywhere.
+modules say about a malformed message is what is said everywhere.
 
 Two passes over the bytes. The first follows the lengths, checks every one against the end of its message, and notes
 where each cell is (8 bytes a cell). With that the size of every Arrow buffer is known. The second turns cells into

@@ -1,4 +1,4 @@
-"""Which twin of the value decoders runs: the compiled one, where it was built, else the plain one.
+"""Which value decoder runs: the compiled one, where it was built, else the plain one.
 
 The plain modules are the reference and always there. The compiled one takes what is usual and leaves the rest to
 them. It is handed around as a value: None means plain.
@@ -56,7 +56,7 @@ def _split() -> SplitFunction:
 
 
 split: SplitFunction = _split()
-"""What `wire.split` does, by the faster twin."""
+"""What `wire.split` does, by the faster decoder."""
 
 
 def _row_packets() -> Callable[[bytes], Framed]:
@@ -68,7 +68,7 @@ def _row_packets() -> Callable[[bytes], Framed]:
 
 
 row_packets: Callable[[bytes], Framed] = _row_packets()
-"""What `framing.row_packets` does, by the faster twin."""
+"""What `framing.row_packets` does, by the faster decoder."""
 
 
 def changes(
@@ -82,7 +82,7 @@ def changes(
     *,
     compiled: Compiled | None = COMPILED,
 ) -> DecodedRows:
-    """What `rows.changes` gives, by the faster twin."""
+    """What `rows.changes` gives, by the faster decoder."""
     if compiled is not None and not partial_json:
         check(described, kind, present_before, present_after)
         shape, code = _layout(compiled, described), _KINDS[kind]
@@ -95,7 +95,7 @@ def changes(
 def decode(
     described: DescribedTable, data: bytes, extents: Extents, *, compiled: Compiled | None = COMPILED
 ) -> pa.RecordBatch:
-    """What `results.decode` gives, by the faster twin."""
+    """What `results.decode` gives, by the faster decoder."""
     if compiled is not None:
         found = compiled.results(_layout(compiled, described), data, extents.start, extents.end)
         if found is not None:

@@ -1,4 +1,4 @@
-"""Which twin of the decoders runs: the compiled one, where it was built, else the plain one.
+"""Which decoder runs: the compiled one, where it was built, else the plain one.
 
 The plain modules are the reference and always there. The compiled one takes what is usual and declines the rest, so
 whoever uses it goes on with the plain functions where it answers None. It is handed around as a value: None means
