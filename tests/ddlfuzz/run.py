@@ -68,6 +68,8 @@ def _run(server: Server, started: PostgresServer | MySQLServer, arguments: argpa
             for stop in outcome.stops:
                 print(f"   stopped before: {stop[:300]}")
             print(case.text() if arguments.no_shrink else _shrunk(case, outcome, started), flush=True)
+        if ran % 50 == 0:
+            print(f"{server}: {ran} cases so far, {failed} failed, {time.monotonic() - began:.0f} s", flush=True)
         if arguments.minutes and time.monotonic() - began > arguments.minutes * 60:
             break
     print(f"{server}: {ran} cases, {failed} failed, {time.monotonic() - began:.0f} s", flush=True)
