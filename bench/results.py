@@ -36,7 +36,7 @@ BENCHES = (
         "to-kafka",
         "kafka-latency",
     ),
-    *("mysql.drain", "mysql.backfill", "mysql.memory"),
+    *("mysql.drain", "mysql.backfill", "mysql.memory", "merge"),
 )
 """The order in which results are shown."""
 

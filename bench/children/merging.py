@@ -1,0 +1,131 @@
+"""A party of the merge benches: one warm Spark session that does what it is asked, a line of JSON at a time.
+
+Each answer has `seconds`, `cpu_s` (this process and its JVM) and `jobs` (Spark's). Where cdcflow comes from is where
+this process was told to take it from, so an older checkout is measured by the same words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+COLUMNS = "id", "qty", "price", "at", "note", "doc"
+
+
+def main() -> int:
+    asked = json.loads(sys.argv[1])
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what Java prints is no answer
+    from cdcflow.spark import session
+
+    spark = session(name="bench", scratch=Path(asked["scratch"]), memory=asked.get("memory", "3g"))
+    commands = {
+        "merge": merged,
+        "bare": bare,
+        "naive": naive,
+        "write": written,
+        "rows": counted,
+        "published": published,
+    }
+    for line in sys.stdin:
+        command = json.loads(line)
+        run = commands[command.pop("do")]
+        cpu, jobs, began = _cpu_s(), _jobs(spark), time.perf_counter()
+        found = run(spark, **command)
+        seconds = time.perf_counter() - began
+        told = {"seconds": seconds, "cpu_s": _cpu_s() - cpu, "jobs": _jobs(spark) - jobs, **(found or {})}
+        answers.write(json.dumps(told) + "\n")
+        answers.flush()
+    spark.stop()
+    return 0
+
+
+def merged(spark: SparkSession, log: str, warehouse: str) -> dict[str, Any]:
+    from cdcflow.spark import merge
+
+    report = merge(spark, log, warehouse)
+    return {"cut": report.cut, "changes": sum(t.changes for t in report.tables)}
+
+
+def bare(spark: SparkSession, warehouse: str, tables: int) -> None:
+    """As many commits that hold no row: the least that any writer of the format pays."""
+    room = Path(warehouse)
+
+    def commit(number: int) -> None:
+        empty = spark.range(0).selectExpr("id", "CAST(id AS int) qty")
+        empty.write.format("delta").mode("append").save(str(room / f"t{number}"))
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(commit, range(tables)))
+
+
+def naive(spark: SparkSession, files: list[str], target: str) -> None:
+    """What is written first: the newest change of each key by a window, a MERGE by key alone, copy on write."""
+    spark.read.parquet(*files).createOrReplaceTempView("changes")
+    listed = ", ".join(f"t.{c} = s.{c}" for c in COLUMNS)
+    names = ", ".join(COLUMNS)
+    spark.sql(
+        f"MERGE INTO delta.`{target}` t USING (SELECT * FROM (SELECT *, row_number() OVER"
+        " (PARTITION BY id ORDER BY _offset DESC) AS n FROM changes) WHERE n = 1) s ON t.id = s.id"
+        f" WHEN MATCHED AND s._op = 'd' THEN DELETE WHEN MATCHED THEN UPDATE SET {listed}"
+        f" WHEN NOT MATCHED AND s._op <> 'd' THEN INSERT ({names}) VALUES ({', '.join(f's.{c}' for c in COLUMNS)})"
+    )
+
+
+def written(spark: SparkSession, files: list[str], target: str) -> None:
+    """Spark's own read and write of the same rows, into a new table."""
+    shutil.rmtree(target, ignore_errors=True)
+    spark.read.parquet(*files).selectExpr(*COLUMNS).write.format("delta").save(target)
+
+
+def counted(spark: SparkSession, table: str) -> dict[str, Any]:
+    """Rows, and a sum that tells two tables apart."""
+    row = spark.sql(f"SELECT count(*) n, sum(CAST(id AS decimal(38)) * qty) s FROM delta.`{table}`").collect()[0]
+    return {"rows": row.n, "sum": str(row.s)}
+
+
+def published(spark: SparkSession, warehouse: str, cuts: int) -> None:
+    """As many cuts more, older ones: copies of the newest with smaller numbers."""
+    from pyspark.sql import functions
+
+    path = f"{warehouse}/_cdcflow_cuts"
+    newest = spark.read.format("delta").load(path).orderBy("cut", ascending=False).limit(1)
+    older = newest.crossJoin(spark.range(1, cuts + 1).withColumnRenamed("id", "back"))
+    older = older.withColumn("cut", functions.expr("cut - back")).drop("back")
+    older.repartition(min(cuts, 200)).write.format("delta").mode("append").save(path)
+
+
+def _jobs(spark: SparkSession) -> int:
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process and its children (the JVM and its workers), up to now."""
+    mine = os.getpid()
+    total = 0
+    wanted = [mine]
+    while wanted:
+        pid = wanted.pop()
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            wanted += [
+                int(c) for t in Path(f"/proc/{pid}/task").iterdir() for c in (t / "children").read_text().split()
+            ]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        total += sum(int(n) for n in fields[11:15])
+    return total / _TICKS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,283 @@
+"""merge: what a cycle of the merge costs, beside bare commits, a naive job and Spark's own read and write.
+
+Every party has a session that stays warm, all on the same log. Another checkout may run beside this one
+(`CDCFLOW_BENCH_TREE`). A base is made before the changes are, so that no party finds the changed rows side by side.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.harness import Budget, Failed, tell
+from bench.mergelog import SealedLog, rows, table
+from bench.results import Line, alone, at_least, at_most, compared
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.reader import list_segments
+
+ROWS = 10_000_000
+"""Rows of the large table; the small ones have a thousandth."""
+
+SMALL_TABLES = 5
+Asked = Callable[[], dict[str, Any]]
+
+CHANGES = 1000
+"""Changes of each small table in a cycle."""
+
+
+class Party:
+    """A warm session of a checkout; see `bench.children.merging`."""
+
+    def __init__(self, name: str, sources: Path | None, scratch: Path) -> None:
+        self.name = name
+        scratch.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | ({} if sources is None else {"PYTHONPATH": str(sources)})
+        self._said = (scratch / "stderr").open("wb")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.children.merging", json.dumps({"scratch": str(scratch)})],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+            cwd=Path(__file__).parent.parent,
+            env=environment,
+        )
+
+    def ask(self, do: str, **more: object) -> dict[str, Any]:
+        """Do this: its seconds, CPU seconds and Spark jobs, and what it found.
+
+        Raises:
+            Failed: the session ended.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": do, **more}) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        line = self._process.stdout.readline()
+        if not line:
+            raise Failed(f"{self.name} ended: {Path(self._said.name).read_text()[-3000:]}")
+        found = json.loads(line)
+        assert isinstance(found, dict)
+        return found
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._said.close()
+
+
+def run(budget: Budget, transport: str) -> list[Line]:
+    with parties() as (ours, before):
+        lines = small_tables(ours, before, budget.rounds)
+        lines += nothing_new(ours, before, budget.rounds)
+        lines += large_table(ours, before, budget)
+    return lines
+
+
+@contextmanager
+def parties() -> Iterator[tuple[Party, Party | None]]:
+    tree = os.environ.get("CDCFLOW_BENCH_TREE")
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        ours = Party("this checkout", None, scratch / "here")
+        stack.callback(ours.close)
+        before = None
+        if tree:
+            before = Party("the other checkout", Path(tree).resolve() / "src", scratch / "there")
+            stack.callback(before.close)
+        yield ours, before
+
+
+def small_tables(ours: Party, before: Party | None, count: int) -> list[Line]:
+    """Five tables of ten thousand rows, a thousand changes each; warm."""
+    tell(f"  merge: {SMALL_TABLES} tables, {CHANGES} changes each")
+    shapes = [table(f"t{n}") for n in range(SMALL_TABLES)]
+    cycles: dict[str, list[dict[str, Any]]] = {"ours": [], "bare": [], "before": []}
+    with tempfile.TemporaryDirectory() as folder:
+        room = Path(folder)
+        log = SealedLog(room / "log")
+        log.segment({t: rows(np.arange(10_000), 1) for t in shapes}, "r")
+        chance = np.random.default_rng(7)
+
+        def cycle(number: int) -> None:
+            changed = {t: rows(np.sort(chance.choice(10_000, CHANGES, replace=False)), number) for t in shapes}
+            log.segment(changed, "u")
+            found = _in_turn(
+                number,
+                **_merges(ours, before, log, room),
+                bare=lambda: ours.ask("bare", warehouse=str(room / "bare"), tables=SMALL_TABLES),
+            )
+            if number > 2:
+                for name, figures in found.items():
+                    cycles[name].append(figures)
+
+        for number in range(1, count + 3):
+            cycle(number)
+        _same(ours, [str(room / "ours" / "shop" / t.id.name) for t in shapes], room / "before" if before else None)
+    case = f"{SMALL_TABLES} tables, {CHANGES:,} changes each"
+    lines = [_ratio(case, "s", cycles["ours"], cycles["bare"], "bare commits", at_most(1.5))]
+    lines.append(alone("merge", case, "Spark jobs", [c["jobs"] for c in cycles["ours"]]))
+    lines.append(alone("merge", case, "CPU s", [c["cpu_s"] for c in cycles["ours"]]))
+    if before:
+        lines.append(_ratio(case, "CPU s", cycles["ours"], cycles["before"], "the other checkout", at_most(0.25)))
+        lines.append(_ratio(case, "s", cycles["ours"], cycles["before"], "the other checkout", at_most(0.25)))
+    return lines
+
+
+def nothing_new(ours: Party, before: Party | None, count: int) -> list[Line]:
+    """A merge that finds nothing, with few and with many cuts published."""
+    tell("  merge: nothing new")
+    lines = []
+    shapes = [table(f"t{n}") for n in range(SMALL_TABLES)]
+    for cuts in (10, 10_000):
+        with tempfile.TemporaryDirectory() as folder:
+            room = Path(folder)
+            log = SealedLog(room / "log", cut=20_000)
+            log.segment({t: rows(np.arange(1000), 1) for t in shapes}, "r")
+            told: dict[str, list[dict[str, Any]]] = {"ours": [], "before": []}
+            for party, name in ((ours, "ours"), (before, "before")):
+                if party is not None:
+                    party.ask("merge", log=str(log.root), warehouse=str(room / name))
+                    party.ask("published", warehouse=str(room / name), cuts=cuts)
+            for number in range(count + 1):
+                found = _in_turn(number, **_merges(ours, before, log, room))
+                for name, figures in found.items() if number else ():
+                    told[name].append(figures)
+        case = f"nothing new, {cuts:,} cuts published"
+        lines.append(alone("merge", case, "s", [c["seconds"] for c in told["ours"]]))
+        if before:
+            lines.append(_ratio(case, "s", told["ours"], told["before"], "the other checkout"))
+    return lines
+
+
+def large_table(ours: Party, before: Party | None, budget: Budget) -> list[Line]:
+    """One table of many rows: its first load, then few changes on recent and on random keys."""
+    size = budget.rows
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        room = Path(folder)
+        tell(f"  merge: {size:,} rows, first load")
+        shape = table("large")
+        log = SealedLog(room / "log")
+        step = 2_000_000
+        for first in range(0, size, step):
+            log.segment({shape: rows(np.arange(first, min(first + step, size)), first)}, "r")
+        files = _files(log)
+        loads: dict[str, list[dict[str, Any]]] = {"ours": [], "limit": [], "before": []}
+        for number in range(budget.rounds):
+            for name in ("ours", "before"):
+                if number:
+                    shutil.rmtree(room / name, ignore_errors=True)
+            found = _in_turn(
+                number,
+                **_merges(ours, before, log, room),
+                limit=lambda: ours.ask("write", files=files, target=str(room / "naive")),
+            )
+            for name, figures in found.items():
+                loads[name].append(figures)
+        lines.append(
+            _ratio(f"{size:,} rows, first load", "rows/s", loads["ours"], loads["limit"], "read and write by Spark",
+                   at_least(0.7), rows=size)
+        )  # fmt: skip
+        if before:
+            lines.append(
+                _ratio(f"{size:,} rows, first load", "rows/s", loads["ours"], loads["before"], "the other checkout",
+                       rows=size)
+            )  # fmt: skip
+        chance = np.random.default_rng(3)
+        for share, keys, bound in ((0.001, "recent", 10), (0.001, "random", 3), (0.01, "random", 3)):
+            changed = max(1000, int(size * share))
+            case = f"{size:,} rows, {share:.1%} changed, {keys} keys"
+            tell(f"  merge: {case}")
+            cycles: dict[str, list[dict[str, Any]]] = {"ours": [], "naive": [], "before": []}
+            for number in range(budget.rounds + 1):
+                low = size - changed * 2 if keys == "recent" else 0
+                ids = np.sort(chance.choice(np.arange(low, size), changed, replace=False))
+                log.segment({shape: rows(ids, number + 1000)}, "u")
+                newest = _files(log)[-1:]
+                found = _in_turn(
+                    number,
+                    **_merges(ours, before, log, room),
+                    naive=lambda files=newest: ours.ask("naive", files=files, target=str(room / "naive")),
+                )
+                for name, figures in found.items() if number else ():
+                    cycles[name].append(figures)
+            lines.append(_ratio(case, "rows/s", cycles["ours"], cycles["naive"], "a naive job", at_least(bound),
+                                rows=changed))  # fmt: skip
+            if before:
+                lines.append(
+                    _ratio(case, "rows/s", cycles["ours"], cycles["before"], "the other checkout", rows=changed)
+                )
+        mine, theirs = (ours.ask("rows", table=str(p)) for p in (room / "ours" / "shop" / "large", room / "naive"))
+        if (mine["rows"], mine["sum"]) != (theirs["rows"], theirs["sum"]):
+            raise Failed(f"the tables differ: {mine} and {theirs}")
+    return lines
+
+
+def _merges(ours: Party, before: Party | None, log: SealedLog, room: Path) -> dict[str, Asked]:
+    """A merge of this log by each checkout, into a warehouse of its own."""
+    found: dict[str, Asked] = {"ours": lambda: ours.ask("merge", log=str(log.root), warehouse=str(room / "ours"))}
+    if before is not None:
+        found["before"] = lambda: before.ask("merge", log=str(log.root), warehouse=str(room / "before"))
+    return found
+
+
+def _in_turn(number: int, **asked: Asked) -> dict[str, dict[str, Any]]:
+    """Each party once, another one first each time."""
+    names = list(asked)
+    turn = number % len(names)
+    found = {}
+    for name in names[turn:] + names[:turn]:
+        found[name] = asked[name]()
+        tell(
+            f"    {name}: {found[name]['seconds']:.2f} s, {found[name]['cpu_s']:.1f} CPU s, {found[name]['jobs']} jobs"
+        )
+    return found
+
+
+def _ratio(
+    case: str,
+    unit: str,
+    ours: list[dict[str, Any]],
+    theirs: list[dict[str, Any]],
+    peer: str,
+    target: Any = None,
+    rows: int | None = None,
+) -> Line:
+    def figure(found: dict[str, Any]) -> float:
+        if rows is not None:
+            return rows / float(found["seconds"])
+        return float(found["cpu_s" if unit == "CPU s" else "seconds"])
+
+    return compared("merge", case, unit, [figure(c) for c in ours], [figure(c) for c in theirs], peer, target)
+
+
+def _files(log: SealedLog) -> list[str]:
+    layout = Layout(log.root)
+    found = []
+    for segment in list_segments(layout):
+        room = layout.segment(segment.first_offset, segment.last_offset)
+        found += [str(room / f.path) for f in segment.files]
+    return found
+
+
+def _same(party: Party, tables: list[str], other: Path | None) -> None:
+    """Raises Failed where the two checkouts made different tables of the same log."""
+    for path in tables if other is not None else ():
+        assert other is not None
+        mine, theirs = (party.ask("rows", table=p) for p in (path, str(other / "shop" / Path(path).name)))
+        if (mine["rows"], mine["sum"]) != (theirs["rows"], theirs["sum"]):
+            raise Failed(f"the tables differ: {mine} and {theirs}")

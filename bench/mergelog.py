@@ -1,0 +1,153 @@
+"""Sealed change logs of any size, written in columns: what a merge reads, without a source and without a capture.
+
+The segments are as the capture seals them: one Parquet file a table, sorted by offset, with a manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdcflow.changelog.layout import Layout, LogFile
+from cdcflow.changelog.sealing import file_name
+from cdcflow.changelog.segment import Segment, SegmentFile
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
+from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Table, TableId
+from cdcflow.model.types import ColumnType
+
+ROW_GROUP = 1 << 17
+COLUMNS: Mapping[str, pa.DataType] = {
+    "id": pa.int64(),
+    "qty": pa.int32(),
+    "price": pa.float64(),
+    "at": pa.timestamp("us", tz="UTC"),
+    "note": pa.string(),
+    "doc": pa.string(),
+}
+
+
+def table(name: str) -> Table:
+    """A table of six columns with the key `id`."""
+    columns = tuple(Column(n, i, ColumnType(str(a), a)) for i, (n, a) in enumerate(COLUMNS.items(), start=1))
+    return Table(TableId("shop", name), 1, columns, ("id",))
+
+
+def rows(ids: np.ndarray[Any, Any], seed: int) -> pa.RecordBatch:
+    """A row for each id, in the columns of `COLUMNS`; other seeds give other values."""
+    chance = np.random.default_rng(seed)
+    count = len(ids)
+    words = pa.array([hashlib.md5(str(n).encode()).hexdigest() for n in range(4096)])  # noqa: S324 - just words
+    picked = [words.take(pa.array(chance.integers(0, 4096, count))) for _ in range(2)]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(ids.astype(np.int64)),
+            pa.array(chance.integers(0, 1000, count).astype(np.int32)),
+            pa.array(chance.random(count)),
+            pa.array(1_700_000_000_000_000 + chance.integers(0, 10**12, count), pa.timestamp("us", tz="UTC")),
+            *picked,
+        ],
+        names=list(COLUMNS),
+    )
+
+
+@dataclass
+class SealedLog:
+    """A log that grows by one segment at a time."""
+
+    root: Path
+    next_offset: int = 1
+    cut: int = 0
+    progress: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        source = SourceIdentity("postgres", "1", "bench")
+        Layout(self.root).log_json.write_text(LogFile("log-of-a-bench", source, "2026-01-01").to_json())
+
+    def segment(self, changes: Mapping[Table, pa.RecordBatch], op: str, unchanged: tuple[str, ...] = ()) -> int:
+        """Seal these rows, all by the same kind of change; the cut. `unchanged`: columns that every change left out."""
+        first = self.next_offset
+        self.cut += 1
+        room = Layout(self.root).segment(first, first + sum(b.num_rows for b in changes.values()) - 1)
+        room.mkdir(parents=True)
+        files = []
+        for shape, batch in changes.items():
+            files.append(self._file(room, shape, batch, op, unchanged))
+            self.next_offset += batch.num_rows
+            self.progress[str(shape.id)] = {"state": "done", "generation": 1, "since": 1}
+        last = self.next_offset - 1
+        checkpoint = Checkpoint(
+            position=Position(f"0/{self.next_offset:X}"),
+            next_offset=Offset(self.next_offset),
+            next_transaction=self.next_offset,
+            cut=self.cut,
+            commit_clock=1_700_000_000_000_000 + self.next_offset,
+            epoch=Epoch(1),
+            progress={"version": 1, "tables": dict(self.progress)},
+        )
+        segment = Segment(
+            log_id="log-of-a-bench",
+            first_offset=first,
+            last_offset=last,
+            first_transaction=first,
+            last_transaction=last,
+            first_cut=self.cut,
+            last_cut=self.cut,
+            files=tuple(files),
+            checkpoint=json.loads(checkpoint.to_json()),
+            previous="",
+            epoch=1,
+        )
+        (room / "segment.json").write_text(segment.to_json())
+        return self.cut
+
+    def _file(
+        self, room: Path, shape: Table, batch: pa.RecordBatch, op: str, unchanged: tuple[str, ...]
+    ) -> SegmentFile:
+        count, first = batch.num_rows, self.next_offset
+        offsets = pa.array(np.arange(first, first + count))
+        named: dict[str, pa.Array] = {
+            OFFSET: offsets,
+            TRANSACTION: offsets,
+            COMMIT_TS: offsets.cast(pa.timestamp("us", tz="UTC")),
+            OP: pa.array([op]).take(pa.array(np.zeros(count, np.int64))),
+        }
+        schema = shape.log_schema
+        for column in schema:
+            if column.name in batch.schema.names and column.name not in unchanged:
+                named[column.name] = batch[column.name]
+            elif column.name == UNCHANGED and unchanged:
+                named[UNCHANGED] = pa.array([list(unchanged)], column.type).take(pa.array(np.zeros(count, np.int64)))
+            elif column.name not in named:
+                named[column.name] = pa.nulls(count, column.type)
+        assert BEFORE in named
+        path = room / file_name(shape, 1)
+        written = pa.Table.from_arrays([named[c.name].cast(c.type) for c in schema], schema=schema)
+        pq.write_table(written, path, row_group_size=ROW_GROUP, compression="zstd")
+        ids = batch["id"].to_numpy()
+        return SegmentFile(
+            path=path.name,
+            rows=count,
+            bytes=path.stat().st_size,
+            sha256="",
+            table=shape.to_json(),
+            version=1,
+            first_offset=first,
+            last_offset=first + count - 1,
+            key_min=str(ids.min()),
+            key_max=str(ids.max()),
+            ops={op: count},
+            partial=count if unchanged else 0,
+            moved=0,
+        )
+
+
+__all__ = ["COLUMNS", "SealedLog", "rows", "table"]
