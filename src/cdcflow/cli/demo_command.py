@@ -37,8 +37,10 @@ def demo(
     Takes about two minutes. Exits with 1 when a single row differs.
     """
     from cdcflow.cli.demo.demo_run import DemoRun, new_directory
+    from cdcflow.cli.demo.opening import check_installed
     from cdcflow.cli.demo.screen import Screen
 
+    check_installed(source.value, log.value)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM leaves nothing running either
     place = new_directory(directory)
     screen = Screen()

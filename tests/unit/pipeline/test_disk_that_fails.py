@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from memorysource import MemorySource
+from tests.servers.disks import Failing
 
 from cdcflow.cli.failure import exit_code
 from cdcflow.errors import LogGone, SyncFailed
@@ -18,7 +19,6 @@ from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.pipeline.capture import Capture
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.layer import FileLayer, OsLayer
-from cdcflow.testing.disks import Failing
 from cdcflow.testing.sinks import ORDERS, orders
 
 
