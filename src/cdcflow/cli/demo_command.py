@@ -37,10 +37,10 @@ def demo(
     Takes about two minutes. Exits with 1 when a single row differs.
     """
     from cdcflow.cli.demo.demo_run import DemoRun, new_directory
-    from cdcflow.cli.demo.opening import check_installed
     from cdcflow.cli.demo.screen import Screen
+    from cdcflow.cli.demo.servers.installed import check_installed
 
-    check_installed(source.value, log.value)
+    check_installed(source.value, with_kafka=log is Log.KAFKA)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM leaves nothing running either
     place = new_directory(directory)
     screen = Screen()

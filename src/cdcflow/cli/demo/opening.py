@@ -1,32 +1,10 @@
-"""Which room of the demo a database and a log are in. Only the chosen ones' client libraries are loaded."""
+"""Which room of the demo a database is in. Only the chosen one's client library is loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from cdcflow.cli.demo.databases import Kind, Session, Source
-from cdcflow.cli.demo.logs import Place
-
-
-def check_installed(kind: Kind, log: Place) -> None:
-    """That the demo can start its servers.
-
-    Raises:
-        ConfigurationError: a program is not on this machine; the message says in one line how to get it.
-    """
-    if kind == "postgres":
-        from cdcflow.cli.demo.servers import postgres
-
-        postgres.installed()
-    else:
-        from cdcflow.cli.demo.servers import mysql
-
-        mysql.installed(kind)
-    if log == "kafka":
-        from cdcflow.cli.demo.servers import kafka
-
-        kafka.java()
-        kafka.installed()
 
 
 def opened(kind: Kind) -> Source:
