@@ -58,19 +58,24 @@ setup: $(INSTALLED) $(JARS) ## install everything, do nothing else
 # ── see it ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 .PHONY: demo
-demo: setup ## capture a busy database into Delta tables, kill the daemon on the way, prove the result (SOURCE=mysql, mariadb; LOG=kafka)
+demo: setup demo-servers ## capture a busy database into Delta tables, kill the daemon on the way, prove the result (SOURCE=mysql, mariadb; LOG=kafka)
 	@$(BIN)/cdcflow demo $(if $(SOURCE),--source $(SOURCE)) $(if $(LOG),--log $(LOG)) $(DEMO)
+
+.PHONY: demo-servers
+demo-servers: $(INSTALLED)
+	@$(if $(filter mysql mariadb,$(SOURCE)),$(BIN)/python -m tests.servers.mysql $(SOURCE))
+	$(if $(filter kafka,$(LOG)),$(BIN)/python -m tests.servers.kafka)
 
 # ── prove it ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 .PHONY: servers
 servers: $(INSTALLED) ## find, fetch or build what the tests start: databases, brokers, object store, registry, Debezium, Docker's parsers
-	@$(BIN)/python -m cdcflow.testing.mysql
-	$(BIN)/python -m cdcflow.testing.kafka
-	$(BIN)/python -m cdcflow.testing.objects
-	$(BIN)/python -m cdcflow.testing.registry
-	$(BIN)/python tests/support/debezium.py
-	$(BIN)/python tests/support/composed.py
+	@$(BIN)/python -m tests.servers.mysql
+	$(BIN)/python -m tests.servers.kafka
+	$(BIN)/python -m tests.servers.objects
+	$(BIN)/python -m tests.servers.registry
+	$(BIN)/python -m tests.support.debezium
+	$(BIN)/python -m tests.support.composed
 
 .PHONY: test
 test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)

@@ -8,7 +8,6 @@ other one: a newer cdcflow takes up an older one's log, not the other way round.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -16,13 +15,14 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from tests.servers.mysql import FLAVORS
+
 from bench import backfill, contents, drain, parties, server
 from bench.harness import Child, Outcome, Party, rounds, tell
 from bench.mysql import backfill as mysql_backfill
 from bench.mysql import drain as mysql_drain
 from bench.mysql import server as mysql_server
 from bench.shapes import NARROW
-from cdcflow.testing.mysql import FLAVORS
 
 THIS, OTHER = "this checkout", "the other"
 SOURCES = Path(__file__).parent.parent / "src"
@@ -30,14 +30,14 @@ PER_TRANSACTION = 100
 
 
 def both(party: Party) -> dict[str, Party]:
-    """The same party with cdcflow from here and from there, where this process takes it from."""
+    """The same party with cdcflow from here and from there, where children take it from unless told otherwise."""
 
     def here() -> Outcome:
-        Child.sources = SOURCES
+        there, Child.sources = Child.sources, SOURCES
         try:
             return party()
         finally:
-            Child.sources = None
+            Child.sources = there
 
     return {THIS: here, OTHER: party}
 
@@ -70,10 +70,8 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=drain.ROWS, help=f"rows of each backlog and table ({drain.ROWS})")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds, after one that warms up (5)")
     options = parser.parse_args()
-    sources = str(options.tree.resolve() / "src")
-    if os.environ.get("PYTHONPATH") != sources:
-        again = [sys.executable, "-m", "bench.beside", *sys.argv[1:]]
-        os.execve(sys.executable, again, os.environ | {"PYTHONPATH": sources})  # noqa: S606
+    # Only children: what starts servers and reads the logs of both is this checkout's.
+    Child.sources = options.tree.resolve() / "src"
     tell(server.machine("tcp"))
     for name, measured in cases(options.rows, options.rounds):
         ours, theirs = measured[THIS], measured[OTHER]

@@ -13,10 +13,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
+from tests.servers.kafka import KafkaBroker
 
 from bench.harness import Child, Failed
 from bench.peers import spelled
-from cdcflow.testing.kafka import KafkaBroker
 
 WAIT_S = 60.0
 

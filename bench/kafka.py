@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 
+from tests.servers.kafka import KafkaBroker
+
 from bench.drain import US
 from bench.harness import Budget, Child, Outcome, Party, rounds, tell
 from bench.results import Line, at_least, compared
-from cdcflow.testing.kafka import KafkaBroker
 
 ROWS = 1_000_000
 LIMIT = "confluent-kafka, the same records"

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.servers.kafka import KafkaBroker
+
 from bench import brokers, peers
 from bench.drain import US
 from bench.harness import Budget, Child, Outcome, Party, rounds, tell
@@ -24,7 +26,6 @@ from bench.parties import DEBEZIUM
 from bench.results import Line, compared
 from bench.server import Server, settings
 from bench.shapes import NARROW
-from cdcflow.testing.kafka import KafkaBroker
 
 ROWS = 10_000
 RATES = (100, 1_000)

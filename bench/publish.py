@@ -10,11 +10,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from tests.servers.kafka import KafkaBroker
+
 from bench.children.writing import runs, written
 from bench.drain import US
 from bench.harness import Budget, Child, Outcome, Party, rounds, tell
 from bench.results import Line, compared
-from cdcflow.testing.kafka import KafkaBroker
 
 ROWS = 300_000
 LIMIT = "produce of ready messages"

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from tests.servers.postgres import PostgresServer
 
 from bench.harness import Child, Failed
 from bench.shapes import Shape
-from cdcflow.config import Postgres
-from cdcflow.testing.postgres import PostgresServer, binaries
+from cdcflow.cli.demo.servers.postgres import installed
 
 KEPT, SLOT, PUBLICATION = "bench_kept", "bench", "bench"
 
@@ -106,8 +106,7 @@ class Server(PostgresServer):
 
 def machine(transport: str) -> str:
     """What a run's figures belong to: cores, versions, and how everybody reached the server."""
-    found = binaries()
-    program = (found.get("wheel") or list(found.values())[-1]) / "postgres"
+    program = installed() / "postgres"
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     way = {"tcp": "TCP on the loopback", "unix": "Unix socket"}[transport]
     return f"{os.cpu_count()} cores, PostgreSQL {said.split()[-1]}, Python {platform.python_version()}, {way}"
@@ -126,10 +125,9 @@ class Backlog:
 
 
 def settings(server: Server, log: Path, catch_up: str = "never", **source: object) -> dict[str, object]:
-    """What cdcflow.yaml would say. `catch_up`: how a large backlog is read, where this cdcflow has the choice."""
-    choice = {"catch_up": catch_up} if "catch_up" in Postgres.model_fields else {}
-    postgres = {"kind": "postgres", "url": server.dsn, "slot": SLOT, "publication": PUBLICATION}
-    return {"source": {**postgres, **choice, **source}, "log": {"path": str(log)}}
+    """What cdcflow.yaml would say. `catch_up`: how a large backlog is read."""
+    postgres = {"kind": "postgres", "url": server.dsn, "slot": SLOT, "publication": PUBLICATION, "catch_up": catch_up}
+    return {"source": {**postgres, **source}, "log": {"path": str(log)}}
 
 
 def begun(server: Server, folder: Path) -> Path:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
+from tests.servers.kafka import KafkaBroker
 
 from bench import brokers, contents, peers
 from bench.drain import US
@@ -29,7 +30,6 @@ from bench.server import KEPT, Backlog, Server, prepared, settings
 from bench.shapes import NARROW
 from cdcflow import wiring
 from cdcflow.config import Config
-from cdcflow.testing.kafka import KafkaBroker
 
 ROWS = 200_000
 PER_TRANSACTION = 100

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import structlog
+from tests.servers.mysql import FLAVORS, Flavor, MySQLDatabase, MySQLServer
+from tests.servers.objects import ObjectServer
+from tests.servers.postgres import Database, PostgresServer, binaries
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from cdcflow.config import Objects
 from cdcflow.spark.session import session
-from cdcflow.testing.mysql import FLAVORS, Flavor, MySQLDatabase, MySQLServer
-from cdcflow.testing.objects import ObjectServer
-from cdcflow.testing.postgres import Database, PostgresServer, binaries
 
 _numbers = itertools.count(1)
 _buckets = itertools.count(1)

@@ -17,6 +17,7 @@ import json
 import signal
 import threading
 import time
+from typing import Any
 
 from cdcflow.cli.lean import lean, loaded
 
@@ -24,7 +25,7 @@ lean()  # as `cdcflow run` does, before anything of the capture is imported
 
 from bench.children.usage import Clock, Syncs, given, tell  # noqa: E402
 from cdcflow import wiring  # noqa: E402
-from cdcflow.config import Config, KafkaLog  # noqa: E402
+from cdcflow.config import Config, KafkaLog, Postgres  # noqa: E402
 from cdcflow.model.position import Checkpoint  # noqa: E402
 from cdcflow.ports import Log  # noqa: E402
 
@@ -74,7 +75,7 @@ def log_of(config: Config) -> type[Log]:
 
 def main() -> None:
     asked = given()
-    config = Config.model_validate(asked["config"])
+    config = Config.model_validate(_known(asked["config"]))
     until, above = asked.get("until_rows"), asked.get("first_above")
     once, times = bool(asked.get("once")), asked.get("times")
     assert until is None or isinstance(until, int)
@@ -98,6 +99,13 @@ def main() -> None:
             file.writelines(f"{rows} {ns}\n" for rows, ns in durable.times)
     rows = durable.times[-1][0] if durable.times else 0
     tell({**figures, "rows": rows, "fsyncs": syncs.count, "events": events})
+
+
+def _known(config: object) -> dict[str, Any]:
+    """The settings without those that this cdcflow, which may be an older one (`bench.beside`), does not have yet."""
+    assert isinstance(config, dict)
+    source = {k: v for k, v in config["source"].items() if k != "catch_up" or "catch_up" in Postgres.model_fields}
+    return {**config, "source": source}
 
 
 def _stop_when(reached: threading.Event, stop: object) -> None:

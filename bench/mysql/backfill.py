@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+from tests.servers.mysql import FLAVORS
 
 from bench import contents
 from bench.drain import US
@@ -20,7 +21,6 @@ from bench.mysql.server import SCHEMA, TABLE, Server, machine, settings
 from bench.results import Line, alone, at_least, compared
 from bench.server import fresh_log
 from bench.shapes import NARROW
-from cdcflow.testing.mysql import FLAVORS
 
 ROWS = 2_000_000
 CLIENT = "the server's client to nowhere"

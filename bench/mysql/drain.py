@@ -13,6 +13,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from tests.servers.mysql import FLAVORS
+
 from bench import contents, peers
 from bench.drain import US
 from bench.harness import Budget, Child, Failed, Outcome, Party, rounds, tell
@@ -20,7 +22,6 @@ from bench.mysql.server import SCHEMA, TABLE, Backlog, Server, machine, prepared
 from bench.results import Line, alone, at_least, compared
 from bench.server import fresh_log
 from bench.shapes import NARROW
-from cdcflow.testing.mysql import FLAVORS
 
 ROWS = 2_000_000
 CASES = ((1, 0.2), (100, 1.0), (10_000, 1.0))

@@ -6,12 +6,13 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from tests.servers.mysql import FLAVORS
+
 from bench import contents
 from bench.harness import Budget, Child, tell
 from bench.mysql.server import Server, machine, settings
 from bench.results import Line, alone, at_most, compared
 from bench.shapes import NARROW
-from cdcflow.testing.mysql import FLAVORS
 
 ROWS = 5_000_000
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+from tests.servers.debian import unpacked
+from tests.servers.mysql import Flavor, MySQLServer
 
 from bench import peers
 from bench.harness import Child, Failed
 from bench.shapes import scattered
-from cdcflow.testing.debian import command, unpacked
-from cdcflow.testing.mysql import Flavor, MySQLServer
+from cdcflow.cli.demo.servers.cached import command
 
 SCHEMA, TABLE = "bench", "narrow"
 NUMBERS = 1_000_000

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from tests.servers.kafka import KafkaBroker
 
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET, TableId
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.topics import Topics
-from cdcflow.testing.kafka import KafkaBroker
 from cdcflow.testing.sinks import OpenedLog, Place, Row, SinkContract
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

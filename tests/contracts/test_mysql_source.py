@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import pytest
+from tests.servers.mysql import MySQLDatabase
 
 from cdcflow.config import MySQL
 from cdcflow.interleave.messages import Advanced
 from cdcflow.model.table import TableId
 from cdcflow.ports import Source
 from cdcflow.sources.mysql.source import MySQLSource
-from cdcflow.testing.mysql import MySQLDatabase
 from cdcflow.testing.sources import Act, FenceContract, SourceContract, SourceKit, collect, refuse_spool, rows_of
 
 _NO_COPY = "a server of its own has to be copied for it: tests/integration/mysql does"

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
+from tests.servers.postgres import Database
 
 from cdcflow.config import Postgres
 from cdcflow.model.table import TableId
 from cdcflow.ports import Source
 from cdcflow.sources.postgres.source import PostgresSource
-from cdcflow.testing.postgres import Database
 from cdcflow.testing.sources import Act, SourceContract
 
 TABLES = ("public.items*", "public.others*", "public.bare*")

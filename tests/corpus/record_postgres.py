@@ -12,16 +12,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))
+sys.path.insert(0, str(HERE.parent / "support"))
 
-from pgcorpus import STORIES, recorded
-from pgwire import Lab
-
-from cdcflow.testing.postgres import PostgresServer
+from pgcorpus import STORIES, recorded  # noqa: E402  # found by the lines above
+from pgwire import Lab  # noqa: E402
+from tests.servers.postgres import PostgresServer  # noqa: E402
 
 
 def main() -> None:
-    place = Path(__file__).parent / "postgres"
+    place = HERE / "postgres"
     with PostgresServer() as server:
         for number, (name, story) in enumerate(STORIES.items()):
             database = server.create_database(f"corpus_{number}")

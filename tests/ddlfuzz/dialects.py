@@ -11,11 +11,11 @@ from typing import Any
 import psycopg
 import pymysql
 from tests.ddlfuzz.model import Server
+from tests.servers.mysql import MySQLDatabase, MySQLServer
+from tests.servers.postgres import Database, PostgresServer
 
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.position import BinlogPosition
-from cdcflow.testing.mysql import MySQLDatabase, MySQLServer
-from cdcflow.testing.postgres import Database, PostgresServer
 
 _numbers = itertools.count(1)
 Error = (psycopg.Error, pymysql.Error)

@@ -19,12 +19,12 @@ from tests.ddlfuzz.dialects import Beside, Error, fresh
 from tests.ddlfuzz.draw import SETTINGS, Case
 from tests.ddlfuzz.kinds import COMPARE, DAEMON, Step, acted
 from tests.ddlfuzz.model import Column, Model, Table
+from tests.servers.mysql import MySQLServer
+from tests.servers.postgres import PostgresServer
 
 from cdcflow import wiring
 from cdcflow.config import load
 from cdcflow.model.table import TableId
-from cdcflow.testing.mysql import MySQLServer
-from cdcflow.testing.postgres import PostgresServer
 
 PATIENCE_S = float(os.environ.get("CDCFLOW_FUZZ_PATIENCE_S", "25"))
 """More than the time between two looks at the list of tables. A machine with other things to do needs more."""

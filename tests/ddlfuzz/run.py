@@ -21,9 +21,8 @@ from tests.ddlfuzz.green import GREEN
 from tests.ddlfuzz.kinds import KINDS
 from tests.ddlfuzz.model import SERVERS, Server
 from tests.ddlfuzz.shrink import shrunk
-
-from cdcflow.testing.mysql import MySQLServer
-from cdcflow.testing.postgres import PostgresServer
+from tests.servers.mysql import MySQLServer
+from tests.servers.postgres import PostgresServer
 
 
 def main() -> int:

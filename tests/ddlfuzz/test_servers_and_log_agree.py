@@ -12,9 +12,8 @@ from tests.ddlfuzz.draw import Case, committed, drawn
 from tests.ddlfuzz.execute import execute
 from tests.ddlfuzz.green import GREEN
 from tests.ddlfuzz.model import SERVERS, Server
-
-from cdcflow.testing.mysql import MySQLServer
-from cdcflow.testing.postgres import PostgresServer
+from tests.servers.mysql import MySQLServer
+from tests.servers.postgres import PostgresServer
 
 SEEDS: dict[Server, int] = {"postgres": 8, "mysql": 5, "mariadb": 5}
 """How many; they draw from every kind, and a table that is read again takes its time."""

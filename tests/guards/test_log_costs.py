@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.servers.disks import Counting
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import check
@@ -23,7 +24,6 @@ from cdcflow.model.position import Offset, SourceIdentity
 from cdcflow.model.table import BEFORE, OP, UNCHANGED, Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sinks.files import FileLog
-from cdcflow.testing.disks import Counting
 from cdcflow.testing.sinks import ORDERS, Writer, orders
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

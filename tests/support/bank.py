@@ -19,6 +19,7 @@ from typing import Any
 
 import psycopg
 import yaml
+from tests.servers.postgres import Database
 
 from cdcflow import wiring
 from cdcflow.config import Config, load
@@ -28,7 +29,6 @@ from cdcflow.model.table import TableId
 from cdcflow.pipeline import Capture
 from cdcflow.ports import LogReader
 from cdcflow.testing.folded import folded
-from cdcflow.testing.postgres import Database
 
 SCHEMA = """
 CREATE TABLE accounts (id bigint PRIMARY KEY, owner text NOT NULL, balance numeric(14,2) NOT NULL,

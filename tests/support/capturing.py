@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.servers.postgres import Database
+
 from cdcflow.config import Postgres
 from cdcflow.interleave.messages import Chunk, ChunkRead, Committed, Planned
 from cdcflow.model.change import ChangeBatch, Run, SpooledTransaction, Uint64s
@@ -12,7 +14,6 @@ from cdcflow.model.position import Checkpoint, Epoch, Token
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Spool, Stream, StreamEvent
 from cdcflow.sources.postgres.source import PostgresSource
-from cdcflow.testing.postgres import Database
 from cdcflow.testing.sources import collect, seen_mark
 
 LOG_ID = "c0ffee00-0000-4000-8000-000000000001"

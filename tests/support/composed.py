@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cdcflow.testing.debian import cache
+from cdcflow.cli.demo.servers.cached import cache
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker" / "compose.yaml"

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cdcflow.cli.demo.servers.cached import cache
 from cdcflow.spark.jars import fetched
-from cdcflow.testing.debian import cache
 
 PARTS = ("embedded", "connector-postgres", "connector-mysql")
 PACKAGES = tuple(f"io.debezium:debezium-{part}:3.6.1.Final" for part in PARTS)

@@ -12,10 +12,10 @@ from typing import Any
 import debezium
 from kafkareading import Found, committed
 from publishing import Capturing
+from tests.servers.postgres import Database, PostgresServer
 
 from cdcflow import wiring
 from cdcflow.config import Config
-from cdcflow.testing.postgres import Database, PostgresServer
 
 SETUP, CHANGES = (debezium.statements(name) for name in ("tables", "changes"))
 MODES: dict[str, dict[str, str]] = {

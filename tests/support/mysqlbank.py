@@ -11,10 +11,10 @@ from typing import Any
 
 import pymysql
 from bank import Branch, Folded
+from tests.servers.mysql import MySQLDatabase
 
 from cdcflow.config import Config
 from cdcflow.sources.mysql.position import BinlogPosition
-from cdcflow.testing.mysql import MySQLDatabase
 
 SCHEMA = (
     "CREATE TABLE accounts (id bigint PRIMARY KEY, owner varchar(100) NOT NULL, balance decimal(14,2) NOT NULL,"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capturing import LOG_ID, Capture, MemorySpool, Row, rows_of
+from tests.servers.mysql import MySQLDatabase
 
 from cdcflow.config import MySQL
 from cdcflow.interleave.messages import ChunkRead, Planned
@@ -14,7 +15,6 @@ from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Stream
 from cdcflow.sources.mysql.source import MySQLSource
-from cdcflow.testing.mysql import MySQLDatabase
 
 
 class MySQLCapture(Capture):

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from composed import Model, built_image
 from confined import confinement
+from tests.servers.debian import unpacked
+from tests.servers.kafka import KafkaBroker
+from tests.servers.mysql import MySQLServer
+from tests.servers.postgres import PostgresServer
 
-from cdcflow.testing.debian import command as unpacked_command
-from cdcflow.testing.debian import unpacked
-from cdcflow.testing.kafka import KafkaBroker
-from cdcflow.testing.mysql import MySQLServer
-from cdcflow.testing.postgres import PostgresServer
-from cdcflow.testing.servers import OrdinaryUser, Watcher, free_port
+from cdcflow.cli.demo.servers.cached import command as unpacked_command
+from cdcflow.cli.demo.servers.processes import OrdinaryUser, Watcher, free_port
 
 if TYPE_CHECKING:
     from stack import Stack

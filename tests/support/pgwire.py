@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import psycopg
 import pyarrow as pa
+from tests.servers.postgres import Database
 
 from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
 from cdcflow.model.change import ChangeBatch, Run, SpooledTransaction, Uint64s
@@ -20,7 +21,6 @@ from cdcflow.sources.postgres.copy import decode_copy
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
 from cdcflow.sources.postgres.types import AttributeInfo, DescribedTable, Policy, describe_table
-from cdcflow.testing.postgres import Database
 
 _ATTRIBUTES = """
 WITH RECURSIVE base (oid, root, modifier) AS (

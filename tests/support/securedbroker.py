@@ -12,8 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-
-from cdcflow.testing.kafka import KafkaBroker
+from tests.servers.kafka import KafkaBroker
 
 CANARY = "s3cr3t-canary"
 """The password of the user cdcflow."""

@@ -1,4 +1,9 @@
-"""A source of a few tables with one row each, for tests of the pipeline that need one without a server."""
+"""A source of a few tables with one row each, whose every answer the test has written down before.
+
+Not `cdcflow.sources.memory`: these tests ask what an attempt does with an answer that a source which keeps its contract
+gives only after a long story, or never: a checkpoint made into this other one, a list of tables that is another one at
+the next look, nothing at all. There the answer would have to be brought about, and here it is said.
+"""
 
 from __future__ import annotations
 

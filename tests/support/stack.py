@@ -8,7 +8,7 @@ checks and what each waits for. Only places are put in, as an engine would by it
     /opt/cdcflow           the environment that the tests run in
 
 An image that is built here is run by the entry point that its Dockerfile says. Three that come ready (PostgreSQL,
-MySQL, Kafka) are the servers of `cdcflow.testing`, told what the image's own start would have told them. Where Linux
+MySQL, Kafka) are the servers of `tests/servers`, told what the image's own start would have told them. Where Linux
 allows it, a process sees a read-only root but for what it mounts, and has no capabilities.
 """
 
@@ -29,9 +29,9 @@ from typing import Self
 
 from composed import Model, conditions, one_shot
 from parts import PARTS, Part, Process, Room
+from tests.servers.objects import versitygw
 
 from cdcflow.spark.jars import folder as jars_folder
-from cdcflow.testing.objects import versitygw
 
 PATIENCE_S = 600.0  # only so that a hang ends
 OF_THE_IMAGES = {"/opt/cdcflow": sys.prefix, "/opt/jars/delta": str(jars_folder())}

@@ -38,7 +38,9 @@ def demo(
     """
     from cdcflow.cli.demo.demo_run import DemoRun, new_directory
     from cdcflow.cli.demo.screen import Screen
+    from cdcflow.cli.demo.servers.installed import check_installed
 
+    check_installed(source.value, with_kafka=log is Log.KAFKA)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM leaves nothing running either
     place = new_directory(directory)
     screen = Screen()

@@ -1,1 +1,1 @@
-"""The public conformance kit: real servers for tests, and suites every source and sink must pass."""
+"""The public conformance kit: suites that every source and every sink must pass. It starts no server."""

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.servers.postgres import Database, PostgresServer
 from typer.testing import CliRunner
 
 from cdcflow.cli.app import app
 from cdcflow.service.control import ask
-from cdcflow.testing.postgres import Database, PostgresServer
 
 pytestmark = pytest.mark.postgres
 CANARY = "c4n4ry-s3cret"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tests.servers.postgres import PostgresServer
 
 from cdcflow.cli.demo import flights, load
 from cdcflow.cli.demo.databases import Kind
 from cdcflow.cli.demo.opening import opened, seed, session
 from cdcflow.cli.demo.writer import Writer
-from cdcflow.testing.postgres import PostgresServer
 
 AIRPORTS = "2d5c66a8a1ddc420d7.2d0474be378d158da1"
 """The hash of the table that nobody writes to: the same text of the same rows, by three servers."""

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.servers.postgres import Database
 
 from cdcflow.cli.demo import proof
-from cdcflow.testing.postgres import Database
 
 COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     "id": ("bigint", pa.int64()),

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from bank import Bank
-
-from cdcflow.testing.postgres import PostgresServer
+from tests.servers.postgres import PostgresServer
 
 _numbers = itertools.count(1)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from bank import Bank
+from tests.servers.postgres import PostgresServer
 
 from cdcflow import wiring
 from cdcflow.changelog import reader
@@ -22,7 +23,6 @@ from cdcflow.pipeline.attempt import Pace
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.layer import OsLayer
 from cdcflow.sources.postgres import chunks
-from cdcflow.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from bank import Bank
+from tests.servers.objects import ObjectServer
 
 from cdcflow.changelog import reader
 from cdcflow.changelog.folder import FolderReader
@@ -12,7 +13,6 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.sinks.objects.uploaded import status
-from cdcflow.testing.objects import ObjectServer
 
 
 def test_bucket_alone_equals_the_source_whoever_was_killed(bank: Bank, own_object_server: ObjectServer) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from bank import Bank
+from tests.servers.postgres import PostgresServer
 
 from cdcflow.errors import HistoryLost
-from cdcflow.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres
 

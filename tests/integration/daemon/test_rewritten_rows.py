@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from bank import Bank
+from tests.servers.postgres import Database, PostgresServer
 
 from cdcflow import wiring
 from cdcflow.interleave.progress import Progress
 from cdcflow.model.table import TableId
 from cdcflow.pipeline.attempt import Pace
 from cdcflow.testing.folded import folded
-from cdcflow.testing.postgres import Database, PostgresServer
 
 pytestmark = pytest.mark.postgres
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from bank import Bank
+from tests.servers.postgres import Database, PostgresServer
 
 from cdcflow.interleave.progress import Progress
 from cdcflow.model.table import TableId
-from cdcflow.testing.postgres import Database, PostgresServer
 
 pytestmark = pytest.mark.postgres
 

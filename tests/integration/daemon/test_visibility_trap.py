@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from bank import Bank
+from tests.servers.postgres import PostgresServer
 
 from cdcflow.interleave.messages import XidSnapshot
 from cdcflow.model.change import Uint64s
-from cdcflow.testing.postgres import PostgresServer
 
 
 @pytest.fixture

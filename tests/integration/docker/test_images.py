@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from composed import COMPOSE, ROOT, Image, built_image, images, understood
+from tests.servers import kafka
 
 from cdcflow.spark import jars
-from cdcflow.testing import kafka
 
 DOCKERFILES = (ROOT / "docker" / "Dockerfile", ROOT / "docker" / "merge.Dockerfile")
 FINAL = {"Dockerfile": ("daemon", "load"), "merge.Dockerfile": ("merge",)}

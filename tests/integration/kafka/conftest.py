@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from bank import Bank
-
-from cdcflow.testing.kafka import KafkaBroker
-from cdcflow.testing.postgres import PostgresServer
+from tests.servers.kafka import KafkaBroker
+from tests.servers.postgres import PostgresServer
 
 _numbers = itertools.count(1)
 

@@ -7,12 +7,12 @@ import json
 import pytest
 import yaml
 from bank import Bank
+from tests.servers.kafka import KafkaBroker
+from tests.servers.proxy import TcpProxy
 from typer.testing import CliRunner, Result
 
 from cdcflow.cli import failure
 from cdcflow.cli.app import app
-from cdcflow.testing.kafka import KafkaBroker
-from cdcflow.testing.proxy import TcpProxy
 
 pytestmark = [pytest.mark.kafka, pytest.mark.postgres]
 

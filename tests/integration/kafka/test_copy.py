@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from logpairs import IDENTITY, FolderReader, assert_equal, history_of_a_shop, into_folder, into_topic, put, topics_on
+from tests.servers.kafka import KafkaBroker
 from typer.testing import CliRunner
 
 from cdcflow.cli import failure
@@ -21,7 +22,6 @@ from cdcflow.sinks.kafka.copying import to_folder, to_topic
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.topics import Topics
-from cdcflow.testing.kafka import KafkaBroker
 from cdcflow.testing.sinks import Writer, orders
 
 pytestmark = pytest.mark.kafka

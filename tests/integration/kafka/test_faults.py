@@ -14,6 +14,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from tests.servers.kafka import KafkaBroker, KafkaCluster
+from tests.servers.proxy import TcpProxy
 
 from cdcflow.errors import (
     CdcflowError,
@@ -29,8 +31,6 @@ from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.sending import Sender
 from cdcflow.sinks.kafka.topics import Admin, Topics
-from cdcflow.testing.kafka import KafkaBroker, KafkaCluster
-from cdcflow.testing.proxy import TcpProxy
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

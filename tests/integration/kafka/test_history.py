@@ -19,6 +19,7 @@ from logpairs import (
     topics_on,
     transactions_of,
 )
+from tests.servers.kafka import KafkaBroker
 
 from cdcflow.changelog.framing import FrameKind
 from cdcflow.changelog.layout import Layout
@@ -27,7 +28,6 @@ from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.tiering import KafkaTier, OpenedTier, TieredReader
 from cdcflow.sinks.kafka.topics import Topics
-from cdcflow.testing.kafka import KafkaBroker
 from cdcflow.testing.sinks import Writer, orders
 
 pytestmark = pytest.mark.kafka

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 from bank import Bank
+from tests.servers.kafka import KafkaBroker, KafkaCluster
+from tests.servers.postgres import PostgresServer
 
 from cdcflow.errors import SinkUnavailable
 from cdcflow.model.table import OP, TableId
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.topics import Topics
-from cdcflow.testing.kafka import KafkaBroker, KafkaCluster
-from cdcflow.testing.postgres import PostgresServer
 
 _numbers = itertools.count(1)
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 from securedbroker import CANARY, certificate, secured_broker
+from tests.servers.kafka import KafkaBroker
 
 from cdcflow import wiring
 from cdcflow.config import KafkaLog as Settings
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import SourceIdentity
-from cdcflow.testing.kafka import KafkaBroker
 from cdcflow.testing.sinks import Writer, orders
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

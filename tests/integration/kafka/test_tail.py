@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from logpairs import IDENTITY, Step, history_of_a_shop, put, rows_of, topics_on, transactions_of
+from tests.servers.kafka import KafkaBroker
 
 from cdcflow.changelog.rows import RowsDecoder
 from cdcflow.model.table import OFFSET
@@ -14,7 +15,6 @@ from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.tables.kafka_tail import KafkaTail
 from cdcflow.sinks.kafka.topics import Reader, Topics
-from cdcflow.testing.kafka import KafkaBroker
 from cdcflow.testing.sinks import Writer, orders
 
 pytestmark = pytest.mark.kafka

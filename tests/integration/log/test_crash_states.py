@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.servers.disks import Recording, Tree, Unsynced
 
 from cdcflow.changelog import framing
 from cdcflow.changelog.reader import check, read_rows
@@ -28,7 +29,6 @@ from cdcflow.model.table import OFFSET
 from cdcflow.ports import Numbered
 from cdcflow.sinks import files
 from cdcflow.sinks.files import FileLog
-from cdcflow.testing.disks import Recording, Tree, Unsynced
 from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, transactions
 
 STATES = int(os.environ.get("CDCFLOW_CRASH_STATES", "5000"))

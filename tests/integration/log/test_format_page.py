@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.servers.disks import Unsynced
 
 from cdcflow.config import Seal
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.files import FileLog
-from cdcflow.testing.disks import Unsynced
 from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, orders, transactions
 
 # ── the independent reader ──────────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.servers.disks import Failing, Unsynced
 
 from cdcflow.changelog.reader import check, list_segments, newest_checkpoint, read_rows, read_transactions, table_shapes
 from cdcflow.cli import failure
@@ -32,7 +33,6 @@ from cdcflow.model.types import ColumnType
 from cdcflow.sinks import files
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.layer import FileLayer
-from cdcflow.testing.disks import Failing, Unsynced
 from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, Writer, changes, orders, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
-
-from cdcflow.testing.mysql import MySQLDatabase
+from tests.servers.mysql import MySQLDatabase
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from typing import Any
 import pymysql
 import pytest
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
+from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.mysql import catalog
 from cdcflow.sources.mysql.connection import query
-from cdcflow.testing.mysql import Flavor, MySQLDatabase, MySQLServer
 
 pytestmark = pytest.mark.mysql
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from capturing import rows_of
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
+from tests.servers.mysql import MySQLDatabase
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.messages import ChunkRead
 from cdcflow.model.change import KeySet, Run
-from cdcflow.testing.mysql import MySQLDatabase
 
 pytestmark = pytest.mark.mysql
 

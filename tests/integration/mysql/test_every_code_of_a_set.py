@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from tests.servers.mysql import Flavor, MySQLDatabase
 
 from cdcflow.sources.mysql.charsets import decoded
 from cdcflow.sources.mysql.multibyte import UNKNOWN, decoder
-from cdcflow.testing.mysql import Flavor, MySQLDatabase
 
 pytestmark = pytest.mark.mysql
 

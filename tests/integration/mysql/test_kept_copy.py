@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.servers.mysql import MySQLDatabase
 
 from cdcflow.changelog import reader
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.testing.folded import folded_log
-from cdcflow.testing.mysql import MySQLDatabase
 
 pytestmark = pytest.mark.mysql
 

@@ -9,12 +9,12 @@ import pymysql
 import pytest
 from capturing import rows_of
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
+from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 
 from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.model.change import Run
 from cdcflow.sources.mysql.connection import Connector, query
-from cdcflow.testing.mysql import Flavor, MySQLDatabase, MySQLServer
 
 pytestmark = pytest.mark.mysql
 

@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 
-from cdcflow.testing.mysql import Flavor, MySQLDatabase, MySQLServer
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.mysql
@@ -44,12 +45,12 @@ def test_databases_are_apart(mysql_database: MySQLDatabase) -> None:
 def test_server_ends_with_the_process_that_started_it(flavor: Flavor) -> None:
     """A killed test run must leave no server behind, nor its directory."""
     program = (
-        "import os, signal; from cdcflow.testing.mysql import MySQLServer\n"
+        "import os, signal; from tests.servers.mysql import MySQLServer\n"
         f"server = MySQLServer({flavor!r}).__enter__()\n"
         "print(server._process.pid, server.directory, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stdout
-    pid, directory = said.split()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    pid, directory = done.stdout.split()
     deadline = time.monotonic() + 20
     while (Path(f"/proc/{pid}").exists() or Path(directory).exists()) and time.monotonic() < deadline:
         time.sleep(0.05)

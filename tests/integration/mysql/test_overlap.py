@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from capturing import LOG_ID
 from mysqlcapturing import MakeMySQLCapture
+from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 
 from cdcflow.changelog.transactions import HEADERS_BACK
 from cdcflow.errors import HistoryLost
 from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run
 from cdcflow.model.position import Position
-from cdcflow.testing.mysql import Flavor, MySQLDatabase, MySQLServer
 
 pytestmark = pytest.mark.mysql
 

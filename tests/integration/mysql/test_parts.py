@@ -11,6 +11,7 @@ import pymysql
 import pytest
 from capturing import rows_of
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
+from tests.servers.mysql import MySQLDatabase, MySQLServer
 
 from cdcflow import wiring
 from cdcflow.config import Config
@@ -20,7 +21,6 @@ from cdcflow.model.change import Run
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.mysql.ranges import Ordered, Part
 from cdcflow.testing.folded import folded_log
-from cdcflow.testing.mysql import MySQLDatabase, MySQLServer
 
 pytestmark = pytest.mark.mysql
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
+from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.sources.mysql import place
-from cdcflow.testing.mysql import Flavor, MySQLDatabase, MySQLServer
 
 pytestmark = pytest.mark.mysql
 

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from mysqlvalues import WAYS, RowEvent, decoded, described, extras_of, row_events, selected
+from tests.servers.mysql import MySQLDatabase
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
@@ -21,7 +22,6 @@ from cdcflow.sources.mysql import charsets
 from cdcflow.sources.mysql.multibyte import UNKNOWN
 from cdcflow.sources.mysql.shapes import DescribedTable
 from cdcflow.sources.mysql.types import Policy
-from cdcflow.testing.mysql import MySQLDatabase
 
 pytestmark = pytest.mark.mysql
 

@@ -17,9 +17,9 @@ import pytest
 from mysqlcapturing import MakeMySQLCapture
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
+from tests.servers.mysql import MySQLDatabase
 
 from cdcflow.model.table import BEFORE, OP, UNCHANGED
-from cdcflow.testing.mysql import MySQLDatabase
 
 pytestmark = [
     pytest.mark.mysql,

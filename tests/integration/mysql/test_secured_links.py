@@ -12,9 +12,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from mysqlcapturing import MakeMySQLCapture
+from tests.servers.mysql import MySQLServer
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.testing.mysql import MySQLServer
 
 pytestmark = pytest.mark.mysql
 

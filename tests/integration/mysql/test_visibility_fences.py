@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from capturing import rows_of
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
+from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run, Uint64s
 from cdcflow.model.position import Epoch
-from cdcflow.testing.mysql import Flavor, MySQLDatabase, MySQLServer
 from cdcflow.testing.sources import collect
 
 pytestmark = pytest.mark.mysql

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from mysqlcapturing import MakeMySQLCapture
+from tests.servers.mysql import MySQLDatabase, MySQLServer
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.testing.mysql import MySQLDatabase, MySQLServer
 
 pytestmark = pytest.mark.mysql
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from mysqlbank import MySQLBank
-
-from cdcflow.testing.mysql import MySQLDatabase
+from tests.servers.mysql import MySQLDatabase
 
 
 @pytest.fixture

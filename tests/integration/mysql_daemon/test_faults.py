@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from mysqlbank import MySQLBank
+from tests.servers.mysql import MySQLServer
 
 from cdcflow.sinks.layer import OsLayer
-from cdcflow.testing.mysql import MySQLServer
 
 pytestmark = pytest.mark.mysql
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from mysqlbank import MySQLBank
+from tests.servers.mysql import Flavor, MySQLDatabase
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.progress import Progress
-from cdcflow.testing.mysql import Flavor, MySQLDatabase
 
 pytestmark = pytest.mark.mysql
 

@@ -12,6 +12,7 @@ import pymysql
 import pytest
 from binlogreading import TestTables
 from pgwire import Row, Spools, marks, transactions
+from tests.servers.mysql import MySQLDatabase, MySQLServer
 
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import Committed
@@ -24,7 +25,6 @@ from cdcflow.sources.mysql.dump import Dump, Evictions
 from cdcflow.sources.mysql.marks import Marks
 from cdcflow.sources.mysql.position import BinlogPosition, coordinate
 from cdcflow.sources.mysql.stream import BinlogStream
-from cdcflow.testing.mysql import MySQLDatabase, MySQLServer
 
 pytestmark = pytest.mark.mysql
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from objectlogs import IDENTITY, ObjectLog, assert_whole, seen, settings_file, write, written
+from tests.servers.objects import ObjectServer
 from typer.testing import CliRunner
 
 from cdcflow.changelog.layout import Layout, segment_name
@@ -21,7 +22,6 @@ from cdcflow.changelog.reader import check, list_segments
 from cdcflow.cli.app import app
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.retention import Rule
-from cdcflow.testing.objects import ObjectServer
 
 SUPPORT = Path(__file__).parents[2] / "support"
 STEPS_MAX = 200

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from objectlogs import ObjectLog, assert_whole, settings_file, until, write
+from tests.servers.objects import ObjectServer
 from typer.testing import CliRunner
 
 from cdcflow.changelog.layout import Bounds, segment_name
@@ -20,7 +21,6 @@ from cdcflow.sinks.objects import inventory, restoring
 from cdcflow.sinks.objects.inventory import counting
 from cdcflow.sinks.objects.uploaded import status
 from cdcflow.sinks.retention import Rule
-from cdcflow.testing.objects import ObjectServer
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from objectlogs import ObjectLog, assert_whole, seen, settled, until, write, written
+from tests.servers.objects import SECRET_KEY, ObjectServer
 
 from cdcflow.changelog.layout import segment_name
 from cdcflow.changelog.reader import check, list_segments
@@ -17,7 +18,6 @@ from cdcflow.sinks.objects import uploads
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.doctor import doctor
 from cdcflow.sinks.objects.uploaded import status
-from cdcflow.testing.objects import SECRET_KEY, ObjectServer
 from cdcflow.testing.sinks import Writer, orders
 
 

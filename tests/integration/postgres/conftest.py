@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from capturing import Capture, MakeCapture
-
-from cdcflow.testing.postgres import Database
+from tests.servers.postgres import Database
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from capturing import LOG_ID, Capture, MakeCapture
+from tests.servers.postgres import Database
 
 from cdcflow.errors import HistoryLost
 from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.position import Checkpoint, Position
-from cdcflow.testing.postgres import Database
 
 pytestmark = pytest.mark.postgres
 

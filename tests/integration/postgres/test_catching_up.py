@@ -14,6 +14,7 @@ import numpy as np
 import psycopg
 import pytest
 from capturing import SLOT, Capture, MakeCapture, Row, rows_of
+from tests.servers.postgres import Database
 
 from cdcflow.errors import HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import Committed, MarkSeen
@@ -26,7 +27,6 @@ from cdcflow.sources.postgres.catch_up import CatchingUp, Windows
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.stream import PostgresStream, place_of
 from cdcflow.sources.postgres.wire import Joined
-from cdcflow.testing.postgres import Database
 
 pytestmark = pytest.mark.postgres
 

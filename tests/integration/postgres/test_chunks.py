@@ -7,6 +7,7 @@ import threading
 import pyarrow as pa
 import pytest
 from capturing import Capture, MakeCapture, rows_of, table_id
+from tests.servers.postgres import Database
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.messages import Chunk, XidSnapshot
@@ -14,7 +15,6 @@ from cdcflow.model.change import KeySet, Run
 from cdcflow.model.position import Token
 from cdcflow.sources.postgres.catalog import Relid
 from cdcflow.sources.postgres.pages import Cursor, Leaf, Part, Plan, shares_of
-from cdcflow.testing.postgres import Database
 
 pytestmark = pytest.mark.postgres
 

@@ -8,11 +8,11 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from capturing import Capture, MakeCapture, rows_of
+from tests.servers.postgres import Database
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.messages import ChunkRead
 from cdcflow.model.change import KeySet, Run
-from cdcflow.testing.postgres import Database
 
 pytestmark = pytest.mark.postgres
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
-
-from cdcflow.testing.postgres import Database, PostgresServer
+from tests.servers.postgres import Database, PostgresServer
 
 pytestmark = pytest.mark.postgres
+ROOT = Path(__file__).parents[3]
 
 
 def test_server_serves_logical_decoding(database: Database) -> None:
@@ -37,13 +37,13 @@ def test_killed_server_forgets_what_was_not_written_and_restarts(own_postgres: P
     assert own_postgres.execute("SELECT a FROM t") == []
 
 
-def test_server_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+def test_server_dies_with_the_process_that_started_it() -> None:
     """A killed test run must not leave servers behind that eat the machine."""
     script = (
-        "from cdcflow.testing.postgres import PostgresServer\nimport time\n"
+        "from tests.servers.postgres import PostgresServer\nimport time\n"
         "s = PostgresServer()\ns.start()\nprint(s.port, s.directory, flush=True)\ntime.sleep(600)\n"
     )
-    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert owner.stdout is not None
     port, directory = owner.stdout.readline().split()
     psycopg.connect(f"postgresql://postgres@127.0.0.1:{port}/postgres").close()

@@ -11,11 +11,11 @@ from dataclasses import replace
 import psycopg
 import pytest
 from capturing import LOG_ID, SLOT, Capture, MakeCapture
+from tests.servers.postgres import Database
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
-from cdcflow.testing.postgres import Database
 
 pytestmark = pytest.mark.postgres
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from capturing import MakeCapture
+from tests.servers.postgres import Database
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.testing.postgres import Database
 
 pytestmark = pytest.mark.postgres
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 from capturing import Capture, table_id
-
-from cdcflow.testing.postgres import Database
+from tests.servers.postgres import Database
 
 pytestmark = pytest.mark.postgres
 

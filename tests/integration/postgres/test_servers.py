@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 from capturing import LOG_ID, SLOT, MakeCapture
+from tests.servers.postgres import Database, PostgresServer
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint
 from cdcflow.ports import Finding
-from cdcflow.testing.postgres import Database, PostgresServer
 
 pytestmark = pytest.mark.postgres
 

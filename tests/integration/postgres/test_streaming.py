@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import pytest
 from capturing import SLOT, Capture, MakeCapture, Row
+from tests.servers.postgres import Database, PostgresServer
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import Advanced, Committed
@@ -20,7 +21,6 @@ from cdcflow.model.change import SpooledTransaction
 from cdcflow.model.table import Identity
 from cdcflow.ports import StreamEvent
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
-from cdcflow.testing.postgres import Database, PostgresServer
 from cdcflow.testing.sources import collect
 
 pytestmark = pytest.mark.postgres

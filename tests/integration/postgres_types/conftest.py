@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from pgwire import Lab, lab_of
-
-from cdcflow.testing.postgres import Database
+from tests.servers.postgres import Database
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import everytypes
 import pytest
-
-from cdcflow.testing.kafka import KafkaBroker
+from tests.servers.kafka import KafkaBroker
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from typing import Any
 import publishkillable
 import pytest
 from kafkareading import committed
+from tests.servers.kafka import KafkaBroker
 
 from cdcflow import wiring
 from cdcflow.config import Config
@@ -23,7 +24,6 @@ from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.kafka.tables.envelope import topic_name
 from cdcflow.sinks.kafka.tables.position import Published
 from cdcflow.sinks.kafka.tables.producer import Cluster, TableProducer
-from cdcflow.testing.kafka import KafkaBroker
 from cdcflow.testing.sinks import ORDERS, PRODUCTS, Writer, changes, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

@@ -18,11 +18,11 @@ import debezium
 import pytest
 from everytypes import TOPICS, Log, parsed
 from kafkareading import committed
+from tests.servers.kafka import KafkaBroker
+from tests.servers.registry import SchemaRegistry
 
 from cdcflow.sinks.kafka.tables.names import adjusted
 from cdcflow.sinks.kafka.tables.values import number_bytes
-from cdcflow.testing.kafka import KafkaBroker
-from cdcflow.testing.registry import SchemaRegistry
 
 pytestmark = [
     pytest.mark.postgres,

@@ -14,8 +14,7 @@ import debezium
 import pytest
 from everytypes import CHANGES, MODES, Log, is_read, parsed
 from kafkareading import Found
-
-from cdcflow.testing.kafka import KafkaBroker
+from tests.servers.kafka import KafkaBroker
 
 pytestmark = pytest.mark.postgres
 

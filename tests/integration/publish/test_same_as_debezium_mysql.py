@@ -10,11 +10,11 @@ import pytest
 from everytypes import parsed
 from kafkareading import committed
 from publishing import Capturing
+from tests.servers.kafka import KafkaBroker
+from tests.servers.mysql import MySQLDatabase, MySQLServer
 
 from cdcflow import wiring
 from cdcflow.config import Config
-from cdcflow.testing.kafka import KafkaBroker
-from cdcflow.testing.mysql import MySQLDatabase, MySQLServer
 
 pytestmark = pytest.mark.mysql
 

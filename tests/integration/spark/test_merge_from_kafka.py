@@ -18,6 +18,7 @@ from logpairs import (
     topics_on,
 )
 from securedbroker import CANARY, secured_broker
+from tests.servers.kafka import KafkaBroker
 from typer.testing import CliRunner
 
 from cdcflow import wiring
@@ -30,7 +31,6 @@ from cdcflow.sinks.kafka.tiering import KafkaTier
 from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.spark import job, kafka
 from cdcflow.spark.cuts import newest_cut, read_cut
-from cdcflow.testing.kafka import KafkaBroker
 from cdcflow.testing.sinks import orders
 
 pytestmark = pytest.mark.kafka

@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from memorysource import MemorySource
+from memorysource import OrdersSource
+from tests.servers.disks import Failing
 
 from cdcflow.cli.failure import exit_code
 from cdcflow.errors import LogGone, SyncFailed
@@ -18,21 +18,15 @@ from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.pipeline.capture import Capture
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.layer import FileLayer, OsLayer
-from cdcflow.testing.disks import Failing
-from cdcflow.testing.sinks import ORDERS, orders
 
 
-def source() -> MemorySource:
-    return MemorySource({ORDERS: pa.RecordBatch.from_pydict({"id": [1], "note": ["a"]}, ORDERS.row_schema)})
-
-
-def capturing(path: Path, of: MemorySource, layer: FileLayer, at_done: Callable[[], None]) -> Capture:
+def capturing(path: Path, of: OrdersSource, layer: FileLayer, at_done: Callable[[], None]) -> Capture:
     """A capture that meets `at_done` once its table is read, and then another transaction."""
 
     def told(event: str, fields: object) -> None:
         if event == "table done":
             at_done()
-            of.commit(orders(7))
+            of.insert(7)
 
     return Capture(
         open_source=lambda: of,
@@ -47,35 +41,33 @@ def capturing(path: Path, of: MemorySource, layer: FileLayer, at_done: Callable[
 def test_failed_sync_ends_the_capture_with_the_code_that_has_it_started_again(tmp_path: Path) -> None:
     """The page cache is not to be trusted, so the process must end (L07); a new one can go on, and the recommended unit
     file starts none after a 70."""
-    of, broken = source(), [False]
+    of, broken = OrdersSource(1), [False]
 
     def fails(call: str, path: Path) -> OSError | None:
         return OSError(errno.EIO, "Input/output error") if broken[0] and call == "fsync" else None
 
     with pytest.raises(SyncFailed, match="Input/output error") as error:
         capturing(tmp_path / "log", of, Failing(fails), lambda: broken.__setitem__(0, True)).run()
-    of.shut()
     assert exit_code(error.value) == 74
 
 
 def test_log_folder_that_vanishes_stops_the_capture_by_name(tmp_path: Path) -> None:
     """It was called another process, or tried again with a new log in its place, without a word of what is lost."""
-    of, log = source(), tmp_path / "log"
+    of, log = OrdersSource(1), tmp_path / "log"
     with pytest.raises(LogGone, match=r"log's folder.*is gone.*\n.*put the folder back") as error:
         capturing(log, of, OsLayer(), lambda: shutil.rmtree(log)).run()
-    of.shut()
     assert exit_code(error.value) == 78
     assert not log.exists()
 
 
 def test_log_folder_that_was_put_back_goes_on(tmp_path: Path) -> None:
     """The remedy of the test above, to the letter."""
-    of, log, away = source(), tmp_path / "log", tmp_path / "away"
+    of, log, away = OrdersSource(1), tmp_path / "log", tmp_path / "away"
     with pytest.raises(LogGone):
         capturing(log, of, OsLayer(), lambda: (log.rename(away), None)[1]).run()
-    of.shut()
     away.rename(log)
     opened = FileLog.open(log, of.identity())
     assert opened.checkpoint.position is not None
-    assert max(of.acknowledged, default=opened.checkpoint.position) <= opened.checkpoint.position
+    (acknowledged,) = of.database.slots.values()
+    assert acknowledged <= int(opened.checkpoint.position)
     opened.close()

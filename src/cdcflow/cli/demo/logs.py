@@ -82,7 +82,7 @@ class Topic:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        from cdcflow.testing.kafka import KafkaBroker
+        from cdcflow.cli.demo.servers.kafka import KafkaBroker
 
         self._address = self._stack.enter_context(KafkaBroker()).address
         # The broker goes with the demo. Its log's history stays, and is read as a log in files is.

@@ -14,8 +14,8 @@ import pymysql
 
 from cdcflow.cli.demo import flights, proof
 from cdcflow.cli.demo.databases import Columns, Digest, Rows, Undone
+from cdcflow.cli.demo.servers.mysql import Flavor, MySQLServer
 from cdcflow.sources.mysql.position import BinlogPosition
-from cdcflow.testing.mysql import Flavor, MySQLServer
 
 SCHEMA = (
     "CREATE TABLE airlines (carrier varchar(8) PRIMARY KEY, name varchar(100) NOT NULL)",
@@ -61,7 +61,7 @@ class MySQL:
     def __enter__(self) -> Self:
         self._server.__enter__()
         self.name = f"{NAMES[self._server.flavor]} {self._server.version.split('-')[0]}"
-        self._server.create_database(flights.DATABASE)
+        self._server.execute(f"CREATE DATABASE {flights.DATABASE} CHARACTER SET utf8mb4")
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -11,7 +11,7 @@ import psycopg
 
 from cdcflow.cli.demo import flights, proof
 from cdcflow.cli.demo.databases import Columns, Digest, Rows, Undone
-from cdcflow.testing.postgres import PostgresServer
+from cdcflow.cli.demo.servers.postgres import PostgresServer
 
 SCHEMA = """
 CREATE TABLE airlines (carrier text PRIMARY KEY, name text NOT NULL);
@@ -56,7 +56,7 @@ class Postgres:
     def __enter__(self) -> Self:
         self._server.__enter__()
         self.name = f"PostgreSQL {self._server.version // 10000}"
-        self._server.create_database(flights.DATABASE)
+        self._server.execute(f"CREATE DATABASE {flights.DATABASE} TEMPLATE template0")
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
-from confluent_kafka.admin._metadata import TopicMetadata
+from confluent_kafka.admin._metadata import ClusterMetadata, TopicMetadata
 from confluent_kafka.cimpl import NewTopic
 
 from cdcflow.changelog.records import Message
@@ -154,12 +154,20 @@ class Admin:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise map_error(error, f"{self._attempted}: making its topics", self._errors) from None
 
+    def brokers(self) -> int:
+        """How many brokers there are, as the one that answers knows."""
+        return len(self._metadata().brokers)
+
     def _listed(self) -> dict[str, TopicMetadata]:
-        """All topics. A second at a time: who is refused shall not wait for brokers that will never answer."""
+        """All topics."""
+        return self._metadata().topics
+
+    def _metadata(self) -> ClusterMetadata:
+        """A second at a time: who is refused shall not wait for brokers that will never answer."""
         deadline = time.monotonic() + self._wait_s
         while True:
             try:
-                return self._client.list_topics(timeout=min(1.0, self._wait_s)).topics
+                return self._client.list_topics(timeout=min(1.0, self._wait_s))
             except KafkaException as error:
                 self._client.poll(0)
                 if self._errors.refused is not None or time.monotonic() > deadline:

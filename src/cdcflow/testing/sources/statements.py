@@ -57,9 +57,9 @@ class StatementScenarios(Scenarios):
 
         def alter(event: str, fields: Mapping[str, object]) -> None:
             if event == "range chunk read" and fields["table"] == str(source_kit.table) and not altered:
-                altered.append(event)
                 source_kit.add_column_with_values("items", "extra")
                 source_kit.execute(LAST)
+                altered.append(event)  # only now: what the source has from here on is what the log is to say
 
         captured.on_event = alter
         with captured.running():

@@ -1,44 +1,32 @@
-"""Real Kafka brokers on loopback, for tests and the demo: one node that is broker and controller, or several.
+"""The demo's Kafka broker with what tests do to one: stop, kill and halt it; clusters of several; other listeners.
 
-The jars come from Maven through Spark's resolver, into the cache, once: `python -m cdcflow.testing.kafka`.
+The jars come from Maven through Spark's resolver, into the cache, once: `python -m tests.servers.kafka`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._metadata import PartitionMetadata
 
-from cdcflow.testing.debian import cache
-from cdcflow.testing.servers import OrdinaryUser, Watcher, free_port
+from cdcflow.cli.demo.servers import kafka
+from cdcflow.cli.demo.servers.kafka import PATIENCE_S, VERSION, cached_jars, installed, is_whole
+from cdcflow.cli.demo.servers.processes import free_port
 
-PACKAGES = ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4")
+ROOT = Path(__file__).parents[2]
+PACKAGES = (f"org.apache.kafka:kafka_2.13:{VERSION}", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4")
 _IN_PYSPARK = "scala-library-2.13.*.jar"  # Spark's resolver leaves out what Spark itself has
-PATIENCE_S = 180.0  # a machine may be very busy, and a test is not a measurement
-SETTINGS: Mapping[str, str] = {
-    "process.roles": "broker,controller",
-    "controller.listener.names": "CONTROLLER",
-    "auto.create.topics.enable": "false",
-    "offsets.topic.num.partitions": "1",
-    "transaction.state.log.num.partitions": "1",
-    "group.initial.rebalance.delay.ms": "0",
-    "log.cleaner.dedupe.buffer.size": "4194304",
-    "num.recovery.threads.per.data.dir": "1",
-}
 
 
 def jars() -> Path:
@@ -47,16 +35,16 @@ def jars() -> Path:
     Raises:
         RuntimeError: they cannot be fetched here.
     """
-    place = cache() / "kafka-4.3.1"
-    if any(place.glob(_IN_PYSPARK)):
-        return place
+    place = cached_jars()
+    if os.environ.get("CDCFLOW_KAFKA") or is_whole(place):
+        return installed()
     place.parent.mkdir(parents=True, exist_ok=True)
     # Only one process fetches, in one of its own: the resolver brings a JVM that would stay.
     with place.with_suffix(".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        if not any(place.glob(_IN_PYSPARK)):
-            fetch = [sys.executable, "-m", "cdcflow.testing.kafka", str(place)]
-            done = subprocess.run(fetch, capture_output=True, text=True, check=False)  # noqa: S603  our own module
+        if not is_whole(place):
+            fetching = [sys.executable, "-m", "tests.servers.kafka", str(place)]
+            done = subprocess.run(fetching, capture_output=True, text=True, check=False, cwd=ROOT)
             if done.returncode != 0:
                 raise RuntimeError(f"Kafka's jars cannot be fetched: {done.stderr.strip()[-2000:]}")
     return place
@@ -74,11 +62,11 @@ def fetch(place: Path) -> None:
         (place / f".{jar.name}").rename(place / jar.name)
 
 
-class KafkaBroker:
+class KafkaBroker(kafka.KafkaBroker):
     """A broker of one's own. A context manager: inside it runs, afterwards it is gone.
 
-    `settings` add to or replace `SETTINGS`. `protocol` is what clients speak: PLAINTEXT, or SASL_SSL with the settings
-    for it. `advertised` is the port that clients are told, where a proxy is between. `quorum` are the nodes'
+    `settings` add to or replace the starter's. `protocol` is what clients speak: PLAINTEXT, or SASL_SSL with the
+    settings for it. `advertised` is the port that clients are told, where a proxy is between. `quorum` are the nodes'
     controller ports by their numbers, where there are several (`KafkaCluster`).
     """
 
@@ -93,103 +81,34 @@ class KafkaBroker:
         cluster_id: str | None = None,
         java_options: Sequence[str] = ("-Xmx512m", "-XX:+UseSerialGC"),
     ) -> None:
-        self._user = OrdinaryUser.choose("Kafka")
-        self._jars = jars()
-        self._java_options = java_options
-        # An id must not begin with a dash, which the tool would take for an option.
-        self._cluster_id = cluster_id or uuid.uuid4().hex[:22]
+        jars()
+        super().__init__(java_options=java_options)
+        self._cluster_id = cluster_id or self._cluster_id
         self.node = node
-        self.directory = Path(tempfile.mkdtemp(prefix="cdcflow-kafka-broker-"))
-        self._user.own(self.directory)
-        self.directory.chmod(0o755)
-        self.port, self._inside = free_port(), free_port()
         quorum = quorum or {node: free_port()}
         copies = str(min(3, len(quorum)))
-        own = {
+        self._settings |= {
             "node.id": str(node),
             "controller.quorum.voters": ",".join(f"{n}@127.0.0.1:{port}" for n, port in quorum.items()),
             "listeners": f"CLIENTS://127.0.0.1:{self.port},INSIDE://127.0.0.1:{self._inside},"
             f"CONTROLLER://127.0.0.1:{quorum[node]}",
             "advertised.listeners": f"CLIENTS://127.0.0.1:{advertised or self.port},INSIDE://127.0.0.1:{self._inside}",
             "listener.security.protocol.map": f"CLIENTS:{protocol},INSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "inter.broker.listener.name": "INSIDE",
-            "log.dirs": str(self.directory / "data"),
             "offsets.topic.replication.factor": copies,
             "transaction.state.log.replication.factor": copies,
             "transaction.state.log.min.isr": "2" if len(quorum) > 2 else "1",
+            **(settings or {}),
         }
-        self._settings = {**SETTINGS, **own, **(settings or {})}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: Watcher | None = None
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
 
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    @property
-    def log(self) -> Path:
-        return self.directory / "broker.log"
-
-    def __enter__(self) -> Self:
-        try:
-            self.format()
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def format(self) -> None:
-        """Prepare the storage, once, before the first start."""
-        self._properties.write_text("".join(f"{k}={v}\n" for k, v in self._settings.items()))
-        self._user.own(self._properties)
-        made = subprocess.run(  # noqa: S603  fixed program, no shell
-            self._java(
-                "kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(self._properties), quick=True
-            ),
-            capture_output=True,
-            text=True,
-            cwd="/",
-            check=False,
-            **self._user.process(),
-        )
-        if made.returncode != 0:
-            raise RuntimeError(f"formatting Kafka's storage failed: {(made.stderr or made.stdout).strip()[-2000:]}")
-
     def start(self, *, wait: bool = True) -> None:
         """Start the broker, and wait until it answers."""
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603  fixed program, no shell
-                self._java("kafka.Kafka", str(self._properties)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                cwd="/",
-                **self._user.process(),
-            )
-        self._watcher = Watcher(self._process.pid, "KILL", [self.directory])
+        self._launch()
         if wait:
             self.wait_until_ready()
-
-    def wait_until_ready(self, brokers: int = 1) -> None:
-        """Wait until this node answers, and knows of so many brokers."""
-        deadline = time.monotonic() + PATIENCE_S
-        inside = f"127.0.0.1:{self._inside}"
-        admin = AdminClient({"bootstrap.servers": inside, "log_level": 0, "reconnect.backoff.max.ms": 200})
-        while time.monotonic() < deadline and self._process is not None and self._process.poll() is None:
-            with contextlib.suppress(KafkaException):
-                if len(admin.list_topics(timeout=1).brokers) >= brokers:
-                    return
-            time.sleep(0.05)
-        raise RuntimeError(f"Kafka did not start; the end of {self.log}:\n{self.log_tail()}")
 
     def stop(self) -> None:
         """Stop it in good order."""
@@ -207,34 +126,6 @@ class KafkaBroker:
     def resume(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        self.kill()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def log_tail(self, lines: int = 30) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
-
-    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def _properties(self) -> Path:
-        return self.directory / "server.properties"
-
-    def _java(self, program: str, *arguments: str, quick: bool = False) -> list[str]:
-        home = os.environ.get("JAVA_HOME")
-        java = str(Path(home) / "bin/java") if home else "java"
-        options = ["-XX:TieredStopAtLevel=1", *self._java_options] if quick else self._java_options
-        return [java, *options, "-cp", f"{self._jars}/*", program, *arguments]
-
-    def _end(self, how: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(60)
-            self._process = None
-        if self._watcher is not None:
-            self._watcher.dismiss()
-            self._watcher = None
 
 
 class KafkaCluster:
@@ -311,4 +202,4 @@ class KafkaCluster:
 __all__ = ["KafkaBroker", "KafkaCluster", "jars"]
 
 if __name__ == "__main__":
-    fetch(Path(sys.argv[1])) if len(sys.argv) > 1 else print(f"Apache Kafka: {jars()}")  # noqa: T201
+    fetch(Path(sys.argv[1])) if len(sys.argv) > 1 else print(f"Apache Kafka: {jars()}")

@@ -4,7 +4,7 @@
         log = FileLogSettings(path=…, objects=server.objects("bucket", "shop"))
 
 The server is versitygw, which keeps objects as files: `CDCFLOW_VERSITYGW` or PATH says where it is, else it is built
-once into the user's cache with `go install` (`python -m cdcflow.testing.objects`, or `make objects`). Only where there
+once into the user's cache with `go install` (`python -m tests.servers.objects`). Only where there
 is no Go either does moto's server serve; that one forgets everything when it stops.
 """
 
@@ -24,9 +24,9 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
+from cdcflow.cli.demo.servers.cached import cache as cache_folder
+from cdcflow.cli.demo.servers.processes import Watcher, free_port
 from cdcflow.config import Objects
-from cdcflow.testing import debian
-from cdcflow.testing.servers import Watcher, free_port
 
 MODULE = "github.com/versity/versitygw/cmd/versitygw"
 VERSION = "v1.8.0"
@@ -42,7 +42,7 @@ def versitygw() -> Path | None:
     named = os.environ.get("CDCFLOW_VERSITYGW") or shutil.which("versitygw")
     if named is not None:
         return Path(named)
-    place = debian.cache() / f"versitygw-{VERSION}"
+    place = cache_folder() / f"versitygw-{VERSION}"
     program, go = place / "versitygw", shutil.which("go")
     if program.exists():
         return program
@@ -54,7 +54,7 @@ def versitygw() -> Path | None:
         if not program.exists():
             command = [go, "install", f"{MODULE}@{VERSION}"]
             environment = {**os.environ, "GOBIN": str(place), "GOFLAGS": "-mod=mod"}
-            built = subprocess.run(  # noqa: S603  fixed program
+            built = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=BUILT_WITHIN_S, check=False
             )
             if built.returncode:
@@ -99,7 +99,7 @@ class ObjectServer:
         (self.directory / "buckets").mkdir(exist_ok=True)
         (self.directory / "attributes").mkdir(exist_ok=True)
         with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603  fixed program
+            self._process = subprocess.Popen(
                 self._command(),
                 env={**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},
                 stdin=subprocess.DEVNULL,

@@ -1,21 +1,21 @@
 """Programs from a Debian package that is not installed: fetched once, unpacked beside the system, run from there.
 
-The package and all that it depends on, down to the C library, are unpacked into a directory of their own, and the
-program is started by that directory's own loader. So a newer release than the host's runs without a change to the
-host, and without being root. Where the packages come from is what the host's own apt is set up with; apt checks their
-signatures as it always does.
+The package and all that it depends on, down to the C library, are unpacked into the cache, without a change to the host
+and without being root; the demo finds them there as well (`cdcflow.cli.demo.servers.cached`). Where the packages come
+from is what the host's own apt is set up with; apt checks their signatures as it always does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from cdcflow.cli.demo.servers import cached
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 LEFT_OUT = ("perl", "libperl", "libc-gconv", "libdb5", "libgdbm", "libudev", "gcc-")
@@ -26,35 +26,21 @@ class NotToBeHad(Exception):
     """The package cannot be fetched here; the message says what is missing."""
 
 
-def cache() -> Path:
-    """Where fetched programs stay: the user's cache, for root one that other users can read."""
-    if os.geteuid() == 0:
-        return Path("/var/cache/cdcflow")
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdcflow"
-
-
 def unpacked(package: str, suite: str) -> Path:
     """The directory that holds `package` of a Debian suite with all it depends on; fetched if it is not there yet.
 
     Raises:
         NotToBeHad: this is no Debian, or the fetch failed.
     """
-    place = cache() / f"{package}-{suite}"
-    if (place / "whole").exists():
-        return place / "root"
+    if found := cached.unpacked(package, suite):
+        return found
+    place = cached.cache() / f"{package}-{suite}"
     place.parent.mkdir(parents=True, exist_ok=True)
     with _locked(place.with_suffix(".lock")):
-        if not (place / "whole").exists():
+        if cached.unpacked(package, suite) is None:
             shutil.rmtree(place, ignore_errors=True)
             _fetch(package, suite, place)
     return place / "root"
-
-
-def command(root: Path, program: str) -> tuple[str, ...]:
-    """How to start a program of an unpacked package (`usr/sbin/mysqld`)."""
-    libraries = sorted({str(p.parent) for p in (root / "usr/lib").glob("*-linux-gnu*/libc.so.6")})
-    loader = next(path for d in libraries for path in sorted(Path(d).glob("ld-linux*.so.*")))
-    return (str(loader), "--library-path", ":".join(libraries), str(root / program))
 
 
 @contextlib.contextmanager
@@ -114,11 +100,11 @@ def _own_state(own: Path, source: str) -> list[str]:
 
 
 def _run(command: list[str], package: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)  # noqa: S603  no shell
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise NotToBeHad(f"fetching {package or 'packages'} with {command[0]} failed: {said[-1] if said else ''}")
     return done.stdout
 
 
-__all__ = ["NotToBeHad", "cache", "command", "unpacked"]
+__all__ = ["NotToBeHad", "unpacked"]

@@ -17,9 +17,9 @@ import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
 
+from cdcflow.cli.demo.servers.cached import cache
+from cdcflow.cli.demo.servers.processes import Watcher, free_port
 from cdcflow.errors import SourceUnavailable
-from cdcflow.testing.debian import cache
-from cdcflow.testing.servers import Watcher, free_port
 
 VERSION = "2.6.13.Final"
 PATIENCE_S = 120.0
@@ -57,7 +57,7 @@ def _fetched(room: Path) -> Path:
     command += ["-retrieve", str(room / "out" / "[artifact].[ext]")]
     settings = os.environ.get("CDCFLOW_IVY_SETTINGS")
     command += ["-settings", settings] if settings else []
-    made = subprocess.run(command, cwd=room, capture_output=True, text=True, check=False)  # noqa: S603  no shell
+    made = subprocess.run(command, cwd=room, capture_output=True, text=True, check=False)
     if made.returncode != 0:
         raise SourceUnavailable(f"could not fetch Apicurio Registry with Ivy: {made.stdout[-500:]}")
     return room / "out" / "apicurio-registry-app.tar.gz"
@@ -91,7 +91,7 @@ class SchemaRegistry:
     def __enter__(self) -> SchemaRegistry:
         place = program()
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(  # noqa: S603  fixed program, no shell
+            self._process = subprocess.Popen(
                 [
                     *(_java(), "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
                     *("-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}"),

@@ -1,4 +1,4 @@
-"""What real servers for tests have in common: an ordinary user to run as, a free port, and an end with their owner.
+"""What servers of one's own have in common: an ordinary user to run as, a free port, and an end with their owner.
 
 A server must not outlive the process that started it, however that process ends. So each one has a watcher: a small
 shell that reads from a pipe which only we hold open. When the pipe closes without a word (we crashed, or were killed),
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cdcflow.errors import ConfigurationError
+
 
 @dataclass(frozen=True, slots=True)
 class OrdinaryUser:
@@ -34,7 +36,10 @@ class OrdinaryUser:
             with contextlib.suppress(KeyError):
                 entry = pwd.getpwnam(name)
                 return cls(name, (entry.pw_uid, entry.pw_gid))
-        raise RuntimeError(f"{server} does not run as root, and there is no user `postgres` or `nobody` to run it as")
+        raise ConfigurationError(
+            f"{server} does not run as root, and there is no user `postgres` or `nobody` to run it as; "
+            "start it as an ordinary user"
+        )
 
     def process(self) -> dict[str, Any]:  # Any: keyword arguments of subprocess differ in type
         return {} if self.ids is None else {"user": self.ids[0], "group": self.ids[1], "extra_groups": []}

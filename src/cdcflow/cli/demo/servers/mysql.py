@@ -1,9 +1,8 @@
-"""A real MySQL or MariaDB server of one's own, for tests and the demo: in a temporary directory, gone afterwards.
+"""A MySQL or MariaDB server of one's own: in a temporary directory, gone afterwards.
 
-Programs are looked for in this order: the environment variable CDCFLOW_MYSQLD (CDCFLOW_MARIADBD), which names one or,
-as `debian:bookworm`, a suite of Debian; `mysqld` (`mariadbd`) on PATH; and on Debian a package unpacked into the user's
-cache (`cdcflow.testing.debian`). Nothing outside the server's directory is touched, and nobody needs to be root; under
-root the server runs as an ordinary user.
+Programs are looked for in this order: the environment variable CDCFLOW_MYSQLD (CDCFLOW_MARIADBD), which names one;
+`mysqld` (`mariadbd`) on PATH; and the package that a make target has unpacked into the cache (`cached`). Nothing
+outside the server's directory is touched, and nobody needs to be root; under root the server runs as an ordinary user.
 """
 
 from __future__ import annotations
@@ -13,31 +12,31 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import pymysql
-from pymysql.constants import CLIENT
 
-from cdcflow.testing import debian
-from cdcflow.testing.servers import OrdinaryUser, Watcher, free_port
+from cdcflow.cli.demo.servers import cached
+from cdcflow.cli.demo.servers.processes import OrdinaryUser, Watcher, free_port
+from cdcflow.errors import ConfigurationError, SourceUnavailable
 
 Flavor = Literal["mysql", "mariadb"]
-FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
 SUPERUSER = "root"
-FOREVER_MS = 3_600_000
+PACKAGES: Mapping[Flavor, tuple[str, str]] = {
+    "mysql": ("mysql-server-core", "sid"),  # only Debian's unstable suite has MySQL
+    "mariadb": ("mariadb-server-core", "stable"),
+}
+"""The Debian package, and its suite, that a make target unpacks into the cache where no server is installed."""
+VARIABLES: Mapping[Flavor, str] = {"mysql": "CDCFLOW_MYSQLD", "mariadb": "CDCFLOW_MARIADBD"}
 
-# What a capture wants; and quick for tests: no fsync (a killed process loses nothing, the operating system keeps the
-# pages), little memory, small files. An empty value leaves the setting out.
+# What a capture wants; and quick, for a server that lives for minutes: no fsync (a killed process loses nothing, the
+# operating system keeps the pages), little memory, small files. An empty value leaves the setting out.
 SETTINGS: Mapping[str, str] = {
     "server_id": "1",
     "log_bin": "binlog",
@@ -99,35 +98,32 @@ class Installation:
         return [self.base / "lib" / "mysql" / part for part in inner]
 
 
-@cache
-def installation(flavor: Flavor) -> Installation:
-    """The server program of this flavor; a Debian package is fetched where none is installed.
+def installed(flavor: Flavor) -> Installation:
+    """The server program of this flavor.
 
     Raises:
-        RuntimeError: there is none, and it cannot be fetched; the message says what to do.
+        ConfigurationError: it is not on this machine; the message says how to get it.
     """
-    try:
-        return _named(flavor) or _on_path(flavor) or _unpacked(flavor)
-    except debian.NotToBeHad as error:
-        name = {"mysql": "MySQL 8.4 or newer", "mariadb": "MariaDB 10.11 or newer"}[flavor]
-        raise RuntimeError(
-            f"no {name} here: {error}; install one, or name its server program in {_variable(flavor)}"
-        ) from None
-
-
-def _variable(flavor: Flavor) -> str:
-    return {"mysql": "CDCFLOW_MYSQLD", "mariadb": "CDCFLOW_MARIADBD"}[flavor]
+    found = _named(flavor) or _on_path(flavor) or _in_cache(flavor)
+    if found is None:
+        name, program = {
+            "mysql": ("MySQL 8.4 or newer", "mysqld"),
+            "mariadb": ("MariaDB 10.11 or newer", "mariadbd"),
+        }[flavor]
+        raise ConfigurationError(
+            f"{name} is not on this machine: install it so that {program} is on PATH, name its server program in "
+            f"{VARIABLES[flavor]}, or run `make demo SOURCE={flavor}` in a checkout of cdcflow, which fetches it"
+        )
+    return found
 
 
 def _named(flavor: Flavor) -> Installation | None:
-    program = os.environ.get(_variable(flavor))
+    program = os.environ.get(VARIABLES[flavor])
     if not program:
         return None
-    if program.startswith("debian:"):
-        return _unpacked(flavor, program.removeprefix("debian:"))
     found = _installed(Path(program))
     if found is None or found.flavor != flavor:
-        raise RuntimeError(f"{_variable(flavor)} names {program}, which is no server program of {flavor}")
+        raise ConfigurationError(f"{VARIABLES[flavor]} names {program}, which is no server program of {flavor}")
     return found
 
 
@@ -155,16 +151,16 @@ def _version(command: Sequence[str]) -> tuple[Flavor, str] | None:
     return ("mariadb" if "MariaDB" in said else "mysql", found[1] if found else "")
 
 
-def _unpacked(flavor: Flavor, suite: str | None = None) -> Installation:
-    # Only Debian's unstable suite has MySQL.
-    package, usual = {"mysql": ("mysql-server-core", "sid"), "mariadb": ("mariadb-server-core", "stable")}[flavor]
-    suite = suite or usual
-    root = debian.unpacked(package, suite)
-    command = debian.command(root, f"usr/sbin/{'mysqld' if flavor == 'mysql' else 'mariadbd'}")
+def _in_cache(flavor: Flavor) -> Installation | None:
+    root = cached.unpacked(*PACKAGES[flavor])
+    return None if root is None else unpacked(flavor, root)
+
+
+def unpacked(flavor: Flavor, root: Path) -> Installation | None:
+    """The server program of a Debian package that was unpacked into a directory; None: it does not run here."""
+    command = cached.command(root, f"usr/sbin/{'mysqld' if flavor == 'mysql' else 'mariadbd'}")
     version = _version(command)
-    if version is None:
-        raise debian.NotToBeHad(f"the package {package} of Debian {suite} does not run here")
-    return Installation(flavor, command, root / "usr", version[1])
+    return None if version is None else Installation(flavor, command, root / "usr", version[1])
 
 
 def _environment() -> dict[str, str]:
@@ -223,7 +219,9 @@ class _Templates:
             **user.process(),
         )
         if done.returncode != 0:
-            raise RuntimeError(f"initializing with {command[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
+            raise SourceUnavailable(
+                f"initializing with {command[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}"
+            )
 
 
 def _system_tables(installed: Installation) -> str:
@@ -239,7 +237,7 @@ def _system_tables(installed: Installation) -> str:
         ]
         path = next((p for p in places if p.exists()), None)
         if path is None:
-            raise RuntimeError(f"{installed.base} holds no {name} to make MariaDB's own tables with")
+            raise ConfigurationError(f"{installed.base} holds no {name} to make MariaDB's own tables with")
         scripts.append(path.read_text(errors="replace"))
     return "\n".join(["CREATE DATABASE mysql;", "USE mysql;", "SET @auth_root_socket = NULL;", *scripts])
 
@@ -250,20 +248,22 @@ _TEMPLATES = _Templates()
 class MySQLServer:
     """A MySQL or MariaDB server of one's own. A context manager: inside it runs, afterwards it is gone.
 
-    `settings` add to or replace `SETTINGS` and `OF_FLAVOR`; an empty value leaves one out. `directory` is where data,
-    socket and server log go (None: a temporary one, removed at the end). The superuser `root` connects from this
-    machine without a password.
+    `settings` add to or replace `SETTINGS` and `OF_FLAVOR`; an empty value leaves one out. `installation` is the
+    program (None: what `installed` finds). The superuser `root` connects from this machine without a password.
+
+    Raises:
+        ConfigurationError: there is no such program here, or nobody to run it as.
+        SourceUnavailable: it did not start; the message has the end of its log.
     """
 
     def __init__(
-        self, flavor: Flavor, settings: Mapping[str, str] | None = None, directory: Path | None = None
+        self, flavor: Flavor, settings: Mapping[str, str] | None = None, installation: Installation | None = None
     ) -> None:
         self.flavor = flavor
-        self.installation = installation(flavor)
+        self.installation = installation or installed(flavor)
         self._user = OrdinaryUser.choose(flavor)
         self._template = _TEMPLATES.of(self.installation, self._user)
-        self._temporary = directory is None
-        self.directory = directory or Path(tempfile.mkdtemp(prefix=f"cdcflow-{flavor}-"))
+        self.directory = Path(tempfile.mkdtemp(prefix=f"cdcflow-{flavor}-"))
         self.data = self.directory / "data"
         self.socket = self.directory / "socket"
         self.log = self.directory / "server.log"
@@ -271,8 +271,6 @@ class MySQLServer:
         self._settings = {**SETTINGS, **OF_FLAVOR[flavor], **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: Watcher | None = None
-
-    # ── life ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> Self:
         try:
@@ -285,9 +283,8 @@ class MySQLServer:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def start(self, **settings: str) -> None:
-        """Start the server and wait until it answers. `settings` stay for later starts; an empty one is left out."""
-        self._settings = {**self._settings, **settings}
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
         first = [] if self.data.exists() else self._create()
         self._write_settings()
         with self.log.open("ab") as log:
@@ -301,21 +298,8 @@ class MySQLServer:
                 env=_environment(),
                 **self._user.process(),
             )
-        directories = [*([self.directory] if self._temporary else []), *_TEMPLATES.places()]
-        self._watcher = Watcher(self._process.pid, "KILL", directories)
-        self._wait_until_ready()
-
-    def stop(self) -> None:
-        """Stop the server in good order."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGCONT)
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(60)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait(30)
-        self._forget()
+        self._watcher = Watcher(self._process.pid, "KILL", [self.directory, *_TEMPLATES.places()])
+        self._wait_until_ready(self._process)
 
     def kill(self) -> None:
         """SIGKILL: nothing in its memory reaches the disk."""
@@ -324,21 +308,10 @@ class MySQLServer:
             self._process.wait(30)
         self._forget()
 
-    def restart(self, **settings: str) -> None:
-        self.stop()
-        self.start(**settings)
-
     def close(self) -> None:
-        """End the server, and remove the directory if it is a temporary one."""
-        if self._temporary:
-            self.kill()
-            shutil.rmtree(self.directory, ignore_errors=True)
-        else:
-            self.stop()
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        """End the server, and remove its directory."""
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     # ── use ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -362,38 +335,11 @@ class MySQLServer:
                 cursor.execute(statement)
             return list(cursor.fetchall())
 
-    def script(self, text: str, database: str | None = None) -> None:
-        """Run several statements with semicolons between them as superuser."""
-        connection = self.connect(database, client_flag=CLIENT.MULTI_STATEMENTS)
-        with contextlib.closing(connection), connection.cursor() as cursor:
-            cursor.execute(text)
-            while cursor.nextset():
-                pass
-
-    def create_database(self, name: str) -> MySQLDatabase:
-        self.execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
-        return MySQLDatabase(self, name)
-
     def binlog(self) -> tuple[str, int]:
         """File and position at which the binlog ends."""
         newer = self.flavor == "mysql"
         row = self.execute("SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS")[0]
         return str(row[0]), int(row[1])
-
-    def holding_statements(self) -> tuple[str, str]:
-        """What makes every commit wait for a semi-synchronous replica behind its sync of the binary log, and what ends
-        that."""
-        if self.flavor == "mariadb":
-            name, peer = "rpl_semi_sync_master", "slave"
-        else:
-            name, peer = "rpl_semi_sync_source", "replica"
-            with contextlib.suppress(pymysql.err.OperationalError):  # it is there already
-                self.execute("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
-        begin = (
-            f"SET GLOBAL {name}_wait_point = 'AFTER_SYNC', {name}_wait_no_{peer} = ON, "
-            f"{name}_timeout = {FOREVER_MS}, {name}_enabled = ON"
-        )
-        return begin, f"SET GLOBAL {name}_enabled = OFF"
 
     def log_tail(self, lines: int = 30) -> str:
         """The last lines of the server's own log."""
@@ -403,7 +349,6 @@ class MySQLServer:
 
     def _create(self) -> list[str]:
         """Make the data directory; returns options for the first start."""
-        self.directory.mkdir(parents=True, exist_ok=True)
         self._user.own(self.directory)
         copy: Sequence[str | Path] = ["/bin/cp", "-a", "--sparse=always", self._template, self.data]
         subprocess.run(copy, check=True, cwd="/", **self._user.process())  # noqa: S603  fixed program, no shell
@@ -427,15 +372,14 @@ class MySQLServer:
         path.chmod(0o600)
         self._user.own(path)
 
-    def _wait_until_ready(self) -> None:
-        assert self._process is not None
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and self._process.poll() is None:
+        while time.monotonic() < deadline and process.poll() is None:
             with contextlib.suppress(pymysql.Error, OSError):
                 if self.execute("SELECT @@datadir")[0][0].rstrip("/") == str(self.data):
                     return
             time.sleep(0.02)
-        raise RuntimeError(f"{self.flavor} did not start; the end of {self.log}:\n{self.log_tail()}")
+        raise SourceUnavailable(f"{self.flavor} did not start; the end of {self.log}:\n{self.log_tail()}")
 
     def _forget(self) -> None:
         self._process = None
@@ -444,81 +388,13 @@ class MySQLServer:
             self._watcher = None
 
 
-@dataclass(frozen=True, slots=True)
-class MySQLDatabase:
-    """One database (schema) of a server of our own. The binlog is the whole server's."""
-
-    server: MySQLServer
-    name: str
-
-    @property
-    def url(self) -> str:
-        return self.server.url()
-
-    def connect(self, **options: Any) -> pymysql.Connection:
-        return self.server.connect(self.name, **options)
-
-    def execute(self, *statements: str) -> list[tuple[Any, ...]]:
-        return self.server.execute(*statements, database=self.name)
-
-    @contextlib.contextmanager
-    def session(self, **options: Any) -> Iterator[pymysql.Connection]:
-        """A session that is closed, not committed, at the end: what it left open is rolled back."""
-        connection = self.connect(**options)
-        try:
-            yield connection
-        finally:
-            connection.close()
-
-    @contextlib.contextmanager
-    def holding_commit(self, statement: str) -> Iterator[Callable[[], None]]:
-        """Inside, `statement` is in the binary log and not committed in the engine, for a semi-synchronous replica that
-        never comes. The value lets it go. Every other commit of the server waits behind it."""
-        server = self.server
-        begin, end = server.holding_statements()
-        before = server.binlog()
-        server.execute(begin)
-        writer = threading.Thread(target=self.execute, args=(statement,))
-        writer.start()
-        let_go = threading.Event()
-
-        def release() -> None:
-            if not let_go.is_set():
-                let_go.set()
-                server.execute(end)
-                writer.join(20)
-
-        try:
-            deadline = time.monotonic() + 20
-            while server.binlog() == before:
-                if time.monotonic() > deadline:
-                    raise RuntimeError("the statement did not reach the binary log")
-                time.sleep(0.02)
-            yield release
-        finally:
-            release()
-        if writer.is_alive():
-            raise RuntimeError("the statement still waits, although nothing holds commits back")
-
-    def drop(self) -> None:
-        self.server.execute(f"DROP DATABASE IF EXISTS `{self.name}`")
-
-
-def main() -> int:
-    """Say which servers there are; fetch what is not installed. 1: one is not to be had, and the message says why."""
-    missing = 0
-    for flavor in FLAVORS:
-        try:
-            found = installation(flavor)
-        except RuntimeError as error:
-            missing = 1
-            print(error, file=sys.stderr)  # noqa: T201  what the command is for
-        else:
-            print(f"{flavor} {found.version}: {found.base}")  # noqa: T201  what the command is for
-    return missing
-
-
-__all__ = ["FLAVORS", "Flavor", "MySQLDatabase", "MySQLServer", "OF_FLAVOR", "SETTINGS", "SUPERUSER", "installation"]
-
-if __name__ == "__main__":
-    sys.exit(main())
+__all__ = [
+    "PACKAGES",
+    "SETTINGS",
+    "VARIABLES",
+    "Flavor",
+    "Installation",
+    "MySQLServer",
+    "installed",
+    "unpacked",
+]

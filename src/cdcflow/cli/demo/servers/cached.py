@@ -1,0 +1,34 @@
+"""Programs that `make demo` or `make servers` of a checkout fetched: where they are, and how one of them is started.
+
+A program of a Debian package lies in a directory of its own with all that the package depends on, down to the C
+library, and is started by that directory's own loader. So a newer release than the host's runs beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache() -> Path:
+    """Where fetched programs stay: the user's cache, for root one that other users can read."""
+    if os.geteuid() == 0:
+        return Path("/var/cache/cdcflow")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdcflow"
+
+
+def unpacked(package: str, suite: str) -> Path | None:
+    """The directory that holds `package` of a Debian suite with all it depends on; None: not in the cache."""
+    place = cache() / f"{package}-{suite}"
+    # The file is made last: without it, a fetch was cut off.
+    return place / "root" if (place / "whole").exists() else None
+
+
+def command(root: Path, program: str) -> tuple[str, ...]:
+    """How to start a program of an unpacked package (`usr/sbin/mysqld`)."""
+    libraries = sorted({str(p.parent) for p in (root / "usr/lib").glob("*-linux-gnu*/libc.so.6")})
+    loader = next(path for d in libraries for path in sorted(Path(d).glob("ld-linux*.so.*")))
+    return (str(loader), "--library-path", ":".join(libraries), str(root / program))
+
+
+__all__ = ["cache", "command", "unpacked"]

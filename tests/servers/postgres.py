@@ -1,0 +1,197 @@
+"""The demo's PostgreSQL server with what tests do to one: stop, kill and change it; databases that come and go."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from cdcflow.cli.demo.servers import postgres
+from cdcflow.cli.demo.servers.postgres import HBA, SUPERUSER, binaries, environment
+
+
+class PostgresServer(postgres.PostgresServer):
+    """A PostgreSQL server of one's own. A context manager: inside it runs, afterwards it is gone.
+
+    Everybody on this machine's loopback may connect as superuser unless `write_hba` says otherwise.
+    """
+
+    # ── life ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self, **settings: str) -> None:
+        """Start the server and wait until it answers. `settings` stay for later starts; an empty one is reset."""
+        self._settings = {k: v for k, v in {**self._settings, **settings}.items() if v != ""}
+        super().start()
+
+    def stop(self, *, immediate: bool = False) -> None:
+        """Stop the server: with a checkpoint, or at once as after a crash of its machine's power."""
+        self._end(signal.SIGQUIT if immediate else signal.SIGINT)
+
+    def kill(self) -> None:
+        """SIGKILL to every process of the server at the same time: nothing in its memory reaches the disk."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                # The postmaster first stands still, so that it starts no new child and cannot tell the old ones.
+                self._process.send_signal(signal.SIGSTOP)
+                for child in self._children():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(child, signal.SIGKILL)
+            self._process.kill()
+            self._process.wait(30)
+        self._forget()
+
+    def restart(self, *, immediate: bool = False, **settings: str) -> None:
+        self.stop(immediate=immediate)
+        self.start(**settings)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    # ── use ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def psql(self, script: str, database: str = "postgres") -> str:
+        """Run a script with the server's own `psql`, stopping at its first error; returns what it prints."""
+        done = subprocess.run(
+            [self.bin_directory / "psql", "-X", "-q", "-At", "-v", "ON_ERROR_STOP=1", "-f", "-"],
+            input=script,
+            capture_output=True,
+            text=True,
+            env={**environment(), "PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGUSER": SUPERUSER}
+            | {"PGDATABASE": database},
+            timeout=600,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"psql failed: {done.stderr.strip()}")
+        return done.stdout
+
+    def reload(self, **settings: str) -> None:
+        """Change settings of the running server that need no restart; an empty one is reset."""
+        self._settings = {k: v for k, v in {**self._settings, **settings}.items() if v != ""}
+        self._write_settings()
+        self._reload()
+
+    @contextlib.contextmanager
+    def holding_commits(self) -> Iterator[None]:
+        """Inside, commits wait for a standby that does not exist: they are in the WAL, but nobody sees them."""
+        self.reload(synchronous_standby_names="nobody")
+        try:
+            self._wait_until_commits_hang()
+            yield
+        finally:
+            self.reload(synchronous_standby_names="")
+
+    def write_hba(self, *lines: str) -> None:
+        """Replace `pg_hba.conf` (who may connect, and how) and load it. No lines: everybody may, as at first."""
+        self._own_file(self.data / "pg_hba.conf", "\n".join(lines or HBA) + "\n")
+        if self.is_running:
+            self._reload()
+
+    def create_database(self, name: str) -> Database:
+        with self.connect() as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
+        return Database(self, name)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _reload(self) -> None:
+        """SIGHUP, and wait until the postmaster says that it came: sessions that begin now obey the new files."""
+        assert self._process is not None
+        heard = self.log.read_text(errors="replace").count("received SIGHUP")
+        self._process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 30
+        while self.log.read_text(errors="replace").count("received SIGHUP") == heard:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"PostgreSQL did not reload its settings:\n{self.log_tail()}")
+            time.sleep(0.005)
+
+    def _wait_until_commits_hang(self) -> None:
+        """Commit something until it hangs: not the postmaster but its checkpointer says when, at its leisure."""
+        deadline = time.monotonic() + 60
+        waits = "SELECT wait_event IS NOT DISTINCT FROM 'SyncRep' FROM pg_stat_activity WHERE pid = %s"
+        with self.connect() as watching, self.connect() as trying:
+            trying.execute("SET synchronous_commit = on")
+            hangs = False
+            while not hangs:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"PostgreSQL's commits do not wait for a standby:\n{self.log_tail()}")
+                trying.pgconn.send_query(b"SELECT pg_logical_emit_message(true, 'trying', '')")
+                while not hangs and trying.pgconn.is_busy():
+                    time.sleep(0.002)
+                    trying.pgconn.consume_input()
+                    hangs = watching.execute(waits, (trying.info.backend_pid,)).fetchone() == (True,)
+                if hangs:
+                    trying.cancel()
+                while trying.pgconn.get_result():
+                    pass
+
+    def _children(self) -> Sequence[int]:
+        assert self._process is not None
+        pid = self._process.pid
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        return [int(child) for child in text.split()]
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """One database of a server of our own."""
+
+    server: PostgresServer
+    name: str
+
+    @property
+    def url(self) -> str:
+        return self.server.url(self.name)
+
+    def url_as(self, user: str) -> str:
+        return self.server.url(self.name, user)
+
+    def connect(self, **options: Any) -> psycopg.Connection[tuple[Any, ...]]:
+        return self.server.connect(self.name, **options)
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        return self.server.execute(statement, self.name)
+
+    @contextlib.contextmanager
+    def session(self, **options: Any) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        """A session that is closed, not committed, at the end: what it left open is rolled back."""
+        connection = self.connect(**options)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def drop(self) -> None:
+        """Remove the database with its slots and sessions."""
+        with self.server.connect() as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
+                (self.name,),
+            )
+            deadline = time.monotonic() + 20
+            while True:
+                try:
+                    connection.execute(
+                        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s",
+                        (self.name,),
+                    )
+                    break
+                except psycopg.errors.ObjectInUse:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.02)
+            name = sql.Identifier(self.name)
+            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+
+
+__all__ = ["Database", "PostgresServer", "binaries"]
