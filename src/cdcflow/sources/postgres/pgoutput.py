@@ -82,7 +82,7 @@ Describe = Callable[[Relation], DescribedTable]
 
 
 @dataclass(slots=True)
-class _Rows:
+class _Contents:
     """What some frames hold: changes of each table in order, and the rare things.
 
     `relations` are those that are described here: the shapes of each with the numbers of their messages, -1 for the
@@ -272,7 +272,7 @@ class PgoutputDecoder:
 
     def _events(
         self,
-        rows: _Rows,
+        rows: _Contents,
         batches: list[ChangeBatch],
         rows_before: Int64s,
         begins: Int64s,
@@ -314,7 +314,7 @@ class PgoutputDecoder:
             events.append(Advanced(position_of(reached)))
         return events
 
-    def _origins(self, rows: _Rows, begins: Int64s, full: Int64s) -> pa.Array | None:
+    def _origins(self, rows: _Contents, begins: Int64s, full: Int64s) -> pa.Array | None:
         """Each transaction's replication origin; it says nothing about the next one (hard case P59)."""
         if not rows.origins:
             return None
@@ -325,7 +325,7 @@ class PgoutputDecoder:
 
     def _rows(
         self, frames: Frames, first: int, shapes: Shapes, header: int, *, plain: bool = False
-    ) -> tuple[_Rows, list[ChangeBatch], Int64s]:
+    ) -> tuple[_Contents, list[ChangeBatch], Int64s]:
         """Decode the row messages from number `first` on, each in the shape that holds there; `shapes` is kept
         current. Also the rows of each shape with their indices, and how many rows come before each message.
 
@@ -362,9 +362,9 @@ class PgoutputDecoder:
         self._plain_rows(frames, first, shapes, header, out)
         return out, *_numbered(out, len(frames))
 
-    def _singles(self, frames: Frames, first: int, shapes: Shapes, header: int) -> _Rows:
+    def _singles(self, frames: Frames, first: int, shapes: Shapes, header: int) -> _Contents:
         """What is read one by one."""
-        out = _Rows()
+        out = _Contents()
         if not frames.seen & _SINGLE_SEEN:
             return out
         for at in np.flatnonzero(_SINGLE[frames.kind]).tolist():
@@ -404,7 +404,7 @@ class PgoutputDecoder:
         kind[rows[np.isin(oids, list(self._left_out))]] = _TYPE
         return replace(frames, kind=kind)
 
-    def _without_bare(self, frames: Frames, shapes: Shapes, header: int, out: _Rows) -> Frames:
+    def _without_bare(self, frames: Frames, shapes: Shapes, header: int, out: _Contents) -> Frames:
         """The same without the rows of tables without columns, of which a log can hold nothing. `describe` refuses one
         that is captured; others come while the settings or the publication change."""
         kind = frames.kind.copy()
@@ -431,7 +431,7 @@ class PgoutputDecoder:
         layout = layout_of(self._compiled, described, in_identity) if self._compiled is not None else None
         return Shape(relation, described, layout)
 
-    def _plain_rows(self, frames: Frames, first: int, shapes: Shapes, header: int, out: _Rows) -> None:
+    def _plain_rows(self, frames: Frames, first: int, shapes: Shapes, header: int, out: _Contents) -> None:
         rows = np.flatnonzero(_ROWS[frames.kind])
         rows = rows[np.searchsorted(rows, first) :]
         if not len(rows):
@@ -466,7 +466,7 @@ class PgoutputDecoder:
             )
         return described
 
-    def _message(self, body: bytes, at: int, header: int, out: _Rows) -> None:
+    def _message(self, body: bytes, at: int, header: int, out: _Contents) -> None:
         """A logical decoding message: a mark, a heartbeat, or somebody else's."""
         if len(body) < 10 + header:
             raise protocol_error("a logical message that ends early")
@@ -572,14 +572,14 @@ class PgoutputDecoder:
         return [Committed(found), *seen]
 
 
-def _messages(rows: _Rows) -> Int64s:
+def _messages(rows: _Contents) -> Int64s:
     """The numbers of all messages that must stand inside a transaction."""
     found = [c.message for c in rows.changes]
     rare = [at for at, _ in rows.truncates] + [m.at for m in rows.marks] + list(rows.origins)
     return np.concatenate([*found, np.array(rare, np.int64)])
 
 
-def _numbered(rows: _Rows, messages: int) -> tuple[list[ChangeBatch], Int64s]:
+def _numbered(rows: _Contents, messages: int) -> tuple[list[ChangeBatch], Int64s]:
     """One batch a table shape with the indices of its rows, and how many rows come before each message (one more)."""
     count = np.zeros(messages, np.int64)
     for changes in rows.changes:
@@ -598,7 +598,7 @@ def _numbered(rows: _Rows, messages: int) -> tuple[list[ChangeBatch], Int64s]:
 
 
 def _batches(
-    parts: list[tuple[DescribedTable, Int64s, pa.RecordBatch]], rows: _Rows, rows_before: Int64s
+    parts: list[tuple[DescribedTable, Int64s, pa.RecordBatch]], rows: _Contents, rows_before: Int64s
 ) -> list[ChangeBatch]:
     """One batch a table shape, of rows with their indices, and of truncates."""
     if len(parts) == 1 and not rows.truncates:
@@ -617,7 +617,7 @@ def _order(part: tuple[int, int, Layout, Int64s, pa.RecordBatch]) -> tuple[int, 
     return part[:2]
 
 
-def _known(rows: _Rows, shapes: Shapes, oid: int) -> list[tuple[int, Shape]]:
+def _known(rows: _Contents, shapes: Shapes, oid: int) -> list[tuple[int, Shape]]:
     """The shapes of a relation and from where on they hold, where some messages may have described it anew."""
     return rows.relations.get(oid) or ([(-1, shapes[oid])] if oid in shapes else [])
 
