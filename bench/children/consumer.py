@@ -19,7 +19,7 @@ from pathlib import Path
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from bench.children.usage import Clock, given, tell
-from cdcflow.changelog.records import Message, Stretches
+from cdcflow.changelog.records import Message, RangeDecoder
 from cdcflow.changelog.rows import Rows
 
 PATIENCE_S = 60.0
@@ -29,10 +29,10 @@ Ids = Callable[[int, bytes, bytes], list[int]]
 
 
 def ids_of_log(topic: str) -> Ids:
-    stretches = Stretches(topic)
+    decoder = RangeDecoder(topic)
 
     def ids(offset: int, key: bytes, value: bytes) -> list[int]:
-        placed = stretches.take(Message(offset, key, value))
+        placed = decoder.take(Message(offset, key, value))
         if placed is None or not isinstance(placed.record, Rows) or "id" not in placed.record.rows.schema.names:
             return []
         found: list[int] = placed.record.rows.column("id").to_pylist()

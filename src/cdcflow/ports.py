@@ -156,8 +156,8 @@ class Source(Protocol):
         `transactions_back` shows what the log has, for a source that can tell by it whether the server's log still is
         the one that ours was made from (None: nothing is compared).
 
-        With `checkpoint.position` None a new place in the source's log is made and returned in the checkpoint's
-        `position` and `source`; else the place is checked to be still ours and whole.
+        With `checkpoint.position` None a new position in the source's log is made and returned in the checkpoint's
+        `position` and `source`; else the position is checked to be still ours and whole.
 
         Raises:
             HistoryLost: the source no longer has the log from `checkpoint.position` on.

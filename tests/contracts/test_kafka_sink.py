@@ -28,11 +28,11 @@ def broker() -> Iterator[KafkaBroker]:
 
 
 class KafkaPlace:
-    """A topic. `stretches`: a new stretch begins at each look, so that the same promises are seen over its bounds."""
+    """A topic. `topic_ranges`: a new one begins at each look, so that the same promises are seen over its bounds."""
 
-    def __init__(self, topics: Topics, *, stretches: bool) -> None:
+    def __init__(self, topics: Topics, *, topic_ranges: bool) -> None:
         self.topics = topics
-        self._stretches = stretches
+        self._topic_ranges = topic_ranges
         self.opened: list[KafkaLog] = []
 
     def open(self) -> KafkaLog:
@@ -44,7 +44,7 @@ class KafkaPlace:
         """Nothing is left to do: who opens it next takes it over."""
 
     def rows(self) -> list[tuple[TableId, Row]]:
-        if self._stretches and self.opened[-1].roll():
+        if self._topic_ranges and self.opened[-1].roll():
             self.opened[-1].sync()
         self.topics.wait_until_shown()
         found = [(t.id, row) for t, _, rows in KafkaReader(self.topics).read_rows() for row in rows.to_pylist()]
@@ -55,16 +55,16 @@ class KafkaPlace:
         log.sync()
 
     def expire(self, log: OpenedLog) -> None:
-        """The brokers let go of everything before the newest stretch."""
-        place = KafkaReader(self.topics).stretches()[-1].place
+        """The brokers let go of everything before the newest topic range."""
+        topic_offset = KafkaReader(self.topics).topic_ranges()[-1].topic_offset
         admin = AdminClient({"bootstrap.servers": self.topics.brokers})
-        for future in admin.delete_records([TopicPartition(self.topics.name, 0, place)]).values():
+        for future in admin.delete_records([TopicPartition(self.topics.name, 0, topic_offset)]).values():
             future.result()
 
 
-@pytest.fixture(params=[False, True], ids=["one stretch", "stretches"])
+@pytest.fixture(params=[False, True], ids=["one topic range", "topic ranges"])
 def place(broker: KafkaBroker, request: pytest.FixtureRequest) -> Iterator[Place]:
-    made = KafkaPlace(Topics(broker.address, f"log{next(_numbers)}", message_bytes=2000), stretches=request.param)
+    made = KafkaPlace(Topics(broker.address, f"log{next(_numbers)}", message_bytes=2000), topic_ranges=request.param)
     yield made
     for log in made.opened:
         log.close()

@@ -10,15 +10,15 @@ from cdcflow.interleave.messages import Chunk
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint, Epoch, Token
 from cdcflow.sources.memory import MemorySource
-from cdcflow.sources.memory.database import Told
+from cdcflow.sources.memory.database import RewritesKnownBy
 from cdcflow.testing.sources import LOG_ID, SourceContract
 from cdcflow.testing.sources.chunks import keys
 
 
 @pytest.fixture(params=["log", "catalog"])
 def source_kit(request: pytest.FixtureRequest) -> MemoryKit:
-    told: Told = request.param
-    return MemoryKit(told)
+    rewrites_known_by: RewritesKnownBy = request.param
+    return MemoryKit(rewrites_known_by)
 
 
 class TestMemory(SourceContract):

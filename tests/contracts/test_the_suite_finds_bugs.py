@@ -18,7 +18,7 @@ from cdcflow.model.table import Table
 from cdcflow.sources.memory import MemoryDatabase, MemorySource, Transaction
 from cdcflow.sources.memory import stream as memory_stream
 from cdcflow.sources.memory.chunks import MemoryChunks, OpenTable
-from cdcflow.sources.memory.database import Commit, Mark, MemoryTable, Statement, Told, position_of
+from cdcflow.sources.memory.database import Commit, Mark, MemoryTable, RewritesKnownBy, Statement, position_of
 from cdcflow.sources.memory.stream import MemoryStream
 from cdcflow.testing.sources import SourceContract, reading, scenarios
 
@@ -203,7 +203,7 @@ def every_slot(real: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, log_id: real(self, "another")
 
 
-PLANTED: dict[str, tuple[Told, Plant, str]] = {
+PLANTED: dict[str, tuple[RewritesKnownBy, Plant, str]] = {
     "key change as an update": ("log", replaced(Transaction, "update", lambda _: merges_key_changes), "key_change_is"),
     "deletes before inserts": ("log", commits(deletes_first), "keys_that_two_rows_exchange"),
     "old key not told": ("log", commits(without_old_keys), "key_that_moves_on_along_a_chain"),

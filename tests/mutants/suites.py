@@ -16,7 +16,10 @@ ROOMS: tuple[str, ...] = (
     *(f"sources/engine/{name}.py" for name in ("selection", "changes", "spooled", "connections")),
     *(
         f"sources/postgres/{name}.py"
-        for name in ("publication", "keys", "types", "messages", "rewrites", "overlap", "sqlstates")
+        for name in (
+            *("publication", "keys", "types/describe", "types/decimals"),
+            *("wire", "rewrites", "overlap", "sqlstates"),
+        )
     ),
     *(
         f"sources/mysql/{name}.py"

@@ -102,9 +102,9 @@ class ReleasesInFront(Interleave):
 
 
 def at_low(*kinds: str) -> Callable[[Window, TableId], int | None]:
-    """A `Window.place` that puts chunks of these kinds at low whatever was held."""
-    place = Window.place
-    return lambda window, table: 0 if window.chunks[table].kind in kinds else place(window, table)
+    """A `Window.held_before` that puts chunks of these kinds at low whatever was held."""
+    original = Window.held_before
+    return lambda window, table: 0 if window.chunks[table].kind in kinds else original(window, table)
 
 
 class DeliveredForgottenAtWindow(Interleave):
@@ -177,8 +177,8 @@ EARLY: dict[str, Faults] = {
 
 MORE: dict[str, Faults] = {
     "held transactions overtaken": Faults(machine=ReleasesInFront),
-    "whole chunk placed at low": Faults(patch=(Window, "place", at_low("whole"))),
-    "key change replayed over a later row": Faults(patch=(Window, "place", at_low("range", "keys"))),
+    "whole chunk placed at low": Faults(patch=(Window, "held_before", at_low("whole"))),
+    "key change replayed over a later row": Faults(patch=(Window, "held_before", at_low("range", "keys"))),
     "ids of a window forgotten": Faults(machine=DeliveredForgottenAtWindow),
     "table captured anew before the log caught up": Faults(machine=PlansAtOnce),
     "table captured anew over running transactions": Faults(runs_over_running=True),
@@ -191,7 +191,7 @@ MORE: dict[str, Faults] = {
 
 def each_bound_for_itself(delivered: Delivered, *visibilities: Visibility) -> None:
     """A `Delivered.seen` for which what an upper bound does not rule out was seen."""
-    delivered._looks += [(visibility,) for visibility in visibilities]
+    delivered._snapshots += [(visibility,) for visibility in visibilities]
 
 
 IN_BINLOGS: dict[str, tuple[Server, Faults]] = {

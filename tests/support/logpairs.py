@@ -61,7 +61,7 @@ def topics_on(address: str, **settings: Any) -> Topics:
 
 
 def put(writer: Writer, steps: Sequence[Step], *, roll: bool = True) -> None:
-    """Write these steps, a cut after each; `roll`: each becomes a segment or a stretch."""
+    """Write these steps, a cut after each; `roll`: each becomes a segment or a topic range."""
     for step in steps:
         if isinstance(step, dict):
             progress = {"version": 1, "tables": step}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from cdcflow.model.table import TableId
 from cdcflow.sources.memory import MemoryDatabase, MemorySource, Transaction
-from cdcflow.sources.memory.database import INTEGER, TEXT, Row, Told
+from cdcflow.sources.memory.database import INTEGER, TEXT, RewritesKnownBy, Row
 from cdcflow.testing.sources import Act
 
 COLUMNS = {"id": INTEGER, "name": TEXT}
@@ -18,12 +18,12 @@ SPOOL_ROWS = 500
 
 
 class MemoryKit:
-    """`told`: by what a statement that changes rows is known."""
+    """`rewrites_known_by`: by what a statement that changes rows is known."""
 
     cannot: ClassVar[Mapping[Act, str]] = {}
 
-    def __init__(self, told: Told = "log") -> None:
-        self.database = MemoryDatabase(told=told)
+    def __init__(self, rewrites_known_by: RewritesKnownBy = "log") -> None:
+        self.database = MemoryDatabase(rewrites_known_by=rewrites_known_by)
         self.table = self.named("items")
         self.create("items")
         self.create("others")

@@ -28,7 +28,7 @@ from cdcflow.errors import CdcflowError, InvariantViolated
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, table_from_json
 
-LOOKS_MAX = 3
+TRIES_MAX = 3
 """So many times a log that may be written meanwhile is looked at before what is wrong with it counts."""
 _BLOCK = 1 << 20
 _Manifest = tuple[Segment, bytes]
@@ -110,7 +110,7 @@ def _extents(layout: Layout, file: LogFile, seen: Seen) -> list[Extent]:
     """What counts of each journal, as the daemon would see it that opened the log now. What it refuses is a fault."""
     if not layout.epoch.exists():
         return extents_of(layout)  # nobody ever wrote here: a copy, or a history of a log that is elsewhere
-    for _ in range(LOOKS_MAX):
+    for _ in range(TRIES_MAX):
         try:
             found = inventory(layout, file)
             return [Extent(journal.header, journal.bytes, journal.checkpoint) for journal in found.journals]

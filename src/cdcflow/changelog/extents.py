@@ -17,7 +17,7 @@ from cdcflow.model.position import Checkpoint
 
 Found = TypeVar("Found")
 
-LOOKS_MAX = 20
+TRIES_MAX = 20
 """So many times a reader looks for a file that vanished, without getting any further, before it calls it missing."""
 
 
@@ -38,11 +38,11 @@ def extents_of(layout: Layout) -> list[Extent]:
     """What counts of each journal that is there, oldest first. Reads the newest one through."""
     found: list[Extent] = []
 
-    def look() -> None:
+    def read() -> None:
         found.clear()
         found.extend(_extents(layout))
 
-    looking(look, layout.root)
+    retried(read, layout.root)
     return found
 
 
@@ -68,11 +68,11 @@ def counting_heads(layout: Layout) -> Iterator[tuple[JournalHeader, bool]]:
         epoch = max(epoch, head.epoch)
 
 
-def looking(look: Callable[[], Found], path: Path) -> Found:
-    """What `look` finds; it looks again when a file vanishes under it."""
-    for _ in range(LOOKS_MAX):
+def retried(read: Callable[[], Found], path: Path) -> Found:
+    """What `read` finds; it reads again when a file vanishes under it."""
+    for _ in range(TRIES_MAX):
         try:
-            return look()
+            return read()
         except FileNotFoundError as error:
             missing = error.filename
     raise InvariantViolated(f"reading the log {path}: {missing} is missing")

@@ -1,4 +1,4 @@
-"""A log in files, in a folder or an object store, as `cdcflow.ports.LogReader`: what `reader` does, for one place."""
+"""A log in files, in a folder or an object store, as `cdcflow.ports.LogReader`: what `reader` does, for one log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 from cdcflow.changelog import checking, reader
 from cdcflow.changelog.checking import Report
 from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import LogRows, Place
+from cdcflow.changelog.reader import LogLocation, LogRows
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
 
@@ -17,8 +17,8 @@ from cdcflow.model.table import Table, TableId
 class FolderReader:
     """Reads a log in a folder, or in the store of a layout. Implements `cdcflow.ports.LogReader`."""
 
-    def __init__(self, place: Place) -> None:
-        self.layout = Layout.of(place)
+    def __init__(self, location: LogLocation) -> None:
+        self.layout = Layout.of(location)
         self.name = self.layout.name
 
     def exists(self) -> bool:

@@ -16,7 +16,7 @@ from cdcflow.errors import InvariantViolated
 
 
 @dataclass(slots=True)
-class _Place:
+class _FilePosition:
     """Behind how many whole frames, and bytes, of a journal."""
 
     at: int
@@ -72,7 +72,7 @@ class Following:
         self._head = JournalHeader.from_header(self._header)
         self._decoder = Decoder(self._name, self._header)
         self._numbers = Numbers.after(self._head.base, refusing(self._name))
-        self._read, self._seen = _Place(self._header.end), _Place(self._header.end)
+        self._read, self._seen = _FilePosition(self._header.end), _FilePosition(self._header.end)
         self._cut_end = self._header.end
 
     def _follower(self) -> JournalHeader | None:
@@ -109,11 +109,11 @@ class Following:
         except Damaged as damage:
             raise InvariantViolated(f"reading {self._name}: {damage}, in front of a whole cut") from None
 
-    def _frames(self, place: _Place, end: int | None) -> Iterator[Frame]:
-        """The frames from a place on; the place goes with them."""
+    def _frames(self, position: _FilePosition, end: int | None) -> Iterator[Frame]:
+        """The frames from a position on; the position goes with them."""
         assert self._file is not None  # noqa: S101 - open until it is closed for good
-        self._file.seek(place.at)
-        begin = Header(self._header.value, self._header.seed, place.at)
-        for frame in frames(self._file, begin, end=end, sequence=place.sequence):
-            place.at, place.sequence = frame.end, place.sequence + 1
+        self._file.seek(position.at)
+        begin = Header(self._header.value, self._header.seed, position.at)
+        for frame in frames(self._file, begin, end=end, sequence=position.sequence):
+            position.at, position.sequence = frame.end, position.sequence + 1
             yield frame

@@ -106,9 +106,9 @@ class Layout:
     store: Store | None = None
 
     @classmethod
-    def of(cls, place: Path | str | Layout) -> Layout:
+    def of(cls, location: Path | str | Layout) -> Layout:
         """A log's layout, from its directory or from itself."""
-        return place if isinstance(place, Layout) else cls(Path(place))
+        return location if isinstance(location, Layout) else cls(Path(location))
 
     @property
     def is_home(self) -> bool:

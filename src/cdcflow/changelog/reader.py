@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from cdcflow.changelog import spool
 from cdcflow.changelog.checking import Fault, Report, check
-from cdcflow.changelog.extents import LOOKS_MAX, Extent, extent_records, extents_of, looking
+from cdcflow.changelog.extents import TRIES_MAX, Extent, extent_records, extents_of, retried
 from cdcflow.changelog.framing import FrameKind
 from cdcflow.changelog.journal import Attach, Owners
 from cdcflow.changelog.layout import Layout, LogFile
@@ -36,7 +36,7 @@ from cdcflow.model.table import OFFSET, Table, TableId, table_from_json
 __all__ = [
     "Fault",
     "LogRows",
-    "Place",
+    "LogLocation",
     "Report",
     "check",
     "list_segments",
@@ -49,11 +49,11 @@ __all__ = [
 LogRows = tuple[Table, int, pa.Table]
 """Rows of one table shape (`Table.log_schema`), ascending by `_offset`, and the shape's version number."""
 
-Place = Path | Layout
+LogLocation = Path | Layout
 """Where a log is: its directory, or a layout whose segments may lie in a store as well."""
 
 
-def list_segments(path: Place) -> list[Segment]:
+def list_segments(path: LogLocation) -> list[Segment]:
     """All sealed segments' manifests, oldest first.
 
     Raises:
@@ -63,11 +63,11 @@ def list_segments(path: Place) -> list[Segment]:
     layout = Layout.of(path)
     found: list[Segment] = []
 
-    def look() -> None:
+    def read() -> None:
         first_offset = layout.log_file().first_offset
         found[:] = [layout.manifest(*o)[0] for o in layout.segment_offsets() if o[0] >= first_offset]
 
-    looking(look, layout.root)
+    retried(read, layout.root)
     for before, after in pairwise(found):
         if after.first_offset != before.last_offset + 1:
             raise InvariantViolated(
@@ -76,7 +76,7 @@ def list_segments(path: Place) -> list[Segment]:
     return found
 
 
-def newest_checkpoint(path: Place) -> Checkpoint:
+def newest_checkpoint(path: LogLocation) -> Checkpoint:
     """The checkpoint of the newest cut that readers see (`cut` 0: none yet)."""
     layout = Layout.of(path)
     layout.log_file()
@@ -87,7 +87,7 @@ def newest_checkpoint(path: Place) -> Checkpoint:
     return layout.manifest(*sealed[-1])[0].last_checkpoint() if sealed else Checkpoint()
 
 
-def table_shapes(path: Place) -> dict[TableId, dict[int, Table]]:
+def table_shapes(path: LogLocation) -> dict[TableId, dict[int, Table]]:
     """Every table's shapes by version number, oldest first."""
     layout = Layout.of(path)
     layout.log_file()
@@ -100,12 +100,12 @@ def table_shapes(path: Place) -> dict[TableId, dict[int, Table]]:
                 if isinstance(record, Shape):
                     history.learn(record.table, record.version)
 
-    looking(learn, layout.root)
+    retried(learn, layout.root)
     return history.shapes()
 
 
 def read_rows(
-    path: Place, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
+    path: LogLocation, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
 ) -> Iterator[LogRows]:
     """The log's rows from one offset to another (both inclusive; None: up to the newest cut).
 
@@ -121,7 +121,7 @@ def read_rows(
             yield rows
 
 
-def read_transactions(path: Place, from_offset: int = 1, to_offset: int | None = None) -> Iterator[pa.Table]:
+def read_transactions(path: LogLocation, from_offset: int = 1, to_offset: int | None = None) -> Iterator[pa.Table]:
     """The headers (`TRANSACTIONS_SCHEMA`) of the transactions with a row from one offset to another, in order."""
     for _, _, headers in _read(Layout.of(path), from_offset, to_offset, None, with_rows=False):
         if headers is not None:
@@ -144,8 +144,8 @@ _Step = tuple[int, LogRows | None, pa.Table | None]
 def _read(
     layout: Layout, from_offset: int, to_offset: int | None, tables: Collection[TableId] | None, *, with_rows: bool
 ) -> Iterator[_Step]:
-    """Rows or headers, going on behind the last whole stretch when files vanish."""
-    at, looks = max(1, from_offset), 0
+    """Rows or headers, going on behind the last whole part when files vanish."""
+    at, tries = max(1, from_offset), 0
     to = _NO_OFFSET if to_offset is None else to_offset
     while at <= to:
         first = layout.log_file().first_offset
@@ -157,7 +157,7 @@ def _read(
         try:
             for step in _pass(layout, at, to, tables, with_rows=with_rows):
                 if step[1] is None and step[0] > at:
-                    at, looks = step[0], 0
+                    at, tries = step[0], 0
                 yield step
             return
         except (pa.ArrowException, OSError) as error:
@@ -166,8 +166,8 @@ def _read(
                     f"reading the log {layout.name} at offset {at}: a file is damaged ({type(error).__name__})",
                     remedy="run `cdcflow log check`, and restore the segment from a copy",
                 ) from error
-            looks += 1
-            if looks > LOOKS_MAX:
+            tries += 1
+            if tries > TRIES_MAX:
                 raise InvariantViolated(
                     f"reading the log {layout.name} at offset {at}: {error.filename or error} is missing"
                 ) from None
@@ -286,16 +286,16 @@ def _in_order(files: list[_Opened], at: int, to: int) -> Iterator[LogRows]:
         for file, table, parquet in files:
             yield from ((table, file.version, rows) for rows in _row_groups(table, parquet, at, to))
         return
-    # A shape that went and came back within the segment: the stretches of each are laid in order.
+    # A shape that went and came back within the segment: the runs of rows of each are laid in order.
     whole = [pa.concat_tables([t.log_schema.empty_table(), *_row_groups(t, p, at, to)]) for _, t, p in files]
     offsets = np.concatenate([t.column(OFFSET).to_numpy() for t in whole])
     owner = np.repeat(np.arange(len(whole)), [t.num_rows for t in whole])[np.argsort(offsets)]
     taken = [0] * len(whole)
-    for stretch in np.split(owner, np.flatnonzero(np.diff(owner)) + 1):
-        which = int(stretch[0])
+    for part in np.split(owner, np.flatnonzero(np.diff(owner)) + 1):
+        which = int(part[0])
         file, table, _ = files[which]
-        yield table, file.version, whole[which].slice(taken[which], len(stretch))
-        taken[which] += len(stretch)
+        yield table, file.version, whole[which].slice(taken[which], len(part))
+        taken[which] += len(part)
 
 
 def _row_groups(table: Table, parquet: pq.ParquetFile, at: int, to: int) -> Iterator[pa.Table]:

@@ -4,7 +4,7 @@
     value  the frame's payload, or a piece of it
 
 What a file needs around its frames, Kafka has: checksums, order, and transactions whose records appear together. A
-stretch of the topic begins with a head, like a journal, and its frames can be read from there on.
+range of the topic begins with a head, like a journal, and its frames can be read from there on.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from cdcflow.changelog.rows import is_needless
 from cdcflow.errors import InvariantViolated
 
 HEAD = 0
-"""The kind of the record that begins a stretch; frames have the other numbers."""
+"""The kind of the record that begins a topic range; frames have the other numbers."""
 
 _KINDS = {int(kind): kind for kind in FrameKind}
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One record of the log's topic: `place` is its offset there, `key` and `value` as above."""
+    """One record of the log's topic: `topic_offset` is where it is, `key` and `value` as above."""
 
-    place: int
+    topic_offset: int
     key: bytes
     value: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """What a frame holds, and the place of its first record in the topic."""
+class TopicRecord:
+    """What a frame holds, and the offset of its first record in the topic."""
 
-    place: int
+    topic_offset: int
     record: Record | JournalHeader
 
 
@@ -62,7 +62,7 @@ def pieces(kind: int, payload: Sequence[Part], bytes_max: int) -> Iterator[tuple
 
 
 def head_of(header: JournalHeader) -> bytes:
-    """The value of a stretch's first record."""
+    """The value of a topic range's first record."""
     return json.dumps(header.value(), separators=(",", ":")).encode()
 
 
@@ -71,11 +71,11 @@ def head_from(value: bytes) -> JournalHeader:
     return JournalHeader.from_header(Header(json.loads(value), 0, 0))
 
 
-class Stretches:
+class RangeDecoder:
     """Reads records back into what the frames hold. Begin at a head; other kinds before the first one are refused.
 
-    `wanted`: other frames are told as `Skipped`, undecoded (None: all are decoded). Shapes always are. Rows of offsets
-    below `before` are told so as well, where later ones do not need them.
+    `wanted`: other frames are given as `Skipped`, undecoded (None: all are decoded). Shapes always are. Rows of offsets
+    below `before` are given so as well, where later ones do not need them.
     """
 
     def __init__(self, name: str, wanted: Iterable[FrameKind] | None = None, before: int = 0) -> None:
@@ -85,7 +85,7 @@ class Stretches:
         self._decoder: Decoder | None = None
         self._open: tuple[int, int, list[bytes]] | None = None
 
-    def take(self, message: Message) -> Placed | None:
+    def take(self, message: Message) -> TopicRecord | None:
         """What this record completes; None when the rest of a frame is still to come.
 
         Raises:
@@ -96,16 +96,16 @@ class Stretches:
         kind, more = message.key
         if self._open is not None and self._open[1] != kind:
             raise self._foreign(message)
-        place, value = message.place, message.value
+        topic_offset, value = message.topic_offset, message.value
         if self._open is not None:
             self._open[2].append(value)
-            place, value = self._open[0], b"" if more else b"".join(self._open[2])
+            topic_offset, value = self._open[0], b"" if more else b"".join(self._open[2])
         elif more:
-            self._open = (place, kind, [value])
+            self._open = (topic_offset, kind, [value])
         if more:
             return None
         self._open = None
-        return Placed(place, self._whole(kind, value, message))
+        return TopicRecord(topic_offset, self._whole(kind, value, message))
 
     def _whole(self, kind: int, value: bytes, message: Message) -> Record | JournalHeader:
         if kind == HEAD:
@@ -122,12 +122,12 @@ class Stretches:
         payload = value if self._wanted is None or frame_kind in self._wanted else b""
         if self._before and frame_kind is FrameKind.ROWS and payload and is_needless(payload, self._before):
             payload = b""
-        return self._decoder.record(Frame(frame_kind, payload, message.place, message.place + 1))
+        return self._decoder.record(Frame(frame_kind, payload, message.topic_offset, message.topic_offset + 1))
 
     def _foreign(self, message: Message) -> InvariantViolated:
         return InvariantViolated(
-            f"reading {self._name}: the record at offset {message.place} is not one that cdcflow wrote there"
+            f"reading {self._name}: the record at offset {message.topic_offset} is not one that cdcflow wrote there"
         )
 
 
-__all__ = ["HEAD", "Message", "Placed", "Stretches", "head_from", "head_of", "pieces"]
+__all__ = ["HEAD", "Message", "TopicRecord", "RangeDecoder", "head_from", "head_of", "pieces"]

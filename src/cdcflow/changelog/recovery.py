@@ -49,7 +49,7 @@ class Whole:
 
 
 @dataclass(slots=True)
-class _Walk:
+class _Scan:
     """What has been met so far; `rows_since`, `shapes` and `spools` since the last cut."""
 
     numbers: Numbers
@@ -70,15 +70,15 @@ def whole(
     """
     head = JournalHeader.from_header(header)
     decoder = Decoder(name, header)
-    walk = _Walk(Numbers.after(head.base, refusing(name)))
+    scan = _Scan(Numbers.after(head.base, refusing(name)))
     kept = Whole(head, header.end, head.base)
     reason, bad = "", size
     frame: Frame | None = None
     try:
         for frame in frames(file, header, end=end):
-            cut = _met(decoder, frame, walk, spool_is_whole)
+            cut = _met(decoder, frame, scan, spool_is_whole)
             if cut is not None:
-                _at_cut(kept, walk, cut, frame.end)
+                _at_cut(kept, scan, cut, frame.end)
     except Damaged as damage:
         reason, bad = damage.reason, damage.at
     if reason:
@@ -89,48 +89,48 @@ def whole(
         return kept
     dropped = size - kept.bytes
     why = reason or ("no cut" if dropped else "")
-    return replace(kept, dropped_bytes=dropped, dropped_rows=walk.rows_since, reason=why)
+    return replace(kept, dropped_bytes=dropped, dropped_rows=scan.rows_since, reason=why)
 
 
-def _met(decoder: Decoder, frame: Frame, walk: _Walk, spool_is_whole: Callable[[Attach], bool]) -> CutMark | None:
+def _met(decoder: Decoder, frame: Frame, scan: _Scan, spool_is_whole: Callable[[Attach], bool]) -> CutMark | None:
     """Take one frame into account. Returns the cut, if it is one."""
     if frame.kind is FrameKind.ROWS:
         first, last, count, total = decoder.extent(frame)
-        walk.numbers.rows(first, last, count, total)
-        walk.rows_since += count
+        scan.numbers.rows(first, last, count, total)
+        scan.rows_since += count
         return None
     if frame.kind is FrameKind.TRANSACTIONS:
-        walk.numbers.transactions(*decoder.extent(frame))
+        scan.numbers.transactions(*decoder.extent(frame))
         return None
     record = decoder.record(frame)
     match record:
         case Shape():
-            walk.shapes.append(record)
+            scan.shapes.append(record)
         case Progressed():
             pass
         case Attach():
             if not spool_is_whole(record):
                 raise Damaged(frame.at, "spool")
-            walk.spools.append(record)
-            walk.numbers.spooled(record.first_offset, record.rows)
-            walk.rows_since += record.rows
+            scan.spools.append(record)
+            scan.numbers.spooled(record.first_offset, record.rows)
+            scan.rows_since += record.rows
         case CutMark():
-            walk.numbers.at_cut(record.checkpoint)
+            scan.numbers.at_cut(record.checkpoint)
             return record
         case _:
             raise InvariantViolated(f"reading {decoder.name}: a {frame.kind.name} does not belong in a journal")
     return None
 
 
-def _at_cut(kept: Whole, walk: _Walk, mark: CutMark, end: int) -> None:
+def _at_cut(kept: Whole, scan: _Scan, mark: CutMark, end: int) -> None:
     checkpoint = mark.checkpoint
     kept.bytes, kept.checkpoint = end, checkpoint
     kept.cuts += 1
     kept.first_cut = kept.first_cut or checkpoint.cut
-    kept.rows += walk.rows_since
-    kept.shapes += tuple(walk.shapes)
-    kept.spools += tuple(walk.spools)
-    walk.rows_since, walk.shapes, walk.spools = 0, [], []
+    kept.rows += scan.rows_since
+    kept.shapes += tuple(scan.shapes)
+    kept.spools += tuple(scan.spools)
+    scan.rows_since, scan.shapes, scan.spools = 0, [], []
 
 
 def _refuse_damage(file: BinaryIO, header: Header, name: str, bad: int, reason: str, end: int | None) -> None:

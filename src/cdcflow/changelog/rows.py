@@ -84,9 +84,9 @@ def filled(
         content = pa.py_buffer(np.repeat(letters, counts))
         columns.insert(own, pa.Array.from_buffers(pa.string(), count, [None, ends, content], 0))
     schema = table.change_schema
-    for bit, place in ((NO_UNCHANGED, own + 1), (NO_BEFORE, own + 2)):
+    for bit, column in ((NO_UNCHANGED, own + 1), (NO_BEFORE, own + 2)):
         if left_out & bit:
-            columns.insert(place, pa.nulls(count, schema.field(place).type))
+            columns.insert(column, pa.nulls(count, schema.field(column).type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -129,16 +129,16 @@ class _Messages:
     def __init__(self, whole: pa.Schema, stored: pa.Schema, *, deflates: bool) -> None:
         self._schema = stored
         self._deflates = deflates
-        self._places = None if len(whole) == len(stored) else [whole.get_field_index(n) for n in stored.names]
-        self._packed: _Writer | None = None
-        self._plain: _Writer | None = None
+        self._column_order = None if len(whole) == len(stored) else [whole.get_field_index(n) for n in stored.names]
+        self._packed: _StreamWriter | None = None
+        self._plain: _StreamWriter | None = None
         self._plain_left = 0
         self._template: zlib._Compress | None = None
 
     def parts(self, batch: pa.RecordBatch) -> tuple[int, int, list[Part]]:
         """Form, bytes of the message before it was deflated (0: it was not), and the message in pieces."""
-        if self._places is not None:
-            batch = batch.select(self._places)
+        if self._column_order is not None:
+            batch = batch.select(self._column_order)
         if batch.num_rows <= SMALL_ROWS:
             message = memoryview(batch.serialize())
             if not self._deflates or len(message) > DEFLATED_BYTES_MAX:
@@ -153,9 +153,9 @@ class _Messages:
     def _large(self, batch: pa.RecordBatch) -> list[Part]:
         if self._plain_left:
             self._plain_left -= 1
-            self._plain = self._plain or _Writer(self._schema, _PLAIN)
+            self._plain = self._plain or _StreamWriter(self._schema, _PLAIN)
             return self._plain.pieces(batch)
-        self._packed = self._packed or _Writer(self._schema, _LZ4)
+        self._packed = self._packed or _StreamWriter(self._schema, _LZ4)
         pieces = self._packed.pieces(batch)
         size = sum(map(len, pieces))
         if size >= PLAIN_BYTES_MIN and size > PLAIN_FROM * batch.nbytes:
@@ -163,7 +163,7 @@ class _Messages:
         return pieces
 
 
-class _Writer:
+class _StreamWriter:
     """Encapsulated messages with one way of compression. Only a stream writer compresses, and it puts the schema
     first: that message is let go."""
 

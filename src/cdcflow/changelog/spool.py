@@ -48,16 +48,16 @@ def rows(file: BinaryIO, attach: Attach) -> Iterator[Rows]:
         InvariantViolated: it does not hold what was attached.
     """
     aborted = np.array(sorted(attach.aborted), np.uint64)
-    piece: _Place | None = None
+    piece: _PieceOffsets | None = None
     after = attach.first_offset
     try:
         for record in records(file, read_header(file, FileKind.SPOOL, attach.spool), attach.spool, end=attach.bytes):
             match record:
                 case Piece():
-                    piece = _Place.of(record, aborted, after)
+                    piece = _PieceOffsets.of(record, aborted, after)
                     after += piece.kept
                 case Rows() if piece is not None:
-                    if (kept := piece.place(record)) is not None:
+                    if (kept := piece.numbered(record)) is not None:
                         yield kept
                 case Shape():
                     pass
@@ -73,22 +73,22 @@ def rows(file: BinaryIO, attach: Attach) -> Iterator[Rows]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where the rows of one piece go: `offsets` by place in the piece, `keep` None when all stay."""
+class _PieceOffsets:
+    """Where the rows of one piece go: `offsets` by row of the piece, `keep` None when all stay."""
 
     offsets: npt.NDArray[np.int64]
     keep: npt.NDArray[np.bool_] | None
     kept: int
 
     @classmethod
-    def of(cls, piece: Piece, aborted: npt.NDArray[np.uint64], after: int) -> _Place:
+    def of(cls, piece: Piece, aborted: npt.NDArray[np.uint64], after: int) -> _PieceOffsets:
         if piece.subxids is None or not len(aborted):
             return cls(np.arange(after, after + piece.rows, dtype=np.int64), None, piece.rows)
         keep = ~np.isin(piece.subxids, aborted)
         offsets = np.cumsum(keep, dtype=np.int64)
         return cls(offsets + (after - 1), keep, int(offsets[-1]) if len(offsets) else 0)
 
-    def place(self, found: Rows) -> Rows | None:
+    def numbered(self, found: Rows) -> Rows | None:
         offsets = self.offsets[found.offsets]
         if self.keep is None:
             return replace(found, offsets=offsets)

@@ -4,7 +4,7 @@
     history    ──segment──▶ cut 41                                             │ bytes enough, at a cut
     segments                      └── (41, 43] ────────────────┘└─ (43, 44] ─┘
 
-Reading begins at a stretch's head, for a frame means something only with the shapes before it. What the history has
+Reading begins at a topic range's head, for a frame means something only with the shapes before it. What the history has
 already is read over, up to and including the cut it ends with; that one is compared, so that nothing is ever put behind
 a history of something else.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from cdcflow.changelog.journal import CutMark, JournalHeader, Record
-from cdcflow.changelog.records import Message, Stretches
+from cdcflow.changelog.records import Message, RangeDecoder
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Checkpoint, Epoch
@@ -35,7 +35,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class TopicTail:
-    """What of a topic to read: from the head of a stretch (`begin`) to `end` (exclusive), committed records only."""
+    """What of a topic to read: from the head of a range (`begin`) to `end` (exclusive), committed records only."""
 
     topic: Topic
     begin: int
@@ -54,8 +54,8 @@ class Unsealed:
 class Tail:
     """Splits a topic's records behind a cut into segments, each with rows and ending at a cut.
 
-    `after` is where the history ends; None: there is none, and it begins with the first head. `place` is the one behind
-    the last cut that was read.
+    `after` is where the history ends; None: there is none, and it begins with the first head. `topic_offset` is the
+    one behind the last cut that was read.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Tail:
         self._bytes = 0
         self._epoch = Epoch(0)
         self._cut = self._base = after or Checkpoint()
-        self._next = _place(self._cut)
+        self._next = _next_of(self._cut)
         self._begun = False
         self._records = self._behind(messages)
-        self.place = 0
+        self.topic_offset = 0
 
     def segments(self) -> Iterator[Unsealed]:
         """The segments, oldest first. What follows the last of them has no rows.
@@ -107,10 +107,10 @@ class Tail:
 
     def _behind(self, messages: Iterable[Message]) -> Iterator[Record]:
         """The records behind the history, in order and without a gap."""
-        stretches = Stretches(self._name)
+        decoder = RangeDecoder(self._name)
         for message in messages:
             self._bytes += len(message.value)
-            placed = stretches.take(message)
+            placed = decoder.take(message)
             if placed is None:
                 continue
             record = placed.record
@@ -120,11 +120,11 @@ class Tail:
                     continue
                 case CutMark() if not self._begun:
                     self._look_for(record.checkpoint)
-                    self.place = message.place + 1
+                    self.topic_offset = message.topic_offset + 1
                     continue
                 case CutMark():
                     self._pass(record.checkpoint)
-                    self.place = message.place + 1
+                    self.topic_offset = message.topic_offset + 1
                 case Transactions() if self._begun:
                     if (record.first_offset, record.first_transaction) != self._next:
                         raise self._wrong(f"offset {record.first_offset} comes where {self._next[0]} must")
@@ -138,20 +138,20 @@ class Tail:
 
     def _head(self, head: JournalHeader) -> None:
         if head.log_id != self._log_id:
-            raise self._wrong("a stretch in it belongs to another log")
+            raise self._wrong("a topic range in it belongs to another log")
         self._epoch = head.epoch
-        if self._begun and _place(head.base) != self._next:
-            raise self._wrong(f"a stretch begins with offset {head.first_offset} where {self._next[0]} must come")
+        if self._begun and _next_of(head.base) != self._next:
+            raise self._wrong(f"a topic range begins with offset {head.first_offset} where {self._next[0]} must come")
         if not self._begun and (self._after is None or self._is_at(head.base)):
             self._begin()
             self._cut = self._base = head.base
-            self._next = _place(head.base)
+            self._next = _next_of(head.base)
 
     def _is_at(self, base: Checkpoint) -> bool:
-        """A stretch that begins where the history ends. Cuts without rows may be between the two."""
+        """A topic range that begins where the history ends. Cuts without rows may be between the two."""
         if base.cut == self._cut.cut:
             self._check_same(base)
-        return _place(base) == self._next and base.cut >= self._cut.cut
+        return _next_of(base) == self._next and base.cut >= self._cut.cut
 
     def _look_for(self, checkpoint: Checkpoint) -> None:
         if checkpoint.cut >= self._cut.cut:
@@ -161,9 +161,9 @@ class Tail:
     def _check_same(self, found: Checkpoint) -> None:
         """The cut that the history ends with must be in the topic as it is in the history."""
         known = self._cut
-        if (found.cut, _place(found), found.position, found.commit_clock) != (
+        if (found.cut, _next_of(found), found.position, found.commit_clock) != (
             known.cut,
-            _place(known),
+            _next_of(known),
             known.position,
             known.commit_clock,
         ):
@@ -176,7 +176,7 @@ class Tail:
         self._bytes = 0  # what was read over does not count
 
     def _pass(self, checkpoint: Checkpoint) -> None:
-        if _place(checkpoint) != self._next or checkpoint.cut <= self._cut.cut:
+        if _next_of(checkpoint) != self._next or checkpoint.cut <= self._cut.cut:
             raise self._wrong(f"cut {checkpoint.cut} does not stand at the end of what is before it")
         self._cut = checkpoint
 
@@ -184,7 +184,7 @@ class Tail:
         return InvariantViolated(f"reading {self._name}: {text}")
 
 
-def _place(checkpoint: Checkpoint) -> tuple[int, int]:
+def _next_of(checkpoint: Checkpoint) -> tuple[int, int]:
     return checkpoint.next_offset, checkpoint.next_transaction
 
 

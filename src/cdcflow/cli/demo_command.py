@@ -42,10 +42,10 @@ def demo(
 
     check_installed(source.value, with_kafka=log is Log.KAFKA)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM leaves nothing running either
-    place = new_directory(directory)
+    folder = new_directory(directory)
     screen = Screen()
     with screen:
-        run = DemoRun(place, screen, source.value, rows_max=rows, planted_fault=planted_fault, log=log.value)
+        run = DemoRun(folder, screen, source.value, rows_max=rows, planted_fault=planted_fault, log=log.value)
         outcome = run.play()
     for text in outcome.failures:
         screen.failed(text)
@@ -70,7 +70,9 @@ def demo(
     )
     screen.print()
     screen.print("Look into it (the source server is stopped):")
-    for command in _commands(place, log, outcome.verdicts[0].table.partition(".")[0] if outcome.verdicts else "public"):
+    for command in _commands(
+        folder, log, outcome.verdicts[0].table.partition(".")[0] if outcome.verdicts else "public"
+    ):
         screen.print(f"  {command}")
     screen.print()
     if outcome.passed:
@@ -87,17 +89,17 @@ def demo(
     raise typer.Exit(failure.FINDINGS)
 
 
-def _commands(place: Path, log: Log, schema: str) -> list[str]:
+def _commands(folder: Path, log: Log, schema: str) -> list[str]:
     # The broker is stopped as well; the log's history is there.
-    config = place / ("cdcflow.yaml" if log is Log.FILES else "history.yaml")
+    config = folder / ("cdcflow.yaml" if log is Log.FILES else "history.yaml")
     read = (
         f"from cdcflow.spark import read_cut; from cdcflow.spark.session import session; "
-        f"read_cut(session(), '{place / 'warehouse'}')['{schema}.flights'].show(5)"
+        f"read_cut(session(), '{folder / 'warehouse'}')['{schema}.flights'].show(5)"
     )
     return [
         f"cdcflow log ls -c {config}",
         f"cdcflow log show -c {config} --table {schema}.airlines --limit 5",
         f"cdcflow log check --deep -c {config}",
         f'python -c "{read}"',
-        f"less {place / 'daemon.log'} {place / 'writer.log'} {place / 'demo.json'}",
+        f"less {folder / 'daemon.log'} {folder / 'writer.log'} {folder / 'demo.json'}",
     ]

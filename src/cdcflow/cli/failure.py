@@ -49,7 +49,7 @@ def block(error: CdcflowError) -> str:
 def unexpected(error: BaseException) -> str:
     """An error that nobody foresaw, without its text: that may hold a row's values."""
     return (
-        f"{type(error).__name__} in {_place(error.__traceback__)}: this is a fault in cdcflow\n"
+        f"{type(error).__name__} in {_line_of(error.__traceback__)}: this is a fault in cdcflow\n"
         "  run it again with `cdcflow --debug …` to see the whole trace"
     )
 
@@ -59,9 +59,9 @@ def trace(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)).rstrip()
 
 
-def _place(trace: TracebackType | None) -> str:
+def _line_of(trace: TracebackType | None) -> str:
     frames = traceback.extract_tb(trace)
     ours = [frame for frame in frames if "cdcflow" in frame.filename] or frames
     if not ours:
-        return "an unknown place"
+        return "an unknown line"
     return f"{ours[-1].filename.rpartition('cdcflow/')[2]}:{ours[-1].lineno}"

@@ -56,11 +56,11 @@ def show(
 
 @app.command("ls")
 def list_segments(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """List the parts of the log: the sealed segments of a log in files, or the stretches of a topic."""
+    """List the parts of the log: the sealed segments of a log in files, or the topic ranges of a topic."""
     settings = load(config)
     log = _log(config)
     if isinstance(settings.log, KafkaLog):
-        _list_stretches(settings.log, log, json)
+        _list_topic_ranges(settings.log, log, json)
         return
     from cdcflow import wiring
     from cdcflow.changelog import reader
@@ -104,8 +104,8 @@ def check(
     else:
         for fault in report.faults:
             typer.echo(f"wrong: {fault.where}: {fault.text}")
-        stretches = "stretches" if isinstance(settings.log, KafkaLog) else "journals"
-        seen = f"{report.segments} segments, {report.journals} {stretches}, {report.transactions:,} transactions"
+        parts = "topic ranges" if isinstance(settings.log, KafkaLog) else "journals"
+        seen = f"{report.segments} segments, {report.journals} {parts}, {report.transactions:,} transactions"
         verdict = "the log is whole" if report.is_whole else f"{len(report.faults)} faults"
         typer.echo(f"{verdict}: {seen}, {report.rows:,} rows, {output.size(report.bytes)}")
     if not report.is_whole:
@@ -181,11 +181,11 @@ def copy(
     """Copy the log into the one that other settings name. What is there already is not copied again."""
     from cdcflow import wiring
 
-    def told(first: int, last: int) -> None:
+    def report_copied(first: int, last: int) -> None:
         if not json:
             typer.echo(f"copied offsets {first}-{last}")
 
-    copied = wiring.copy_log(load(config), load(to), told)
+    copied = wiring.copy_log(load(config), load(to), report_copied)
     if json:
         output.print_json(asdict(copied))
         return
@@ -205,28 +205,33 @@ def _log(config: Path) -> LogReader:
     return log
 
 
-def _list_stretches(settings: KafkaLog, log: LogReader, json: bool) -> None:
+def _list_topic_ranges(settings: KafkaLog, log: LogReader, json: bool) -> None:
     """The parts of a topic that can be read by themselves: where each begins."""
     from cdcflow import wiring
     from cdcflow.changelog.layout import Layout
     from cdcflow.sinks.kafka.reading import KafkaReader
 
-    stretches = KafkaReader(wiring.topics(settings.kafka)).stretches()
+    topic_ranges = KafkaReader(wiring.topics(settings.kafka)).topic_ranges()
     history = Layout(settings.history)
     if json:
-        output.print_json([asdict(stretch) for stretch in stretches])
+        output.print_json(
+            [
+                {"place": r.topic_offset, "first_offset": r.first_offset, "newest_xid": r.newest_xid}
+                for r in topic_ranges
+            ]
+        )
         return
-    ends = [*(s.first_offset for s in stretches[1:]), _end(log)]
+    ends = [*(s.first_offset for s in topic_ranges[1:]), _end(log)]
     rows = [
         (
             f"{s.first_offset}-{end - 1}" if end > s.first_offset else "none",
-            s.place,
+            s.topic_offset,
             output.number(end - s.first_offset),
         )
-        for s, end in zip(stretches, ends, strict=True)
+        for s, end in zip(topic_ranges, ends, strict=True)
     ]
-    output.stdout().print(output.table(None, ("offsets", "place in the topic", "rows"), rows))
-    typer.echo(f"{len(stretches)} stretches in {log.name}")
+    output.stdout().print(output.table(None, ("offsets", "topic offset", "rows"), rows))
+    typer.echo(f"{len(topic_ranges)} ranges in {log.name}")
     if history.log_json.exists():
         offsets = history.segment_offsets()
         upto = f"offsets {offsets[0][0]}-{offsets[-1][1]}" if offsets else "none yet"
@@ -276,7 +281,7 @@ def _lines(log: LogReader, table: TableId | None, first: int, end: int, json: bo
 def _rows(
     log: LogReader, table: TableId | None, first: int, end: int
 ) -> Iterator[tuple[int, tuple[Table, dict[str, Any]]]]:
-    """Rows with first <= offset < end, in offset order, a stretch of offsets at a time."""
+    """Rows with first <= offset < end, in offset order, a range of offsets at a time."""
     from cdcflow.model.table import OFFSET
 
     step = 4096 if table is None else 1 << 17

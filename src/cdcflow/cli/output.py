@@ -43,8 +43,8 @@ def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[obj
     from rich.table import Table
 
     made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
-    for place, name in enumerate(columns):
-        made.add_column(name, justify="right" if place >= len(columns) - numbers else "left", overflow="fold")
+    for number, name in enumerate(columns):
+        made.add_column(name, justify="right" if number >= len(columns) - numbers else "left", overflow="fold")
     for row in rows:
         made.add_row(*("" if cell is None else str(cell) for cell in row))
     return made

@@ -18,7 +18,7 @@ def run(
         bool,
         typer.Option(
             "--accept-history-loss",
-            help="Give up the place in the source's log: go on from its present end and read every table anew.",
+            help="Give up the position in the source's log: go on from its present end and read every table anew.",
         ),
     ] = False,
 ) -> None:

@@ -1,7 +1,7 @@
 """Settings: one file, `cdcflow.yaml`, parsed once into frozen models. The names here are the names everywhere.
 
-    loading ─▶ places (YAML) ─▶ whole: sources, logs, publishing ─▶ folders ─▶ Config
-                                └─ mistakes: one line each, with its place
+    loading ─▶ setting_paths (YAML) ─▶ whole: sources, logs, publishing ─▶ folders ─▶ Config
+                                └─ mistakes: one line each, with where it is
 
 Secrets are references (`${env:NAME}`, `${file:path}`) and are resolved when they are used, so that a rotated one is
 read anew.

@@ -1,4 +1,4 @@
-"""Reading a settings file: once, into frozen models, every mistake with its place in the file."""
+"""Reading a settings file: once, into frozen models, every mistake with its line in the file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from cdcflow.config.folders import rebased
 from cdcflow.config.mistakes import mistake
-from cdcflow.config.places import Places, at, composed, note_places
+from cdcflow.config.setting_paths import SettingMarks, at, composed, note_marks
 from cdcflow.config.whole import Config
 from cdcflow.errors import ConfigurationError
 
@@ -18,16 +18,16 @@ def load(path: Path | str) -> Config:
     """Read a settings file. Relative paths in it are taken from the folder it lies in.
 
     Raises:
-        ConfigurationError: one line a mistake, each with its place in the file.
+        ConfigurationError: one line a mistake, each with its line in the file.
     """
     path = Path(path)
     node = composed(path)
-    places: Places = {}
-    note_places(path, node, (), places)
+    marks: SettingMarks = {}
+    note_marks(path, node, (), marks)
     try:
         config = Config.model_validate(yaml.SafeLoader("").construct_document(node))
     except ValidationError as error:
-        lines = [mistake(path, places, tuple(e["loc"]), e["type"], e["msg"]) for e in error.errors(include_input=False)]
+        lines = [mistake(path, marks, tuple(e["loc"]), e["type"], e["msg"]) for e in error.errors(include_input=False)]
         raise ConfigurationError("\n".join(lines)) from None
     except yaml.constructor.ConstructorError as error:
         raise ConfigurationError(

@@ -66,8 +66,8 @@ def _elsewhere(objects: Objects) -> Path:
     if objects.cache is not None:
         return objects.cache
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    place = hashlib.sha256(f"{objects.endpoint} {objects.url}".encode()).hexdigest()[:16]
-    return Path(base) / "cdcflow" / "objects" / place
+    digest = hashlib.sha256(f"{objects.endpoint} {objects.url}".encode()).hexdigest()[:16]
+    return Path(base) / "cdcflow" / "objects" / digest
 
 
 class FileLog(Settings):

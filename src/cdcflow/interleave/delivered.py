@@ -4,8 +4,8 @@ A commit reaches the source's log, and us, before other sessions see its rows: f
 as long as a synchronous standby makes it wait on another (hard case W01). Such an id stays here until some snapshot has
 seen it. What one snapshot sees, every later one sees, so it can be forgotten then.
 
-"Later" is the hazard: a chunk's snapshot that is already taken but not yet answered is not later. So looks are only
-kept at first, and are applied by `forget`, which the machine calls while no chunk is under way.
+"Later" is the hazard: a chunk's snapshot that is already taken but not yet answered is not later. So snapshots are
+only kept at first, and are applied by `forget`, which the machine calls while no chunk is under way.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from cdcflow.model.change import Uint64s
 
 
 class Delivered:
-    """Ids of delivered transactions, oldest first. `count_max`: how many to remember before asking for a look."""
+    """Ids of delivered transactions, oldest first. `count_max`: how many to remember before asking for a snapshot."""
 
     def __init__(self, ids: Uint64s, count_max: int) -> None:
         self._parts = [ids]
         self._count = len(ids)
         self._count_max = count_max
-        self._look_at = count_max
-        self._looks: list[tuple[Visibility, ...]] = []
+        self._snapshot_at = count_max
+        self._snapshots: list[tuple[Visibility, ...]] = []
 
     def __len__(self) -> int:
         return self._count
@@ -43,28 +43,28 @@ class Delivered:
         """A snapshot was taken; `forget` may make use of it. With several visibilities, what all of them see was seen:
         one may only be a bound that the snapshot does not go beyond."""
         if visibilities:
-            self._looks.append(visibilities)
+            self._snapshots.append(visibilities)
 
     def forget(self) -> None:
-        """Drop the ids that any look has seen. Only while no chunk is under way."""
-        if not self._looks:
+        """Drop the ids that any snapshot has seen. Only while no chunk is under way."""
+        if not self._snapshots:
             return
         ids = self.ids()
-        for look in self._looks:
-            ids = _hidden(look, ids)
-        self._parts, self._count, self._looks = [ids], len(ids), []
-        self._look_at = max(self._count_max, 2 * self._count)
+        for snapshot in self._snapshots:
+            ids = _hidden(snapshot, ids)
+        self._parts, self._count, self._snapshots = [ids], len(ids), []
+        self._snapshot_at = max(self._count_max, 2 * self._count)
 
-    def wants_look(self) -> bool:
+    def wants_snapshot(self) -> bool:
         """There are many to remember: true once, then again when they have doubled."""
-        if self._count <= self._look_at:
+        if self._count <= self._snapshot_at:
             return False
-        self._look_at = 2 * self._count
+        self._snapshot_at = 2 * self._count
         return True
 
 
-def _hidden(look: tuple[Visibility, ...], ids: Uint64s) -> Uint64s:
-    """Those of these ids that some part of the look does not see."""
-    if len(look) == 1:
-        return look[0].hidden(ids)
-    return ids[np.isin(ids, np.concatenate([visibility.hidden(ids) for visibility in look]))]
+def _hidden(snapshot: tuple[Visibility, ...], ids: Uint64s) -> Uint64s:
+    """Those of these ids that some part of the snapshot does not see."""
+    if len(snapshot) == 1:
+        return snapshot[0].hidden(ids)
+    return ids[np.isin(ids, np.concatenate([visibility.hidden(ids) for visibility in snapshot]))]

@@ -14,7 +14,7 @@ Why this is right, for a row R that the chunk shows with the value of its snapsh
   over it column by column, so a change that omits columns (unchanged TOAST) finds them there (W08).
 - Changes of R that S sees are either held, and replayed over a row that has them already: the same values again,
   for c, u and d alike, and the last one wins. Or they came before low, and R's row replaces what they left. One kind
-  of change is not harmless to repeat (a key change that omits columns); `Window.place` tells how it is dealt with.
+  of change is not harmless to repeat (a key change that omits columns); `Window.held_before` deals with it.
 - Changes that came before low and that S does not see would be lost under R's row (W01, W13). So they are looked
   for: every id delivered before low must be visible to every snapshot of the chunk. Else it is read again, once a
   snapshot has seen them. A plan's bound is held to the same: what was delivered before the plan was asked for has
@@ -153,7 +153,7 @@ class Interleave:
         # No table is planned before the low mark of this window, or of a later one, has come back (0: it has).
         self._caught_up_by = 0 if epoch == 1 else 1
         self._mark_not_before_us = 0
-        self._is_looking = False
+        self._is_taking_snapshot = False
         self._now_us = 0
         self._asks: list[Effect] = []
         stored = Progress.from_json(checkpoint.progress)
@@ -171,8 +171,8 @@ class Interleave:
         self._take(given)
         if self._window is None:
             self._open_window()
-        if self._delivered.wants_look():
-            self._ask_look()
+        if self._delivered.wants_snapshot():
+            self._ask_snapshot()
         if self._tail.due or (self._backlog.changed and not self._holding):
             self._cut()
         effects = self._tail.effects + self._asks
@@ -225,7 +225,7 @@ class Interleave:
             case ChunkFailed():
                 self._chunk_failed(given)
             case SnapshotTaken(visibility):
-                self._is_looking = False
+                self._is_taking_snapshot = False
                 self._delivered.seen(visibility)
                 if self._window is None:
                     self._delivered.forget()
@@ -360,7 +360,7 @@ class Interleave:
             missing = "before its low mark" if window.before is None else "before it was written"
             raise InvariantViolated(f"mark {seen.token} came back {missing}")
         for table in sorted(window.tables):
-            if window.place(table) is None:
+            if window.held_before(table) is None:
                 self._backlog.read_less(table)
                 self._give_up(table, "what it saw is no beginning of what was logged")
         if window.chunks:
@@ -368,11 +368,11 @@ class Interleave:
         self._tail.reach(seen.position)
 
     def _release_window(self, window: Window) -> None:
-        places = {table: window.place(table) or 0 for table in window.reads}
-        rest, count = window.held, 0
-        for table in sorted(places, key=lambda t: (places[t], t)):
-            before, rest = split_runs(rest, places[table] - count)
-            count = places[table]
+        counts = {table: window.held_before(table) or 0 for table in window.reads}
+        rest, released = window.held, 0
+        for table in sorted(counts, key=lambda t: (counts[t], t)):
+            before, rest = split_runs(rest, counts[table] - released)
+            released = counts[table]
             self._append_all(before)
             self._append_all(run for run in (window.reads[table].run,) if run is not None)
         self._append_all(rest)
@@ -401,7 +401,7 @@ class Interleave:
         low, high = (token(self._epoch, self._windows + 1, end) for end in ("low", "high"))
         chunks: dict[TableId, Chunk] = {}
         turns = 0
-        behind = looks = False
+        behind = wants_snapshot = False
         for table in self._backlog.turns(self._now_us):
             if self._backlog.is_read(table):
                 self._stop(table, "done")
@@ -409,9 +409,9 @@ class Interleave:
             if turns == self._limits.chunks_per_window:
                 break
             if self._backlog.is_held_up(table, self._delivered):
-                # Reading it now would be for nothing: one look tells as much as a chunk, and costs the source little.
+                # Reading it now would be for nothing: a snapshot tells as much as a chunk and costs the source little.
                 self._backlog.wait(table, self._now_us)
-                looks = True
+                wants_snapshot = True
                 continue
             turns += 1
             if (chunk := self._backlog.chunk(table, low)) is not None:
@@ -424,13 +424,13 @@ class Interleave:
             self._windows += 1
             self._window = Window(self._windows, low, high, chunks)
             self._asks.append(WriteMark(low, tuple(ReadChunk(chunk) for chunk in chunks.values())))
-        if looks:
-            self._ask_look()
+        if wants_snapshot:
+            self._ask_snapshot()
 
-    def _ask_look(self) -> None:
+    def _ask_snapshot(self) -> None:
         """One at a time: a source that does not answer must not be asked ever more."""
-        if not self._is_looking:
-            self._is_looking = True
+        if not self._is_taking_snapshot:
+            self._is_taking_snapshot = True
             self._asks.append(TakeSnapshot())
 
     def _mark_written(self, mark: Token) -> None:
@@ -546,7 +546,7 @@ class Interleave:
     def _chunk_failed(self, failed: ChunkFailed) -> None:
         inside = frozenset() if self._window is None else self._window.tables
         if failed.table is None:
-            self._is_looking = False  # it may have been the look, or a mark: another look does no harm
+            self._is_taking_snapshot = False  # it may have been the snapshot, or a mark: another one does no harm
             for table in sorted(inside):
                 self._give_up(table, failed.reason)
             if self._window is not None and not inside:

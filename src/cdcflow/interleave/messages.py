@@ -215,7 +215,7 @@ class ChunkRead:
     `reached` is the cursor that the next chunk reads after; `exhausted` says that the plan's bound was reached;
     `units_done` counts the plan's units up to `reached`. `seconds` is how long the reading took. Several
     visibilities: several connections read parts of the chunk, or a snapshot is bounded from both sides (MySQL). What
-    one of them does not see may be missing, and a place in the window must be right for all of them. A chunk of kind
+    one of them does not see may be missing, and a position in the window must be right for all of them. A chunk of kind
     "whole" has one, and it may speak of the chunk's own table only (MySQL locks that one to take it). `rewritten`: the
     table is no longer what the plan pinned (VACUUM FULL, TRUNCATE, …); nothing was read, and the table must be planned
     and read from the start. `keys_left`: of a chunk of kind "keys", those that were not looked
@@ -249,7 +249,7 @@ class ChunkFailed:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """A look at what is visible now; lets the machine forget delivered ids."""
+    """A snapshot of what is visible now; lets the machine forget delivered ids."""
 
     visibility: Visibility
 

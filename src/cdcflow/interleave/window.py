@@ -89,8 +89,8 @@ class Window:
             return "shape changed in the window"
         return None
 
-    def place(self, table: TableId) -> int | None:
-        """How many of the held transactions come before the table's chunk; None: it has no right place.
+    def held_before(self, table: TableId) -> int | None:
+        """How many of the held transactions come before the table's chunk; None: no number of them is right.
 
         At low, before all of them, wherever a replay of what the chunk has seen already does no harm. It does harm
         to a table without a key, whose rows a replay cannot find. And a key change that omits columns takes them
@@ -99,8 +99,8 @@ class Window:
         """
         if self.chunks[table].kind != "whole" and all(run.moved_keys(table) is None for run in self.held):
             return 0
-        places = {place_between(table, self.held, v) for v in self.reads[table].visibilities}
-        return places.pop() if len(places) == 1 else None
+        counts = {held_before(table, self.held, v) for v in self.reads[table].visibilities}
+        return counts.pop() if len(counts) == 1 else None
 
     def hidden(self, table: TableId) -> Uint64s:
         """The transactions that the stream delivered before low and that some snapshot of the table's chunk did not
@@ -110,13 +110,13 @@ class Window:
         return np.unique(np.concatenate([v.hidden(self.before) for v in self.reads[table].visibilities]))
 
 
-def place_between(table: TableId, held: Sequence[Transactions], visibility: Visibility) -> int | None:
+def held_before(table: TableId, held: Sequence[Transactions], visibility: Visibility) -> int | None:
     """How many held transactions come before a chunk, so that it stands behind every one that touches its table and
     that the snapshot saw, and before every one that it did not see.
 
-    None: there is no such place, because commits became visible in another order than they were logged.
+    None: there is no such number, because commits became visible in another order than they were logged.
     """
-    place = start = 0
+    count = start = 0
     hidden = False
     for run in held:
         rest, at = run, start
@@ -129,9 +129,9 @@ def place_between(table: TableId, held: Sequence[Transactions], visibility: Visi
             elif hidden:
                 return None
             else:
-                place = at
+                count = at
         start += run.transactions
-    return place
+    return count
 
 
 def split_runs(runs: Sequence[Transactions], count: int) -> tuple[list[Transactions], list[Transactions]]:

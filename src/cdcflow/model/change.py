@@ -1,6 +1,6 @@
 """Changes in columns: batches of one table, and runs of whole transactions over several tables.
 
-A change never is an object of its own. A `Run` is a stretch of whole transactions in commit order:
+A change never is an object of its own. A `Run` is consecutive whole transactions in commit order:
 
     headers   one entry a transaction: xid, position, commit_ts, number of rows
     batches   one `ChangeBatch` a table shape; `index` says which row of the run each of its rows is
@@ -52,7 +52,7 @@ class Kind(enum.StrEnum):
 class ChangeBatch:
     """Changes of one table shape, in columns.
 
-    `rows` has `table.change_schema`. `index` (ascending int64, as long as `rows`) is each row's place in its run,
+    `rows` has `table.change_schema`. `index` (ascending int64, as long as `rows`) is each row's index in its run,
     counted over all tables from 0.
 
     What the columns mean: `_op` is c, u, d, r or t. `_unchanged` lists the columns whose value the source did not
@@ -118,9 +118,9 @@ def _bytes_of(rows: pa.RecordBatch) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A stretch of whole transactions in commit order, in columns. Read-only once made.
+    """Consecutive whole transactions in commit order, in columns. Read-only once made.
 
-    `xid` are the source's transaction ids as it gives them in its log (PostgreSQL: 32 bits), `position` the places
+    `xid` are the source's transaction ids as it gives them in its log (PostgreSQL: 32 bits), `position` the positions
     just after each commit (as text), `commit_ts` microseconds since 1970 UTC, `ends` the index after each
     transaction's last row (so `ends[-1]` is the number of rows). `origin` is the replication origin, null mostly.
     Transactions without rows are allowed. For chunk rows `kind` is READ and there is one transaction.

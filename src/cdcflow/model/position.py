@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NewType
 
 Position = NewType("Position", str)
-"""A place in one source's log. Opaque outside that source, and never compared or sorted elsewhere."""
+"""A position in one source's log. Opaque outside that source, and never compared or sorted elsewhere."""
 
 Offset = NewType("Offset", int)
 """The gapless 64-bit number of a row in the change log. The first row has offset 1."""
@@ -52,7 +52,7 @@ class SourceIdentity:
 class Checkpoint:
     """Everything a restart needs, stored with a cut in the same fsync as the rows before it.
 
-    `position` is the source's place after the last transaction in the log (None: the source was never read).
+    `position` is that after the last transaction in the log (None: the source was never read).
     `next_offset` and `next_transaction` are the numbers that the next row and the next transaction get;
     `cut` is the number of this cut (0: no cut yet). `commit_clock` is in microseconds since 1970 UTC.
     `progress` is the backfill progress as `cdcflow.interleave.progress` writes it. `source` is what the source

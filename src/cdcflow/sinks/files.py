@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.changelog import lookup, spool
-from cdcflow.changelog.extents import Extent, looking, opened_journal
+from cdcflow.changelog.extents import Extent, opened_journal, retried
 from cdcflow.changelog.framing import Damaged
 from cdcflow.changelog.journal import Attach, Encoder, JournalHeader, Record, records
 from cdcflow.changelog.layout import Layout
@@ -76,7 +76,7 @@ __all__ = ["FileLog", "Recovered"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class _JournalCut:
     """A cut: where in its journal it ends, and which spools must be synced before it counts."""
 
     checkpoint: Checkpoint
@@ -149,7 +149,7 @@ class FileLog:
         self._writing = threading.Lock()
         self._journal = JournalFile(layout, opened.header, layer)
         self._journals = deque([self._journal])  # those that are not wholly durable yet; the last is written to
-        self._cut = _Cut(opened.header.base, self._journal, self._journal.head_bytes)
+        self._cut = _JournalCut(opened.header.base, self._journal, self._journal.head_bytes)
         self._durable = self._cut
         self._is_open = True
         try:
@@ -242,7 +242,7 @@ class FileLog:
         self._numbering.cut(checkpoint)
         journal, durable = self._journal, self._durable
         journal.encoder.cut(checkpoint, durable.end if durable.journal is journal else journal.head_bytes)
-        self._cut = _Cut(checkpoint, journal, journal.bytes, (*self._unsynced(), *self._attached))
+        self._cut = _JournalCut(checkpoint, journal, journal.bytes, (*self._unsynced(), *self._attached))
         self._attached = []
 
     def sync(self) -> Checkpoint:
@@ -294,7 +294,7 @@ class FileLog:
         header = JournalHeader(self.log_id, self.epoch, cut.checkpoint, old.header.first_offset, cut.end)
         self._journal = JournalFile(self._layout, header, self._layer)
         self._journals.append(self._journal)
-        self._cut = _Cut(cut.checkpoint, self._journal, self._journal.head_bytes, self._unsynced())
+        self._cut = _JournalCut(cut.checkpoint, self._journal, self._journal.head_bytes, self._unsynced())
         self._closed.append(Closed(old.header, cut.end, cut.checkpoint, tuple(self._attached_names)))
         self._attached_names = []
         self._attached_bytes = 0
@@ -346,14 +346,14 @@ class FileLog:
         self._living()
         with self._sealing:
             extents, newest = self._extents(), self._newest_segment()
-            return looking(lambda: lookup.delivered(self._layout, extents, newest, xids), self.path)
+            return retried(lambda: lookup.delivered(self._layout, extents, newest, xids), self.path)
 
     def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
         """Position and id of the source's newest transactions, oldest first, back to one whose position is enough."""
         self._living()
         with self._sealing:
             extents, newest = self._extents(), self._newest_segment()
-            return looking(lambda: lookup.transactions_back(self._layout, extents, newest, is_enough), self.path)
+            return retried(lambda: lookup.transactions_back(self._layout, extents, newest, is_enough), self.path)
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
         """Keys of this table's rows from offset `since` on that came with unchanged columns."""
@@ -363,7 +363,7 @@ class FileLog:
             return None
         with self._sealing:
             extents, newest = self._extents(), self._newest_segment()
-            return looking(lambda: lookup.partial_keys(self._layout, extents, newest, shape, since), self.path)
+            return retried(lambda: lookup.partial_keys(self._layout, extents, newest, shape, since), self.path)
 
     def close(self) -> None:
         """Drop what no cut covers, seal the rest, give up the lock. Also after an error; then nothing is sealed."""

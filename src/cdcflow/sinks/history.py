@@ -33,8 +33,8 @@ from cdcflow.sinks.layer import OS_LAYER, FileLayer, remove_tree, storing, synci
 from cdcflow.sinks.lease import Held, Lease
 from cdcflow.sinks.segments import put_in_place, write_segment
 
-PLACE = "place.json"
-"""Beside a segment's manifest: the topic it came from, and the place behind its last cut."""
+TOPIC_END = "place.json"
+"""Beside a segment's manifest: the topic it came from, and its offset behind the last cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Sealer:
     bytes_max: int = SEGMENT_BYTES_MAX
 
     def __call__(self, messages: Iterable[Message]) -> Iterator[str]:
-        """Directories with a whole, durable segment each, in order. `messages` begin at a stretch's head.
+        """Directories with a whole, durable segment each, in order. `messages` begin at a topic range's head.
 
         Raises:
             InvariantViolated: something is missing, or it is another log.
@@ -67,8 +67,8 @@ class Sealer:
             name = f".{uuid.uuid4().hex}.tmp"
             with storing(f"sealing a part of topic {self.topic} in {self.segments}"):
                 segment, text = self._written(self.segments / name, unsealed, chain)
-                said = json.dumps({"topic": self.topic, "place": tail.place}).encode()
-                write_file(OS_LAYER, self.segments / name / PLACE, said)
+                said = json.dumps({"topic": self.topic, "place": tail.topic_offset}).encode()
+                write_file(OS_LAYER, self.segments / name / TOPIC_END, said)
             yield name
             chain = manifest_hash(text), segment.first_offset, segment.xid_newest
 
@@ -211,9 +211,9 @@ class History:
             )
 
 
-def place_of(layout: Layout, segment: Segment) -> Mapping[str, Any]:
-    """The topic that a segment came from, and the place there behind its last cut; {} where nobody knows."""
-    path = layout.segment(segment.first_offset, segment.last_offset) / PLACE
+def topic_end_of(layout: Layout, segment: Segment) -> Mapping[str, Any]:
+    """The topic that a segment came from, and the offset there behind its last cut; {} where nobody knows."""
+    path = layout.segment(segment.first_offset, segment.last_offset) / TOPIC_END
     try:
         return dict(json.loads(path.read_bytes()))
     except FileNotFoundError:
@@ -238,4 +238,4 @@ def _own(layout: Layout, log_id: str, identity: SourceIdentity, first_offset: in
         write_file(layer, layout.log_json, replace(file, source=identity).to_json().encode())
 
 
-__all__ = ["History", "Sealer", "place_of"]
+__all__ = ["History", "Sealer", "topic_end_of"]

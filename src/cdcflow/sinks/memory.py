@@ -204,11 +204,11 @@ class MemorySpool:
         for pieces, subxids in self._pieces:
             rows = sum(b.rows.num_rows for b in pieces)
             gone = np.zeros(rows, np.bool_) if subxids is None else np.isin(subxids, list(aborted))
-            place = np.cumsum(~gone) + (after - 1)
+            index = np.cumsum(~gone) + (after - 1)
             for batch in pieces:
                 keep = ~gone[batch.index]
                 if keep.any():
-                    yield ChangeBatch(batch.table, place[batch.index[keep]], batch.rows.filter(pa.array(keep)))
+                    yield ChangeBatch(batch.table, index[batch.index[keep]], batch.rows.filter(pa.array(keep)))
             after += rows - int(gone.sum())
 
 

@@ -66,14 +66,16 @@ class Numbering:
             index = batch.index
             if len(index) != batch.rows.num_rows:
                 raise InvariantViolated(
-                    f"appending {batch.rows.num_rows} rows of {batch.table.id}: {len(index)} places"
+                    f"appending {batch.rows.num_rows} rows of {batch.table.id}: {len(index)} indices"
                 )
             if not len(index):
                 continue
             first, end = int(index[0]), int(index[-1])
             ascending = end - first == len(index) - 1 or bool((index[1:] > index[:-1]).all())
             if not ascending or first <= last.get(batch.table, -1) or end >= rows:
-                raise InvariantViolated(f"appending rows of {batch.table.id}: their places do not ascend within {rows}")
+                raise InvariantViolated(
+                    f"appending rows of {batch.table.id}: their indices do not ascend within {rows}"
+                )
             if not batch.rows.schema.equals(batch.table.change_schema):
                 raise InvariantViolated(f"appending rows of {batch.table.id}: the columns are not those of its shape")
             last[batch.table] = end
@@ -82,5 +84,5 @@ class Numbering:
                 there[index] = True
         if count != rows or (there is not None and not there.all()):
             raise InvariantViolated(
-                f"appending {rows} rows to the log: {count} are there, or some places are taken twice"
+                f"appending {rows} rows to the log: {count} are there, or some indices are taken twice"
             )

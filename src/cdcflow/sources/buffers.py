@@ -1,8 +1,8 @@
 """Bytes as a server sent them, looked at with numpy: a buffer, the cells of a column in it, Arrow arrays over them.
 
-What arrives together is joined into one buffer; everything else is arrays of places in it. Every buffer is followed
-by `PAD` zero bytes, so that a read at any place inside it stays inside it, whatever a length on the wire says.
-Whoever follows a length checks the place it leads to before using it: a hostile or malformed length is answered with
+What arrives together is joined into one buffer; everything else is arrays of offsets into it. Every buffer is followed
+by `PAD` zero bytes, so that a read at any offset inside it stays inside it, whatever a length on the wire says.
+Whoever follows a length checks the offset it leads to before using it: a hostile or malformed length is answered with
 `SourceUnavailable`, never with a read beyond the buffer (hard case O10).
 """
 
@@ -40,7 +40,7 @@ def _too_many_bytes() -> ConfigurationError:
 
 
 class Buffer:
-    """One stretch of bytes with numpy views on it at every place."""
+    """Bytes with numpy views on them at every offset."""
 
     __slots__ = ("_views", "bytes", "raw", "size")
 
@@ -58,7 +58,7 @@ class Buffer:
         return found
 
     def values(self, kind: str, at: Int64s) -> npt.NDArray[Any]:
-        """The values of this numpy type (`<u4`) at these places, which need not be aligned."""
+        """The values of this numpy type (`<u4`) at these offsets, which need not be aligned."""
         return self._view(kind, int(kind[2:]))[at]
 
     def int16(self, at: Int64s) -> Int64s:
@@ -117,8 +117,8 @@ class Cells:
 
     def matrix(self, width: int) -> Bytes:
         """The first `width` bytes of each value (at most `PAD`); what lies after a value's end is not its own."""
-        places = self.start[:, None] + np.arange(width)
-        return np.take(self.buffer.bytes, places)
+        offsets = self.start[:, None] + np.arange(width)
+        return np.take(self.buffer.bytes, offsets)
 
     def binary(self) -> pa.Array:
         """The values as an Arrow binary array.
@@ -169,9 +169,9 @@ def gathered(source: Bytes, start: Int64s, size: Int64s) -> tuple[Bytes, Int64s]
 
 
 def pieces(offsets: Int64s) -> Iterator[tuple[int, int]]:
-    """Stretches of values that together have about a MiB; one that is larger alone stands alone.
+    """Ranges of values that together have about a MiB; one that is larger alone stands alone.
 
-    Where each byte comes from takes many times its size, so it is worked out for a stretch of the values at a time.
+    Where each byte comes from takes many times its size, so it is worked out for a range of the values at a time.
     """
     first, count = 0, len(offsets) - 1
     while first < count:

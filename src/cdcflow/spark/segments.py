@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import Place, list_segments, newest_checkpoint
+from cdcflow.changelog.reader import LogLocation, list_segments, newest_checkpoint
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import HistoryLost, InvariantViolated
 from cdcflow.model.position import Checkpoint
@@ -119,14 +119,14 @@ class Range:
         )
 
 
-def sealed(place: Place) -> Range:
+def sealed(location: LogLocation) -> Range:
     """The sealed segments of a log.
 
     Raises:
         ConfigurationError: there is no log, or a newer cdcflow wrote it.
         InvariantViolated: a segment between two others is missing, or is another log's.
     """
-    layout = Layout.of(place)
+    layout = Layout.of(location)
     log = layout.log_file()
     segments = tuple(list_segments(layout))
     for segment in segments:

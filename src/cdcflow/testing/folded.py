@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from cdcflow.changelog.folder import FolderReader
-from cdcflow.changelog.reader import Place
+from cdcflow.changelog.reader import LogLocation
 from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.merge.evolution import evolve
@@ -22,9 +22,9 @@ from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table, TableId
 from cdcflow.ports import LogReader
 
 
-def folded_log(place: Place) -> dict[TableId, dict[Key, Row]]:
+def folded_log(location: LogLocation) -> dict[TableId, dict[Key, Row]]:
     """Every table of a log in a folder or a store as of its newest cut, swept where a backfill is done."""
-    return folded(FolderReader(place))
+    return folded(FolderReader(location))
 
 
 def folded(log: LogReader) -> dict[TableId, dict[Key, Row]]:

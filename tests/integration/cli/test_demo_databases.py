@@ -10,9 +10,8 @@ import pytest
 from tests.servers.postgres import PostgresServer
 
 from cdcflow.cli.demo import flights, load
-from cdcflow.cli.demo.databases import Kind
-from cdcflow.cli.demo.opening import opened, seed, session
-from cdcflow.cli.demo.writer import Writer
+from cdcflow.cli.demo.databases import Kind, demo_source, seed, session
+from cdcflow.cli.demo.writer import Workload
 
 AIRPORTS = "2d5c66a8a1ddc420d7.2d0474be378d158da1"
 """The hash of the table that nobody writes to: the same text of the same rows, by three servers."""
@@ -28,14 +27,14 @@ AIRPORTS = "2d5c66a8a1ddc420d7.2d0474be378d158da1"
 )
 def test_every_database_of_the_demo_is_loaded_written_to_and_counted(kind: Kind) -> None:
     """The proof at the demo's end compares hashes: two servers that hold the same rows must say the same."""
-    with opened(kind) as source:
+    with demo_source(kind) as source:
         loaded = source.load(2_000)
         assert loaded == {"airlines": 16, "airports": 1458, "planes": 3322, "weather": 26115, "flights": 2000}
         begin = source.end()
         # Twice, as a load that is started again.
         for _ in range(2):
             with contextlib.closing(session(source.url)) as writing:
-                writer = Writer(writing, seed=7)
+                writer = Workload(writing, seed=7)
                 for _ in range(40):
                     writer.transaction()
             assert sum(writer.done.values()) == 40

@@ -37,9 +37,9 @@ def test_commands_work_on_a_log_in_kafka_as_on_a_folder(bank: Bank) -> None:
     status = json.loads(cdcflow(bank, "status", "--json").stdout)
     assert status["state"] == "stopped"
     assert {t["state"] for t in status["tables"].values()} == {"done"}
-    stretches = json.loads(cdcflow(bank, "log", "ls", "--json").stdout)
-    assert stretches[0]["first_offset"] == 1
-    assert "stretches in topic" in cdcflow(bank, "log", "ls").stdout
+    topic_ranges = json.loads(cdcflow(bank, "log", "ls", "--json").stdout)
+    assert topic_ranges[0]["first_offset"] == 1
+    assert "ranges in topic" in cdcflow(bank, "log", "ls").stdout
     newest = cdcflow(bank, "log", "show", "--limit", "3", "--json").stdout.splitlines()
     assert json.loads(newest[-1])["_offset"] == status["durable_offset"]
     only = cdcflow(bank, "log", "show", "--table", "public.notices", "--from", "1", "--limit", "2").stdout

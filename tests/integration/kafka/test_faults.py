@@ -429,7 +429,7 @@ def test_stretches_that_expired_are_refused_by_name(topics: Topics) -> None:
         writer.log.roll()
         writer.log.sync()
     writer.log.close()
-    second = KafkaReader(topics).stretches()[2].place
+    second = KafkaReader(topics).topic_ranges()[2].topic_offset
     admin = AdminClient({"bootstrap.servers": topics.brokers})
     for future in admin.delete_records([TopicPartition(topics.name, 0, second)]).values():
         future.result()

@@ -90,7 +90,7 @@ def test_sealing_goes_on_where_it_ended(topics: Topics, history: Path) -> None:
 
 
 def test_one_stretch_is_sealed_piece_by_piece(topics: Topics, history: Path) -> None:
-    """Behind a long stretch's head each merge reads over what it has, by cuts, and takes only what is new."""
+    """Behind a long topic range's head each merge reads over what it has, by cuts, and takes only what is new."""
     log = KafkaLog.open(topics, IDENTITY)
     writer = Writer.of(log)
     for step in history_of_a_shop():
@@ -176,10 +176,10 @@ def test_a_transaction_that_is_open_or_was_aborted_is_not_sealed(topics: Topics,
     dying.close()
 
 
-def expire(topics: Topics, place: int) -> None:
-    """The brokers let go of what is before this place."""
+def expire(topics: Topics, topic_offset: int) -> None:
+    """The brokers let go of what is before this offset."""
     admin = AdminClient({"bootstrap.servers": topics.brokers})
-    for future in admin.delete_records([TopicPartition(topics.name, 0, place)]).values():
+    for future in admin.delete_records([TopicPartition(topics.name, 0, topic_offset)]).values():
         future.result(30)
 
 
@@ -191,9 +191,9 @@ def test_history_is_read_from_files_and_only_the_tail_from_the_brokers(topics: T
     into_topic(topics, steps[4:])
     whole, parts = rows_of(KafkaReader(topics)), transactions_of(KafkaReader(topics))
     tail = next(
-        s for s in KafkaReader(topics).stretches() if s.first_offset == Layout(history).segment_offsets()[-1][1] + 1
+        s for s in KafkaReader(topics).topic_ranges() if s.first_offset == Layout(history).segment_offsets()[-1][1] + 1
     )
-    expire(topics, tail.place)
+    expire(topics, tail.topic_offset)
     with pytest.raises(HistoryLost):
         rows_of(KafkaReader(topics))
     log = TieredReader(topics, history)
@@ -215,7 +215,7 @@ def test_what_expired_before_it_was_sealed_is_lost_history(topics: Topics, histo
     into_topic(topics, steps[:1])
     seal(topics, history)
     into_topic(topics, steps[1:])
-    expire(topics, KafkaReader(topics).stretches()[-1].place)
+    expire(topics, KafkaReader(topics).topic_ranges()[-1].topic_offset)
     with pytest.raises(HistoryLost, match="cdcflow backfill"):
         seal(topics, history)
 

@@ -60,11 +60,11 @@ def told(tail: KafkaTail, first: int, rows_max: int, end: int | None = None) -> 
 
 @pytest.mark.parametrize(("held_bytes_max", "turn_s"), [(1, 0.5), (2000, 0.5), (64 << 20, 0.5), (64 << 20, 0.0)])
 @pytest.mark.parametrize("rows_max", [3, 100_000])
-@pytest.mark.parametrize("roll", [False, True], ids=["one stretch", "stretches"])
+@pytest.mark.parametrize("roll", [False, True], ids=["one topic range", "topic ranges"])
 def test_groups_are_the_log_whatever_is_held(
     topics: Topics, held_bytes_max: int, turn_s: float, rows_max: int, roll: bool
 ) -> None:
-    """O07: however little may be held, and wherever a stretch or a writer ends, nothing is missed and nothing comes
+    """O07: however little may be held, and wherever a topic range or a writer ends, nothing is missed and nothing comes
     twice, also by what was written after the tail had come to the end."""
     steps = history_of_a_shop()
     written(topics, steps[:4], roll=roll)
@@ -117,7 +117,7 @@ def test_long_way_is_gone_in_turns(topics: Topics, monkeypatch: pytest.MonkeyPat
 
 
 def test_each_record_is_read_once(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tail that begins at its stretch's beginning for every group costs more with each one, on an idle source too."""
+    """A tail that begins at its range's beginning for every group costs more with each one, on an idle source too."""
     log = KafkaLog.open(topics, IDENTITY)
     writer = Writer.of(log)
     writer.put(orders(1))
@@ -130,7 +130,7 @@ def test_each_record_is_read_once(topics: Topics, monkeypatch: pytest.MonkeyPatc
     def counted(reader: Reader, *span: int) -> Any:
         for message in messages(reader, *span):
             if reader.topic == topics.name:
-                places.append(message.place)
+                places.append(message.topic_offset)
             yield message
 
     monkeypatch.setattr(Reader, "messages", counted)

@@ -21,11 +21,11 @@ from cdcflow.interleave.messages import Committed, MarkSeen
 from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.position import Token
 from cdcflow.ports import Stream, StreamEvent
-from cdcflow.sources.postgres import arrivals
-from cdcflow.sources.postgres.arrivals import Arrivals, Kind
+from cdcflow.sources.postgres import copy_reader
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows
+from cdcflow.sources.postgres.copy_reader import CopyReader, Kind
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
-from cdcflow.sources.postgres.stream import PostgresStream, place_of
+from cdcflow.sources.postgres.stream import PostgresStream, position_after
 from cdcflow.sources.postgres.wire import Joined
 
 pytestmark = pytest.mark.postgres
@@ -95,7 +95,7 @@ def followed(
         events = stream.poll()
         for event in events:
             if durable(event):
-                stream.acknowledge(place_of(event))
+                stream.acknowledge(position_after(event))
         found += events
         if not events:
             time.sleep(0.002)
@@ -123,7 +123,7 @@ def windows_of(stream: Stream) -> int:
 def pass_a_window(stream: Stream) -> None:
     while windows_of(stream) < 1:
         for event in stream.poll():
-            stream.acknowledge(place_of(event))
+            stream.acknowledge(position_after(event))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -178,7 +178,7 @@ def test_slot_follows_what_is_durable_and_never_passes_it(database: Database, ma
     assert isinstance(stream, CatchingUp)
     durable = 0
     while not durable:
-        durable = max((lsn_of(place_of(event)) for event in stream.poll()), default=0)
+        durable = max((lsn_of(position_after(event)) for event in stream.poll()), default=0)
     stream.acknowledge(position_of(durable))
     followed_after = 0  # windows
     while stream.windows < 10:
@@ -231,7 +231,7 @@ def test_slot_that_a_dead_daemon_still_holds_is_advanced_later(database: Databas
         found: list[StreamEvent] = []
         while windows_of(stream) < 5:
             for event in stream.poll():
-                stream.acknowledge(place_of(event))
+                stream.acknowledge(position_after(event))
                 found.append(event)
         threading.Timer(1.0, dead.pgconn.finish).start()
         found += followed(capture, token)
@@ -259,7 +259,7 @@ def test_far_restart_position_stays_with_the_stream(database: Database, make_cap
         write_history(database, 5, 60)
         first = Token("1/1/low")
         capture.chunks.write_mark(first)
-        reached = place_of(followed(capture, first)[-1])
+        reached = position_after(followed(capture, first)[-1])
         while database.execute(f"SELECT confirmed_flush_lsn < '{reached}' FROM pg_replication_slots")[0][0]:
             capture.stream.poll()  # which goes on saying it
         write_history(database, 6, 60)
@@ -385,7 +385,7 @@ def test_position_moves_while_only_other_tables_change(database: Database, make_
     capture.chunks.write_mark(token)
     found = followed(capture, token)
     assert not told(found)
-    assert max(lsn_of(place_of(e)) for e in found) >= lsn_of(end)
+    assert max(lsn_of(position_after(e)) for e in found) >= lsn_of(end)
     assert windows_of(stream) >= 1
 
 
@@ -404,7 +404,7 @@ def test_without_compiled_code_windows_and_stream_give_the_same(
     found = []
     for number, capture in enumerate(captures):
         if number:
-            monkeypatch.setattr(arrivals, "_functions", lambda: None)
+            monkeypatch.setattr(copy_reader, "_functions", lambda: None)
         token = Token("1/1/low")
         capture.chunks.write_mark(token)
         found.append(told(followed(capture, token)))
@@ -428,8 +428,8 @@ def test_both_ways_of_taking_what_arrives_give_the_same(database: Database, kind
         with database.connect(autocommit=True) as connection:
             pg = connection.pgconn
             pg.exec_(b"COPY (SELECT b FROM m) TO STDOUT (FORMAT binary)")
-            taker = Arrivals(pg, kind, plain=plain)
-            assert taker.is_compiled == (arrivals.compiled is not None and not plain)
+            taker = CopyReader(pg, kind, plain=plain)
+            assert taker.is_compiled == (copy_reader.compiled is not None and not plain)
             first, is_whole = taker.take_all(1000)
             assert not is_whole
             assert len(first.data) < 2000, "a bound, one message and the padding"
@@ -448,5 +448,5 @@ def test_both_ways_refuse_a_row_that_is_no_message(database: Database) -> None:
         with database.connect(autocommit=True) as connection:
             connection.pgconn.exec_(b"COPY (SELECT 1, 2) TO STDOUT (FORMAT binary)")
             with pytest.raises(SourceUnavailable, match="a row that is not one message"):
-                Arrivals(connection.pgconn, "window", plain=plain).take_all()
+                CopyReader(connection.pgconn, "window", plain=plain).take_all()
             connection.close()

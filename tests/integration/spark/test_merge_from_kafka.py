@@ -94,8 +94,8 @@ def test_the_tables_are_those_that_come_of_files(
     (row, *_) = spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path}/kafka/shop/orders`").collect()
     said = json.loads(row.userMetadata)["cdcflow"]
     with topics.reader(topics.name) as reader:
-        # Behind the last cut; a new stretch may begin there, with no row yet.
-        cuts = [m.place for m in reader.messages(0) if m.key == bytes((FrameKind.CUT, 0))]
+        # Behind the last cut; a new topic range may begin there, with no row yet.
+        cuts = [m.topic_offset for m in reader.messages(0) if m.key == bytes((FrameKind.CUT, 0))]
     assert said["topic"] == topics.name
     assert said["place"] == cuts[-1] + 1
     assert said["cut"] == KafkaReader(topics).newest_checkpoint().cut

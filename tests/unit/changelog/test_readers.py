@@ -120,7 +120,7 @@ def test_what_is_missing_between_two_others_is_told_and_never_passed_over(
     copy: Layout, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that went on behind it would leave rows out without a word."""
-    monkeypatch.setattr(reader, "LOOKS_MAX", 2)
+    monkeypatch.setattr(reader, "TRIES_MAX", 2)
     if missing == "segment":
         shutil.rmtree(copy.segment(1, 3))
         with pytest.raises(InvariantViolated, match=r"offset 1.*missing"):

@@ -10,7 +10,7 @@ import pytest
 
 from cdcflow.changelog.framing import FrameKind
 from cdcflow.changelog.journal import CutMark, Encoder, JournalHeader, Progressed
-from cdcflow.changelog.records import HEAD, Message, Stretches, head_from, head_of, pieces
+from cdcflow.changelog.records import HEAD, Message, RangeDecoder, head_from, head_of, pieces
 from cdcflow.changelog.rows import Rows
 from cdcflow.changelog.tail import Tail
 from cdcflow.changelog.transactions import Transactions
@@ -21,7 +21,7 @@ from cdcflow.testing.sinks import ORDERS, orders
 
 @dataclass
 class Topic:
-    """A topic that is written stretch by stretch; each step is one transaction of one row, then a cut."""
+    """A topic that is written topic range by topic range; each step is one transaction of one row, then a cut."""
 
     log_id: str = "log-a"
     bytes_max: int = 1 << 20
@@ -29,7 +29,7 @@ class Topic:
     cuts: list[Checkpoint] = field(default_factory=lambda: [Checkpoint()])
     epoch: int = 0
 
-    def stretch(self, count: int, *, idle: int = 0) -> Topic:
+    def topic_range(self, count: int, *, idle: int = 0) -> Topic:
         self.epoch += 1
         head = JournalHeader(self.log_id, Epoch(self.epoch), self.cuts[-1])
         encoder = Encoder(0, head.base)
@@ -74,33 +74,33 @@ def segments(tail: Tail) -> list[tuple[int, int, list[int], int]]:
 
 
 def test_a_topic_without_a_history_is_sealed_from_its_first_head() -> None:
-    """Several stretches become one segment as long as there is room."""
-    topic = Topic().stretch(2).stretch(1)
+    """Several topic ranges become one segment as long as there is room."""
+    topic = Topic().topic_range(2).topic_range(1)
     tail = topic.tail(None)
-    assert tail.place == 0
+    assert tail.topic_offset == 0
     assert segments(tail) == [(0, 1, [1, 2, 3], 3)]
-    assert tail.place == len(topic.messages)
+    assert tail.topic_offset == len(topic.messages)
 
 
 @pytest.mark.parametrize("after", range(5))
 def test_what_the_history_has_is_read_over(after: int) -> None:
-    """Up to and with the cut that it ends with, wherever that stands: in a stretch, or at its end."""
-    topic = Topic().stretch(2).stretch(3)
+    """Up to and with the cut that it ends with, wherever that stands: in a topic range, or at its end."""
+    topic = Topic().topic_range(2).topic_range(3)
     found = segments(topic.tail(topic.cuts[after]))
     assert [(base, offsets, last) for base, _, offsets, last in found] == [(after, list(range(after + 1, 6)), 5)]
 
 
 def test_segments_end_at_the_first_cut_behind_their_size() -> None:
     """With rows in each, and every segment begins where the one before it ended."""
-    topic = Topic().stretch(3)
+    topic = Topic().topic_range(3)
     assert [s[::2] for s in segments(topic.tail(None, bytes_max=1))] == [(0, [1]), (1, [2]), (2, [3])]
 
 
 def test_cuts_of_an_idle_log_are_no_segment() -> None:
     """They go with the rows that come next; alone they are nothing to seal."""
-    topic = Topic().stretch(1, idle=3)
+    topic = Topic().topic_range(1, idle=3)
     assert segments(topic.tail(topic.cuts[1])) == []
-    topic.stretch(1)
+    topic.topic_range(1)
     assert [s[2:] for s in segments(topic.tail(topic.cuts[1]))] == [([2], 5)]
     assert [s[2:] for s in segments(topic.tail(topic.cuts[3]))] == [([2], 5)]
 
@@ -121,20 +121,20 @@ def refused(topic: Topic, after: Checkpoint | None, said: str) -> None:
 )
 def test_a_history_of_something_else_is_not_continued(changed: dict[str, object]) -> None:
     """The cut that it ends with must be in the topic as the history has it."""
-    topic = Topic().stretch(2).stretch(1)
+    topic = Topic().topic_range(2).topic_range(1)
     refused(topic, replace(topic.cuts[1], **changed), "cut 1 of the history .* is not in it")  # type: ignore[arg-type]
     refused(topic, replace(topic.cuts[2], **changed), "cut 2 of the history .* is not in it")  # type: ignore[arg-type]
 
 
 def test_a_topic_that_ends_before_the_history_is_refused() -> None:
     """It is an older copy, or another topic."""
-    topic = Topic().stretch(2)
+    topic = Topic().topic_range(2)
     refused(topic, Checkpoint(Position("p9"), Offset(9), 9, 9, 8), "ends before cut 9")
 
 
 def test_another_log_in_the_topic_is_refused() -> None:
     """Whatever stands in it would be sealed as ours."""
-    refused(Topic(log_id="log-b").stretch(1), None, "belongs to another log")
+    refused(Topic(log_id="log-b").topic_range(1), None, "belongs to another log")
 
 
 def without(topic: Topic, gone: Callable[[int, Message], bool]) -> Topic:
@@ -143,15 +143,15 @@ def without(topic: Topic, gone: Callable[[int, Message], bool]) -> Topic:
 
 
 def test_a_gap_is_refused_wherever_it_is() -> None:
-    """A run that is not there, a stretch that is not there, and a cut that came to stand behind other rows."""
-    one = Topic().stretch(3)
+    """A run that is not there, a topic range that is not there, and a cut that came to stand behind other rows."""
+    one = Topic().topic_range(3)
     kinds = [m.key[0] for m in one.messages]
     runs = [n for n, kind in enumerate(kinds) if kind == FrameKind.TRANSACTIONS]
     refused(without(one, lambda n, _: n == runs[1]), None, "cut 2 does not stand at the end|comes where 2 must")
-    two = Topic().stretch(1).stretch(1).stretch(1)
+    two = Topic().topic_range(1).topic_range(1).topic_range(1)
     heads = [n for n, m in enumerate(two.messages) if m.key[0] == HEAD]
     refused(without(two, lambda n, _: heads[1] <= n < heads[2]), None, "begins with offset 3 where 2 must come")
-    three = Topic().stretch(2)
+    three = Topic().topic_range(2)
     last = max(n for n, m in enumerate(three.messages) if m.key[0] == FrameKind.CUT)
     refused(without(three, lambda n, _: n == last), None, "ends at offset 2, and its last cut is before it")
 
@@ -159,32 +159,32 @@ def test_a_gap_is_refused_wherever_it_is() -> None:
 @pytest.mark.parametrize("bytes_max", [1, 7, 100, 1 << 20])
 def test_frames_larger_than_a_record_come_back_whole(bytes_max: int) -> None:
     """No record is larger than the topic takes, and none is empty."""
-    topic = Topic(bytes_max=bytes_max).stretch(2)
+    topic = Topic(bytes_max=bytes_max).topic_range(2)
     assert all(0 < len(m.value) <= max(bytes_max, 1) for m in topic.messages)
-    stretches = Stretches("t")
-    placed = [p for m in topic.messages if (p := stretches.take(m)) is not None]
-    assert placed[0].record == head_from(Topic().stretch(2).messages[0].value)
+    decoder = RangeDecoder("t")
+    placed = [p for m in topic.messages if (p := decoder.take(m)) is not None]
+    assert placed[0].record == head_from(Topic().topic_range(2).messages[0].value)
     assert [type(p.record).__name__ for p in placed] == [
         "JournalHeader",
         *("Transactions", "Shape", "Rows", "CutMark"),
         *("Transactions", "Rows", "CutMark"),
     ]
-    assert [p.place for p in placed] == sorted({p.place for p in placed})
-    assert placed[0].place == 0
+    assert [p.topic_offset for p in placed] == sorted({p.topic_offset for p in placed})
+    assert placed[0].topic_offset == 0
 
 
 def test_frames_that_nobody_wants_are_not_decoded() -> None:
     """Shapes and progress always are: what follows needs them."""
-    topic = Topic().stretch(1)
-    stretches = Stretches("t", wanted=[FrameKind.CUT])
-    found = [p.record for m in topic.messages if (p := stretches.take(m)) is not None]
+    topic = Topic().topic_range(1)
+    decoder = RangeDecoder("t", wanted=[FrameKind.CUT])
+    found = [p.record for m in topic.messages if (p := decoder.take(m)) is not None]
     assert [type(r).__name__ for r in found] == ["JournalHeader", "Skipped", "Shape", "Skipped", "CutMark"]
     assert not any(isinstance(r, Progressed) for r in found)
 
 
 def test_records_that_cdcflow_did_not_write_are_refused() -> None:
     """By the place of the record, never by what is in it."""
-    good = Topic().stretch(1).messages
+    good = Topic().topic_range(1).messages
     bad = [
         [Message(7, b"", b"secret")],
         [Message(7, bytes((HEAD, 2)), b"secret")],
@@ -196,13 +196,13 @@ def test_records_that_cdcflow_did_not_write_are_refused() -> None:
     ]
     for messages in bad:
         with pytest.raises(InvariantViolated, match="record at offset 7") as caught:
-            list(map(Stretches("topic t").take, messages))
+            list(map(RangeDecoder("topic t").take, messages))
         assert "secret" not in str(caught.value)
     assert head_from(good[0].value) == JournalHeader("log-a", Epoch(1), Checkpoint())
 
 
 def test_a_cut_that_comes_twice_is_refused() -> None:
     """Each cut is a later one: two with one number would make two segments of one."""
-    topic = Topic().stretch(1, idle=1)
+    topic = Topic().topic_range(1, idle=1)
     topic.messages.append(topic.messages[-1])
     refused(topic, None, "cut 2 does not stand at the end")

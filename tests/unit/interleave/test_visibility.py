@@ -53,6 +53,6 @@ def test_a_look_is_asked_for_once_and_again_when_ids_have_doubled() -> None:
     asked = []
     for xid in range(1, 20):
         delivered.add(ids(xid))
-        if delivered.wants_look():
+        if delivered.wants_snapshot():
             asked.append(xid)
     assert asked == [4, 9, 19]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.simulation.transactions import Plain, Row, Shape, Transaction
 
-from cdcflow.interleave.window import place_between, split_runs, token, window_number
+from cdcflow.interleave.window import held_before, split_runs, token, window_number
 from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Epoch, Token
 from cdcflow.model.table import TableId
@@ -31,12 +31,12 @@ HELD = [run((1, OTHER), (2, HEAP)), run((3, HEAP), (4, OTHER), (5, HEAP))]
 
 
 @pytest.mark.parametrize(
-    ("seen", "place"),
+    ("seen", "before"),
     [((), 0), ((2,), 2), ((2, 3), 3), ((2, 3, 5), 5), ((3,), None), ((2, 5), None), ((1, 4), 0)],
 )
-def test_a_chunk_stands_behind_all_it_saw_and_before_all_it_did_not(seen: tuple[int, ...], place: int | None) -> None:
+def test_a_chunk_stands_behind_all_it_saw_and_before_all_it_did_not(seen: tuple[int, ...], before: int | None) -> None:
     """Transactions of other tables do not count; a gap in what was seen means that there is no place (P08)."""
-    assert place_between(HEAP, HELD, Sees(*seen)) == place
+    assert held_before(HEAP, HELD, Sees(*seen)) == before
 
 
 @pytest.mark.parametrize("count", range(6))

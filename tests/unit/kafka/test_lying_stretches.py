@@ -20,7 +20,7 @@ from cdcflow.testing.sinks import ORDERS, orders
 
 
 def walked(rows_at: int, cut_at: int) -> list[object]:
-    """A stretch of one run of three rows, which come at this offset, before a cut at that one."""
+    """A topic range of one run of three rows, which come at this offset, before a cut at that one."""
     header = JournalHeader("x", Epoch(1), Checkpoint())
     encoder = Encoder(0)
     run = orders(1, 2, 3)

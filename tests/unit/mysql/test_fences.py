@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cdcflow.interleave.window import place_between
+from cdcflow.interleave.window import held_before
 from cdcflow.model.change import ChangeBatch, Run
 from cdcflow.model.table import OP, Column, Table, TableId
 from cdcflow.model.types import ColumnType
@@ -89,8 +89,8 @@ def test_two_bounds_that_disagree_give_a_chunk_no_place() -> None:
     """MySQL: between what is surely seen and what is surely not, nothing is claimed."""
     table, runs = _runs()
     lower, upper = CoordinateVisibility(10), CoordinateVisibility(20)
-    assert place_between(table, runs, lower) != place_between(table, runs, upper)
-    assert place_between(table, runs, CoordinateVisibility(20)) == place_between(table, runs, CoordinateVisibility(25))
+    assert held_before(table, runs, lower) != held_before(table, runs, upper)
+    assert held_before(table, runs, CoordinateVisibility(20)) == held_before(table, runs, CoordinateVisibility(25))
 
 
 def _runs() -> tuple[TableId, list[Run]]:

@@ -6,10 +6,10 @@ import pytest
 
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled
 
-_TWINS = {"plain": None, "compiled": COMPILED} if COMPILED else {"plain": None}
+_DECODERS = {"plain": None, "compiled": COMPILED} if COMPILED else {"plain": None}
 
 
-@pytest.fixture(scope="module", params=_TWINS)
+@pytest.fixture(scope="module", params=_DECODERS)
 def compiled(request: pytest.FixtureRequest) -> Compiled | None:
     """What decoders are made with; None: the plain ones."""
-    return _TWINS[request.param]
+    return _DECODERS[request.param]

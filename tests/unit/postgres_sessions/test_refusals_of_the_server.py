@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from cdcflow.errors import ConfigurationError, RightMissing, SourceUnavailable
-from cdcflow.sources.postgres.connection import explained
+from cdcflow.sources.postgres.connection import map_error
 from cdcflow.sources.postgres.sqlstates import STOPS, TRIED_AGAIN
 
 STATES: dict[str, type[psycopg.Error]] = {
@@ -28,7 +28,7 @@ OF_THEIR_OWN = {
 
 
 def kind_of(state: str) -> type[Exception]:
-    return type(explained(STATES[state]("the server's words"), "asking"))
+    return type(map_error(STATES[state]("the server's words"), "asking"))
 
 
 @pytest.mark.parametrize("state", sorted(STATES))
@@ -53,7 +53,7 @@ def test_code_of_an_extension_stops_by_name() -> None:
     class Own(psycopg.Error):
         sqlstate = "Q1234"
 
-    error = explained(Own("something new"), "reading slot x")
+    error = map_error(Own("something new"), "reading slot x")
     assert isinstance(error, ConfigurationError)
     assert "reading slot x: something new (SQLSTATE Q1234)" in str(error)
 
@@ -61,6 +61,6 @@ def test_code_of_an_extension_stops_by_name() -> None:
 def test_limits_are_told_with_the_setting_that_raises_them() -> None:
     """One SQLSTATE stands for every limit of the server; the remedy must be that of the one that was reached."""
     full = STATES["53400"]("all replication slots are in use")
-    assert "drop a replication slot" in str(explained(full, "asking").remedy)
+    assert "drop a replication slot" in str(map_error(full, "asking").remedy)
     large = STATES["53400"]("temporary file size exceeds temp_file_limit (1024kB)")
-    assert "raise temp_file_limit" in str(explained(large, "asking").remedy)
+    assert "raise temp_file_limit" in str(map_error(large, "asking").remedy)

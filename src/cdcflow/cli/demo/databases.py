@@ -24,7 +24,7 @@ class Undone(Exception):
     """Raised inside `Session.transaction`: what was done in it is rolled back, and no error is left."""
 
 
-class Rows(Protocol):
+class StatementResult(Protocol):
     """What a statement gave."""
 
     @property
@@ -38,7 +38,7 @@ class Session(Protocol):
 
     words: Mapping[str, str]
 
-    def execute(self, statement: str, values: Iterable[object] = ()) -> Rows: ...
+    def execute(self, statement: str, values: Iterable[object] = ()) -> StatementResult: ...
 
     def transaction(self) -> AbstractContextManager[None]:
         """A transaction, or a savepoint inside of one."""
@@ -85,3 +85,39 @@ class Source(Protocol):
     def digest(self, table: str, columns: Columns) -> Digest:
         """The table's digest as the server computes it."""
         ...
+
+
+# ── which of them; only its client library is loaded ─────────────────────────────────────────────────────────────
+
+
+def demo_source(kind: Kind) -> Source:
+    """A server of this kind, not started yet."""
+    if kind == "postgres":
+        from cdcflow.cli.demo.postgres import Postgres
+
+        return Postgres()
+    from cdcflow.cli.demo.mysql import MySQL
+
+    return MySQL(kind)
+
+
+def session(url: str, password: str | None = None) -> Session:
+    """A session of the writer."""
+    if url.startswith("postgres"):
+        from cdcflow.cli.demo.postgres import PostgresSession
+
+        return PostgresSession(url, password)
+    from cdcflow.cli.demo.mysql import MySQLSession
+
+    return MySQLSession(url, password)
+
+
+def seed(url: str, password: str | None, rows_max: int | None) -> Mapping[str, int]:
+    """Create and fill the tables at this address. Returns the rows of each table; none if they are there already."""
+    if url.startswith("postgres"):
+        from cdcflow.cli.demo import postgres
+
+        return postgres.seed(url, password, rows_max)
+    from cdcflow.cli.demo import mysql
+
+    return mysql.seed(url, password, rows_max)

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from cdcflow.cli.demo import flights, logs, proof
-from cdcflow.cli.demo.databases import Kind, Source
-from cdcflow.cli.demo.opening import opened
+from cdcflow.cli.demo.databases import Kind, Source, demo_source
 from cdcflow.cli.demo.screen import Screen
 from cdcflow.cli.events import send_structlog_to
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SourceUnavailable
@@ -78,15 +77,15 @@ class DemoRun:
         *,
         rows_max: int | None,
         planted_fault: bool,
-        log: logs.Place = "files",
+        log: logs.LogKind = "files",
     ) -> None:
         self._directory = directory
-        self._source = opened(kind)
+        self._source = demo_source(kind)
         self._screen = screen
         self._rows_max = rows_max
         self._planted_fault = planted_fault
         self._config_path = directory / "cdcflow.yaml"
-        self._log = logs.opened(log, directory)
+        self._log = logs.demo_log(log, directory)
         self._children = Children(directory)
         self.outcome = Outcome(str(directory))
 
@@ -161,7 +160,7 @@ class DemoRun:
         self._screen.done(f"the published cut is one moment of the source: {found}")
 
     def _stop_at_the_fence(self, source: Source) -> None:
-        self._screen.step("stopping the writer; the log has to pass the place where it stopped")
+        self._screen.step("stopping the writer; the log has to pass the position where it stopped")
         self.outcome.transactions_written = self._children.stop_writer()
         fence = self.outcome.fence = source.end()
         status = self._wait(lambda s: source.passed(s.get("position"), fence), f"the log to pass the fence {fence}")
@@ -348,16 +347,16 @@ class Children:
 
 def settings(source: Sequence[str], flights_rows: int, log: Sequence[str]) -> str:
     """The demo's cdcflow.yaml: an ordinary one, with a rate limit so that the backfill can be watched."""
-    named, place = ("\n".join(f"  {line}" for line in lines) for lines in (source, log))
+    source_lines, log_lines = ("\n".join(f"  {line}" for line in lines) for lines in (source, log))
     return f"""\
 source:
-{named}
+{source_lines}
   heartbeat: 1s
   backfill:
     rows_per_second_max: {max(200, int(flights_rows / BACKFILL_S))}
     chunk_rows_max: {max(100, flights_rows // 40)}
 log:
-{place}
+{log_lines}
 merge:
   format: delta
   warehouse: ./warehouse

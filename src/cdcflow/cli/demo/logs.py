@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from cdcflow.spark.job import MergeReport
 
-Place = Literal["files", "kafka"]
+LogKind = Literal["files", "kafka"]
 TOPIC = "demo-log"
 
 
@@ -113,9 +113,9 @@ class Topic:
         return merge(spark, wiring.tier(config), config.merge.warehouse)
 
 
-def opened(place: Place, directory: Path) -> Log:
-    """The demo's log in this place; nothing is started yet."""
-    return Folder(directory) if place == "files" else Topic(directory)
+def demo_log(kind: LogKind, directory: Path) -> Log:
+    """The demo's log of this kind; nothing is started yet."""
+    return Folder(directory) if kind == "files" else Topic(directory)
 
 
-__all__ = ["Folder", "Log", "Place", "Topic", "opened"]
+__all__ = ["Folder", "Log", "LogKind", "Topic", "demo_log"]

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pymysql
 
 from cdcflow.cli.demo import flights, proof
-from cdcflow.cli.demo.databases import Columns, Digest, Rows, Undone
+from cdcflow.cli.demo.databases import Columns, Digest, StatementResult, Undone
 from cdcflow.cli.demo.servers.mysql import Flavor, MySQLServer
 from cdcflow.sources.mysql.position import BinlogPosition
 
@@ -110,7 +110,7 @@ class MySQL:
 
 def seed(url: str, password: str | None, rows_max: int | None) -> Mapping[str, int]:
     """Create and fill the tables, unless they are there whole."""
-    with closing(pymysql.connect(**_place(url, password), local_infile=True, autocommit=True)) as connection:
+    with closing(pymysql.connect(**_address(url, password), local_infile=True, autocommit=True)) as connection:
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT count(*) FROM information_schema.tables"
@@ -156,14 +156,14 @@ def _fill(cursor: pymysql.cursors.Cursor, room: Path, table: str, rows_max: int 
     return int(cursor.rowcount)
 
 
-def _place(url: str, password: str | None) -> dict[str, Any]:
+def _address(url: str, password: str | None) -> dict[str, Any]:
     """How pymysql is told where the server is. `?ssl_ca=FILE` asks for TLS with a certificate that this one signed."""
-    place = urlsplit(url)
-    authority = dict(parse_qsl(place.query)).get("ssl_ca")
+    address = urlsplit(url)
+    authority = dict(parse_qsl(address.query)).get("ssl_ca")
     return {
-        "host": place.hostname,
-        "port": place.port or 3306,
-        "user": place.username,
+        "host": address.hostname,
+        "port": address.port or 3306,
+        "user": address.username,
         "password": password or "",
         "database": flights.DATABASE,
         "charset": "utf8mb4",
@@ -185,13 +185,13 @@ class MySQLSession:
 
     def __init__(self, url: str, password: str | None = None) -> None:
         self._connection = pymysql.connect(
-            **_place(url, password),
+            **_address(url, password),
             autocommit=True,
             init_command="SET time_zone = '+00:00', SESSION binlog_row_image = 'NOBLOB'",
         )
         self._depth = 0
 
-    def execute(self, statement: str, values: Iterable[object] = ()) -> Rows:
+    def execute(self, statement: str, values: Iterable[object] = ()) -> StatementResult:
         cursor: Any = self._connection.cursor()
         cursor.execute(statement, tuple(values) or None)
         return cursor  # type: ignore[no-any-return]  # pymysql has no types

@@ -10,7 +10,7 @@ from typing import Any, Self
 import psycopg
 
 from cdcflow.cli.demo import flights, proof
-from cdcflow.cli.demo.databases import Columns, Digest, Rows, Undone
+from cdcflow.cli.demo.databases import Columns, Digest, StatementResult, Undone
 from cdcflow.cli.demo.servers.postgres import PostgresServer
 
 SCHEMA = """
@@ -152,8 +152,8 @@ class PostgresSession:
             url, password=password, autocommit=True, application_name="cdcflow demo writer"
         )
 
-    def execute(self, statement: str, values: Iterable[object] = ()) -> Rows:
-        found: Rows = self._connection.execute(statement.encode(), tuple(values) or None)
+    def execute(self, statement: str, values: Iterable[object] = ()) -> StatementResult:
+        found: StatementResult = self._connection.execute(statement.encode(), tuple(values) or None)
         return found
 
     @contextmanager

@@ -25,8 +25,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from types import FrameType
 
-from cdcflow.cli.demo.databases import Rows, Session, Undone
-from cdcflow.cli.demo.opening import session
+from cdcflow.cli.demo.databases import Session, StatementResult, Undone, session
 
 Key = tuple[datetime, str, int]
 ORIGINS = ("EWR", "JFK", "LGA")
@@ -34,7 +33,7 @@ NEW_FLIGHT = 100_000
 """Flights from this number on were added by the writer."""
 
 
-class Writer:
+class Workload:
     """One session that writes transactions of random kinds."""
 
     def __init__(self, session: Session, seed: int) -> None:
@@ -71,7 +70,7 @@ class Writer:
     def _read(self, query: str) -> list[Key]:
         return [(row[0], row[1], row[2]) for row in self._execute(query)]
 
-    def _execute(self, statement: str, values: Iterable[object] = ()) -> Rows:
+    def _execute(self, statement: str, values: Iterable[object] = ()) -> StatementResult:
         return self._session.execute(statement, values)
 
     def transaction(self) -> None:
@@ -145,12 +144,12 @@ class Writer:
     def change_flight_key(self) -> None:
         """Half of the time a flight whose wide value the log does not repeat gets another key."""
         keys = self._wide if self._random.random() < 0.5 and self._wide else self._keys
-        place = self._random.randrange(len(keys))
-        when, carrier, _ = keys[place]
+        chosen = self._random.randrange(len(keys))
+        when, carrier, _ = keys[chosen]
         number = self._take_number()
-        changed = self._execute(f"UPDATE flights SET flight = %s WHERE {THIS}", (number, *keys[place]))  # noqa: S608
+        changed = self._execute(f"UPDATE flights SET flight = %s WHERE {THIS}", (number, *keys[chosen]))  # noqa: S608
         if changed.rowcount:
-            keys[place] = (when, carrier, number)
+            keys[chosen] = (when, carrier, number)
 
     def change_plane_key(self) -> None:
         """A plane gets another number, and so do its flights, in one transaction."""
@@ -217,7 +216,7 @@ def told_to_stop() -> threading.Event:
 
 def write(opened: Session, per_second: float, stop: threading.Event, over: Callable[[], bool] = lambda: False) -> None:
     """Write so many transactions a second until `stop` is set or it is `over`."""
-    writer = Writer(opened, seed=7)
+    writer = Workload(opened, seed=7)
     began = told_at = time.monotonic()
     while not stop.is_set() and not over():
         writer.transaction()
@@ -230,7 +229,7 @@ def write(opened: Session, per_second: float, stop: threading.Event, over: Calla
     _tell(writer)
 
 
-def _tell(writer: Writer) -> None:
+def _tell(writer: Workload) -> None:
     sys.stdout.write(json.dumps(writer.done) + "\n")
     sys.stdout.flush()
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from cdcflow.changelog.checking import Report, Seen, journal
 from cdcflow.changelog.journal import JournalHeader, Record
-from cdcflow.changelog.records import Placed
+from cdcflow.changelog.records import TopicRecord
 from cdcflow.changelog.rows import Shape
 from cdcflow.errors import CdcflowError
 from cdcflow.sinks.kafka.frames import frames, read_state
@@ -29,28 +29,30 @@ def check(topics: Topics, *, deep: bool = False) -> Report:
     seen = Seen()
     with topics.reader(topics.name) as reader:
         low, end = reader.bounds()
-        readable = [s for s in state.stretches if s.place >= low]
+        readable = [s for s in state.topic_ranges if s.topic_offset >= low]
         if not readable:
             return seen.report(state.checkpoint.next_offset)
         first = readable[0].first_offset
         seen.next_offset = first
         try:
-            walk = _Walk(frames(reader, readable[0].place, end), seen, state)
-            for placed, head in walk.heads():
-                stretch = f"{where} from place {placed.place}"
-                known = any((s.place, s.first_offset) == (placed.place, head.first_offset) for s in readable)
-                if not known and placed.place <= readable[-1].place:
-                    seen.fault(stretch, f"topic {topics.state} does not know this stretch")
-                journal(stretch, state.log_id, head, walk.records(), seen, deep=deep)
-            _end(where, topics, state, seen, walk.met, readable)
+            found_frames = _Frames(frames(reader, readable[0].topic_offset, end), seen, state)
+            for found, head in found_frames.heads():
+                where_in = f"{where} from topic offset {found.topic_offset}"
+                known = any(
+                    (s.topic_offset, s.first_offset) == (found.topic_offset, head.first_offset) for s in readable
+                )
+                if not known and found.topic_offset <= readable[-1].topic_offset:
+                    seen.fault(where_in, f"topic {topics.state} does not know this topic range")
+                journal(where_in, state.log_id, head, found_frames.records(), seen, deep=deep)
+            _end(where, topics, state, seen, found_frames.met, readable)
         except CdcflowError as error:
             seen.fault(where, str(error))
     return seen.report(first)
 
 
 def _end(where: str, topics: Topics, state: State, seen: Seen, met: set[int], readable: list[TopicRange]) -> None:
-    for gone in sorted({s.place for s in readable} - met):
-        seen.fault(where, f"the stretch at place {gone}, which topic {topics.state} names, is not there")
+    for gone in sorted({s.topic_offset for s in readable} - met):
+        seen.fault(where, f"the topic range at offset {gone}, which topic {topics.state} names, is not there")
     # Beside a daemon the state that was read first may be older than what was read then, never newer.
     if seen.cut < state.checkpoint.cut or seen.next_offset < state.checkpoint.next_offset:
         seen.fault(
@@ -60,41 +62,41 @@ def _end(where: str, topics: Topics, state: State, seen: Seen, met: set[int], re
         )
 
 
-class _Walk:
-    """The frames of the topic, a stretch at a time."""
+class _Frames:
+    """The frames of the topic, one topic range at a time."""
 
-    def __init__(self, found: Iterator[Placed], seen: Seen, state: State) -> None:
+    def __init__(self, found: Iterator[TopicRecord], seen: Seen, state: State) -> None:
         self._found = found
         self._seen = seen
         self._state = state
-        self._head: tuple[Placed, JournalHeader] | None = None
+        self._head: tuple[TopicRecord, JournalHeader] | None = None
         self.met: set[int] = set()
 
-    def heads(self) -> Iterator[tuple[Placed, JournalHeader]]:
-        for placed in self._found:
-            if isinstance(placed.record, JournalHeader):
-                self._head = placed, placed.record
+    def heads(self) -> Iterator[tuple[TopicRecord, JournalHeader]]:
+        for found in self._found:
+            if isinstance(found.record, JournalHeader):
+                self._head = found, found.record
             while self._head is not None:
-                (placed, head), self._head = self._head, None
-                self.met.add(placed.place)
-                yield placed, head
+                (found, head), self._head = self._head, None
+                self.met.add(found.topic_offset)
+                yield found, head
 
     def records(self) -> Iterator[Record]:
         """What follows a head, up to the next one."""
-        for placed in self._found:
-            record = placed.record
+        for found in self._found:
+            record = found.record
             if isinstance(record, JournalHeader):
-                self._head = placed, record
+                self._head = found, record
                 return
             if isinstance(record, Shape):
-                self._shape(placed.place, record)
+                self._shape(found.topic_offset, record)
             yield record
 
-    def _shape(self, place: int, shape: Shape) -> None:
+    def _shape(self, topic_offset: int, shape: Shape) -> None:
         known = self._state.shapes.shapes().get(shape.table.id, {}).get(shape.version)
         # What a daemon adds meanwhile is behind the last cut that we know of.
         if known != shape.table and (known is not None or self._seen.cut < self._state.checkpoint.cut):
-            self._seen.fault(f"place {place}", f"a shape of {shape.table.id} is not the one in the state")
+            self._seen.fault(f"topic offset {topic_offset}", f"a shape of {shape.table.id} is not the one in the state")
 
 
 __all__ = ["check"]

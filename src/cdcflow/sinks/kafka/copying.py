@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from cdcflow.changelog.extents import extents_of
 from cdcflow.changelog.journal import JournalHeader
 from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import LogRows, Place, list_segments, newest_checkpoint, read_rows
+from cdcflow.changelog.reader import LogLocation, LogRows, list_segments, newest_checkpoint, read_rows
 from cdcflow.changelog.segment import Segment
 from cdcflow.changelog.tail import SEGMENT_BYTES_MAX
 from cdcflow.errors import ConfigurationError
@@ -128,7 +128,7 @@ def _end(layout: Layout, last: Segment | None, newest: Checkpoint, log_id: str) 
 # ── from a folder into a topic ──────────────────────────────────────────────────────────────────────────────
 
 
-def to_topic(place: Place, topics: Topics, on_segment: OnSegment, scratch: Path | None = None) -> Copied:
+def to_topic(location: LogLocation, topics: Topics, on_segment: OnSegment, scratch: Path | None = None) -> Copied:
     """Copy the sealed segments that the folder has and the topic has not, and the newest checkpoint if all is sealed.
 
     Raises:
@@ -136,7 +136,7 @@ def to_topic(place: Place, topics: Topics, on_segment: OnSegment, scratch: Path 
         HistoryLost: what would be next has expired in the folder.
         SinkUnavailable: the brokers do not answer.
     """
-    layout = Layout.of(place)
+    layout = Layout.of(location)
     file = layout.log_file()
     attempted = f"copying {layout.name} into topic {topics.name}"
     segments = list_segments(layout)
@@ -195,7 +195,7 @@ def _append(log: KafkaLog, layout: Layout, segment: Segment) -> None:
     """All transactions of a segment, in order."""
     headers = pq.read_table(layout.file(segment, segment.transactions_file)).combine_chunks()
     tables = sorted({table_from_json(f.table).id for f in segment.files if f.table is not None})
-    rows = [_Rows(layout, table, segment) for table in tables]
+    rows = [_TableRows(layout, table, segment) for table in tables]
     for a, b in _groups(headers):
         _append_run(log, headers.slice(a, b - a), rows)
 
@@ -215,7 +215,7 @@ def _groups(headers: pa.Table) -> Iterator[tuple[int, int]]:
         yield begin, len(counts)
 
 
-def _append_run(log: KafkaLog, headers: pa.Table, tables: list[_Rows]) -> None:
+def _append_run(log: KafkaLog, headers: pa.Table, tables: list[_TableRows]) -> None:
     first, last = headers.column("first_offset")[0].as_py(), headers.column("last_offset")[-1].as_py()
     clock = headers.column("commit_clock").cast(pa.int64()).to_numpy()
     number = headers.column("number")[0].as_py()
@@ -239,7 +239,7 @@ def _append_run(log: KafkaLog, headers: pa.Table, tables: list[_Rows]) -> None:
     log.append(Numbered(run, Offset(first), number, clock))
 
 
-def _spooled(log: KafkaLog, headers: pa.Table, first: int, last: int, tables: list[_Rows]) -> SpooledTransaction:
+def _spooled(log: KafkaLog, headers: pa.Table, first: int, last: int, tables: list[_TableRows]) -> SpooledTransaction:
     spool = log.open_spool()
     for begin in range(first, last + 1, SPOOLED_ROWS):
         spool.write(list(_batches(tables, begin, min(last, begin + SPOOLED_ROWS - 1))), None)
@@ -255,7 +255,7 @@ def _spooled(log: KafkaLog, headers: pa.Table, first: int, last: int, tables: li
     )
 
 
-def _batches(tables: list[_Rows], first: int, last: int) -> Iterator[ChangeBatch]:
+def _batches(tables: list[_TableRows], first: int, last: int) -> Iterator[ChangeBatch]:
     for rows in tables:
         for table, found in rows.upto(last):
             for batch in found.to_batches():
@@ -264,7 +264,7 @@ def _batches(tables: list[_Rows], first: int, last: int) -> Iterator[ChangeBatch
                 yield ChangeBatch(table, index, changed)
 
 
-class _Rows:
+class _TableRows:
     """One table's rows of a segment, handed out once each, in order: no more than a row group is held."""
 
     def __init__(self, layout: Layout, table: TableId, segment: Segment) -> None:

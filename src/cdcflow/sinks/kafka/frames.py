@@ -1,4 +1,4 @@
-"""The two topics of a log as they are: what the state says, and the frames from a place on. Committed records only."""
+"""The two topics of a log as they are: the state, and the log's frames. Committed records only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from cdcflow.changelog.framing import FrameKind
 from cdcflow.changelog.journal import cut_number
-from cdcflow.changelog.records import HEAD, Placed, Stretches, head_from
+from cdcflow.changelog.records import HEAD, RangeDecoder, TopicRecord, head_from
 from cdcflow.sinks.kafka import state as states
 from cdcflow.sinks.kafka.state import State
 from cdcflow.sinks.kafka.topics import Reader, Topics
@@ -20,20 +20,21 @@ def read_state(topics: Topics) -> State:
 
 def frames(
     reader: Reader, begin: int, end: int | None = None, wanted: Iterable[FrameKind] | None = None
-) -> Iterator[Placed]:
-    """What the frames from a stretch's place on hold, up to the place `end` (None: to the end of what is committed)."""
-    stretches = Stretches(f"topic {reader.topic}", wanted)
+) -> Iterator[TopicRecord]:
+    """What the frames from the offset `begin` of the topic, where a range begins, up to `end` hold (None: up to the end
+    of what is committed)."""
+    decoder = RangeDecoder(f"topic {reader.topic}", wanted)
     for message in reader.messages(begin, end):
-        placed = stretches.take(message)
-        if placed is not None:
-            yield placed
+        found = decoder.take(message)
+        if found is not None:
+            yield found
 
 
 def last_cut(topics: Topics, state: State) -> int | None:
     """The number of the cut that the log's topic ends with (0: there is none; None: the brokers let go of it)."""
     with topics.reader(topics.name) as reader:
         low, high = reader.bounds()
-        known = state.stretches[-1].place if state.stretches else -1
+        known = state.topic_ranges[-1].topic_offset if state.topic_ranges else -1
         begin, back = high, 8
         while begin > low:
             begin, back = max(low, high - back), back * 8

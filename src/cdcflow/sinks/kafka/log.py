@@ -68,7 +68,7 @@ class _Frame:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A stretch begins here, when this is sent."""
+    """A topic range begins here, when this is sent."""
 
     header: JournalHeader
     newest_xid: int | None
@@ -84,7 +84,7 @@ class _Spooled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class _QueuedCut:
     """A cut: how much of the queue (counted from the log's opening) is before it."""
 
     checkpoint: Checkpoint
@@ -107,7 +107,7 @@ class KafkaLog:
         self.log_id = state.log_id
         self.epoch = Epoch(state.epoch + 1)
         self._history = state.shapes
-        self._stretches = list(state.stretches)
+        self._topic_ranges = list(state.topic_ranges)
         self._dead: CdcflowError | None = None
         self._is_open = True
         self._syncing = threading.Lock()
@@ -120,12 +120,12 @@ class KafkaLog:
         self._spooled_bytes = 0
         self._state_records: deque[StateRecord] = deque()
         self._durable = state.checkpoint
-        self._cut = _Cut(state.checkpoint, 0, self._newest_xid)
+        self._cut = _QueuedCut(state.checkpoint, 0, self._newest_xid)
         self._state_records.append(states.of_writer(self.epoch, f"process {os.getpid()} on {socket.gethostname()}"))
         if is_new and state.identity is not None:
             self._state_records.append(states.of_log(self.log_id, state.identity))
         self._state_records += [states.of_expired(s) for s in _expired(topics, state)]
-        self._begin_stretch()
+        self._begin_range()
         with self._syncing, self._deadly():
             self._synced()
 
@@ -212,7 +212,7 @@ class KafkaLog:
         self._numbering.cut(checkpoint)
         self._encoder.cut(checkpoint, 0)
         self._put_frames()
-        self._cut = _Cut(checkpoint, self._queued, self._newest_xid)
+        self._cut = _QueuedCut(checkpoint, self._queued, self._newest_xid)
 
     def sync(self) -> Checkpoint:
         """Commit everything up to the last cut written before this call, and return its checkpoint.
@@ -250,22 +250,22 @@ class KafkaLog:
                 left.abandon()
             shutil.rmtree(self._scratch, ignore_errors=True)
 
-    # ── stretches ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── topic ranges ───────────────────────────────────────────────────────────────────────────────────────────
 
     def seal_due(self, now_s: float) -> bool:
-        """Whether a new stretch should begin, by the bytes of this one."""
+        """Whether a new topic range should begin, by the bytes of this one."""
         return self._rolls() and self._encoder.bytes + self._spooled_bytes >= STRETCH_BYTES_MAX
 
     def roll(self) -> bool:
-        """Begin a new stretch; only at a cut, and only when this one has rows."""
+        """Begin a new topic range; only at a cut, and only when this one has rows."""
         self._living()
         if not self._rolls():
             return False
-        self._begin_stretch()
+        self._begin_range()
         return True
 
     def seal_pending(self) -> None:
-        """A stretch needs no sealing: it is a part of the topic."""
+        """A topic range needs no sealing: it is a part of the topic."""
 
     # ── looking back ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -277,13 +277,13 @@ class KafkaLog:
         if not len(xids):
             return xids
         with self._looking_back() as reader:
-            for stretch, headers in self._headers_back(reader):
+            for topic_range, headers in self._headers_back(reader):
                 found |= np.isin(wanted, headers.column("xid").to_numpy().astype(np.uint32))
-                left, before = wanted[~found], stretch.newest_xid
+                left, before = wanted[~found], topic_range.newest_xid
                 if not len(left):
                     break
                 if before is None or ((left - np.uint32(before)).view(np.int32) > 0).all():
-                    break  # all of them are newer than anything before this stretch
+                    break  # all of them are newer than anything before this topic range
         return xids[found]
 
     def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
@@ -293,14 +293,14 @@ class KafkaLog:
             return gathered_back((headers for _, headers in self._headers_back(reader)), is_enough)
 
     def _headers_back(self, reader: Reader) -> Iterator[tuple[TopicRange, pa.Table]]:
-        """The headers of the source's transactions in each stretch that the brokers still have, newest first."""
+        """The headers of the source's transactions in each topic range that the brokers still have, newest first."""
         low, end = reader.bounds()
-        for stretch in reversed(self._stretches):
-            if stretch.place < low:
+        for topic_range in reversed(self._topic_ranges):
+            if topic_range.topic_offset < low:
                 return
-            placed = frames(reader, stretch.place, end, (FrameKind.TRANSACTIONS,))
-            yield stretch, headers_back([p.record for p in placed if isinstance(p.record, Transactions)])
-            end = stretch.place
+            found = frames(reader, topic_range.topic_offset, end, (FrameKind.TRANSACTIONS,))
+            yield topic_range, headers_back([p.record for p in found if isinstance(p.record, Transactions)])
+            end = topic_range.topic_offset
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
         """Keys of this table's rows from offset `since` on that came with unchanged columns."""
@@ -320,12 +320,15 @@ class KafkaLog:
     def _partial_rows(self, shape: Table, since: Offset) -> Iterator[pa.Table]:
         with self._looking_back() as reader:
             low, end = reader.bounds()
-            begin = max((s.place for s in self._stretches if s.place >= low and s.first_offset <= since), default=None)
+            begin = max(
+                (s.topic_offset for s in self._topic_ranges if s.topic_offset >= low and s.first_offset <= since),
+                default=None,
+            )
             if begin is None:
-                kept = [s.first_offset for s in self._stretches if s.place >= low]
+                kept = [s.first_offset for s in self._topic_ranges if s.topic_offset >= low]
                 raise expired(shape.id, since, min(kept, default=self._durable.next_offset))
-            for placed in frames(reader, begin, end, (FrameKind.ROWS,)):
-                rows = placed.record
+            for found in frames(reader, begin, end, (FrameKind.ROWS,)):
+                rows = found.record
                 if isinstance(rows, Rows) and rows.shape.table.id == shape.id and rows.offsets[-1] >= since:
                     batch = rows.rows.slice(int(np.searchsorted(rows.offsets, since)))
                     yield keys_of_partial(pa.Table.from_batches([batch]), rows.shape.table, shape)
@@ -335,13 +338,13 @@ class KafkaLog:
     def _rolls(self) -> bool:
         return self._numbering.at_cut and self._cut.checkpoint.next_offset > self._head.first_offset
 
-    def _begin_stretch(self) -> None:
+    def _begin_range(self) -> None:
         checkpoint = self._cut.checkpoint
         self._head = JournalHeader(self.log_id, self.epoch, checkpoint)
         self._encoder = Encoder(0, checkpoint)
         self._spooled_bytes = 0
         self._put(_Begun(self._head, self._newest_xid))
-        self._cut = _Cut(checkpoint, self._queued, self._newest_xid)
+        self._cut = _QueuedCut(checkpoint, self._queued, self._newest_xid)
 
     def _introduce(self, table: Table) -> None:
         if not self._encoder.knows(table):
@@ -413,22 +416,22 @@ class KafkaLog:
             self._sender.put(self._topics.name, key, value)
 
     def _send_head(self, begun: _Begun) -> None:
-        """Readers find a stretch by the place of its head, which only the broker knows."""
-        place: list[int] = []
+        """Readers find a topic range by the offset of its head, which only the broker knows."""
+        offsets: list[int] = []
 
         def delivered(error: object, message: object) -> None:
             if error is None:
-                place.append(message.offset())  # type: ignore[attr-defined]  # the library's Message
+                offsets.append(message.offset())  # type: ignore[attr-defined]  # the library's Message
 
         tell = delivered
         for key, value in pieces(HEAD, [head_of(begun.header)], self._topics.message_bytes):
             self._sender.put(self._topics.name, key, value, tell)
             tell = None  # type: ignore[assignment]  # only the first piece is asked for
         self._sender.settle()
-        if not place:
-            raise SinkUnavailable(f"{self._attempted}: the brokers did not take the head of a stretch")
-        self._stretches.append(TopicRange(place[0], begun.header.first_offset, begun.newest_xid))
-        self._sender.put(self._topics.state, *states.of_stretch(self._stretches[-1]))
+        if not offsets:
+            raise SinkUnavailable(f"{self._attempted}: the brokers did not take the head of a topic range")
+        self._topic_ranges.append(TopicRange(offsets[0], begun.header.first_offset, begun.newest_xid))
+        self._sender.put(self._topics.state, *states.of_topic_range(self._topic_ranges[-1]))
 
     @contextlib.contextmanager
     def _deadly(self) -> Iterator[None]:
@@ -526,9 +529,9 @@ def _newer(known: int | None, xids: Uint64s) -> int:
 
 
 def _expired(topics: Topics, state: State) -> list[TopicRange]:
-    """Stretches that the brokers have let go of."""
-    if not state.stretches:
+    """Topic ranges that the brokers have let go of."""
+    if not state.topic_ranges:
         return []
     with topics.reader(topics.name) as reader:
         low = reader.bounds()[0]
-    return [s for s in state.stretches[:-1] if s.place < low]
+    return [s for s in state.topic_ranges[:-1] if s.topic_offset < low]

@@ -1,6 +1,6 @@
 """Reading a log in Kafka without being its writer. Committed records only, and whole cuts only.
 
-The state says where each stretch of the topic begins; from there on its frames are read as those of a journal.
+The state says where each topic range of the topic begins; from there on its frames are read as those of a journal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cdcflow.changelog.checking import Report
 from cdcflow.changelog.framing import FrameKind
 from cdcflow.changelog.journal import CutMark, JournalHeader, Owners
 from cdcflow.changelog.reader import LogRows
-from cdcflow.changelog.records import Stretches
+from cdcflow.changelog.records import RangeDecoder
 from cdcflow.changelog.rows import Rows, Shape
 from cdcflow.changelog.transactions import Transactions, joined
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
@@ -60,57 +60,57 @@ class Context:
 
 
 class Cursor:
-    """Goes through a log's topic from the head of a stretch on, in as many goes as one likes, and misses no offset.
+    """Reads a log's topic from the head of a range on, in as many goes as one likes, and misses no offset.
 
-    `place` is where the next go begins. Rows of offsets below `before` need not be told.
+    `topic_offset` is where the next go begins. Rows of offsets below `before` need not be given.
     """
 
     def __init__(
         self, topics: Topics, begin: TopicRange, wanted: Iterable[FrameKind] | None = None, before: int = 0
     ) -> None:
         self._name = f"topic {topics.name}"
-        self._stretches = Stretches(self._name, wanted, before)
+        self._decoder = RangeDecoder(self._name, wanted, before)
         self._next_offset = begin.first_offset
         self._context = Context()
-        self.place = begin.place
+        self.topic_offset = begin.topic_offset
 
     def read(self, reader: Reader, end: int) -> Iterator[tuple[object, Context]]:
-        """What the frames up to the place `end` hold.
+        """What the frames up to the offset `end` of the topic hold.
 
         Raises:
             InvariantViolated: something is missing, or cdcflow did not write it.
         """
-        for message in reader.messages(self.place, end):
-            self.place = message.place + 1
-            placed = self._stretches.take(message)
-            if placed is None:
+        for message in reader.messages(self.topic_offset, end):
+            self.topic_offset = message.topic_offset + 1
+            found = self._decoder.take(message)
+            if found is None:
                 continue
-            match placed.record:
+            match found.record:
                 case Shape():
-                    self._context.versions[placed.record.table] = placed.record.version
+                    self._context.versions[found.record.table] = found.record.version
                 case Transactions() | JournalHeader():
-                    if placed.record.first_offset != self._next_offset:
+                    if found.record.first_offset != self._next_offset:
                         raise InvariantViolated(
-                            f"reading the log in {self._name}: offset {placed.record.first_offset} comes at place "
-                            f"{placed.place}, expected was {self._next_offset}"
+                            f"reading the log in {self._name}: offset {found.record.first_offset} comes at topic "
+                            f"offset {found.topic_offset}, expected was {self._next_offset}"
                         )
-                    if isinstance(placed.record, Transactions):
-                        self._next_offset = placed.record.next_offset
-                        self._context.begin(placed.record)
-                case Rows() if not self._context.has(placed.record):
+                    if isinstance(found.record, Transactions):
+                        self._next_offset = found.record.next_offset
+                        self._context.begin(found.record)
+                case Rows() if not self._context.has(found.record):
                     raise InvariantViolated(
-                        f"reading the log in {self._name}: the rows at place {placed.place} have offsets "
-                        f"{placed.record.offsets[0]} to {placed.record.offsets[-1]}, which are not those of their run"
+                        f"reading the log in {self._name}: the rows at topic offset {found.topic_offset} have offsets "
+                        f"{found.record.offsets[0]} to {found.record.offsets[-1]}, which are not those of their run"
                     )
-                case CutMark() if placed.record.checkpoint.next_offset != self._next_offset:
+                case CutMark() if found.record.checkpoint.next_offset != self._next_offset:
                     raise InvariantViolated(
-                        f"reading the log in {self._name}: cut {placed.record.checkpoint.cut} at place {placed.place} "
-                        f"stands at offset {placed.record.checkpoint.next_offset}, and the rows before it end at "
-                        f"{self._next_offset}"
+                        f"reading the log in {self._name}: cut {found.record.checkpoint.cut} at topic offset "
+                        f"{found.topic_offset} stands at offset {found.record.checkpoint.next_offset}, and the rows "
+                        f"before it end at {self._next_offset}"
                     )
                 case _:
                     pass
-            yield placed.record, self._context
+            yield found.record, self._context
 
 
 class KafkaReader:
@@ -133,7 +133,7 @@ class KafkaReader:
         """Every table's shapes by version number, oldest first."""
         return self.state().shapes.shapes()
 
-    def stretches(self) -> list[TopicRange]:
+    def topic_ranges(self) -> list[TopicRange]:
         """The parts of the topic that can still be read, oldest first."""
         with self._topics.reader(self._topics.name) as reader:
             return _readable(self.state(), reader.bounds()[0])
@@ -187,11 +187,12 @@ class KafkaReader:
     ) -> Iterator[Iterator[tuple[object, Context]]]:
         with self._topics.reader(self._topics.name) as reader:
             low, end = reader.bounds()
-            begin = self.stretch_of(offset, low)
+            begin = self.range_of(offset, low)
             yield iter(()) if begin is None else Cursor(self._topics, begin, wanted).read(reader, end)
 
-    def stretch_of(self, offset: int, low: int) -> TopicRange | None:
-        """The stretch that has an offset (or will have it), of those from the place `low` on; None: there is none yet.
+    def range_of(self, offset: int, low: int) -> TopicRange | None:
+        """The topic range that has an offset (or will have it), of those from the topic offset `low` on; None: there is
+        none yet.
 
         Raises:
             HistoryLost: the brokers have let go of it.
@@ -217,7 +218,7 @@ def headers_of(runs: Sequence[Transactions], first: int, last: int) -> pa.Table:
 
 
 def _readable(state: State, low: int) -> list[TopicRange]:
-    return [s for s in state.stretches if s.place >= low]
+    return [s for s in state.topic_ranges if s.topic_offset >= low]
 
 
 __all__ = ["Context", "KafkaReader", "Cursor", "headers_of"]

@@ -1,11 +1,11 @@
-"""What the checkpoint's topic says: whose log it is, who writes it, where it stands, and where its stretches begin.
+"""What the checkpoint's topic says: whose log it is, who writes it, where it stands, and where its topic ranges begin.
 
     log                     format, log id, identity of the source
     writer                  epoch and process of the newest opening
     cut                     the smaller part of the newest checkpoint
     source, progress/…      the larger part, entry by entry, each written only when it has changed
     shape/TABLE/NUMBER      every shape that a table has had
-    stretch/PLACE           where the log's topic can be read from
+    stretch/OFFSET           where the log's topic can be read from
 
 Written in the same Kafka transaction as the rows before it, and compacted by the brokers, so that what is read at a
 start stays short.
@@ -27,7 +27,15 @@ from cdcflow.model.table import Table, table_from_json
 
 FORMAT = 1
 NO_EPOCH = Epoch(0)
-LOG, WRITER, CUT, SOURCE, PROGRESS, STRETCH, SHAPE = "log", "writer", "cut", "source", "progress", "stretch", "shape"
+LOG, WRITER, CUT, SOURCE, PROGRESS, TOPIC_RANGE, SHAPE = (
+    "log",
+    "writer",
+    "cut",
+    "source",
+    "progress",
+    "stretch",
+    "shape",
+)
 
 StateRecord = tuple[bytes, bytes | None]
 """Key and value of a record; None: what the key said no longer holds."""
@@ -35,12 +43,13 @@ StateRecord = tuple[bytes, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class TopicRange:
-    """A part of the topic that can be read by itself: it begins at `place`, with offset `first_offset`.
+    """A part of the topic that can be read by itself: it begins at `topic_offset` of the topic, with offset
+    `first_offset` of the log.
 
     `newest_xid` is the newest of the transactions before it (None: there were none, or nobody knows).
     """
 
-    place: int
+    topic_offset: int
     first_offset: int
     newest_xid: int | None = None
 
@@ -58,7 +67,7 @@ class State:
     writer: str = ""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     newest_xid: int | None = None
-    stretches: tuple[TopicRange, ...] = ()
+    topic_ranges: tuple[TopicRange, ...] = ()
     shapes: SchemaHistory = field(default_factory=SchemaHistory)
 
 
@@ -72,7 +81,7 @@ def read(messages: Iterable[Message], name: str) -> State:
     newest: dict[str, Any] = {}
     try:
         for message in messages:
-            # Not in place: what is said again comes later, so that stretches and shapes are in the order of the log.
+            # Not in place: what is said again comes later, so that topic ranges and shapes are in the order of the log.
             newest[message.key.decode()] = json.loads(message.value) if message.value else None
         said = {key: value for key, value in newest.items() if value is not None}
         if LOG in said and said[LOG]["format"] != FORMAT:
@@ -87,7 +96,7 @@ def read(messages: Iterable[Message], name: str) -> State:
 def _state(said: Mapping[str, Any]) -> State:
     progress: dict[str, Any] = {}
     history = SchemaHistory()
-    stretches: list[TopicRange] = []
+    topic_ranges: list[TopicRange] = []
     for key, value in said.items():
         kind, _, rest = key.partition("/")
         if kind == PROGRESS:
@@ -98,9 +107,9 @@ def _state(said: Mapping[str, Any]) -> State:
                 progress[member] = value
         elif kind == SHAPE:
             history.learn(table_from_json(value["table"]), value["number"])
-        elif kind == STRETCH:
-            stretches.append(TopicRange(**value))
-    state = State(shapes=history, stretches=tuple(sorted(stretches, key=lambda s: s.place)))
+        elif kind == TOPIC_RANGE:
+            topic_ranges.append(TopicRange(value["place"], value["first_offset"], value["newest_xid"]))
+    state = State(shapes=history, topic_ranges=tuple(sorted(topic_ranges, key=lambda s: s.topic_offset)))
     if LOG in said:
         state = replace(state, log_id=said[LOG]["log_id"], identity=SourceIdentity.from_json(said[LOG]["identity"]))
     if WRITER in said:
@@ -148,14 +157,18 @@ def of_shape(table: Table, number: int) -> StateRecord:
     return _said(f"{SHAPE}/{table.id}/{number}", {"number": number, "table": table.to_json()})
 
 
-def of_stretch(stretch: TopicRange) -> StateRecord:
-    value = {"place": stretch.place, "first_offset": stretch.first_offset, "newest_xid": stretch.newest_xid}
-    return _said(f"{STRETCH}/{stretch.place:020d}", value)
+def of_topic_range(topic_range: TopicRange) -> StateRecord:
+    value = {
+        "place": topic_range.topic_offset,
+        "first_offset": topic_range.first_offset,
+        "newest_xid": topic_range.newest_xid,
+    }
+    return _said(f"{TOPIC_RANGE}/{topic_range.topic_offset:020d}", value)
 
 
-def of_expired(stretch: TopicRange) -> StateRecord:
+def of_expired(topic_range: TopicRange) -> StateRecord:
     """The log's topic no longer has it."""
-    return f"{STRETCH}/{stretch.place:020d}".encode(), None
+    return f"{TOPIC_RANGE}/{topic_range.topic_offset:020d}".encode(), None
 
 
 def _entries(progress: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,7 +194,7 @@ __all__ = [
     "of_expired",
     "of_log",
     "of_shape",
-    "of_stretch",
+    "of_topic_range",
     "of_writer",
     "read",
 ]

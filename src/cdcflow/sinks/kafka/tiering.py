@@ -1,7 +1,7 @@
 """A log in Kafka and its history: what is to be sealed next, and reading the two as one.
 
 history    segment ─ segment ─ segment │ sealed so far
-topic                 stretch ─ stretch ─ stretch ─ … newest cut
+topic                 topic range ─ topic range ─ topic range ─ … newest cut
 readers    ◀── from the files ─────────│── from the brokers ──▶
 """
 
@@ -24,7 +24,7 @@ from cdcflow.changelog.tail import SEGMENT_BYTES_MAX, Topic, TopicTail
 from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
-from cdcflow.sinks.history import History, Sealer, place_of
+from cdcflow.sinks.history import History, Sealer, topic_end_of
 from cdcflow.sinks.kafka.frames import last_cut
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.state import State, TopicRange
@@ -59,7 +59,7 @@ class KafkaTier:
         _wait_until_shown(self.topics, state)
         with self.topics.reader(self.topics.name) as found:
             low, end = found.bounds()
-        readable = [s for s in state.stretches if s.place >= low]
+        readable = [s for s in state.topic_ranges if s.topic_offset >= low]
         first = readable[0].first_offset if readable else state.checkpoint.next_offset
         if state.identity is None:
             raise ConfigurationError(f"sealing topic {self.topics.name}: it has a log id and no source")
@@ -67,11 +67,11 @@ class KafkaTier:
             begin = self._begin(state, history, readable)
             tail = None
             if begin is not None:
-                tail = TopicTail(self.topic(), begin.place, end)
+                tail = TopicTail(self.topic(), begin.topic_offset, end)
             yield OpenedTier(history, state, tail, history.sealer(self.topics.name, self._segment_bytes))
 
     def _begin(self, state: State, history: History, readable: list[TopicRange]) -> TopicRange | None:
-        """The stretch that has what comes behind the history; None: nothing with a row does."""
+        """The topic range that has what comes behind the history; None: nothing with a row does."""
         at, newest = history.checkpoint, state.checkpoint
         where = f"sealing topic {self.topics.name} into the history {self.path}"
         if at is not None and (at.next_offset, at.cut) > (newest.next_offset, newest.cut):
@@ -115,7 +115,7 @@ class OpenedTier:
     def origin(self) -> Mapping[str, Any]:
         """Where in the topic the history ends."""
         newest = self.history.newest
-        return {} if newest is None else place_of(self.history.layout, newest)
+        return {} if newest is None else topic_end_of(self.history.layout, newest)
 
 
 def _wait_until_shown(topics: Topics, state: State) -> None:
@@ -147,9 +147,9 @@ class TieredReader:
     def table_shapes(self) -> dict[TableId, dict[int, Table]]:
         return self._tail.table_shapes()
 
-    def stretches(self) -> list[TopicRange]:
+    def topic_ranges(self) -> list[TopicRange]:
         """The parts of the topic that can still be read, oldest first."""
-        return self._tail.stretches()
+        return self._tail.topic_ranges()
 
     def read_rows(
         self, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None

@@ -193,7 +193,7 @@ def _made(directory: Path) -> Path:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise ConfigurationError(
-            f"keeping what is read from the store in {directory}: {error.strerror}",
+            f"caching what is read from the store in {directory}: {error.strerror}",
             remedy="set log.objects.cache to a directory that can be written",
         ) from error
     return directory

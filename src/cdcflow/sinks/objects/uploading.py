@@ -53,7 +53,7 @@ def _bring_up_to_date(bucket: Bucket, text: bytes, ours: LogFile) -> None:
     theirs = LogFile.from_json(found, f"{bucket.name}/log.json")
     if theirs.log_id != ours.log_id:
         raise ConfigurationError(
-            f"putting the log {ours.log_id} into {bucket.name}: the log {theirs.log_id} of {theirs.source.kind} system"
+            f"uploading the log {ours.log_id} to {bucket.name}: the log {theirs.log_id} of {theirs.source.kind} system"
             f" {theirs.source.system_id}, database {theirs.source.database}, is there already",
             remedy="name another prefix in log.objects.url",
         )
@@ -86,7 +86,7 @@ def _has_manifest(bucket: Bucket, folder: str, segment: Segment, text: bytes) ->
     if found == text:
         return True
     raise InvariantViolated(
-        f"putting segment {segment.first_offset}-{segment.last_offset} (epoch {segment.epoch}) of the log"
+        f"uploading segment {segment.first_offset}-{segment.last_offset} (epoch {segment.epoch}) of the log"
         f" {segment.log_id} into {bucket.name}: {_whose(found)} has put a segment of the same offsets there, with"
         " other content",
         remedy="a log has one writer: stop the other one (a copy of this log's directory?), or name another"
@@ -108,12 +108,12 @@ def _put_file(bucket: Bucket, name: str, path: Path, sha256: str) -> None:
     except AlreadyThere:
         if bucket.hash_of(name) != sha256:
             raise InvariantViolated(
-                f"putting {bucket.name}/{name}: it is there already, with other content: something else writes there",
+                f"uploading {bucket.name}/{name}: it is there already, with other content: something else writes there",
                 remedy="a log has one writer: stop the other one, or name another log.objects.url",
             ) from None
     except FileNotFoundError:
         raise InvariantViolated(
-            f"putting {bucket.name}/{name}: {path} is missing, and the segment is not in the store either",
+            f"uploading {bucket.name}/{name}: {path} is missing, and the segment is not in the store either",
             remedy="restore either from a copy; `cdcflow log check` says what else is missing",
         ) from None
 

@@ -150,7 +150,7 @@ class Uploads:
             self._error = error
         except Exception as error:  # noqa: BLE001 - a thread that dies unheard would let segments wait for ever
             self._error = InvariantViolated(
-                f"putting segments of {self._layout.root} into the store: {type(error).__name__}: {error}"
+                f"uploading segments of {self._layout.root} to the store: {type(error).__name__}: {error}"
             )
         finally:
             self._answered.set()

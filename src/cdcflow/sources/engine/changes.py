@@ -69,11 +69,11 @@ class Split:
     """Rows of a source's log as changes, where a key change is two of them: a delete of the old key and, directly after
     it, an insert (hard case P09).
 
-    `place` says where row i's last change stands. Change j takes its values from image `value[j]` and its old row from
+    `last` is the number of row i's last change. Change j takes its values from image `value[j]` and its old row from
     image `before[j]` (-1: it carries none); `op` are the letters' codes.
     """
 
-    place: Int64s
+    last: Int64s
     value: Int64s
     op: npt.NDArray[Any]
     before: Int64s
@@ -85,14 +85,14 @@ def split_key_changes(
     """`changed`: which rows change their key; `carries_old`: which changes carry their old row besides. Row i's old
     image has the number i, its new one `new_image[i]`; `op` is its letter where the key stays."""
     total = len(changed) + int(changed.sum())
-    place = np.cumsum(1 + changed) - 1
+    last = np.cumsum(1 + changed) - 1
     value, letters, before = np.empty(total, np.int64), np.empty(total, op.dtype), np.full(total, -1, np.int64)
-    value[place], letters[place] = new_image, op
-    first = place[changed] - 1
+    value[last], letters[last] = new_image, op
+    first = last[changed] - 1
     value[first], letters[first], letters[first + 1] = np.flatnonzero(changed), delete, insert
     with_old = np.flatnonzero(changed | carries_old)
-    before[place[with_old]] = with_old
-    return Split(place, value, letters, before)
+    before[last[with_old]] = with_old
+    return Split(last, value, letters, before)
 
 
 def same_values(one: Cells, other: Cells) -> Bools:

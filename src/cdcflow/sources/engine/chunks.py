@@ -12,8 +12,8 @@ Why snapshots of different moments do no harm (W26: every reader carries its own
 shown by one snapshot, and the machine's argument is about a row and the snapshot that showed it. A row that moves from
 one part to another between two snapshots is shown twice, or not at all. But one of the two snapshots does not see that
 change, so it came after low; the other sees it, so it came before high: it is held, and replayed. If it omits columns,
-the chunk must stand exactly between what its snapshots saw and what they did not; there is no such place
-(`Window.place`), and the chunk is read again, smaller, at last in one part.
+the chunk must stand exactly between what its snapshots saw and what they did not; there may be no such position
+(`Window.held_before`), and the chunk is read again, smaller, at last in one part.
 
 A part that ends early (its rows were too large) ends the chunk: what later parts read is dropped, with their fences.
 """
@@ -136,7 +136,7 @@ class ChunkDialect(Protocol[C_contra, P, R]):
         ...
 
     def opened_whole(self, connection: C_contra, chunk: Chunk) -> AbstractContextManager[OpenTable[P, R]]:
-        """The same for a chunk of kind "whole", in a snapshot that has one exact place in the log."""
+        """The same for a chunk of kind "whole", in a snapshot that has one exact position in the log."""
         ...
 
     def reached(self, chunk: Chunk, found: Sequence[R]) -> Reached:

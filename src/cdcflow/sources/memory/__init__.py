@@ -5,7 +5,7 @@ Read it before a new dialect is written (`docs/sources.md`), and use it where a 
     database.py   the model database: tables, transactions, commits that are in the log before they can be seen
     stream.py     the log to events: runs in columns, spooled transactions, marks, what a statement means
     chunks.py     a `ChunkDialect` for `sources.engine`: plans, parts and keys, each in a snapshot
-    source.py     places in the log made and checked; what is captured; the doctor
+    source.py     positions in the log made and checked; what is captured; the doctor
 
 It keeps the same contract as every other source (`cdcflow.testing.sources`), and the suite is known to find what is
 wrong because bugs are planted here. Rows of the database are Python objects: they are the database, not the way from

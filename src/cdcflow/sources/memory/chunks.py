@@ -116,12 +116,12 @@ class MemoryChunks:
 
     @contextlib.contextmanager
     def opened_whole(self, connection: MemoryConnection, chunk: Chunk) -> Iterator[OpenTable]:
-        # One exact place: this database shows commits at once, or tells which of them it does not show.
+        # One exact position: this database shows commits at once, or tells which of them it does not show.
         with self.opened(connection, chunk, None) as opened:
             yield opened
 
     def reached(self, chunk: Chunk, found: Sequence[PartRead]) -> Reached:
-        _, last, bound = _stretch_of(chunk)
+        _, last, bound = _bounds_of(chunk)
         return Reached(str(last), last, exhausted=last >= bound)
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class OpenTable:
     rows: dict[int, Row]
 
     def parts(self, chunk: Chunk, at_once: int) -> Sequence[Part]:
-        first, last, _ = _stretch_of(chunk)
+        first, last, _ = _bounds_of(chunk)
         count = max(1, min(at_once, (last - first) // PART_ROWS_MIN))
         ends = [first + (last - first) * i // count for i in range(count + 1)]
         return list(pairwise(ends)) if last > first else []
@@ -169,10 +169,10 @@ class OpenTable:
 
 
 def row_version(database: MemoryDatabase, table: MemoryTable) -> str | None:
-    return str(table.version) if database.told == "catalog" else None
+    return str(table.version) if database.rewrites_known_by == "catalog" else None
 
 
-def _stretch_of(chunk: Chunk) -> tuple[int, int, int]:
+def _bounds_of(chunk: Chunk) -> tuple[int, int, int]:
     """Behind which row number a range chunk reads, up to which, and the plan's bound."""
     bound: int = json.loads(chunk.plan)["bound"]
     first = int(chunk.after or 0)

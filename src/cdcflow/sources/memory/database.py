@@ -31,7 +31,7 @@ from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 
 Row = Mapping[str, Any]
-Told = Literal["log", "catalog"]
+RewritesKnownBy = Literal["log", "catalog"]
 
 INTEGER = ColumnType("integer", pa.int32())
 TEXT = ColumnType("text", pa.string())
@@ -106,12 +106,12 @@ class MemoryTable:
 
 
 class MemoryDatabase:
-    """`told` says by what a statement that changes rows is known: by the log, as in MySQL, or by the catalog, as in
+    """`rewrites_known_by`: what shows a statement that changes rows: the log, as in MySQL, or the catalog, as in
     PostgreSQL. Thread-safe."""
 
-    def __init__(self, name: str = "shop", told: Told = "log") -> None:
+    def __init__(self, name: str = "shop", rewrites_known_by: RewritesKnownBy = "log") -> None:
         self.name = name
-        self.told = told
+        self.rewrites_known_by = rewrites_known_by
         self.changed = threading.Condition()
         self.tables: dict[TableId, MemoryTable] = {}
         self.log: list[Record] = []
@@ -248,7 +248,7 @@ class MemoryDatabase:
             self._statement(emptied=shapes, filled=tuple(new for _, new in pairs))
 
     def _fill(self, table: MemoryTable) -> None:
-        if self.told == "catalog":
+        if self.rewrites_known_by == "catalog":
             table.version += 1
         else:
             self._statement(filled=(table.id,))

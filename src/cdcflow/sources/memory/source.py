@@ -1,9 +1,9 @@
-"""A database in memory behind `cdcflow.ports.Source`: places in its log made and checked, stream and chunks opened.
+"""A database in memory behind `cdcflow.ports.Source`: positions in its log made and checked, stream and chunks opened.
 
 What the checkpoint keeps in `source`: the `slot`, by which the database keeps history for us, and the `tables` that
-the last run captured. A place is still ours when the slot is there, the database has all history behind the place, and
+the last run captured. A position is still ours when the slot is there, the database has all history behind it, and
 where our log overlaps with it both tell the same transactions. Anything else is `HistoryLost`; `accept_history_loss` =
-"yes" makes a new place then, and says so by `history` = "lost".
+"yes" makes a new position then, and says so by `history` = "lost".
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class MemorySource:
             return [t.shape for t in self._selected() if self._captured is None or t.id in self._captured]
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
-        if self._database.told == "log":
+        if self._database.rewrites_known_by == "log":
             return RowsCompared(())  # the log has the statements themselves
         found = []
         with self._database.changed:
@@ -141,14 +141,14 @@ class MemorySource:
     # ── preparing ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _first(self) -> int:
-        """A place at the log's end. What is before it and not visible yet would be in no chunk and in no stream."""
+        """A position at the log's end. What is before it and not visible yet would be in no chunk and in no stream."""
         if not self._database.changed.wait_for(lambda: not self._database.invisible, self._wait_s):
             raise SourceUnavailable(f"waited {self._wait_s:g} s until what is in the log can be seen")
         self._database.slots[self._slot] = self._database.end
         return self._database.end
 
     def _again(self, checkpoint: Checkpoint, transactions_back: TransactionsBack | None, *, accepted: bool) -> int:
-        """The place that the log ended at, or by an operator's word another one."""
+        """The position that the log ended at, or by an operator's word another one."""
         assert checkpoint.position is not None  # noqa: S101  the caller's question
         if checkpoint.source["slot"] != self._slot:
             raise ConfigurationError(
@@ -191,4 +191,6 @@ class MemorySource:
 
 
 def _lost(why: str) -> HistoryLost:
-    return HistoryLost(why, remedy="run with --accept-history-loss: a new place is made, and every table is read again")
+    return HistoryLost(
+        why, remedy="run with --accept-history-loss: a new position is made, and every table is read again"
+    )

@@ -134,13 +134,13 @@ class MemoryStream:
 
 
 def batches_of(changes: Sequence[Change]) -> list[ChangeBatch]:
-    """One batch for each shape; the index is the place among all changes."""
-    places: dict[Table, list[int]] = {}
+    """One batch for each shape; the index is that among all changes."""
+    indices: dict[Table, list[int]] = {}
     for at, change in enumerate(changes):
-        places.setdefault(change.shape, []).append(at)
+        indices.setdefault(change.shape, []).append(at)
     return [
         ChangeBatch(shape, np.array(index, np.int64), _rows([changes[i] for i in index], shape))
-        for shape, index in places.items()
+        for shape, index in indices.items()
     ]
 
 

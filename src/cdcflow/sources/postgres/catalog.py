@@ -4,8 +4,8 @@ A Relation message says how rows looked when they were written, with names and t
 numbers, domains, defaults of old rows) is in the catalog, which shows the table as it is now; while the stream lags,
 the two differ. `describe` brings them together: columns that still exist are found by name and type, others are
 placed by their order among the dropped ones, and a table that is gone is described by the message alone. The
-message's word counts wherever it speaks, but for the table's name: a captured table is told by its oid, and has one
-name for as long as a stream lasts. A table that was renamed and back, or two that changed places, would else have
+message's word counts wherever it speaks, but for the table's name: a captured table is known by its oid, and has one
+name for as long as a stream lasts. A table that was renamed and back, or two that swapped names, would else have
 changes under a name that is not theirs; a new name is taken up where the list of captured tables is.
 """
 
@@ -21,8 +21,8 @@ from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals
 from cdcflow.sources.postgres.connection import Connection, Connector, quoted
-from cdcflow.sources.postgres.messages import Relation, RelationColumn
 from cdcflow.sources.postgres.types import AttributeInfo, DescribedTable, Policy, describe_table
+from cdcflow.sources.postgres.wire import Relation, RelationColumn
 
 T = TypeVar("T")
 
@@ -364,7 +364,7 @@ def _mend(rels: Sequence[Relid], table: CatalogTable) -> str:
 
 def _access_method(rel: Relid) -> tuple[str, str]:
     return (
-        f"{rel.id} is stored by {rel.access_method}, whose rows cannot be read by place",
+        f"{rel.id} is stored by {rel.access_method}, whose rows cannot be read by tuple id",
         f"ALTER TABLE {rel.sql} SET ACCESS METHOD heap",
     )
 
@@ -561,7 +561,7 @@ def placed(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -
     """The column numbers of a message's columns, which come in the order of their numbers.
 
     Where names and types agree that is a look-up. Else what is most alike is put together: the same name and type, the
-    same name retyped, a dropped column's place, a new name. What finds no place gets a number that no column has.
+    same name retyped, a dropped column's position, a new name. What finds no position gets a number that no column has.
     """
     present = {(a.name, a.type_oid): a.number for a in attributes if not a.dropped}
     numbers = [present.get((c.name, c.type_oid), 0) for c in columns]

@@ -13,7 +13,7 @@ at some time, and what was delivered since is left out as after any restart (L15
 stream, in the same decoder.
 
 The server reads its log again for each window, from the copy's `restart_lsn` on, which an open transaction holds back.
-So windows grow with that stretch, and pay while it is no more than a few times their length (docs/decisions/0007); then
+So windows grow with that range, and pay while it is no more than a few times their length (docs/decisions/0007); then
 the stream, which reads it once, is the better way.
 
 `pg_logical_slot_get_binary_changes` looks at both of its bounds at commits only, so a window holds whole transactions.
@@ -31,8 +31,8 @@ from psycopg import pq
 from cdcflow.interleave.messages import Advanced
 from cdcflow.model.position import Position
 from cdcflow.ports import Stream, StreamEvent
-from cdcflow.sources.postgres.arrivals import Arrivals
-from cdcflow.sources.postgres.connection import Connection, Connector, explaining, literal
+from cdcflow.sources.postgres.connection import Connection, Connector, literal, mapping_errors
+from cdcflow.sources.postgres.copy_reader import CopyReader
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.stream import (
     BYTES_MAX,
@@ -41,12 +41,12 @@ from cdcflow.sources.postgres.stream import (
     MakeDecoder,
     NeedsText,
     error_of,
-    named,
-    place_of,
+    map_stream_error,
     plugin_options,
+    position_after,
 )
 
-_LOOK = (
+_BACKLOG = (
     "SELECT restart_lsn::text, confirmed_flush_lsn::text, pg_catalog.pg_current_wal_flush_lsn()::text "
     "FROM pg_catalog.pg_replication_slots WHERE slot_name = "
 )
@@ -61,7 +61,7 @@ class Windows:
     """When windows pay, and how large they are; bytes are those of the server's log.
 
     They begin with `backlog_min` and end when less than `rest_min` is left. `bytes_min`: a window's length where the
-    server need not read much again for it; else it is as long as that stretch, up to `bytes_max`. `advance_min`: so
+    server need not read much again for it; else it is as long as that range, up to `bytes_max`. `advance_min`: so
     much must be durable before the slot is advanced.
     """
 
@@ -134,7 +134,7 @@ class CatchingUp:
         self._more = self._leaving = False
         self.windows = 0
         self._advance = Advance(connector, slot, position, windows.advance_min)
-        with self._explaining():
+        with self._mapping_errors():
             self._begin()
 
     # ── cdcflow.ports.Stream ────────────────────────────────────────────────────────────────────────────────
@@ -153,7 +153,7 @@ class CatchingUp:
     def poll(self) -> Sequence[StreamEvent]:
         if self._stream is not None:
             return self._stream.poll()
-        with self._explaining():
+        with self._mapping_errors():
             if not self._leaving:
                 self._advance.go_on(self._acknowledged)
                 return self._window()
@@ -190,7 +190,7 @@ class CatchingUp:
         except psycopg.errors.ConfigurationLimitExceeded:
             self._leaving = True
             return
-        backlog = look(self._connection, self._copy)
+        backlog = backlog_of(self._connection, self._copy)
         if backlog.confirmed > self._delivered:
             self._check_slot(self._delivered)
         self._ask(backlog)
@@ -220,8 +220,8 @@ class CatchingUp:
         listed = ", ".join(literal(word) for option in options.items() for word in option)
         bounds = f"{literal(self._copy)}, {literal(position_of(self._upto))}, {self._limits.messages_max}"
         window = f"SELECT data FROM pg_catalog.pg_logical_slot_get_binary_changes({bounds}, {listed})"  # noqa: S608  quoted
-        self._pg.send_query(f"COPY ({window}) TO STDOUT (FORMAT binary); {_LOOK}{literal(self._copy)}".encode())
-        self._arrivals: Arrivals | None = None
+        self._pg.send_query(f"COPY ({window}) TO STDOUT (FORMAT binary); {_BACKLOG}{literal(self._copy)}".encode())
+        self._reader: CopyReader | None = None
         self._decoder = self._make_decoder(self._delivered, self._binary)
         self._messages = 0
         self._more = False
@@ -238,15 +238,15 @@ class CatchingUp:
             return []
 
     def _read(self) -> list[StreamEvent]:
-        if self._arrivals is None:
+        if self._reader is None:
             self._pg.consume_input()
             if self._pg.is_busy():
                 return []
             result = self._pg.get_result()
             if result is None or result.status != pq.ExecStatus.COPY_OUT:
                 raise error_of(result)
-            self._arrivals = Arrivals(self._pg, "window")
-        taken = self._arrivals.take(BYTES_MAX, MESSAGES_MAX)
+            self._reader = CopyReader(self._pg, "window")
+        taken = self._reader.take(BYTES_MAX, MESSAGES_MAX)
         self._more = taken.more
         self._messages += len(taken.messages)
         try:
@@ -255,14 +255,14 @@ class CatchingUp:
             self._begin_again_in_text()
             return []
         if events:
-            self._delivered = max(self._delivered, lsn_of(place_of(events[-1])))
+            self._delivered = max(self._delivered, lsn_of(position_after(events[-1])))
         if taken.ended:
             events += self._ended()
         return events
 
     def _ended(self) -> list[StreamEvent]:
         """The window is whole. When it did not end because it was full, nothing of ours is left up to its bound."""
-        backlog = _backlog_of(_last_result(self._pg))
+        backlog = _backlog_in(_last_result(self._pg))
         self._decoder.close()
         self.windows += 1
         events: list[StreamEvent] = []
@@ -276,11 +276,11 @@ class CatchingUp:
         return events
 
     @contextlib.contextmanager
-    def _explaining(self) -> Iterator[None]:
+    def _mapping_errors(self) -> Iterator[None]:
         try:
             yield
         except psycopg.Error as error:
-            raise named(error, f"catching up with slot {self._slot}", self._publication) from None
+            raise map_stream_error(error, f"catching up with slot {self._slot}", self._publication) from None
 
 
 class Advance:
@@ -299,7 +299,7 @@ class Advance:
         self.is_under_way = False
 
     def go_on(self, durable: int) -> None:
-        """Ask for the next stretch when it is long enough and none is under way."""
+        """Ask for the next range when it is long enough and none is under way."""
         if self.is_done() and durable - self._asked >= self._minimum:
             self._ask(durable)
 
@@ -341,10 +341,10 @@ class Advance:
         self.is_under_way = True
 
 
-def look(connection: Connection, slot: str) -> Backlog:
+def backlog_of(connection: Connection, slot: str) -> Backlog:
     """Where the slot and the server's log stand now."""
-    with explaining(f"looking at slot {slot}"):
-        return _backlog_of(connection.pgconn.exec_(f"{_LOOK}{literal(slot)}".encode()))
+    with mapping_errors(f"looking at slot {slot}"):
+        return _backlog_in(connection.pgconn.exec_(f"{_BACKLOG}{literal(slot)}".encode()))
 
 
 def _last_result(pg: pq.abc.PGconn) -> pq.abc.PGresult:
@@ -360,7 +360,7 @@ def _last_result(pg: pq.abc.PGconn) -> pq.abc.PGresult:
     return found[-1]
 
 
-def _backlog_of(result: pq.abc.PGresult) -> Backlog:
+def _backlog_in(result: pq.abc.PGresult) -> Backlog:
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)
     if not result.ntuples:

@@ -1,13 +1,13 @@
-"""Existing rows by place: pages of a table's file, through COPY, each part in one snapshot.
+"""Existing rows by tuple id: pages of a table's file, through COPY, each part in one snapshot.
 
 A heap table is a file of pages, and a TID range scan reads pages [a, b) without an index, a sort or a collation, also
 without a primary key. A plan pins the file (`relfilenode`) and its length at the start; rows that come later are in
-the log. When the file is another one (VACUUM FULL, TRUNCATE, a rewriting ALTER TABLE), places mean nothing any more
+the log. When the file is another one (VACUUM FULL, TRUNCATE, a rewriting ALTER TABLE), tuple ids mean nothing any more
 and the table is read from the start (W27, P26). `pages` says which pages a chunk is.
 
 A row may be a thousand times as large as the pages tell, so a COPY ends when it has brought too much: it is cancelled,
-behind a savepoint, so that its snapshot stays. A TID range scan gives rows in the order of their places, and so the
-number of rows that came says at which place it ended.
+behind a savepoint, so that its snapshot stays. A TID range scan gives rows in the order of their tuple ids, and so the
+number of rows that came says at which it ended.
 
 A part's snapshot: begin a REPEATABLE READ transaction; take the lock that keeps DDL away, which takes no snapshot;
 then look at file, columns and `pg_current_snapshot()` together with the first snapshot; then COPY with that snapshot.
@@ -36,10 +36,10 @@ from cdcflow.sources.engine.chunks import PartRead, Reached, Rewritten, Snapshot
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import advice
 from cdcflow.sources.postgres import keys as key_texts
-from cdcflow.sources.postgres.arrivals import Arrivals
 from cdcflow.sources.postgres.catalog import Relid, describe_all, load, refusals
-from cdcflow.sources.postgres.connection import Connection, explained, literal, quoted
+from cdcflow.sources.postgres.connection import Connection, literal, map_error, quoted
 from cdcflow.sources.postgres.copy import count_rows, decode_copy
+from cdcflow.sources.postgres.copy_reader import CopyReader
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.pages import Cursor, Leaf, Part, Plan, Share, numbered, plan_of, shares_of
 from cdcflow.sources.postgres.types import DescribedTable, Policy
@@ -329,7 +329,7 @@ class OpenTable:
         return [decode_copy(rows, self.described)]
 
     def _behind(self, piece: Part, rows: int) -> Cursor:
-        """The place of a piece's row with this number, counted from 1."""
+        """The tuple id of a piece's row with this number, counted from 1."""
         row = self.connection.execute(
             f"SELECT t.ctid::pg_catalog.text FROM {piece.source} AS t WHERE {piece.condition} "  # noqa: S608  quoted
             f"OFFSET {rows - 1} LIMIT 1".encode()
@@ -370,7 +370,7 @@ def _right_missing(
     elif "for table" in said or "for relation" in said:
         statement = f"GRANT SELECT ON {', '.join(quoted(t.schema, t.name) for t in found)} TO {user}"
     else:
-        return explained(error, f"reading {table}")
+        return map_error(error, f"reading {table}")
     return RightMissing(f"reading {table}: {said}", remedy=f"run {statement}")
 
 
@@ -393,13 +393,13 @@ def _drained(connection: Connection, query: str, bytes_max: int) -> tuple[Joined
     result = pg.exec_(f"SAVEPOINT part; {query}; RELEASE SAVEPOINT part".encode())
     if result.status != pq.ExecStatus.COPY_OUT:
         raise psycopg.errors.error_from_result(result)
-    arrivals = Arrivals(pg, "rows")
-    messages, is_whole = arrivals.take_all(bytes_max)
+    reader = CopyReader(pg, "rows")
+    messages, is_whole = reader.take_all(bytes_max)
     if not is_whole:
         # Where the server takes no further connection, not even this one, the rest is dropped as it comes.
         with contextlib.suppress(psycopg.Error):
             connection.cancel_safe(timeout=CANCEL_WAIT_S)
-        arrivals.drop_all()
+        reader.drop_all()
     while (result_after := pg.get_result()) is not None:
         if result_after.status == pq.ExecStatus.FATAL_ERROR:
             error = psycopg.errors.error_from_result(result_after)

@@ -53,7 +53,7 @@ SESSION_SETTINGS: Mapping[str, str] = {
     "default_transaction_deferrable": "off",
     "standard_conforming_strings": "on",
     "enable_tidscan": "on",
-    "synchronize_seqscans": "off",  # rows come in the order of their places
+    "synchronize_seqscans": "off",  # rows come in the order of their tuple ids
     "max_parallel_workers_per_gather": "0",
     "jit": "off",
 }
@@ -129,7 +129,7 @@ class Connector(connections.Connector[Connection]):
         """
         connection = self._connect(purpose, settings, {})
         if connection.info.server_version >= 170000:
-            with explaining(f"preparing a session at {self.address}"):
+            with mapping_errors(f"preparing a session at {self.address}"):
                 connection.execute("SET transaction_timeout = 0")
         return connection
 
@@ -139,7 +139,7 @@ class Connector(connections.Connector[Connection]):
 
     def map_error(self, error: Exception, attempted: str) -> CdcflowError:
         assert isinstance(error, psycopg.Error)  # noqa: S101  `self.error`
-        return explained(error, attempted)
+        return map_error(error, attempted)
 
     def is_broken(self, connection: Connection) -> bool:
         return connection.broken or connection.closed
@@ -237,7 +237,7 @@ def _refused(error: psycopg.Error, address: Address) -> CdcflowError:
     return SourceUnavailable(f"{attempted}: {text}")
 
 
-def explained(error: psycopg.Error, attempted: str) -> CdcflowError:
+def map_error(error: psycopg.Error, attempted: str) -> CdcflowError:
     """A server's refusal as one of our kinds, without its DETAIL, which may hold row values."""
     state = error.sqlstate or ""
     said = " ".join((error.diag.message_primary or str(error)).split())
@@ -284,12 +284,12 @@ def _last_word(said: str) -> str:
 
 
 @contextlib.contextmanager
-def explaining(attempted: str) -> Iterator[None]:
+def mapping_errors(attempted: str) -> Iterator[None]:
     """Turn psycopg's errors inside into ours; `attempted` says what was tried, on what."""
     try:
         yield
     except psycopg.Error as error:
-        raise explained(error, attempted) from None
+        raise map_error(error, attempted) from None
 
 
 def history_lost(message: str) -> HistoryLost:

@@ -2,7 +2,7 @@
 
 A row is its number of columns, then each value's length (-1: NULL) and bytes. The server sends each row as a
 CopyData message of its own, so the ends of rows are known where the messages are given one by one. In one piece they
-are found without walking row by row: every place that could begin a row is tried at once, and of those the ones that
+are found without walking row by row: every offset that could begin a row is tried at once, and of those the ones that
 the first row leads to are kept, in steps of 1, 2, 4, 8 … rows.
 
 Format: chapter "COPY", section "Binary Format".
@@ -116,8 +116,8 @@ def _rows_found(buffer: Buffer, columns: int) -> tuple[Int64s, Int64s]:
     none = np.zeros(0, np.int64)
     if not ended:
         return none, none
-    places = np.arange(stop)
-    begin = places[buffer.int16(places) == columns]
+    offsets = np.arange(stop)
+    begin = offsets[buffer.int16(offsets) == columns]
     at = begin + 2
     sound = at <= stop
     for _ in range(columns):

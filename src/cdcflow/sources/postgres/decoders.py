@@ -8,25 +8,23 @@ plain.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from cdcflow.model.change import Int64s, Uint64s
 from cdcflow.sources.buffers import Bytes
-from cdcflow.sources.postgres import values, values_binary, values_text
 from cdcflow.sources.postgres.types import Codec, DescribedTable
-from cdcflow.sources.postgres.values import Decoder
 
 Layout = Any  # a compiled class; only its own module looks inside
-Form = tuple[str | bool, ...]
+Kernels = tuple[str, str, str]
+"""A column's kernels by name: of its text, of its binary format, of a binary array's elements ("": none)."""
 
 
 class Compiled(Protocol):
     """The compiled module; `compiled/decode.pyx` says what each of these does."""
 
-    def layout(self, described: DescribedTable, forms: Sequence[Form], in_identity: Sequence[bool]) -> Layout: ...
+    def layout(self, described: DescribedTable, kernels: Sequence[Kernels], in_identity: Sequence[bool]) -> Layout: ...
 
     def scan(self, data: bytes, lengths: Int64s) -> tuple[Int64s, Int64s, Bytes, int] | None: ...
 
@@ -34,7 +32,9 @@ class Compiled(Protocol):
         self, data: bytes, start: Int64s, end: Int64s, kind: Bytes
     ) -> tuple[Int64s, Int64s, Uint64s, Int64s, Int64s, bool] | None: ...
 
-    def taken(self, commits: Int64s, place: Int64s, numbers: Sequence[Any]) -> tuple[Int64s, Sequence[Any], Int64s]: ...
+    def with_rows(
+        self, commits: Int64s, rows_before: Int64s, numbers: Sequence[Any]
+    ) -> tuple[Int64s, Sequence[Any], Int64s]: ...
 
     def positions(self, lsns: Int64s) -> pa.Array: ...
 
@@ -48,7 +48,7 @@ class Compiled(Protocol):
         header: int,
         shapes: dict[int, Any],
         replaced: dict[int, Any],
-        arrivals: list[tuple[int, int, Any]],
+        relations: list[tuple[int, int, Any]],
         truncated: list[tuple[int, int]],
         cells_max: int,
     ) -> tuple[list[tuple[int, int, Layout, Int64s, pa.RecordBatch]], Int64s] | None: ...
@@ -70,28 +70,11 @@ COMPILED: Compiled | None = _found()
 
 def layout_of(compiled: Compiled, described: DescribedTable, in_identity: Sequence[bool] = ()) -> Layout:
     """What the compiled decoders must know of a table shape. `in_identity`: which columns an old key carries."""
-    return compiled.layout(described, [_forms(codec) for codec in described.codecs], in_identity)
+    return compiled.layout(described, [_kernels(codec) for codec in described.codecs], in_identity)
 
 
-def _forms(codec: Codec) -> Form:
-    """A column's decoders by name, and whether they know a time zone; the same of the elements of a binary array."""
-    own = _form(codec.text), _form(codec.binary), _zoned(codec.text, codec.binary)
-    if isinstance(codec.binary, partial) and codec.binary.func is values_binary.array:
-        element = codec.binary.args[0]
-        return *own, _form(element), _zoned(element)
-    return own
-
-
-_MODULES = {values.__name__: "text", values_text.__name__: "text", values_binary.__name__: "binary"}
-
-
-def _form(decoder: Decoder | None) -> str:
-    """A decoder's name as the compiled module knows it: that of its function."""
-    if decoder is None:
-        return ""
-    function = decoder.func if isinstance(decoder, partial) else decoder
-    return f"{_MODULES.get(function.__module__, '')}.{getattr(function, '__name__', '')}"
-
-
-def _zoned(*decoders: Decoder | None) -> bool:
-    return any(isinstance(decoder, partial) and decoder.args[0] is True for decoder in decoders)
+def _kernels(codec: Codec) -> Kernels:
+    binary = codec.binary
+    if binary is None:
+        return codec.text.kernel, "", ""
+    return codec.text.kernel, binary.kernel, binary.element.kernel if binary.element is not None else ""

@@ -16,7 +16,7 @@ from cdcflow.sources.engine.findings import of_error, ok, problem, warning
 from cdcflow.sources.engine.selection import Selection, advice
 from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
-from cdcflow.sources.postgres.connection import Connection, Connector, explained, quoted
+from cdcflow.sources.postgres.connection import Connection, Connector, map_error, quoted
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled
 from cdcflow.sources.postgres.types import Policy
 
@@ -81,7 +81,7 @@ def findings(connector: Connector, settings: Postgres, selection: Selection) -> 
         found += _publication(connection, settings, selected, role)
         found += _slot(connection, settings, role)
     except psycopg.Error as error:
-        found.append(of_error("connection", explained(error, f"asking {connector.address}")))
+        found.append(of_error("connection", map_error(error, f"asking {connector.address}")))
     finally:
         connector.discard(connection)
     return found

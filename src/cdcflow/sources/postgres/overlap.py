@@ -28,11 +28,10 @@ from cdcflow.interleave.messages import Advanced
 from cdcflow.model.change import Int64s, Uint64s
 from cdcflow.ports import StreamEvent, TransactionsBack
 from cdcflow.sources.postgres.connection import Connector, history_lost
-from cdcflow.sources.postgres.lsn import lsn_of, position_of
-from cdcflow.sources.postgres.messages import truncated_of
+from cdcflow.sources.postgres.lsn import lsn_of, position_of, positions
 from cdcflow.sources.postgres.slot import Slot
-from cdcflow.sources.postgres.stream import PostgresStream, place_of
-from cdcflow.sources.postgres.wire import Frames, Joined, frames_of, positions
+from cdcflow.sources.postgres.stream import PostgresStream, position_after
+from cdcflow.sources.postgres.wire import Frames, Joined, frames_of, truncated_of
 
 Bools = npt.NDArray[np.bool_]
 _BEGIN, _COMMIT, _TRUNCATE = (ord(c) for c in "BCT")
@@ -101,7 +100,7 @@ def _given(
     whether one `counts`.
 
     Streamed and not acknowledged, so that no transaction is too large for it: what SQL functions give of a slot lies in
-    temporary files first. It takes as long as the server needs to read its log from the slot's place on.
+    temporary files first. It takes as long as the server needs to read its log from the slot's position on.
     """
     found = TransactionsOnly(captured)
     stream = PostgresStream(
@@ -120,7 +119,7 @@ def _given(
             if not stream.ready:
                 select.select([stream.fileno()], [], [], SPOKEN_S)
             for event in stream.poll():
-                reached = max(reached, lsn_of(place_of(event)))
+                reached = max(reached, lsn_of(position_after(event)))
     finally:
         stream.close()
     return found.table()

@@ -4,7 +4,7 @@ A partitioned table is its leaves' pages one after another:
 
     leaf      orders_2023        orders_2024   orders_2025
     pages     0 ······· 999      0 ··· 299     0 ···· 499
-    units     0 ······· 999   1000 ·· 1299   1300 ·· 1799      a chunk is any stretch of units
+    units     0 ······· 999   1000 ·· 1299   1300 ·· 1799      a chunk is any range of units
 
 A page holds 291 rows at most, but large values lie outside of it: the rows of one page may be gigabytes. So a chunk can
 end inside a page, behind a row, and the next one begins there.
@@ -64,7 +64,7 @@ class Plan:
         return numbered(value["root"], leaves)
 
     def parts(self, begin: Cursor, end: int) -> list[Part]:
-        """The stretches of pages from `begin` up to unit `end`."""
+        """The ranges of pages from `begin` up to unit `end`."""
         found = []
         for leaf in self.leaves:
             low, high = max(begin.unit, leaf.first), min(end, leaf.first + leaf.pages)
@@ -126,7 +126,7 @@ class Part:
         return f"t.ctid {low}::pg_catalog.tid AND t.ctid < '({self.b},0)'::pg_catalog.tid"
 
     def pieces(self) -> list[Part]:
-        """The same in stretches for one COPY each."""
+        """The same in ranges for one COPY each."""
         count = max(1, min(PIECES_MAX, (self.b - self.a) // PIECE_PAGES_MIN))
         ends = [self.a + (self.b - self.a) * i // count for i in range(count + 1)]
         return [Part(self.leaf, a, b, self.behind if a == self.a else 0) for a, b in pairwise(ends)]

@@ -1,20 +1,20 @@
 """pgoutput messages to transactions: what the server's walsender says, in columns.
 
-A committed transaction arrives as one unbroken stretch, B (Begin) … C (Commit). With protocol 2 and up a large one
+A committed transaction arrives as one unbroken run, B (Begin) … C (Commit). With protocol 2 and up a large one
 may arrive before it is committed, in blocks, and blocks of several such transactions alternate:
 
     B r r r C   B r C   S₇ r r E   B r C   S₉ r E   S₇ r A₇₋₈ r E   c₇        r: rows; A₇₋₈: sub-transaction 8 undone
     ── run ──────────   ─ spool ─  ─ run ─ ─ spool  ─── spool ───   transaction 7 is there, without 8's rows
 
-Stretches of whole small transactions become one `Run`: rows of all of them are decoded together, per table, and the
-transactions are arrays beside them. Only what is rare is looked at one by one: Relation, Type, Origin, Truncate and
+Whole small transactions in a row become one `Run`: rows of all of them are decoded together, per table, and the
+transactions are arrays beside them. Only what is rare is read one by one: Relation, Type, Origin, Truncate and
 Message, and the stream control messages. A transaction that is not complete yet waits as bytes; past
 `spool_bytes_max` it goes into a spool, as streamed ones always do, so memory does not depend on its size.
 
-Schema: the server sends a Relation message before the first row of a shape. It holds from its place in the messages
-on. Inside a streamed transaction it holds for that transaction only: when it is rolled back, its shape must not stay
-in force (hard case P22). The server forgets with every rollback what it sent in the transaction and sends it anew,
-and so do we. With the commit it holds for all, as the server takes it too.
+Schema: the server sends a Relation message before the first row of a shape. It holds for the messages behind it.
+Inside a streamed transaction it holds for that transaction only: when it is rolled back, its shape must not stay in
+force (hard case P22). The server forgets with every rollback what it sent in the transaction and sends it anew, and
+so do we. With the commit it holds for all, as the server takes it too.
 
 The source of this: the server's `src/backend/replication/pgoutput/pgoutput.c` and `logical/proto.c`, and the chapter
 "Logical Replication Message Formats".
@@ -32,33 +32,37 @@ import pyarrow as pa
 from cdcflow.errors import InvariantViolated, SourceUnavailable
 from cdcflow.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled
 from cdcflow.model.change import ChangeBatch, Int64s, Run, Uint64s
-from cdcflow.model.position import Position, Token
+from cdcflow.model.position import Token
 from cdcflow.model.table import Table
 from cdcflow.ports import OpenSpool, StreamEvent
 from cdcflow.sources.buffers import Buffer, protocol_error
 from cdcflow.sources.engine.changes import merged, truncation
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled, Layout, layout_of
-from cdcflow.sources.postgres.large import Large, Mark, Shape, Shapes
-from cdcflow.sources.postgres.messages import (
+from cdcflow.sources.postgres.lsn import EPOCH_US, position_of, positions
+from cdcflow.sources.postgres.rewrites import Changed
+from cdcflow.sources.postgres.spooled import Mark, PendingTransaction, Shape, Shapes
+from cdcflow.sources.postgres.tuples import Changes, changes_of
+from cdcflow.sources.postgres.types import DescribedTable
+from cdcflow.sources.postgres.wire import (
+    Frames,
+    Joined,
     Relation,
     RelationColumn,
     exactly,
+    frames_of,
+    joined,
     name_of,
     relation_of,
     string_at,
     truncated_of,
 )
-from cdcflow.sources.postgres.rewrites import Changed
-from cdcflow.sources.postgres.tuples import Changes, changes_of
-from cdcflow.sources.postgres.types import DescribedTable
-from cdcflow.sources.postgres.wire import EPOCH_US, Frames, Joined, frames_of, joined, positions
 
 __all__ = ["Describe", "PgoutputDecoder", "Relation", "RelationColumn"]
 
 _BEGIN, _COMMIT, _ORIGIN, _RELATION, _TYPE, _TRUNCATE, _MESSAGE = (ord(c) for c in "BCORYTM")
 _START, _STOP, _STREAM_COMMIT, _ABORT = (ord(c) for c in "SEcA")
 _HEARTBEAT = b"heartbeat"
-_CELLS_AT_ONCE = 4_000_000  # a cell costs 17 bytes of places beside its own, which may be one (P69: 1600 columns)
+_CELLS_AT_ONCE = 4_000_000  # a cell costs 17 bytes of offsets beside its own, which may be one (P69: 1600 columns)
 GATHERING_BYTES_MIN = 64 << 10
 APART_BYTES_MIN = 256 << 10  # so many bytes are decoded apart rather than copied: a guess, not measured
 _ROWS = np.zeros(256, np.bool_)
@@ -78,15 +82,16 @@ Describe = Callable[[Relation], DescribedTable]
 
 
 @dataclass(slots=True)
-class _Rows:
+class _Contents:
     """What some frames hold: changes of each table in order, and the rare things.
 
-    `arrived` has the relations that are described here: the shapes of each with their places, -1 for the one before.
+    `relations` are those that are described here: the shapes of each with the numbers of their messages, -1 for the
+    one before.
     """
 
     changes: list[Changes] = field(default_factory=list)
     truncates: list[tuple[int, DescribedTable]] = field(default_factory=list)
-    arrived: dict[int, list[tuple[int, Shape]]] = field(default_factory=dict)
+    relations: dict[int, list[tuple[int, Shape]]] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
     origins: dict[int, str] = field(default_factory=dict)
     beats: list[int] = field(default_factory=list)
@@ -136,27 +141,27 @@ class PgoutputDecoder:
         self._before: dict[int, int] = {}  # which relation was described just before which
         self._shapes: Shapes = {}
         self._bare: set[int] = set()  # relations that had no columns at some time
-        self._streamed: dict[int, Large] = {}
-        self._block: Large | None = None
+        self._streamed: dict[int, PendingTransaction] = {}
+        self._block: PendingTransaction | None = None
         self._waiting: list[tuple[bytes, Int64s]] = []
         self._waiting_bytes = 0
-        self._large: Large | None = None
+        self._spooling: PendingTransaction | None = None
 
     @property
     def idle(self) -> bool:
         """No transaction is half here: neither an open one nor a streamed one."""
-        return not (self._waiting or self._large or self._streamed)
+        return not (self._waiting or self._spooling or self._streamed)
 
     @property
     def gathering(self) -> bool:
-        """Much of a transaction is here, and its end is not: nothing is told before it comes."""
-        return self._waiting_bytes > GATHERING_BYTES_MIN or self._large is not None or self._block is not None
+        """Much of a transaction is here, and its end is not: nothing is given before it comes."""
+        return self._waiting_bytes > GATHERING_BYTES_MIN or self._spooling is not None or self._block is not None
 
     def close(self) -> None:
         """The connection is gone: what is half here is forgotten, spools included. The server sends it again."""
-        for large in (*self._streamed.values(), *([self._large] if self._large else [])):
-            large.discard()
-        self._streamed, self._block, self._large = {}, None, None
+        for transaction in (*self._streamed.values(), *([self._spooling] if self._spooling else [])):
+            transaction.discard()
+        self._streamed, self._block, self._spooling = {}, None, None
         self._waiting, self._waiting_bytes = [], 0
 
     def decode(self, messages: Sequence[bytes] | Joined) -> list[StreamEvent]:
@@ -203,15 +208,15 @@ class PgoutputDecoder:
 
     def _plain(self, frames: Frames) -> list[StreamEvent]:
         """Messages outside of stream blocks: what is complete is decoded, an open transaction at the end waits."""
-        if self._large is None and not self._waiting and frames.kind[-1] == _COMMIT:
+        if self._spooling is None and not self._waiting and frames.kind[-1] == _COMMIT:
             return self._whole(frames)
         commits = np.flatnonzero(frames.kind == _COMMIT)
-        if self._large is not None:
+        if self._spooling is not None:
             if not len(commits):
-                return self._spooled(frames, self._large, streamed=False)
+                return self._spool(frames, self._spooling, streamed=False)
             end = int(commits[0])
-            events = self._spooled(frames.part(0, end), self._large, streamed=False)
-            events += self._large_committed(frames, end)
+            events = self._spool(frames.part(0, end), self._spooling, streamed=False)
+            events += self._spooled_committed(frames, end)
             rest = frames.part(end + 1, len(frames))
             return events + (self._plain(rest) if len(rest) else [])
         if self._waiting:
@@ -249,8 +254,8 @@ class PgoutputDecoder:
             return []
         frames = self._together()
         xid = struct.unpack(">I", exactly(frames.one(0), 21)[17:])[0]
-        self._large = Large(xid=xid, shapes=self._shapes)
-        return self._spooled(frames.part(1, len(frames)), self._large, streamed=False)
+        self._spooling = PendingTransaction(xid=xid, shapes=self._shapes)
+        return self._spool(frames.part(1, len(frames)), self._spooling, streamed=False)
 
     def _whole(self, frames: Frames) -> list[StreamEvent]:
         """Whole transactions, and what stands between them."""
@@ -258,18 +263,18 @@ class PgoutputDecoder:
         begins, commits, xids, ends, clocks, inside = found or _transactions(frames)
         first = int(np.searchsorted(ends, self._skip_until, side="right"))  # those before are in the log already
         skipped = int(commits[first - 1]) if first else -1
-        rows, batches, place = self._rows(frames, skipped + 1, self._shapes, 0, plain=not inside)
+        rows, batches, rows_before = self._rows(frames, skipped + 1, self._shapes, 0, plain=not inside)
         messages = _messages(rows)
         number = np.searchsorted(begins, messages, side="right") - 1
         if len(number) and ((number < 0).any() or (messages > commits[number]).any()):
             raise InvariantViolated("pgoutput rows outside of a transaction")
-        return self._events(rows, batches, place, begins, commits, xids, ends, clocks + EPOCH_US, first)
+        return self._events(rows, batches, rows_before, begins, commits, xids, ends, clocks + EPOCH_US, first)
 
     def _events(
         self,
-        rows: _Rows,
+        rows: _Contents,
         batches: list[ChangeBatch],
-        place: Int64s,
+        rows_before: Int64s,
         begins: Int64s,
         commits: Int64s,
         xids: Uint64s,
@@ -279,10 +284,10 @@ class PgoutputDecoder:
     ) -> list[StreamEvent]:
         """Runs of whole transactions, parted at our marks. Transactions without rows are left out."""
         if self._compiled is not None:
-            full, (xid, end, clock), row_ends = self._compiled.taken(commits, place, (xids, ends, clocks))
+            full, (xid, end, clock), row_ends = self._compiled.with_rows(commits, rows_before, (xids, ends, clocks))
             position = self._compiled.positions(end)
         else:
-            row_ends = place[commits]
+            row_ends = rows_before[commits]
             full = np.flatnonzero(np.diff(row_ends, prepend=0) > 0)
             xid, position, clock, row_ends = xids[full], positions(ends[full]), clocks[full], row_ends[full]
         run = Run(xid, position, clock, row_ends, tuple(batches), origin=self._origins(rows, begins, full))
@@ -300,16 +305,16 @@ class PgoutputDecoder:
                 events.append(Committed(part))
                 taken = upto
             covered = int(ends[number])
-            events.append(MarkSeen(Token(name_of(mark.content)), _position(covered), int(clocks[number])))
+            events.append(MarkSeen(Token(name_of(mark.content)), position_of(covered), int(clocks[number])))
         if run.transactions:
             events.append(Committed(run))
             covered = int(ends[full[-1]])
         reached = max([*rows.beats, int(ends[-1]) if len(ends) else 0])
         if reached > covered:
-            events.append(Advanced(_position(reached)))
+            events.append(Advanced(position_of(reached)))
         return events
 
-    def _origins(self, rows: _Rows, begins: Int64s, full: Int64s) -> pa.Array | None:
+    def _origins(self, rows: _Contents, begins: Int64s, full: Int64s) -> pa.Array | None:
         """Each transaction's replication origin; it says nothing about the next one (hard case P59)."""
         if not rows.origins:
             return None
@@ -320,8 +325,8 @@ class PgoutputDecoder:
 
     def _rows(
         self, frames: Frames, first: int, shapes: Shapes, header: int, *, plain: bool = False
-    ) -> tuple[_Rows, list[ChangeBatch], Int64s]:
-        """Decode the row messages from number `first` on, each in the shape that holds at its place; `shapes` is kept
+    ) -> tuple[_Contents, list[ChangeBatch], Int64s]:
+        """Decode the row messages from number `first` on, each in the shape that holds there; `shapes` is kept
         current. Also the rows of each shape with their indices, and how many rows come before each message.
 
         `header` is 4 inside a stream block, where every message names its transaction after its type.
@@ -340,26 +345,26 @@ class PgoutputDecoder:
                 first,
                 header,
                 shapes,
-                {oid: shape if at < 0 else None for oid, ((at, shape), *_) in out.arrived.items()},
-                sorted((at, oid, shape) for oid, known in out.arrived.items() for at, shape in known if at >= 0),
+                {oid: shape if at < 0 else None for oid, ((at, shape), *_) in out.relations.items()},
+                sorted((at, oid, shape) for oid, known in out.relations.items() for at, shape in known if at >= 0),
                 [(at, 1) for at, _ in out.truncates],
                 _CELLS_AT_ONCE,
             )
             if found is not None:
-                parts, place = found
+                parts, rows_before = found
                 if len(parts) > 1:
                     parts.sort(key=_order)
                 return (
                     out,
-                    _batches([(layout.described, i, rows) for _, _, layout, i, rows in parts], out, place),
-                    place,
+                    _batches([(layout.described, i, rows) for _, _, layout, i, rows in parts], out, rows_before),
+                    rows_before,
                 )
         self._plain_rows(frames, first, shapes, header, out)
         return out, *_numbered(out, len(frames))
 
-    def _singles(self, frames: Frames, first: int, shapes: Shapes, header: int) -> _Rows:
-        """What is looked at one by one."""
-        out = _Rows()
+    def _singles(self, frames: Frames, first: int, shapes: Shapes, header: int) -> _Contents:
+        """What is read one by one."""
+        out = _Contents()
         if not frames.seen & _SINGLE_SEEN:
             return out
         for at in np.flatnonzero(_SINGLE[frames.kind]).tolist():
@@ -376,7 +381,7 @@ class PgoutputDecoder:
                     self._bare.add(relation.oid)
                 shape = self._shape(relation)
                 before = [(-1, shapes[relation.oid])] if relation.oid in shapes else []
-                out.arrived.setdefault(relation.oid, before).append((at, shape))
+                out.relations.setdefault(relation.oid, before).append((at, shape))
                 shapes[relation.oid] = shape
             elif kind == _TRUNCATE:
                 for oid in truncated_of(body[1 + header :]):
@@ -399,7 +404,7 @@ class PgoutputDecoder:
         kind[rows[np.isin(oids, list(self._left_out))]] = _TYPE
         return replace(frames, kind=kind)
 
-    def _without_bare(self, frames: Frames, shapes: Shapes, header: int, out: _Rows) -> Frames:
+    def _without_bare(self, frames: Frames, shapes: Shapes, header: int, out: _Contents) -> Frames:
         """The same without the rows of tables without columns, of which a log can hold nothing. `describe` refuses one
         that is captured; others come while the settings or the publication change."""
         kind = frames.kind.copy()
@@ -418,7 +423,7 @@ class PgoutputDecoder:
         before = self._before.get(oid, 0)
         for asked, partition in ((oid, 0), (before, oid)) if before else ((oid, 0),):
             if self._changed is not None and (found := self._changed(asked, partition)) is not None:
-                self._filled.append(RowsFilled(found.table, _position(self._skip_until), found))
+                self._filled.append(RowsFilled(found.table, position_of(self._skip_until), found))
 
     def _shape(self, relation: Relation) -> Shape:
         described = self._described(relation)
@@ -426,7 +431,7 @@ class PgoutputDecoder:
         layout = layout_of(self._compiled, described, in_identity) if self._compiled is not None else None
         return Shape(relation, described, layout)
 
-    def _plain_rows(self, frames: Frames, first: int, shapes: Shapes, header: int, out: _Rows) -> None:
+    def _plain_rows(self, frames: Frames, first: int, shapes: Shapes, header: int, out: _Contents) -> None:
         rows = np.flatnonzero(_ROWS[frames.kind])
         rows = rows[np.searchsorted(rows, first) :]
         if not len(rows):
@@ -461,7 +466,7 @@ class PgoutputDecoder:
             )
         return described
 
-    def _message(self, body: bytes, at: int, header: int, out: _Rows) -> None:
+    def _message(self, body: bytes, at: int, header: int, out: _Contents) -> None:
         """A logical decoding message: a mark, a heartbeat, or somebody else's."""
         if len(body) < 10 + header:
             raise protocol_error("a logical message that ends early")
@@ -486,25 +491,25 @@ class PgoutputDecoder:
                 raise InvariantViolated("pgoutput Stream Stop without a Stream Start")
             self._block = None
             return []
-        if self._block is not None or self._waiting or self._large is not None:
+        if self._block is not None or self._waiting or self._spooling is not None:
             raise InvariantViolated(f"pgoutput stream message {chr(kind)!r} inside a transaction")
         if kind == _START:
             xid, first = struct.unpack(">IB", exactly(body[1:], 5))
             if bool(first) == (xid in self._streamed):
                 raise InvariantViolated("pgoutput Stream Start of a transaction that is not at that point")
-            self._block = self._streamed.setdefault(xid, Large(xid=xid))
+            self._block = self._streamed.setdefault(xid, PendingTransaction(xid=xid))
             return []
         if kind == _ABORT:
             return self._stream_aborted(body)
         xid, _, _, end, clock = struct.unpack(">IBQQq", exactly(body[1:], 29))
         if xid not in self._streamed:
             raise InvariantViolated("pgoutput Stream Commit of a transaction that was not streamed")
-        large = self._streamed.pop(xid)
-        self._shapes.update(large.shapes)
-        partitions = (oid for oid in self._left_out if self._before[oid] in large.shapes)
-        for oid in (*large.shapes, *partitions):
+        transaction = self._streamed.pop(xid)
+        self._shapes.update(transaction.shapes)
+        partitions = (oid for oid in self._left_out if self._before[oid] in transaction.shapes)
+        for oid in (*transaction.shapes, *partitions):
             self._compare(oid)  # the catalog shows what this transaction did to a table only now
-        return self._committed(large, end, clock + EPOCH_US)
+        return self._committed(transaction, end, clock + EPOCH_US)
 
     def _stream_aborted(self, body: bytes) -> list[StreamEvent]:
         """A transaction or one of its sub-transactions was rolled back (with its position and time where the server
@@ -512,88 +517,88 @@ class PgoutputDecoder:
         if len(body) not in (9, 25):
             raise protocol_error("a Stream Abort of a wrong length")
         xid, subxid = struct.unpack_from(">II", body, 1)
-        large = self._streamed.get(xid)
-        if large is None:
+        transaction = self._streamed.get(xid)
+        if transaction is None:
             return []  # rolled back before a block of it was sent
         if xid == subxid:
             del self._streamed[xid]
-            large.discard()
+            transaction.discard()
         else:
-            large.roll_back(subxid)
+            transaction.roll_back(subxid)
         return []
 
-    def _piece(self, frames: Frames, large: Large) -> list[StreamEvent]:
+    def _piece(self, frames: Frames, transaction: PendingTransaction) -> list[StreamEvent]:
         if not (_PLAIN[frames.kind] & (frames.kind != _BEGIN) & (frames.kind != _COMMIT)).all():
             raise InvariantViolated("pgoutput Begin or Commit inside a stream block")
-        return self._spooled(frames, large, streamed=True)
+        return self._spool(frames, transaction, streamed=True)
 
-    def _spooled(self, frames: Frames, large: Large, *, streamed: bool) -> list[StreamEvent]:
+    def _spool(self, frames: Frames, transaction: PendingTransaction, *, streamed: bool) -> list[StreamEvent]:
         """Decode one piece of a large transaction into its spool."""
         if not len(frames):
             return []
         if not streamed and (frames.kind == _BEGIN).any():
             raise InvariantViolated("pgoutput Begin inside a transaction")
         header = 4 if streamed else 0
-        rows, batches, place = self._rows(frames, 0, large.shapes, header)
-        large.marks += rows.marks
+        rows, batches, rows_before = self._rows(frames, 0, transaction.shapes, header)
+        transaction.marks += rows.marks
         for name in rows.origins.values():
-            large.origin = name
+            transaction.origin = name
         if not batches:
             return []
         subxids: Uint64s | None = None
         if streamed:
             of_message = frames.buffer.uint32(frames.start + 1).astype(np.uint64)
-            subxids = np.repeat(of_message, np.diff(place))
-        large.write(self._open_spool, batches, subxids)
+            subxids = np.repeat(of_message, np.diff(rows_before))
+        transaction.write(self._open_spool, batches, subxids)
         return []
 
-    def _large_committed(self, frames: Frames, at: int) -> list[StreamEvent]:
-        large, self._large = self._large, None
-        assert large is not None  # noqa: S101  # the caller looked
+    def _spooled_committed(self, frames: Frames, at: int) -> list[StreamEvent]:
+        transaction, self._spooling = self._spooling, None
+        assert transaction is not None  # noqa: S101  # the caller has seen to it
         _, _, end, clock = struct.unpack(">BQQq", exactly(frames.one(at)[1:], 25))
-        return self._committed(large, end, clock + EPOCH_US)
+        return self._committed(transaction, end, clock + EPOCH_US)
 
-    def _committed(self, large: Large, end: int, clock: int) -> list[StreamEvent]:
+    def _committed(self, transaction: PendingTransaction, end: int, clock: int) -> list[StreamEvent]:
         """A large transaction is there: its header, and what it holds once rolled-back rows are gone."""
         if end <= self._skip_until:
-            large.discard()
+            transaction.discard()
             return []
-        position = _position(end)
-        marks = [m for m in large.marks if not m.content.startswith(_HEARTBEAT)]
+        position = position_of(end)
+        marks = [m for m in transaction.marks if not m.content.startswith(_HEARTBEAT)]
         seen = [MarkSeen(Token(name_of(m.content)), position, clock) for m in marks]
-        found = large.committed(large.xid, position, clock, large.origin)
+        found = transaction.committed(transaction.xid, position, clock, transaction.origin)
         if found is None:
             return [*seen] or [Advanced(position)]
         return [Committed(found), *seen]
 
 
-def _messages(rows: _Rows) -> Int64s:
-    """The places of all messages that must stand inside a transaction."""
-    places = [c.message for c in rows.changes]
+def _messages(rows: _Contents) -> Int64s:
+    """The numbers of all messages that must stand inside a transaction."""
+    found = [c.message for c in rows.changes]
     rare = [at for at, _ in rows.truncates] + [m.at for m in rows.marks] + list(rows.origins)
-    return np.concatenate([*places, np.array(rare, np.int64)])
+    return np.concatenate([*found, np.array(rare, np.int64)])
 
 
-def _numbered(rows: _Rows, messages: int) -> tuple[list[ChangeBatch], Int64s]:
+def _numbered(rows: _Contents, messages: int) -> tuple[list[ChangeBatch], Int64s]:
     """One batch a table shape with the indices of its rows, and how many rows come before each message (one more)."""
     count = np.zeros(messages, np.int64)
     for changes in rows.changes:
         count += np.bincount(changes.message, minlength=messages)
     for at, _ in rows.truncates:
         count[at] += 1
-    place = np.zeros(messages + 1, np.int64)
-    np.cumsum(count, out=place[1:])
+    rows_before = np.zeros(messages + 1, np.int64)
+    np.cumsum(count, out=rows_before[1:])
     parts: list[tuple[DescribedTable, Int64s, pa.RecordBatch]] = []
     for changes in rows.changes:
-        index = place[changes.message]
+        index = rows_before[changes.message]
         # The second row of a message follows on the first.
         index[1:] += changes.message[1:] == changes.message[:-1]
         parts.append((changes.described, index, changes.rows))
-    return _batches(parts, rows, place), place
+    return _batches(parts, rows, rows_before), rows_before
 
 
 def _batches(
-    parts: list[tuple[DescribedTable, Int64s, pa.RecordBatch]], rows: _Rows, place: Int64s
+    parts: list[tuple[DescribedTable, Int64s, pa.RecordBatch]], rows: _Contents, rows_before: Int64s
 ) -> list[ChangeBatch]:
     """One batch a table shape, of rows with their indices, and of truncates."""
     if len(parts) == 1 and not rows.truncates:
@@ -604,7 +609,7 @@ def _batches(
         found.setdefault(described.table, []).append((index, batch))
     for number, (at, described) in enumerate(rows.truncates):
         nth = sum(other == at for other, _ in rows.truncates[:number])  # a message may name several tables
-        found.setdefault(described.table, []).append((place[at : at + 1] + nth, truncation(described.table)))
+        found.setdefault(described.table, []).append((rows_before[at : at + 1] + nth, truncation(described.table)))
     return [merged(table, same) for table, same in found.items()]
 
 
@@ -612,20 +617,20 @@ def _order(part: tuple[int, int, Layout, Int64s, pa.RecordBatch]) -> tuple[int, 
     return part[:2]
 
 
-def _known(rows: _Rows, shapes: Shapes, oid: int) -> list[tuple[int, Shape]]:
+def _known(rows: _Contents, shapes: Shapes, oid: int) -> list[tuple[int, Shape]]:
     """The shapes of a relation and from where on they hold, where some messages may have described it anew."""
-    return rows.arrived.get(oid) or ([(-1, shapes[oid])] if oid in shapes else [])
+    return rows.relations.get(oid) or ([(-1, shapes[oid])] if oid in shapes else [])
 
 
 def _in_force(shapes: list[tuple[int, Shape]], oid: int, at: int) -> Shape:
-    known = [shape for place, shape in shapes if place < at]
+    known = [shape for since, shape in shapes if since < at]
     if not known:
         raise InvariantViolated(f"pgoutput truncate of relation {oid}, which the server has not described")
     return known[-1]
 
 
 def _transactions(frames: Frames) -> tuple[Int64s, Int64s, Uint64s, Int64s, Int64s, bool]:
-    """Places of Begins and of Commits, xids, end positions, clocks as sent; False: rows may stand outside."""
+    """Numbers of Begins and of Commits, xids, end positions, clocks as sent; False: rows may stand outside."""
     begins, commits = np.flatnonzero(frames.kind == _BEGIN), np.flatnonzero(frames.kind == _COMMIT)
     if len(begins) != len(commits) or (begins > commits).any() or (begins[1:] < commits[:-1]).any():
         raise InvariantViolated("pgoutput Begin and Commit do not alternate")
@@ -639,7 +644,3 @@ def _transactions(frames: Frames) -> tuple[Int64s, Int64s, Uint64s, Int64s, Int6
 def _sized(frames: Frames, at: Int64s, size: int) -> None:
     if (frames.end[at] - frames.start[at] != size).any():
         raise protocol_error("a Begin or Commit of a wrong length")
-
-
-def _position(lsn: int) -> Position:
-    return Position(f"{lsn >> 32:08X}/{lsn & 0xFFFFFFFF:08X}")

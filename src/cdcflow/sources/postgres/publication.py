@@ -25,7 +25,7 @@ import psycopg
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres.catalog import CatalogTable
-from cdcflow.sources.postgres.connection import Connection, explained, history_lost, quoted
+from cdcflow.sources.postgres.connection import Connection, history_lost, map_error, quoted
 
 _PUBLICATION = """
 SELECT oid::bigint, xmin::text::bigint, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
@@ -322,7 +322,7 @@ def _run(connection: Connection, statement: str, name: str, *, gone_is_fine: boo
         connection.execute(statement.encode())
     except psycopg.errors.UndefinedObject as error:
         if not gone_is_fine:
-            raise explained(error, f"changing publication {name}") from None
+            raise map_error(error, f"changing publication {name}") from None
     except psycopg.errors.InsufficientPrivilege as error:
         grant = ""
         if "for database" in (error.diag.message_primary or ""):
@@ -333,7 +333,7 @@ def _run(connection: Connection, statement: str, name: str, *, gone_is_fine: boo
             remedy=f"{grant}run as an owner: {statement}",
         ) from None
     except psycopg.Error as error:
-        raise explained(error, f"changing publication {name}") from None
+        raise map_error(error, f"changing publication {name}") from None
 
 
 def _must(found: Publication | None, name: str) -> Publication:

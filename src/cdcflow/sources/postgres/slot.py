@@ -1,4 +1,4 @@
-"""The replication slot: our place in the server's log, which the server keeps for us.
+"""The replication slot: our position in the server's log, which the server keeps for us.
 
 A slot is never made again silently: a new one knows nothing of the changes before it, and nobody would notice the hole
 (P37). It is made once, for an empty log; after a loss only when an operator accepts it.
@@ -14,7 +14,7 @@ import psycopg
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.ports import Finding
-from cdcflow.sources.postgres.connection import Connection, Connector, explained, explaining, history_lost, literal
+from cdcflow.sources.postgres.connection import Connection, Connector, history_lost, literal, map_error, mapping_errors
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.publication import blocker
 
@@ -123,7 +123,7 @@ def creation(version: int, name: str, *, failover: bool) -> str:
 
 
 def create(connector: Connector, name: str, *, failover: bool, timeout_s: float) -> int:
-    """Make the slot and return the place from which it gives everything.
+    """Make the slot and return the position from which it gives everything.
 
     The server first waits until every transaction that runs now has ended (P34). A try that takes too long, or whose
     connection `Connector.close` breaks off, leaves nothing behind: the server drops the half-made slot with the
@@ -161,9 +161,9 @@ def create(connector: Connector, name: str, *, failover: bool, timeout_s: float)
             remedy="run ALTER SYSTEM SET wal_level = logical, and restart the server",
         ) from None
     except psycopg.Error as error:
-        raise explained(error, f"creating slot {name}") from None
+        raise map_error(error, f"creating slot {name}") from None
     else:
-        with explaining(f"looking at slot {name}"):
+        with mapping_errors(f"looking at slot {name}"):
             made = read(connection, name)
         if made is None or made.confirmed is None:
             raise SourceUnavailable(f"slot {name} was dropped by somebody just after it was made")
@@ -183,9 +183,9 @@ def drop(connection: Connection, name: str, timeout_s: float = 30.0) -> None:
             return
         except psycopg.errors.ObjectInUse as error:
             if time.monotonic() > deadline:
-                raise explained(error, f"dropping slot {name}") from None
+                raise map_error(error, f"dropping slot {name}") from None
             time.sleep(0.1)
         except psycopg.Error as error:
-            raise explained(error, f"dropping slot {name}") from None
+            raise map_error(error, f"dropping slot {name}") from None
         else:
             return

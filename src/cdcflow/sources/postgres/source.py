@@ -1,11 +1,11 @@
 """PostgreSQL behind `cdcflow.ports.Source`: slot and publication made and checked, stream and chunks opened.
 
 What the checkpoint keeps in `source`: the server's identity (`system_id`, `timeline`, `database`), the names `slot`
-and `publication`, the publication's `publication_state` (see `publication.fingerprint`), and `began_at`, the place
-where the slot was made for this log. With them a restart can
-tell whether the place in the server's log is still ours and nothing went by unseen. When it cannot, it stops with
-`HistoryLost`. `accept_history_loss` = "yes" in `source` always makes a new place, and nothing else does; then `history`
-= "lost" comes back in it, so that the caller reads all tables anew.
+and `publication`, the publication's `publication_state` (see `publication.fingerprint`), and `began_at`, the position
+where the slot was made for this log. With them a restart can tell whether the position in the server's log is still
+ours and nothing went by unseen. When it cannot, it stops with `HistoryLost`. `accept_history_loss` = "yes" in `source`
+always begins at a new position, and nothing else does; then `history` = "lost" comes back in it, so that the caller
+reads all tables anew.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection, not_there
 from cdcflow.sources.postgres import overlap, publication, slot
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
-from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, look
+from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, backlog_of
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
-from cdcflow.sources.postgres.connection import Connection, Connector, Secret, explaining, history_lost
+from cdcflow.sources.postgres.connection import Connection, Connector, Secret, history_lost, mapping_errors
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
 from cdcflow.sources.postgres.rewrites import RowVersions
@@ -70,8 +70,8 @@ def _eight_hex(log_id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the server stands, as IDENTIFY_SYSTEM says it."""
+class IdentifiedSystem:
+    """The server and where its log ends, as IDENTIFY_SYSTEM says it."""
 
     system_id: str
     timeline: int
@@ -117,18 +117,18 @@ class PostgresSource:
     # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
 
     def identity(self) -> SourceIdentity:
-        place = self._place()
-        return SourceIdentity("postgres", place.system_id, place.database, str(place.timeline))
+        system = self._identify_system()
+        return SourceIdentity("postgres", system.system_id, system.database, str(system.timeline))
 
     def prepare(
         self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
     ) -> Checkpoint:
         names = Names.of(self._settings, log_id)
         accepted = checkpoint.source.get("accept_history_loss") == "yes"
-        place = self._place()
+        system = self._identify_system()
         connection = self._connector.connect("prepare", statement_timeout="60s")
         try:
-            with explaining(f"preparing {self._connector.address}"):
+            with mapping_errors(f"preparing {self._connector.address}"):
                 _check_server(connection)
                 selected = select(connection, self._selection, self._policy)
                 if checkpoint.position is not None:
@@ -136,15 +136,15 @@ class PostgresSource:
                     selected, self._left_out = selected.for_restart(known, self._selection)
                 selected.check()
                 if checkpoint.position is None:
-                    prepared = self._first_time(connection, checkpoint, names, place, selected)
+                    prepared = self._first_time(connection, checkpoint, names, system, selected)
                 else:
                     try:
-                        prepared = self._again(connection, checkpoint, names, place, selected, transactions_back)
+                        prepared = self._again(connection, checkpoint, names, system, selected, transactions_back)
                     except HistoryLost:
                         if not accepted:
                             raise
                     if accepted:
-                        prepared = self._anew(connection, checkpoint, names, place, selected)
+                        prepared = self._anew(connection, checkpoint, names, system, selected)
         finally:
             self._connector.discard(connection)
         self._prepared = frozenset(t.rel.id for t in selected.tables)
@@ -223,7 +223,7 @@ class PostgresSource:
         # A failover slot gives nothing that a standby does not have yet; a temporary copy of it would.
         if whole_slot(position).failover:
             return open_stream(position, position, binary)
-        backlog = self._catalog.ask(f"looking at slot {name}", lambda c: look(c, name))
+        backlog = self._catalog.ask(f"looking at slot {name}", lambda c: backlog_of(c, name))
         if not backlog.pays(self._windows):
             return open_stream(position, position, binary)
         return CatchingUp(
@@ -280,24 +280,24 @@ class PostgresSource:
 
     # ── preparing ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _place(self) -> Place:
+    def _identify_system(self) -> IdentifiedSystem:
         connection = self._connector.replicate()
         try:
-            with explaining(f"identifying {self._connector.address}"):
+            with mapping_errors(f"identifying {self._connector.address}"):
                 row = connection.execute("IDENTIFY_SYSTEM").fetchone()
                 assert row is not None  # noqa: S101  the command's only row
-                return Place(row[0], int(row[1]), lsn_of(row[2]), row[3])
+                return IdentifiedSystem(row[0], int(row[1]), lsn_of(row[2]), row[3])
         finally:
             self._connector.discard(connection)
 
     def _first_time(
-        self, connection: Connection, checkpoint: Checkpoint, names: Names, place: Place, selected: Selected
+        self, connection: Connection, checkpoint: Checkpoint, names: Names, system: IdentifiedSystem, selected: Selected
     ) -> Checkpoint:
         # The publication first: changes from before it cannot be decoded (P60).
         state = publication.ensure(connection, names.publication, selected.tables, ours=names.publication_is_ours)
         found = slot.read(connection, names.slot)
         if found is not None:
-            found.check_kind(place.database)
+            found.check_kind(system.database)
         if found is not None and not names.slot_is_ours:
             position = self._adopted(connection, found)
         else:
@@ -305,19 +305,19 @@ class PostgresSource:
                 # It bears our log's name and the log is empty: a first start that did not get far enough to use it.
                 slot.drop(connection, names.slot)
             position = self._created(names)
-        return self._checkpoint_at(checkpoint, position, names, place, state, selected)
+        return self._checkpoint_at(checkpoint, position, names, system, state, selected)
 
     def _anew(
-        self, connection: Connection, checkpoint: Checkpoint, names: Names, place: Place, selected: Selected
+        self, connection: Connection, checkpoint: Checkpoint, names: Names, system: IdentifiedSystem, selected: Selected
     ) -> Checkpoint:
         """A new position, because an operator accepted the loss."""
         state = publication.ensure(connection, names.publication, selected.tables, ours=names.publication_is_ours)
         found = slot.read(connection, names.slot)
         if found is not None:
-            found.check_kind(place.database)
+            found.check_kind(system.database)
             slot.drop(connection, names.slot)
         position = self._created(names)
-        made = self._checkpoint_at(checkpoint, position, names, place, state, selected)
+        made = self._checkpoint_at(checkpoint, position, names, system, state, selected)
         return replace(made, source={**made.source, "history": "lost"})
 
     def _again(
@@ -325,7 +325,7 @@ class PostgresSource:
         connection: Connection,
         checkpoint: Checkpoint,
         names: Names,
-        place: Place,
+        system: IdentifiedSystem,
         selected: Selected,
         transactions_back: TransactionsBack | None,
     ) -> Checkpoint:
@@ -333,7 +333,7 @@ class PostgresSource:
         assert checkpoint.position is not None  # noqa: S101  the caller's question
         position = lsn_of(checkpoint.position)
         _check_names(before, names)
-        self._check_place(before, place, position)
+        self._check_system(before, system, position)
         known = _of_tables(before["publication_state"], selected)
 
         def check_publication(found: publication.Publication | None) -> None:
@@ -344,15 +344,15 @@ class PostgresSource:
         ours = slot.read(connection, names.slot)
         if ours is None:
             raise _no_slot(names.slot)
-        ours.check_kind(place.database)
+        ours.check_kind(system.database)
         ours.check_whole(position)
         if ours.confirmed is None:
             raise SourceUnavailable(f"slot {names.slot} is still being made by somebody (it has no position yet)")
         # `synced` is not asked: it has no meaning on a primary, and whether this slot gives what our log has is
         # compared below.
-        if str(place.timeline) != before.get("timeline") and not ours.failover:
+        if str(system.timeline) != before.get("timeline") and not ours.failover:
             raise history_lost(
-                f"the server went from timeline {before.get('timeline')} to {place.timeline}, and slot {names.slot} "
+                f"the server went from timeline {before.get('timeline')} to {system.timeline}, and slot {names.slot} "
                 "was not carried over from the old one"
             )
         # A log of an earlier cdcflow does not say where it began: what is before this start is not compared.
@@ -368,25 +368,25 @@ class PostgresSource:
         # has added the tables.
         if publication.has_newcomers(known, fingerprint):
             publication.wait_for_older(connection, self._older_wait_s, "adding tables to the publication")
-        return self._checkpoint_at(checkpoint, position, names, place, state, selected, began)
+        return self._checkpoint_at(checkpoint, position, names, system, state, selected, began)
 
-    def _check_place(self, before: Mapping[str, str], place: Place, position: int) -> None:
-        if (before.get("system_id"), before.get("database")) != (place.system_id, place.database):
+    def _check_system(self, before: Mapping[str, str], system: IdentifiedSystem, position: int) -> None:
+        if (before.get("system_id"), before.get("database")) != (system.system_id, system.database):
             raise ConfigurationError(
                 f"this log belongs to database {before.get('database')} of server {before.get('system_id')}, but "
-                f"{self._connector.address} is database {place.database} of server {place.system_id}",
+                f"{self._connector.address} is database {system.database} of server {system.system_id}",
                 remedy="set source.url back, or use another log.path for this source",
             )
-        if str(place.timeline) != before.get("timeline"):
-            switch = self._switched(place.timeline, int(before.get("timeline") or 0))
+        if str(system.timeline) != before.get("timeline"):
+            switch = self._switched(system.timeline, int(before.get("timeline") or 0))
             if switch is None or switch < position:
                 raise history_lost(
-                    f"the server was restored or promoted to timeline {place.timeline}, which left ours before "
+                    f"the server was restored or promoted to timeline {system.timeline}, which left ours before "
                     f"{position_of(position)}: changes that our log has never happened there"
                 )
-        if place.end < position:
+        if system.end < position:
             raise history_lost(
-                f"the server's log ends at {position_of(place.end)}, before our position {position_of(position)}: "
+                f"the server's log ends at {position_of(system.end)}, before our position {position_of(position)}: "
                 "it was restored from an older state"
             )
 
@@ -394,7 +394,7 @@ class PostgresSource:
         """Where this timeline's history leaves `before`; None when it does not descend from it."""
         connection = self._connector.replicate()
         try:
-            with explaining(f"reading the history of timeline {timeline}"):
+            with mapping_errors(f"reading the history of timeline {timeline}"):
                 row = connection.execute(f"TIMELINE_HISTORY {timeline}".encode()).fetchone()
         except SourceUnavailable:
             if timeline == 1:
@@ -416,7 +416,7 @@ class PostgresSource:
         )
 
     def _adopted(self, connection: Connection, found: slot.Slot) -> int:
-        """Take over a slot that somebody made for us, at a place after the publication: the log is empty, and the
+        """Take over a slot that somebody made for us, at a position after the publication: the log is empty, and the
         backfill has what came before."""
         if found.is_lost or found.confirmed is None:
             raise ConfigurationError(
@@ -436,17 +436,17 @@ class PostgresSource:
         checkpoint: Checkpoint,
         position: int,
         names: Names,
-        place: Place,
+        system: IdentifiedSystem,
         state: publication.Publication,
         selected: Selected,
         began: int | None = None,
     ) -> Checkpoint:
-        """A checkpoint for this place. `began`: where our log's part of the server's log began (None: here)."""
+        """A checkpoint for this system. `began`: where our log's part of the server's log began (None: here)."""
         kept = {k: v for k, v in checkpoint.source.items() if k not in ("accept_history_loss", "captured")}
         ours = {
-            "system_id": place.system_id,
-            "timeline": str(place.timeline),
-            "database": place.database,
+            "system_id": system.system_id,
+            "timeline": str(system.timeline),
+            "database": system.database,
             "slot": names.slot,
             "publication": names.publication,
             "publication_state": state.fingerprint(selected.tables),

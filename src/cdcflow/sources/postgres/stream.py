@@ -9,9 +9,9 @@ message, for the server drops what it believes we have (P48).
 
 A keepalive's end position. The server's `sentPtr` is the end of the last record that it decoded completely, and
 keepalives travel in the same stream behind everything that those records made it send. So every transaction that
-committed up to that place has been sent before. When the last message before the keepalive ended a transaction and the
-decoder holds no half one, nothing of ours lies up to there, and the position may move on although no table of ours
-changed. While a commit is being sent, `sentPtr` still stands before it. (PostgreSQL 14 to 18, walsender.c:
+committed up to that position has been sent before. When the last message before the keepalive ended a transaction and
+the decoder holds no half one, nothing of ours lies up to there, and the position may move on although no table of ours
+changed. While a commit is being sent, `sentPtr` is still before it. (PostgreSQL 14 to 18, walsender.c:
 XLogSendLogical, WalSndKeepalive.)
 """
 
@@ -34,9 +34,9 @@ from cdcflow.model.position import Position
 from cdcflow.ports import StreamEvent
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.engine.decode_ahead import DecodeAhead
-from cdcflow.sources.postgres.arrivals import Arrivals
-from cdcflow.sources.postgres.connection import Connector, explained, history_lost, literal, quoted
-from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.connection import Connector, history_lost, literal, map_error, quoted
+from cdcflow.sources.postgres.copy_reader import CopyReader
+from cdcflow.sources.postgres.lsn import EPOCH_US, lsn_of, position_of
 from cdcflow.sources.postgres.wire import Joined, joined
 
 MESSAGES_MAX = 20_000
@@ -63,7 +63,6 @@ _STATUS = struct.Struct(">cQQQqB")
 _K = ord("k")
 _KIND = 25  # where an XLogData's own message begins: 'w' and three int64
 _BETWEEN = frozenset(b"CcAE")  # Commit, Stream Commit, Stream Abort, Stream Stop: a transaction's bytes end here
-_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
 
 
 class Decoder(Protocol):
@@ -177,7 +176,7 @@ class PostgresStream:
             self._begin_again_in_text()
             return []
         if events:
-            self._delivered = max(self._delivered, lsn_of(place_of(events[-1])))
+            self._delivered = max(self._delivered, lsn_of(position_after(events[-1])))
         if end > self._delivered and self._between and self._decoder.idle:
             self._delivered = end
             events.append(Advanced(position_of(end)))
@@ -195,7 +194,7 @@ class PostgresStream:
         self._more = False
         linger = LINGER_S if self._is_busy or self._decoder.gathering else 0.0
         try:
-            taken = self._arrivals.take(BYTES_MAX, MESSAGES_MAX, linger)
+            taken = self._reader.take(BYTES_MAX, MESSAGES_MAX, linger)
         except psycopg.Error as error:
             self._failure = self._broken(error)
             return joined([]), 0
@@ -245,7 +244,7 @@ class PostgresStream:
         """A status message: everything up to the acknowledged position is safe. After some silence it asks for an
         answer, so that a connection that died without a sign is noticed."""
         now = time.monotonic()
-        clock = time.time_ns() // 1000 - _EPOCH_US
+        clock = time.time_ns() // 1000 - EPOCH_US
         done = self._acknowledged
         asks = now - self._heard_at > self._silence_max_s / 3
         self._pg.put_copy_data(_STATUS.pack(b"r", done, done, done, clock, asks))
@@ -276,16 +275,16 @@ class PostgresStream:
                 self._connector.discard(self._connection)
                 if time.monotonic() > deadline:
                     # A daemon that died without a word holds the slot until the server notices (P46).
-                    raise explained(error, f"taking up slot {self._slot}") from None
+                    raise map_error(error, f"taking up slot {self._slot}") from None
                 time.sleep(0.2)
             except psycopg.Error as error:
                 self._connector.discard(self._connection)
-                raise named(error, f"taking up slot {self._slot}", self._publication) from None
+                raise map_stream_error(error, f"taking up slot {self._slot}", self._publication) from None
             except BaseException:
                 self._connector.discard(self._connection)
                 raise
         self._decoder = self._make_decoder(self._delivered, self._binary)
-        self._arrivals = Arrivals(self._pg, "stream")
+        self._reader = CopyReader(self._pg, "stream")
         self._between = True
         self._more = self._answer_due = False
         self._heard_at = time.monotonic()
@@ -329,11 +328,11 @@ class PostgresStream:
             return self._broken(error)
         if result is None or result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_IN):
             return SourceUnavailable(f"{attempted}: the server ended the stream, as it does when it shuts down")
-        return named(error_of(result), attempted, self._publication)
+        return map_stream_error(error_of(result), attempted, self._publication)
 
     def _broken(self, error: psycopg.Error) -> CdcflowError:
         if error.sqlstate:
-            return named(error, f"reading slot {self._slot}", self._publication)
+            return map_stream_error(error, f"reading slot {self._slot}", self._publication)
         said = " ".join(str(error).split())
         return SourceUnavailable(f"reading slot {self._slot}: the connection is gone: {said}")
 
@@ -354,7 +353,7 @@ def plugin_options(version: int, publication: str, *, binary: bool, streaming: b
     return options
 
 
-def named(error: psycopg.Error, attempted: str, publication: str) -> CdcflowError:
+def map_stream_error(error: psycopg.Error, attempted: str, publication: str) -> CdcflowError:
     """What a refusal to give changes means."""
     said = " ".join((error.diag.message_primary or str(error)).split())
     match error.sqlstate:
@@ -369,10 +368,10 @@ def named(error: psycopg.Error, attempted: str, publication: str) -> CdcflowErro
             )
         case "55000":
             return history_lost(f"{attempted}: {said}")
-    return explained(error, attempted)
+    return map_error(error, attempted)
 
 
-def place_of(event: StreamEvent) -> Position:
+def position_after(event: StreamEvent) -> Position:
     """How far an event reaches."""
     match event:
         case Committed(run):

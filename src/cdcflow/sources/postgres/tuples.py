@@ -64,7 +64,7 @@ class Tuples:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Changes of one table shape in order: `message` says from which message (its place in the frames) each row
+    """Changes of one table shape in order: `message` says from which message (its number in the frames) each row
     comes; a message may give two."""
 
     described: DescribedTable

@@ -1,21 +1,21 @@
-"""PostgreSQL's replication messages in one buffer: where each begins and ends, never what it means."""
+"""PostgreSQL's replication messages: where each begins and ends in one buffer, and those that are read one by one.
+
+Row messages, Begin and Commit are read thousands at a time (`tuples`, `pgoutput`). Relation and Truncate are rare.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import PAD, Buffer, Bytes, fixed_text, protocol_error
+from cdcflow.sources.buffers import PAD, Buffer, Bytes, protocol_error
 
-EPOCH_US = 946_684_800_000_000  # 2000-01-01, where PostgreSQL begins to count, in microseconds since 1970
-EPOCH_DAYS = 10_957
 _HEADER = 25  # XLogData: 'w', start, end and clock
-_HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def joined(pieces: Sequence[bytes], lengths: Int64s | None = None) -> Joined:
 
 
 def frames_of(messages: Joined) -> Frames:
-    """XLogData messages, looked at one by one."""
+    """Where XLogData messages begin and end."""
     lengths, buffer = messages.lengths, Buffer(messages.data)
     end = np.cumsum(lengths)
     if (int(end[-1]) if len(end) else 0) != buffer.size or (lengths < 0).any():
@@ -82,11 +82,79 @@ def frames_of(messages: Joined) -> Frames:
     return Frames(buffer, start, end, buffer.bytes[start])
 
 
-def positions(lsn: Int64s) -> pa.Array:
-    """Log positions as text of fixed width, which sorts as the positions do and is a valid `pg_lsn`."""
-    digits = (lsn.view(np.uint64)[:, None] >> np.arange(60, -4, -4, dtype=np.uint64)) & np.uint64(15)
-    text = np.empty((len(lsn), 17), np.uint8)
-    text[:, :8] = _HEX[digits[:, :8]]
-    text[:, 8] = ord("/")
-    text[:, 9:] = _HEX[digits[:, 8:]]
-    return fixed_text(text)
+# ── messages that are read one by one ───────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class RelationColumn:
+    """One column as a Relation message names it; `in_identity`: old keys carry it."""
+
+    name: str
+    type_oid: int
+    type_modifier: int
+    in_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A Relation message. `identity` is `pg_class.relreplident`: d default, n nothing, f full, i index."""
+
+    oid: int
+    namespace: str
+    name: str
+    identity: str
+    columns: tuple[RelationColumn, ...]
+
+
+def relation_of(body: bytes) -> Relation:
+    if len(body) < 8:
+        raise protocol_error("a Relation message that ends early")
+    (oid,) = struct.unpack_from(">I", body)
+    namespace, rest = string_at(body, 4)
+    name, rest = string_at(rest, 0)
+    if len(rest) < 3:
+        raise protocol_error("a Relation message that ends early")
+    identity, count = chr(rest[0]), struct.unpack_from(">H", rest, 1)[0]
+    rest = rest[3:]
+    columns = []
+    for _ in range(count):
+        if not rest:
+            raise protocol_error("a Relation message that ends early")
+        flags = rest[0]
+        column, rest = string_at(rest, 1)
+        type_oid, modifier = struct.unpack(">Ii", exactly(rest[:8], 8))
+        columns.append(RelationColumn(name_of(column), type_oid, modifier, bool(flags & 1)))
+        rest = rest[8:]
+    if rest:
+        raise protocol_error("a Relation message that goes on after its columns")
+    return Relation(oid, name_of(namespace) or "pg_catalog", name_of(name), identity, tuple(columns))
+
+
+def truncated_of(body: bytes) -> tuple[int, ...]:
+    if len(body) < 5:
+        raise protocol_error("a Truncate message that ends early")
+    (count,) = struct.unpack_from(">I", body)
+    if len(body) != 5 + 4 * count:
+        raise protocol_error("a Truncate message of a wrong length")
+    return struct.unpack_from(f">{count}I", body, 5)
+
+
+def string_at(body: bytes, at: int) -> tuple[bytes, bytes]:
+    """The zero-terminated string at `at`, and what follows it."""
+    end = body.find(b"\0", at)
+    if end < 0 or at > len(body):
+        raise protocol_error("a name without an end")
+    return body[at:end], body[end + 1 :]
+
+
+def name_of(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise protocol_error("a name that is not UTF-8") from None
+
+
+def exactly(body: bytes, size: int) -> bytes:
+    if len(body) != size:
+        raise protocol_error("a message of a wrong length")
+    return body

@@ -31,7 +31,7 @@ _LOGICAL = {
 
 
 class AvroWriter:
-    """Implements `rendering.Writer`."""
+    """Implements `rendering.FormatWriter`."""
 
     def scalar(self, values: pa.Array, schema: Schema) -> pa.Array:
         match schema.type:

@@ -22,7 +22,7 @@ from cdcflow.sinks.kafka.tables import envelope, mysql_columns, postgres_columns
 from cdcflow.sinks.kafka.tables.columns import Encoding, Modes
 from cdcflow.sinks.kafka.tables.formats import Format, Frame
 from cdcflow.sinks.kafka.tables.rendering import NONE, render, repeated
-from cdcflow.sinks.kafka.tables.sources import Place, SourceBlocks, Transactions
+from cdcflow.sinks.kafka.tables.sources import SourceBlocks, SourcePosition, Transactions
 
 Bools = npt.NDArray[np.bool_]
 
@@ -59,7 +59,7 @@ class Group:
 
     def __init__(self, transactions: Transactions, blocks: SourceBlocks, now_ns: int) -> None:
         self.transactions = transactions
-        self.places: list[Place] = blocks.places(transactions)
+        self.positions: list[SourcePosition] = blocks.positions(transactions)
         self.now_ns = now_ns
         self.counts: dict[int, dict[TableId, int]] = {}
 
@@ -156,7 +156,7 @@ class TableEvents:
         which = np.searchsorted(group.transactions.numbers, numbers)
         found, index = np.unique(which, return_inverse=True)
         writer, envelope_fields = self._writer, self._row.fields
-        columns = self._blocks.columns(self._table.id, group.transactions, group.places, found)
+        columns = self._blocks.columns(self._table.id, group.transactions, group.positions, found)
         inner = self._blocks.schema.fields
         rendered = [render(c, s, writer) for c, (_, s) in zip(columns, inner, strict=True)]
         source = repeated(writer.record(rendered, self._blocks.schema), index)
@@ -173,7 +173,7 @@ class TableEvents:
         is_read = group.transactions.is_read[which]
         total = rows.column(OFFSET).to_numpy() - group.transactions.first_offsets[which] + 1
         orders = group.orders(self._table.id, which)
-        ids = pa.array([p.id for p in group.places], pa.string()).take(pa.array(which))
+        ids = pa.array([p.id for p in group.positions], pa.string()).take(pa.array(which))
         parts = (ids, pa.array(total), pa.array(orders))
         fields = envelope.TRANSACTION.fields
         cells = [render(c, s, self._writer) for c, (_, s) in zip(parts, fields, strict=True)]
@@ -183,8 +183,8 @@ class TableEvents:
     def _keys(self, cells: Sequence[pa.Array], truncates: pa.BooleanArray) -> list[bytes | None] | None:
         if not self._table.key:
             return None
-        places = {c.name: i for i, c in enumerate(self._table.columns)}
-        keys = self._writer.record([cells[places[name]] for name in self._table.key], self._key)
+        indices = {c.name: i for i, c in enumerate(self._table.columns)}
+        keys = self._writer.record([cells[indices[name]] for name in self._table.key], self._key)
         if truncates.true_count:
             keys = pc.if_else(truncates, NONE, keys)
         found: list[bytes | None] = keys.to_pylist()
@@ -198,7 +198,7 @@ def _encoding(table: Table, column: Column, blocks: SourceBlocks, modes: Modes) 
 
 
 def _put(values: pa.Array, where: Bools, value: object) -> pa.Array:
-    """The same values, with this one in some places."""
+    """The same values, with this one in some rows."""
     if not pa.types.is_nested(values.type):
         return pc.if_else(pa.array(where), pa.scalar(value, values.type), values)
     # Arrow's choice between nested values wants both as arrays: the value is put behind, and taken from there.
@@ -227,6 +227,6 @@ def _unchanged_names(rows: pa.RecordBatch, deletes: pa.BooleanArray) -> dict[int
     if lists.null_count == len(lists):
         return {}
     there = pc.and_(lists.is_valid(), pc.invert(deletes))
-    places = np.flatnonzero(there.to_numpy(zero_copy_only=False))
-    said = lists.take(pa.array(places)).to_pylist()
-    return {int(i): json.dumps(names).encode() for i, names in zip(places, said, strict=True)}
+    rows_there = np.flatnonzero(there.to_numpy(zero_copy_only=False))
+    said = lists.take(pa.array(rows_there)).to_pylist()
+    return {int(i): json.dumps(names).encode() for i, names in zip(rows_there, said, strict=True)}

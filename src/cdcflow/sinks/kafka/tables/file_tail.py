@@ -15,7 +15,7 @@ import pyarrow as pa
 from cdcflow.changelog import reader
 from cdcflow.changelog.following import Following
 from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import LogRows, Place
+from cdcflow.changelog.reader import LogLocation, LogRows
 from cdcflow.changelog.rows import Shape
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import SinkUnavailable
@@ -29,9 +29,9 @@ class FileTail(HeldTail[Following]):
 
     wait_s = 30.0
 
-    def __init__(self, place: Place, held_bytes_max: int = HELD_BYTES_MAX, turn_s: float = TURN_S) -> None:
+    def __init__(self, location: LogLocation, held_bytes_max: int = HELD_BYTES_MAX, turn_s: float = TURN_S) -> None:
         super().__init__(held_bytes_max, turn_s)
-        self._layout = Layout.of(place)
+        self._layout = Layout.of(location)
         file = self._layout.log_file()
         self.log_id: str = file.log_id
         self.identity: SourceIdentity = file.source
@@ -43,7 +43,7 @@ class FileTail(HeldTail[Following]):
         self._sync(newest)
         return newest
 
-    def _walk_from(self, first: int) -> Following | None:
+    def _cursor_from(self, first: int) -> Following | None:
         self._context = Context()
         sealed = [last for _, last in self._layout.segment_offsets()[-1:]]
         if sealed and first <= sealed[0]:
@@ -52,9 +52,9 @@ class FileTail(HeldTail[Following]):
             return Following(self._layout, first)
         return None
 
-    def _records(self, walk: Following) -> Iterator[tuple[object, Context]]:
+    def _records(self, cursor: Following) -> Iterator[tuple[object, Context]]:
         context = self._context
-        for record in walk.read():
+        for record in cursor.read():
             match record:
                 case Shape():
                     context.versions[record.table] = record.version

@@ -13,7 +13,7 @@ from cdcflow.sinks.kafka.tables.connect import Schema
 from cdcflow.sinks.kafka.tables.json_writer import JsonWriter, with_schema
 from cdcflow.sinks.kafka.tables.protobuf_writer import ProtobufWriter
 from cdcflow.sinks.kafka.tables.protobuf_writer import schema_text as protobuf_text
-from cdcflow.sinks.kafka.tables.rendering import Writer
+from cdcflow.sinks.kafka.tables.rendering import FormatWriter
 
 Frame = tuple[bytes, bytes]
 Register = Callable[[str, str, str], int]
@@ -24,7 +24,7 @@ Register = Callable[[str, str, str], int]
 class Format:
     """`frame` says what stands before and behind each message of a topic, given the part (key, value) and schema."""
 
-    writer: Writer
+    writer: FormatWriter
     frame: Callable[[str, str, Schema], Frame]
 
 

@@ -29,11 +29,11 @@ TURN_S = 0.5
 HELD_BYTES_MAX = 64 << 20
 """So much is read ahead, up to the next cut. Where twice as much comes before a cut, nothing is held: that group is
 read from the log twice, once for its headers and once for its rows."""
-WalkT = TypeVar("WalkT")
+CursorT = TypeVar("CursorT")
 
 
 @dataclass(slots=True)
-class _Run:
+class _HeldRun:
     """A run of transactions, with the rows that came of it."""
 
     transactions: Transactions
@@ -41,8 +41,8 @@ class _Run:
     bytes: int = 0
 
 
-class HeldTail(ABC, Generic[WalkT]):
-    """A tail that goes through its log by a walk, which is None where the log cannot be walked just now: then it is
+class HeldTail(ABC, Generic[CursorT]):
+    """A tail that goes through its log by a cursor, which is None where there cannot be one just now: then the log is
     read as everybody reads it. Used by one thread."""
 
     wait_s: float
@@ -51,8 +51,8 @@ class HeldTail(ABC, Generic[WalkT]):
         self._held_bytes_max = held_bytes_max
         self._turn_s = turn_s
         self._next_offset = 1
-        self._walk: WalkT | None = None
-        self._held: deque[_Run] = deque()
+        self._cursor: CursorT | None = None
+        self._held: deque[_HeldRun] = deque()
         self._bytes = 0
         self._from = 1
         self._unheld = 0
@@ -64,11 +64,11 @@ class HeldTail(ABC, Generic[WalkT]):
     def next_offset(self) -> int: ...
 
     @abstractmethod
-    def _walk_from(self, first: int) -> WalkT | None:
-        """A walk that tells at least what is from this offset on."""
+    def _cursor_from(self, first: int) -> CursorT | None:
+        """A cursor that gives at least what is from this offset on."""
 
     @abstractmethod
-    def _records(self, walk: WalkT) -> Iterator[tuple[object, Context]]:
+    def _records(self, cursor: CursorT) -> Iterator[tuple[object, Context]]:
         """What has come since, up to a cut. FileNotFoundError: it must be begun again."""
 
     @abstractmethod
@@ -88,25 +88,25 @@ class HeldTail(ABC, Generic[WalkT]):
     # ── the tail ────────────────────────────────────────────────────────────────────────────────────────────
 
     def ready(self, first: int) -> int:
-        if first != self._unheld and (self._walk is None or first < self._from):
+        if first != self._unheld and (self._cursor is None or first < self._from):
             self._begin(first)
         self._let_go(first)
-        if self._walk is not None and self._bytes < self._held_bytes_max:
-            self._read_on(self._walk)
-        if self._walk is None:
+        if self._cursor is not None and self._bytes < self._held_bytes_max:
+            self._read_on(self._cursor)
+        if self._cursor is None:
             return max(first, self.next_offset())
         return self._next_offset if self._held else first
 
     def transactions(self, first: int, last: int) -> Iterator[pa.Table]:
         self._hold(first)
-        if self._walk is None:
+        if self._cursor is None:
             yield from self._headers(first, last)
             return
         wanted = [run.transactions for run in self._held if run.transactions.first_offset <= last]
         yield headers_of(wanted, first, last)
 
     def rows(self, first: int, last: int) -> Iterator[LogRows]:
-        if self._walk is None:
+        if self._cursor is None:
             yield from self._rows(first, last)
             return
         for run in self._held:
@@ -121,13 +121,13 @@ class HeldTail(ABC, Generic[WalkT]):
 
     def _hold(self, first: int) -> None:
         """Have what begins with this offset, or as much of it as may be held."""
-        if first != self._unheld and (self._walk is None or first < self._from):
+        if first != self._unheld and (self._cursor is None or first < self._from):
             self._begin(first)
         self._let_go(first)
         deadline = time.monotonic() + self.wait_s
-        while self._walk is not None and not self._held:
-            self._read_on(self._walk)
-            if self._walk is not None and not self._held:
+        while self._cursor is not None and not self._held:
+            self._read_on(self._cursor)
+            if self._cursor is not None and not self._held:
                 if time.monotonic() > deadline:
                     raise self._silent()
                 time.sleep(0.005)
@@ -135,10 +135,10 @@ class HeldTail(ABC, Generic[WalkT]):
     def _begin(self, first: int) -> None:
         self._forget()
         self._from = first
-        self._walk = self._walk_from(first)
+        self._cursor = self._cursor_from(first)
 
     def _forget(self) -> None:
-        self._walk = None
+        self._cursor = None
         self._held.clear()
         self._bytes = 0
 
@@ -148,24 +148,24 @@ class HeldTail(ABC, Generic[WalkT]):
         while self._held and self._held[0].transactions.next_offset <= self._from:
             self._bytes -= self._held.popleft().bytes
 
-    def _read_on(self, walk: WalkT) -> None:
+    def _read_on(self, cursor: CursorT) -> None:
         """Hold what has come since; begin again with the next call where the log was changed under it."""
         before = self._next_offset
         try:
-            self._take(walk)
+            self._take(cursor)
         except FileNotFoundError:
             self._forget()
         if self._next_offset != before:
             self._settle()
 
-    def _take(self, walk: WalkT) -> None:
+    def _take(self, cursor: CursorT) -> None:
         """Hold what has come since, up to a cut; after a moment up to the first one that comes."""
         until = time.monotonic() + self._turn_s
-        coming: list[_Run] = []
-        for record, context in self._records(walk):
+        coming: list[_HeldRun] = []
+        for record, context in self._records(cursor):
             match record:
                 case Transactions():
-                    coming.append(_Run(record))
+                    coming.append(_HeldRun(record))
                 case Rows():
                     found = context.log_rows(record, self._from, coming[-1].transactions.next_offset)
                     if found is not None:

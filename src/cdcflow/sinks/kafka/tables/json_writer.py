@@ -21,7 +21,7 @@ _ESCAPES = [("\\", "\\\\"), ('"', '\\"')] + [(chr(n), json.dumps(chr(n))[1:-1]) 
 
 
 class JsonWriter:
-    """Implements `rendering.Writer`."""
+    """Implements `rendering.FormatWriter`."""
 
     def scalar(self, values: pa.Array, schema: Schema) -> pa.Array:
         match schema.type:

@@ -1,4 +1,4 @@
-"""The tail of a log in Kafka: begins at the head of the stretch that has the first offset."""
+"""The tail of a log in Kafka: begins at the head of the topic range that has the first offset."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ class KafkaTail(HeldTail[Cursor]):
         self._state = topics.reader(topics.state)
         self._said = (-1, 1)
 
-    def _walk_from(self, first: int) -> Cursor | None:
-        begin = self._log.stretch_of(first, self._reader.bounds()[0])
+    def _cursor_from(self, first: int) -> Cursor | None:
+        begin = self._log.range_of(first, self._reader.bounds()[0])
         return None if begin is None else Cursor(self._topics, begin, before=first)
 
-    def _records(self, walk: Cursor) -> Iterator[tuple[object, Context]]:
+    def _records(self, cursor: Cursor) -> Iterator[tuple[object, Context]]:
         end = self._reader.bounds()[1]
-        if end < walk.place:
+        if end < cursor.topic_offset:
             raise SinkUnavailable(
-                f"publishing the log in {self._log.name}: it was read up to place {walk.place}, and ends at {end} now"
+                f"publishing the log in {self._log.name}: it was read up to topic offset "
+                f"{cursor.topic_offset}, and ends at {end} now"
             )
-        return walk.read(self._reader, end)
+        return cursor.read(self._reader, end)
 
     def _settle(self) -> None:
         """What the brokers show is committed."""

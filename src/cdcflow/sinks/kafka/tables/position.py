@@ -13,7 +13,7 @@ KEY = b"position"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Everything before `next_offset` of this log is in the topics; `position` is its last transaction's place."""
+    """Everything before `next_offset` of this log is in the topics; `position` is that of its last transaction."""
 
     log_id: str
     next_offset: int = 1

@@ -26,7 +26,7 @@ _NOTHING = constant(b"")
 
 
 class ProtobufWriter:
-    """Implements `rendering.Writer`."""
+    """Implements `rendering.FormatWriter`."""
 
     def scalar(self, values: pa.Array, schema: Schema) -> pa.Array:
         match schema.type:

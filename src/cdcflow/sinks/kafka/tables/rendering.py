@@ -19,7 +19,7 @@ RENDERED = pa.large_binary()
 NONE = pa.scalar(None, RENDERED)
 
 
-class Writer(Protocol):
+class FormatWriter(Protocol):
     """How one format spells values."""
 
     def scalar(self, values: pa.Array, schema: Schema) -> pa.Array:
@@ -37,7 +37,7 @@ class Writer(Protocol):
         ...
 
 
-def render(values: pa.Array, schema: Schema, writer: Writer) -> pa.Array:
+def render(values: pa.Array, schema: Schema, writer: FormatWriter) -> pa.Array:
     """A column of any type, rendered."""
     match schema.type:
         case "struct":

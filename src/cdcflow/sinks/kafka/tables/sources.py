@@ -54,8 +54,8 @@ class Transactions:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A transaction's place, as `source` says it. `lsn` for PostgreSQL, `file` and `pos` for the others."""
+class SourcePosition:
+    """A transaction's position, as `source` says it. `lsn` for PostgreSQL, `file` and `pos` for the others."""
 
     id: str
     lsn: int | None = None
@@ -80,23 +80,23 @@ class SourceBlocks:
     def topic(self, table: TableId) -> str:
         return envelope.topic_name(self._prefix, table.schema, table.name)
 
-    def places(self, transactions: Transactions) -> list[Place]:
+    def positions(self, transactions: Transactions) -> list[SourcePosition]:
         """One a transaction."""
-        positions: list[str] = transactions.headers.column("position").to_pylist()
+        texts: list[str] = transactions.headers.column("position").to_pylist()
         if not self.is_postgres:
-            return [_binlog(p) for p in positions]
+            return [_binlog(p) for p in texts]
         xids = transactions.headers.column("xid").to_pylist()
-        lsns = [_lsn(p) for p in positions]
-        return [Place(f"{xid}:{lsn}", lsn) for xid, lsn in zip(xids, lsns, strict=True)]
+        lsns = [_lsn(p) for p in texts]
+        return [SourcePosition(f"{xid}:{lsn}", lsn) for xid, lsn in zip(xids, lsns, strict=True)]
 
     def columns(
-        self, table: TableId, transactions: Transactions, places: Sequence[Place], which: Int64s
+        self, table: TableId, transactions: Transactions, positions: Sequence[SourcePosition], which: Int64s
     ) -> list[pa.Array]:
-        """The fields of `schema`, for the transactions with these places in the headers."""
+        """The fields of `schema`, for the transactions with these indices in the headers."""
         count = len(which)
         us = transactions.commit_us[which]
         snapshot = np.where(transactions.is_read[which], "incremental", "false")
-        chosen = [places[i] for i in which]
+        chosen = [positions[i] for i in which]
         begin = [
             _all(__version__, count),
             _all(self.connector, count),
@@ -104,7 +104,7 @@ class SourceBlocks:
             pa.array(us // 1000),
             pa.array(snapshot.tolist(), pa.string()),
             _all(self._database if self.is_postgres else table.schema, count),
-            self._sequences(transactions, places, which),
+            self._sequences(transactions, positions, which),
             pa.array(us),
             pa.array(us * 1000),
         ]
@@ -133,12 +133,12 @@ class SourceBlocks:
             pa.nulls(count, pa.string()),
         ]
 
-    def _sequences(self, transactions: Transactions, places: Sequence[Place], which: Int64s) -> pa.Array:
-        """PostgreSQL: the place of the commit before, and of this one, as Debezium's pair of texts."""
+    def _sequences(self, transactions: Transactions, positions: Sequence[SourcePosition], which: Int64s) -> pa.Array:
+        """PostgreSQL: the position of the commit before, and of this one, as Debezium's pair of texts."""
         if not self.is_postgres:
             return pa.nulls(len(which), pa.string())
         first = None if transactions.previous is None else _lsn(transactions.previous)
-        pairs = ((places[i - 1].lsn if i else first, places[i].lsn) for i in which.tolist())
+        pairs = ((positions[i - 1].lsn if i else first, positions[i].lsn) for i in which.tolist())
         return pa.array([f"[{_text(before)},{_text(own)}]" for before, own in pairs], pa.string())
 
 
@@ -162,9 +162,9 @@ def _lsn(position: str) -> int:
         raise InvariantViolated(f"publishing: not a position in PostgreSQL's log: {position[:200]!r}") from None
 
 
-def _binlog(position: str) -> Place:
+def _binlog(position: str) -> SourcePosition:
     """`file:pos;GTIDs` (see `sources/mysql/position.py`, whose text this is)."""
     file, _, pos = position.partition(";")[0].rpartition(":")
     if not file or not pos.isdecimal():
         raise InvariantViolated(f"publishing: not a position in a binary log: {position[:200]!r}")
-    return Place(f"file={file},pos={pos}", file=file, pos=int(pos))
+    return SourcePosition(f"file={file},pos={pos}", file=file, pos=int(pos))

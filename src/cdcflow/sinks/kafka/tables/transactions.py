@@ -30,7 +30,7 @@ class TransactionEvents:
         ms = transactions.commit_us // 1000
         rows: list[tuple[str, str, int | None, list[dict[str, object]] | None, int]] = []
         for i in found:
-            name, when = group.places[i].id, int(ms[i])
+            name, when = group.positions[i].id, int(ms[i])
             counts = group.counts[i]
             tables = [{"data_collection": str(t), "event_count": n} for t, n in counts.items()]
             rows.append(("BEGIN", name, None, None, when))

@@ -11,13 +11,13 @@ class Layout:
     described: DescribedTable
 
 def layout(
-    described: DescribedTable, forms: Sequence[tuple[str | bool, ...]], in_identity: Sequence[bool]
+    described: DescribedTable, kernels: Sequence[tuple[str, str, str]], in_identity: Sequence[bool]
 ) -> Layout: ...
 def scan(data: bytes, lengths: Int64s) -> tuple[Int64s, Int64s, Bytes, int] | None: ...
 def transactions(
     data: bytes, start: Int64s, end: Int64s, kind: Bytes
 ) -> tuple[Int64s, Int64s, Uint64s, Int64s, Int64s, bool] | None: ...
-def taken(commits: Int64s, place: Int64s, numbers: Sequence[Any]) -> tuple[Int64s, Sequence[Any], Int64s]: ...
+def with_rows(commits: Int64s, rows_before: Int64s, numbers: Sequence[Any]) -> tuple[Int64s, Sequence[Any], Int64s]: ...
 def positions(lsns: Int64s) -> pa.Array: ...
 def changes(
     data: bytes,
@@ -28,7 +28,7 @@ def changes(
     header: int,
     shapes: dict[int, Any],
     replaced: dict[int, Any],
-    arrivals: list[tuple[int, int, Any]],
+    relations: list[tuple[int, int, Any]],
     truncated: list[tuple[int, int]],
     cells_max: int,
 ) -> tuple[list[tuple[int, int, Any, Int64s, pa.RecordBatch]], Int64s] | None: ...

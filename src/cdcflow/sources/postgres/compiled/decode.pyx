@@ -24,7 +24,7 @@ from cdcflow.sources.buffers import PAD, Buffer, Cells
 from cdcflow.sources.postgres.types import decode as decode_plain
 
 include "../../compiled/arrow.pxi"
-include "values.pxi"
+include "kernels.pxi"
 
 cdef int64_t _HEADER = 25
 cdef int64_t _BLOCK = 256
@@ -36,59 +36,11 @@ cdef object _UINT8 = np.dtype(np.uint8)
 cdef object _STRING = pa.string()
 cdef object _empty = np.empty
 
-cdef dict _KINDS = {
-    # name of the decoder: code, width of a value
-    "binary.boolean": (BOOL, -1),
-    "binary.int2": (INT2, 2),
-    "binary.int4": (INT4, 4),
-    "binary.int8": (INT8, 8),
-    "binary.oid": (OID, 8),
-    "binary.float4": (FLOAT4, 4),
-    "binary.float8": (FLOAT8, 8),
-    "binary.money": (MONEY, 16),
-    "binary.date": (DATE, 4),
-    "binary.timestamp": (TIMESTAMP, 8),
-    "binary.interval_parts": (INTERVAL, 16),
-    "binary.decimal": (DECIMAL, 0),
-    "binary.numeric": (NUMERIC, 0),
-    "binary.uuid": (UUID, 0),
-    "binary.time": (TIME, 0),
-    "binary.bits": (BITS, 0),
-    "binary.bytea": (BYTES, 0),
-    "binary.jsonb": (JSONB, 0),
-    "text.text": (STRING, 0),
-    "text.boolean": (BOOL_TEXT, -1),
-    "text.number": (INT_TEXT, 0),
-    "text.decimal": (DECIMAL_TEXT, 0),
-    "text.date": (DATE_TEXT, 4),
-    "text.timestamp": (TIMESTAMP_TEXT, 8),
-    "text.bytea": (BYTES_TEXT, 0),
-}
-
-
-cdef Kind _kind(object name, object arrow, bint zoned):
-    """What decodes such values here; NONE where nothing does."""
-    cdef Kind kind
-    kind.code, kind.width = _KINDS.get(name, (NONE, 0))
-    kind.precision = kind.scale = 0
-    kind.element = NULL
-    kind.zoned = zoned
-    if kind.code == TIME and zoned:
-        kind.code = TIMETZ
-    elif kind.code == DECIMAL or kind.code == DECIMAL_TEXT:
-        kind.width, kind.precision, kind.scale = arrow.bit_width // 8, arrow.precision, arrow.scale
-    elif kind.code == INT_TEXT:
-        kind.width = arrow.bit_width // 8
-        if pa.types.is_floating(arrow):
-            kind.code = FLOAT_TEXT
-    return kind
-
-
 cdef class Layout:
     """What must be known of a table shape to decode its rows; made once a shape.
 
-    `forms` names each column's decoders as ("text.date", "binary.date", zoned); a binary array's elements as
-    ("text.array", "binary.array", False, "binary.date", zoned). `in_identity` says which columns an old key carries.
+    `kernels` names each column's kernels: of its text, of its binary format, and of a binary array's elements ("":
+    none). `in_identity` says which columns an old key carries.
     """
 
     cdef readonly object described
@@ -107,7 +59,7 @@ cdef class Layout:
     cdef object no_unchanged
     cdef object no_before
 
-    def __cinit__(self, described, forms, in_identity):
+    def __cinit__(self, described, kernels, in_identity):
         table = described.table
         cdef int i, count = len(table.columns)
         self.described = described
@@ -123,15 +75,14 @@ cdef class Layout:
         self.key_is_sent = self.has_key and len(in_identity) == count
         self.names = [c.name.encode() for c in table.columns]
         for i, column in enumerate(table.columns):
-            text, binary, zoned, *element = forms[i]
-            self.text[i] = _kind(text, column.type.arrow, zoned)
-            self.binary[i] = _kind(binary, column.type.arrow, zoned)
-            if element:
+            text, binary, element = kernels[i]
+            self.text[i] = kind_of(text, column.type.arrow)
+            self.binary[i] = kind_of(binary, column.type.arrow)
+            if self.binary[i].code == LIST:
                 self.binary[i].element = <Kind *>malloc(sizeof(Kind))
                 if self.binary[i].element == NULL:
                     raise MemoryError
-                self.binary[i].element[0] = _kind(element[0], column.type.arrow.value_type, element[1])
-                self.binary[i].code = LIST
+                self.binary[i].element[0] = kind_of(element, column.type.arrow.value_type)
             self.in_key[i] = column.name in table.key
             self.in_identity[i] = bool(in_identity[i]) if i < len(in_identity) else False
             if self.in_key[i] and not self.in_identity[i]:
@@ -164,9 +115,9 @@ cdef class Layout:
         return self.no_before.slice(0, count)
 
 
-def layout(described, forms, in_identity):
+def layout(described, kernels, in_identity):
     """What `changes` and `copied` must know of a table shape."""
-    return Layout(described, forms, in_identity)
+    return Layout(described, kernels, in_identity)
 
 
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -179,16 +130,16 @@ def scan(bytes data, lengths):
     """
     cdef const int64_t[::1] length = lengths
     cdef int64_t count = length.shape[0], size = len(data) - <int64_t>PAD, at = 0, i
-    cdef const uint8_t *place = <const uint8_t *><const char *>data
+    cdef const uint8_t *raw = <const uint8_t *><const char *>data
     cdef uint64_t seen = 0
     cdef uint8_t letter
     start, end, kind = _empty(count, _INT64), _empty(count, _INT64), _empty(count, _UINT8)
     cdef int64_t[::1] starts = start, ends = end
     cdef uint8_t[::1] kinds = kind
     for i in range(count):
-        if length[i] <= _HEADER or length[i] > size - at or place[at] != c'w':
+        if length[i] <= _HEADER or length[i] > size - at or raw[at] != c'w':
             return None
-        letter = place[at + _HEADER]
+        letter = raw[at + _HEADER]
         starts[i] = at + _HEADER
         at += length[i]
         ends[i] = at
@@ -200,15 +151,15 @@ def scan(bytes data, lengths):
 
 
 def transactions(bytes data, start, end, kind):
-    """Begin and Commit messages: their places, and what they say.
+    """Begin and Commit messages: their numbers, and what they say.
 
-    Places of Begins and of Commits, xids, end positions, clocks (as sent), and whether all rows, truncates and
+    Numbers of Begins and of Commits, xids, end positions, clocks (as sent), and whether all rows, truncates and
     origins stand inside. None: they do not alternate, or one is of a wrong length.
     """
     cdef const int64_t[::1] starts = start, stops = end
     cdef const uint8_t[::1] kinds = kind
     cdef int64_t count = kinds.shape[0], i, found = 0, number = 0
-    cdef const uint8_t *place = <const uint8_t *><const char *>data
+    cdef const uint8_t *raw = <const uint8_t *><const char *>data
     cdef uint8_t letter
     cdef bint opened = False, inside = True
     for i in range(count):
@@ -224,14 +175,14 @@ def transactions(bytes data, start, end, kind):
                 return None
             opened = True
             begin[number] = i
-            xid[number] = be32(place + starts[i] + 17)
+            xid[number] = be32(raw + starts[i] + 17)
         elif letter == c'C':
             if not opened or stops[i] - starts[i] != 26:
                 return None
             opened = False
             commit[number] = i
-            position[number] = <int64_t>be64(place + starts[i] + 10)
-            clock[number] = <int64_t>be64(place + starts[i] + 18)
+            position[number] = <int64_t>be64(raw + starts[i] + 10)
+            clock[number] = <int64_t>be64(raw + starts[i] + 18)
             number += 1
         elif not opened and letter != c'R' and letter != c'Y' and letter != c'M':
             inside = False
@@ -240,27 +191,27 @@ def transactions(bytes data, start, end, kind):
     return begins, commits, xids, ends, clocks, inside
 
 
-def taken(commits, place, numbers):
+def with_rows(commits, rows_before, numbers):
     """Of transactions that end at `commits`, those with rows: their numbers, and for each of the `numbers` arrays
     their entries; then the index behind each one's last row."""
-    cdef const int64_t[::1] commit = commits, places = place
+    cdef const int64_t[::1] commit = commits, rows = rows_before
     cdef int64_t count = commit.shape[0], i, found = 0, before = 0
-    full, rows = _empty(count, _INT64), _empty(count, _INT64)
-    cdef int64_t[::1] fulls = full, ends = rows
+    full, last = _empty(count, _INT64), _empty(count, _INT64)
+    cdef int64_t[::1] fulls = full, ends = last
     for i in range(count):
-        if places[commit[i]] > before:
-            before = places[commit[i]]
+        if rows[commit[i]] > before:
+            before = rows[commit[i]]
             fulls[found] = i
             ends[found] = before
             found += 1
     if found == count:
-        return full, numbers, rows
+        return full, numbers, last
     full = full[:found]
-    return full, [array[full] for array in numbers], rows[:found]
+    return full, [array[full] for array in numbers], last[:found]
 
 
 def positions(lsns):
-    """Log positions as text: `wire.positions`."""
+    """Log positions as text: `lsn.positions`."""
     cdef const int64_t[::1] lsn = lsns
     cdef int64_t count = lsn.shape[0], i
     cdef int j
@@ -508,14 +459,14 @@ def changes(
     int header,
     dict shapes,
     dict replaced,
-    list arrivals,
+    list relations,
     list truncated,
     int64_t cells_max,
 ):
     """The rows of Insert, Update and Delete messages from number `first` on, in columns, a part for each table shape.
 
     `shapes` is what is known of each relation now, `replaced` what was known before these messages of those that they
-    describe anew; `arrivals` are those as (number, relation, shape), `truncated` how many rows a Truncate gives, as
+    describe anew; `relations` are those as (number, relation, shape), `truncated` how many rows a Truncate gives, as
     (number, rows). At most about `cells_max` cells are in hand at once; beyond that a shape has several parts.
 
     Returns a list of (relation, order of arrival, layout, indices, rows), and how many rows come before each message
@@ -523,8 +474,8 @@ def changes(
     """
     cdef const int64_t[::1] starts = start, stops = end
     cdef const uint8_t[::1] kinds = kind
-    cdef int64_t count = kinds.shape[0], a, b = 0, at, cells, next_arrival = 0
-    cdef const uint8_t *place = <const uint8_t *><const char *>data
+    cdef int64_t count = kinds.shape[0], a, b = 0, at, cells, next_relation = 0
+    cdef const uint8_t *raw = <const uint8_t *><const char *>data
     cdef uint32_t oid
     cdef uint32_t cached_oid = 0
     cdef int cached = -1, parts = 0, parts_max = 0, n, width
@@ -540,10 +491,10 @@ def changes(
     cdef Layout layout
     if len(data) > 2147483647:
         return None
-    places = _empty(count + 1, _INT64)
-    cdef int64_t[::1] rows_before = places
+    rows_before = _empty(count + 1, _INT64)
+    cdef int64_t[::1] row_counts = rows_before
     cdef int64_t[::1] index
-    rows_before[0] = 0
+    row_counts[0] = 0
     of = <int32_t *>malloc((count + 1) * sizeof(int32_t))
     if truncated:
         more = <int64_t *>calloc(count + 1, sizeof(int64_t))
@@ -561,18 +512,18 @@ def changes(
                 letter = kinds[b]
                 of[b] = -1
                 if letter == c'R':
-                    if next_arrival < len(arrivals) and arrivals[next_arrival][0] == b:
-                        _, number, shape = arrivals[next_arrival]
+                    if next_relation < len(relations) and relations[next_relation][0] == b:
+                        _, number, shape = relations[next_relation]
                         now[number] = shape
                         orders[number] = orders.get(number, 0) + 1
                         slots.pop(number, None)
                         cached = -1
-                        next_arrival += 1
+                        next_relation += 1
                 elif b >= first and (letter == c'I' or letter == c'U' or letter == c'D'):
                     at = starts[b] + 1 + header
                     if at + 5 > stops[b]:
                         return None
-                    oid = be32(place + at)
+                    oid = be32(raw + at)
                     if cached < 0 or oid != cached_oid:
                         slot = slots.get(oid)
                         if slot is None:
@@ -605,7 +556,7 @@ def changes(
                             cached = slot
                         cached_oid = oid
                     one = part + cached
-                    old = letter == c'U' and place[at + 4] != c'N'
+                    old = letter == c'U' and raw[at + 4] != c'N'
                     width = one.columns * (3 if old else 1)
                     if cells and cells + width > cells_max:
                         break
@@ -624,9 +575,9 @@ def changes(
             # Where their cells are.
             if b - a >= _UNLOCKED:
                 with nogil:
-                    sound = _found(place, &starts[0], &stops[0], &kinds[0], a, b, part, of, more, &rows_before[0])
+                    sound = _found(raw, &starts[0], &stops[0], &kinds[0], a, b, part, of, more, &row_counts[0])
             else:
-                sound = _found(place, &starts[0], &stops[0], &kinds[0], a, b, part, of, more, &rows_before[0])
+                sound = _found(raw, &starts[0], &stops[0], &kinds[0], a, b, part, of, more, &row_counts[0])
             if not sound:
                 return None
             for n in range(parts):
@@ -647,14 +598,14 @@ def changes(
         for n in range(parts):
             _no_room(part + n)
         free(part)
-    return out, places
+    return out, rows_before
 
 
 def copied(bytes data, start, end, Layout layout):
-    """COPY rows that begin and end at these places, as `row_schema`; None: for the plain decoder."""
+    """COPY rows that begin and end at these offsets, as `row_schema`; None: for the plain decoder."""
     cdef const int64_t[::1] starts = start, stops = end
     cdef int64_t count = starts.shape[0], row, at, stop
-    cdef const uint8_t *place = <const uint8_t *><const char *>data
+    cdef const uint8_t *raw = <const uint8_t *><const char *>data
     cdef Part part
     cdef int column
     cdef int32_t size
@@ -671,7 +622,7 @@ def copied(bytes data, start, end, Layout layout):
         with nogil:
             for row in range(count):
                 at, stop = starts[row], stops[row]
-                if at + 2 > stop or <int16_t>be16(place + at) != part.columns:
+                if at + 2 > stop or <int16_t>be16(raw + at) != part.columns:
                     sound = False
                     break
                 at += 2
@@ -679,7 +630,7 @@ def copied(bytes data, start, end, Layout layout):
                     if at + 4 > stop:
                         sound = False
                         break
-                    size = <int32_t>be32(place + at)
+                    size = <int32_t>be32(raw + at)
                     at += 4
                     cell.start = <int32_t>at
                     cell.size = size
@@ -883,7 +834,7 @@ cdef ArrowArray *_unchanged(Layout layout, Part *part, Block **arena) except NUL
 cdef object _built(Layout layout, bytes data, Part *part):
     """The rows of a part as a record batch; None: for the plain decoder."""
     cdef Block *arena = NULL
-    cdef const uint8_t *place = <const uint8_t *><const char *>data
+    cdef const uint8_t *raw = <const uint8_t *><const char *>data
     cdef int64_t count = part.rows, i
     cdef int number = part.columns, befores = 0, n, column, failed
     cdef bint changes = part.ops != NULL, has_old = False, unchanged = False
@@ -939,9 +890,9 @@ cdef object _built(Layout layout, bytes data, Part *part):
                         part.old[column * part.stride + i].size = NULL_CELL
         if count >= _UNLOCKED:
             with nogil:
-                failed = _fill(columns, number + befores, place, count, &arena, seen)
+                failed = _fill(columns, number + befores, raw, count, &arena, seen)
         else:
-            failed = _fill(columns, number + befores, place, count, &arena, seen)
+            failed = _fill(columns, number + befores, raw, count, &arena, seen)
         if failed:
             raise MemoryError
         for n in range(number):

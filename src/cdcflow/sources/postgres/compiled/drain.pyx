@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Messages of a connection in COPY state into one piece of memory, without a Python object for each.
 
-libpq itself is the one that psycopg has loaded; its functions come in by address (`cdcflow.sources.postgres.arrivals`
+libpq itself is the one that psycopg has loaded; its functions come in by address (`cdcflow.sources.postgres.copy_reader`
 finds them). Whoever calls holds the connection for itself until the call returns.
 """
 
@@ -62,7 +62,7 @@ cdef class Drain:
     cdef PyObject *_bytes  # what will be handed out: nobody else knows it yet, so it may grow and be written to
     cdef char *_data
     cdef int64_t *_lengths
-    cdef Py_ssize_t _size, _room, _usual, _count, _places
+    cdef Py_ssize_t _size, _room, _usual, _count, _lengths_max
 
     def __cinit__(self, uintptr_t connection, tuple functions, str kind):
         cdef uintptr_t get = functions[0], consume = functions[1], release = functions[2]
@@ -75,7 +75,7 @@ cdef class Drain:
         self._bytes = NULL
         self._data = NULL
         self._lengths = NULL
-        self._size = self._room = self._usual = self._count = self._places = 0
+        self._size = self._room = self._usual = self._count = self._lengths_max = 0
 
     def __dealloc__(self):
         Py_CLEAR(self._bytes)
@@ -182,20 +182,20 @@ cdef class Drain:
             skip += _ROW
             if length < skip or message[skip - 6] != 0 or message[skip - 5] != 1 or _int32(message + skip - 4) != length - skip:
                 return -4
-            at = self._place(_HEADER + length - skip)
+            at = self._message(_HEADER + length - skip)
             if at == NULL:
                 return -3
             memset(at, 0, _HEADER)
             at[0] = b"w"
             memcpy(at + _HEADER, message + skip, length - skip)
             return 0
-        at = self._place(length)
+        at = self._message(length)
         if at == NULL:
             return -3
         memcpy(at, message, length)
         return 2 if self._kind == 1 and message[0] != b"w" else 0
 
-    cdef char *_place(self, Py_ssize_t length) noexcept nogil:
+    cdef char *_message(self, Py_ssize_t length) noexcept nogil:
         """Room for one more message."""
         cdef void *grown
         cdef Py_ssize_t room
@@ -205,12 +205,12 @@ cdef class Drain:
             with gil:
                 if self._grow(room) != 0:
                     return NULL
-        if self._count == self._places:
-            room = max(2 * self._places, 1 << 10)
+        if self._count == self._lengths_max:
+            room = max(2 * self._lengths_max, 1 << 10)
             grown = realloc(self._lengths, room * sizeof(int64_t))
             if grown == NULL:
                 return NULL
-            self._lengths, self._places = <int64_t *> grown, room
+            self._lengths, self._lengths_max = <int64_t *> grown, room
         self._lengths[self._count] = length
         self._count += 1
         self._size += length

@@ -1,4 +1,4 @@
-"""A settings file as YAML, and where in it each setting stands."""
+"""A settings file as YAML, and at which line each setting is."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import yaml
 
 from cdcflow.errors import ConfigurationError
 
-Place = tuple[str | int, ...]
-Places = dict[Place, yaml.Mark]
+SettingPath = tuple[str | int, ...]
+"""A setting by its keys, and numbers in lists, from the top of the file."""
+SettingMarks = dict[SettingPath, yaml.Mark]
 
 
 def composed(path: Path) -> yaml.Node:
@@ -24,7 +25,7 @@ def composed(path: Path) -> yaml.Node:
     except UnicodeDecodeError:
         raise ConfigurationError(f"the settings file {path} is not UTF-8 text") from None
     except yaml.composer.ComposerError as error:
-        # Not its own words: they repeat what stands there, which may be a password that begins with *.
+        # Not its own words: they repeat what is there, which may be a password that begins with *.
         raise ConfigurationError(f"{at(path, error.problem_mark)}: a value that begins with * needs quotes") from None
     except yaml.MarkedYAMLError as error:
         if "alias" in str(error.context):
@@ -41,33 +42,33 @@ def composed(path: Path) -> yaml.Node:
     return node
 
 
-def note_places(path: Path, node: yaml.Node, place: Place, places: Places) -> None:
-    if len(place) > 16:
+def note_marks(path: Path, node: yaml.Node, setting: SettingPath, marks: SettingMarks) -> None:
+    if len(setting) > 16:
         raise ConfigurationError(f"{at(path, node.start_mark)}: settings are not nested this deep")
     if node.tag.startswith("!"):
         raise ConfigurationError(f"{at(path, node.start_mark)}: a value that begins with ! needs quotes")
     match node:
         case yaml.MappingNode():
             for key, value in node.value:
-                inner = (*place, str(key.value) if isinstance(key, yaml.ScalarNode) else "?")
-                if inner in places:
+                inner = (*setting, str(key.value) if isinstance(key, yaml.ScalarNode) else "?")
+                if inner in marks:
                     raise ConfigurationError(f"{at(path, key.start_mark)}: {dotted(inner)} is set twice")
-                places[inner] = key.start_mark
-                note_places(path, value, inner, places)
+                marks[inner] = key.start_mark
+                note_marks(path, value, inner, marks)
         case yaml.SequenceNode():
             for number, value in enumerate(node.value):
-                places[(*place, number)] = value.start_mark
-                note_places(path, value, (*place, number), places)
+                marks[(*setting, number)] = value.start_mark
+                note_marks(path, value, (*setting, number), marks)
         case _:
             pass
 
 
-def dotted(place: Place) -> str:
-    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place).removeprefix(".")
+def dotted(setting: SettingPath) -> str:
+    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in setting).removeprefix(".")
 
 
 def at(path: Path, mark: yaml.Mark | None) -> str:
     return str(path) if mark is None else f"{path}:{mark.line + 1}:{mark.column + 1}"
 
 
-__all__ = ["Place", "Places", "at", "composed", "dotted", "note_places"]
+__all__ = ["SettingPath", "SettingMarks", "at", "composed", "dotted", "note_marks"]

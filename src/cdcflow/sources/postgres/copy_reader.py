@@ -1,4 +1,4 @@
-"""What has arrived on a connection in COPY state, in one piece: compiled where that was built, else through psycopg.
+"""Reads a connection in COPY state, all that has arrived in one piece: compiled where that was built, else by psycopg.
 
 The compiled way calls libpq's own functions, the very library that psycopg has loaded, by their addresses. A call
 through psycopg costs some microseconds and an object a message; this one costs neither, and lets other threads run.
@@ -35,7 +35,7 @@ Kind = Literal["rows", "stream", "window"]
 """A COPY's rows as they are; XLogData, what else comes standing aside; or rows that hold one pgoutput message each,
 given as XLogData with an empty header."""
 
-_MORE, _ENDED, _FAILED, _GARBLED = 1, -1, -2, -4  # how the compiled way says that it ended
+_MORE, _ENDED, _FAILED, _MALFORMED = 1, -1, -2, -4  # how the compiled way says that it ended
 _NO_BOUND = 1 << 62
 _DROPPED_BYTES = 1 << 20  # at a time
 _NAP_S = 0.0004  # short enough that a socket's buffer does not fill up meanwhile
@@ -57,7 +57,7 @@ class Taken:
     ended: bool
 
 
-class Arrivals:
+class CopyReader:
     """Takes what has arrived on one connection. The caller sees to it that no other thread uses it meanwhile.
 
     `plain`: through psycopg, also where the compiled way is there.
@@ -120,7 +120,7 @@ class Arrivals:
     def _check(self, state: int) -> None:
         if state == _FAILED:
             raise psycopg.OperationalError(self._pg.get_error_message())
-        if state == _GARBLED:
+        if state == _MALFORMED:
             raise _not_messages()
 
     # ── the reference decoder ──────────────────────────────────────────────────────────────────────────────────────

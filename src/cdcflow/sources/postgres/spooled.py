@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from cdcflow.sources.engine.spooled import SpooledRows
 from cdcflow.sources.postgres.decoders import Layout
-from cdcflow.sources.postgres.messages import Relation
 from cdcflow.sources.postgres.types import DescribedTable
+from cdcflow.sources.postgres.wire import Relation
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A relation as it holds from one place in the messages on; `layout` is for the compiled decoders."""
+    """A relation as it holds from one message on; `layout` is for the compiled decoders."""
 
     relation: Relation
     described: DescribedTable
@@ -28,7 +28,7 @@ Shapes = dict[int, Shape]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A message with our prefix, at its place in the frames; `subxid` 0 where the transaction is not streamed."""
+    """A message with our prefix, `at` its number in the frames; `subxid` 0 where the transaction is not streamed."""
 
     at: int
     subxid: int
@@ -36,7 +36,7 @@ class Mark:
 
 
 @dataclass(slots=True)
-class Large(SpooledRows):
+class PendingTransaction(SpooledRows):
     """A transaction that goes into a spool: streamed before its commit, or too large to wait for it in memory. Its
     parts are sub-transactions (0 where it is not streamed); `shapes` hold inside it."""
 

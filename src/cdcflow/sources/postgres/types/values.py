@@ -1,4 +1,4 @@
-"""What every value decoder shares: its shape, the errors it raises, and values that the Arrow type cannot hold.
+"""What the decoders of all types share: their shape, their errors, and values that the Arrow type cannot hold.
 
 A decoder turns one column's cells, a batch at a time, into an Arrow array. NULL cells stay NULL. No error here
 names a value, and none is chained to the Arrow error that caused it, because that one does.
@@ -17,14 +17,7 @@ import pyarrow.compute as pc
 from cdcflow.config import Special
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Bools, Cells
-
-INTERVAL = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())])
-MONEY = pa.decimal128(19, 2)
-TIMESTAMP = pa.timestamp("us")
-TIMESTAMPTZ = pa.timestamp("us", tz="UTC")
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
+from cdcflow.sources.buffers import Bools, Cells, protocol_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +32,28 @@ class Where:
         return f"column {self.column} ({self.type_text})"
 
 
-Decoder = Callable[[Cells, Where], pa.Array]
+Decode = Callable[[Cells, Where], pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """One format of one type. `kernel` names the compiled kernel that does the same (`compiled/decode.pyx`; "": there
+    is none); `element` is the decoder of a list's elements, which its kernel must know."""
+
+    decode: Decode
+    kernel: str = ""
+    element: Decoder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresType:
+    """What one type becomes, and by which decoders. `binary` None: only the server's text is understood. `lossy`: it
+    has values that `arrow` cannot hold."""
+
+    arrow: pa.DataType
+    text: Decoder
+    binary: Decoder | None = None
+    lossy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,54 +94,21 @@ def held(array: pa.Array, unholdable: Sequence[Unholdable], where: Where) -> pa.
     return array
 
 
-def utf8(array: pa.Array, where: Where) -> pa.Array:
-    """Bytes as text.
+def check_size(cells: Cells, width: int, where: Where) -> None:
+    wrong = cells.size != width
+    if (wrong if cells.valid is None else wrong & cells.valid).any():
+        raise protocol_error(f"a value of {where} has a wrong length")
 
-    Raises:
-        ConfigurationError: some are not UTF-8, which only a database with encoding SQL_ASCII sends.
-    """
+
+def cast(strings: pa.Array, arrow: pa.DataType, where: Where, expected: str) -> pa.Array:
     try:
-        return array.cast(pa.string())
+        if strings.type == pa.binary():
+            strings = strings.view(pa.string())  # not looked at as UTF-8: what is no digit is refused anyway
+        return strings.cast(arrow)
     except pa.ArrowInvalid:
-        raise ConfigurationError(
-            f"decoding {where}: a value is not UTF-8, so the database's encoding does not say what its bytes mean",
-            remedy="convert the database to an encoding (SHOW server_encoding must not be SQL_ASCII), or leave the "
-            "table out of source.tables",
-        ) from None
-
-
-def text(cells: Cells, where: Where) -> pa.Array:
-    """Text as the server prints it; the same in both formats for the text family, json and enums."""
-    return utf8(cells.binary(), where)
+        raise unreadable(where, expected) from None
 
 
 def integers(values: Int64s | npt.NDArray[np.int32], cells: Cells, arrow: pa.DataType) -> pa.Array:
     """Numbers as an Arrow array of the same width, NULL where the cells are."""
     return pa.array(values, mask=cells.mask).view(arrow)
-
-
-def interval(months: Int64s, days: Int64s, microseconds: Int64s, cells: Cells) -> pa.Array:
-    mask = None if cells.valid is None else pa.array(~cells.valid)
-    parts = [pa.array(months.astype(np.int32)), pa.array(days.astype(np.int32)), pa.array(microseconds)]
-    return pa.StructArray.from_arrays(parts, fields=list(INTERVAL), mask=mask)
-
-
-INTERVAL_ENDS = (
-    pa.scalar({"months": INT32_MAX, "days": INT32_MAX, "microseconds": INT64_MAX}, INTERVAL),
-    pa.scalar({"months": -INT32_MAX - 1, "days": -INT32_MAX - 1, "microseconds": -INT64_MAX - 1}, INTERVAL),
-)
-
-
-def integer_ends(arrow: pa.DataType, bits: int) -> tuple[pa.Scalar, pa.Scalar]:
-    """The greatest and the least value of a date or timestamp type, for `clamp`."""
-    plain = pa.int32() if bits == 32 else pa.int64()
-    greatest = 2 ** (bits - 1) - 1
-    ends = pa.array([greatest, -greatest - 1], plain).view(arrow)
-    return ends[0], ends[1]
-
-
-def decimal_ends(arrow: pa.Decimal128Type | pa.Decimal256Type) -> tuple[pa.Scalar, pa.Scalar]:
-    digits = "9" * arrow.precision
-    number = digits if not arrow.scale else f"{digits[: -arrow.scale]}.{digits[-arrow.scale :]}"
-    ends = pa.array([number, "-" + number]).cast(arrow)
-    return ends[0], ends[1]

@@ -1,0 +1,215 @@
+"""Which type each column of a table has, and so which decoders: a table's shape with a codec for every column.
+
+Backfill and stream must give the same value for the same row, so both take their decoders from here. Every type has
+a decoder for the server's text. Some have one for its binary format too; the stream may ask for binary when all
+captured columns have one, and a chunk's COPY (always binary as a format) carries the others as `column::text`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import get_args
+
+import pyarrow as pa
+
+from cdcflow.config import Postgres, Special
+from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.model.table import Column, Identity, Table, TableId
+from cdcflow.model.types import ColumnType
+from cdcflow.sources.buffers import Cells
+from cdcflow.sources.engine.selection import check_columns
+from cdcflow.sources.postgres.types import bits, decimals, numbers, temporal, texts
+from cdcflow.sources.postgres.types.arrays import NOT_LISTS, list_type
+from cdcflow.sources.postgres.types.decimals import NUMERIC_OID, is_decimal_setting, numeric_type
+from cdcflow.sources.postgres.types.texts import TEXT_IN_BOTH, TEXT_ONLY
+from cdcflow.sources.postgres.types.values import Decoder, PostgresType, Where
+
+_FAMILIES = (numbers, decimals, temporal, texts, bits)
+_TYPES: Mapping[int, PostgresType] = {oid: known for family in _FAMILIES for oid, known in family.TYPES.items()}
+
+_ENUM = "e"
+_SPECIALS: tuple[str, ...] = get_args(Special)
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeInfo:
+    """One column as the catalog describes it, domains and arrays looked through.
+
+    `base_*` is the type under a domain (else the type itself), `kind` the base's `pg_type.typtype` (b e c d r m).
+    `element_*` describe an array's elements, domains resolved (`element_oid` 0: not an array). `missing` is the text
+    of the constant that rows older than the column have (`pg_attribute.attmissingval`). `in_key`: part of the key.
+    """
+
+    name: str
+    number: int
+    type_oid: int
+    type_modifier: int
+    type_text: str
+    not_null: bool = False
+    missing: str | None = None
+    in_key: bool = False
+    base_oid: int = 0
+    base_modifier: int = -1
+    kind: str = "b"
+    element_oid: int = 0
+    element_modifier: int = -1
+    element_kind: str = "b"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What becomes of values that the Arrow type cannot hold, and of `numeric` without precision.
+
+    Named as in `cdcflow.config.Postgres`. `columns` overrides either for one column by its full name.
+    """
+
+    special_values: Special = "stop"
+    unconstrained_numeric: str = "text"
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: Postgres) -> Policy:
+        return cls(settings.special_values, settings.unconstrained_numeric, dict(settings.columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How one column's values become Arrow. `binary` None: only the server's text is understood."""
+
+    where: Where
+    text: Decoder
+    binary: Decoder | None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTable:
+    """A table's shape with a codec for every column, in the order in which rows carry them.
+
+    `has_binary`: every column has a binary decoder. `copy_expressions`: what a chunk's COPY selects, one a column.
+    """
+
+    table: Table
+    codecs: tuple[Codec, ...]
+    has_binary: bool
+    copy_expressions: tuple[str, ...]
+
+
+def describe_table(
+    table: TableId,
+    oid: int,
+    attributes: Sequence[AttributeInfo],
+    identity: Identity,
+    policy: Policy,
+) -> DescribedTable:
+    """The table's shape and codecs.
+
+    `attributes` are the published columns in the order in which rows carry them; those with `in_key` are the key.
+
+    Raises:
+        ConfigurationError: the policy for a column is not one that its type knows, or would make keys of different
+            rows one; or a column's name is taken.
+    """
+    check_columns(table, [a.name for a in attributes])
+    types = [_type_of(a, table, policy) for a in attributes]
+    for attribute, (kind, where) in zip(attributes, types, strict=True):
+        if attribute.in_key and kind.lossy and where.special in ("null", "clamp"):
+            raise _one_key(where, policy)
+    typed = [(a, kind) for a, (kind, _) in zip(attributes, types, strict=True)]
+    return DescribedTable(
+        table=Table(
+            id=table,
+            incarnation=oid,
+            columns=tuple(_column(a, kind) for a, kind in typed),
+            key=tuple(a.name for a in attributes if a.in_key),
+            identity=identity,
+        ),
+        codecs=tuple(Codec(where, kind.text, kind.binary) for kind, where in types),
+        has_binary=all(kind.binary is not None for kind, _ in types),
+        copy_expressions=tuple(_copy_expression(a, kind) for a, kind in typed),
+    )
+
+
+def decode(codec: Codec, cells: Cells, *, as_binary: bool) -> pa.Array:
+    """One column's cells as Arrow, in the format in which they came."""
+    if not as_binary:
+        return codec.text.decode(cells, codec.where)
+    if codec.binary is None:
+        raise InvariantViolated(f"decoding {codec.where}: values came in binary, which was not asked for")
+    return codec.binary.decode(cells, codec.where)
+
+
+def _column(attribute: AttributeInfo, kind: PostgresType) -> Column:
+    column_type = ColumnType(attribute.type_text, kind.arrow)
+    return Column(attribute.name, attribute.number, column_type, not attribute.not_null, attribute.missing)
+
+
+def _copy_expression(attribute: AttributeInfo, kind: PostgresType) -> str:
+    """What a chunk's COPY (FORMAT binary) selects for this column: the column, or its text.
+
+    The text is made by `format`, which calls the type's own output function. A cast to text is something else for
+    some types: it drops the padding of char(n) and adds a netmask to inet. A composite with a NULL field is neither
+    NULL nor NOT NULL in SQL, hence DISTINCT.
+    """
+    name = quoted(attribute.name)
+    if kind.binary is not None:
+        return name
+    return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {name}) END"
+
+
+def quoted(name: str) -> str:
+    """An identifier in SQL, whatever characters it has (hard case S01)."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _type_of(attribute: AttributeInfo, table: TableId, policy: Policy) -> tuple[PostgresType, Where]:
+    name = f"{table}.{attribute.name}"
+    own = policy.columns.get(name)
+    special, numeric = policy.special_values, policy.unconstrained_numeric
+    if own in _SPECIALS:
+        special = own  # type: ignore[assignment]  # just tested; mypy does not narrow a str to a Literal by `in`
+    elif own is not None:
+        numeric = own
+        if not (_is_unconstrained(attribute) and is_decimal_setting(own)):
+            raise ConfigurationError(
+                f"column {name} is a {attribute.type_text}, for which source.columns does not know {own!r}",
+                remedy=f"use one of {', '.join(_SPECIALS)}, or decimal(p,s) for a numeric without precision",
+            )
+    where = Where(name, attribute.type_text, special)
+    if own == "text":
+        return TEXT_ONLY, where
+    oid = attribute.base_oid or attribute.type_oid
+    if attribute.element_oid and oid not in NOT_LISTS:
+        return _list(attribute, special, numeric), where
+    return _scalar(oid, attribute.base_modifier, attribute.kind, special, numeric), where
+
+
+def _one_key(where: Where, policy: Policy) -> ConfigurationError:
+    """The refusal of a policy that keys cannot bear: it would put the same value for two different ones."""
+    own = where.column in policy.columns
+    setting = f"source.columns says {where.special} for it" if own else f"source.special_values is {where.special}"
+    return ConfigurationError(
+        f"{where} is part of the table's key, and {setting}: rows whose keys differ in such values only would become "
+        "one row",
+        remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: text}}, or to {{{where.column}: stop}}",
+    )
+
+
+def _is_unconstrained(attribute: AttributeInfo) -> bool:
+    if attribute.element_oid:
+        return attribute.element_oid == NUMERIC_OID and attribute.element_modifier < 0
+    return (attribute.base_oid or attribute.type_oid) == NUMERIC_OID and attribute.base_modifier < 0
+
+
+def _list(attribute: AttributeInfo, special: str, numeric: str) -> PostgresType:
+    if special == "text":
+        return TEXT_ONLY
+    element = _scalar(attribute.element_oid, attribute.element_modifier, attribute.element_kind, special, numeric)
+    return list_type(element, attribute.element_oid)
+
+
+def _scalar(oid: int, modifier: int, kind: str, special: str, numeric: str) -> PostgresType:
+    if kind == _ENUM:
+        return TEXT_IN_BOTH
+    found = numeric_type(modifier, numeric) if oid == NUMERIC_OID else _TYPES.get(oid, TEXT_ONLY)
+    return TEXT_ONLY if found.lossy and special == "text" else found
