@@ -20,7 +20,7 @@ ROOMS: tuple[str, ...] = (
     ),
     *(
         f"sources/mysql/{name}.py"
-        for name in ("statements", "alters", "words", "ddl", "fences", "keys", "gtids", "position")
+        for name in ("statements", "alters", "sql", "ddl", "fences", "keys", "gtids", "position")
     ),
 )
 
@@ -70,7 +70,7 @@ _NEAR: dict[str, Stages] = {
         _BINLOG,
     ),
     "sources/mysql/alters": ((f"{_UNIT}/mysql/test_alters.py",), (f"{_UNIT}/mysql/test_statements.py",)),
-    "sources/mysql/words": ((f"{_UNIT}/mysql/test_alters.py", f"{_UNIT}/mysql/test_statements.py"), _BINLOG),
+    "sources/mysql/sql": ((f"{_UNIT}/mysql/test_alters.py", f"{_UNIT}/mysql/test_statements.py"), _BINLOG),
     "sources/mysql/ddl": ((f"{_UNIT}/mysql/test_binlog_statements.py",), *_MYSQL),
     "sources/mysql/fences": ((f"{_UNIT}/mysql/test_fences.py",),),
     "sources/mysql/gtids": ((f"{_UNIT}/mysql/test_gtids.py",), _BINLOG),

@@ -19,12 +19,12 @@ from cdcflow.sources.buffers import PAD
 from cdcflow.sources.mysql import decoders, wire
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX
+from cdcflow.sources.mysql.dump import Packets
 from cdcflow.sources.mysql.gtids import Flavor, Gtids
-from cdcflow.sources.mysql.marks import Marks
-from cdcflow.sources.mysql.packets import Packets
 from cdcflow.sources.mysql.position import BinlogPosition
-from cdcflow.sources.mysql.shapes import DescribedTable, Policy, ServerColumn, describe
-from cdcflow.sources.mysql.table_map import TableMap
+from cdcflow.sources.mysql.row_events import Marks
+from cdcflow.sources.mysql.tables import DescribedTable, TableMap, describe
+from cdcflow.sources.mysql.types import Policy, ServerColumn
 
 
 @dataclass

@@ -17,8 +17,9 @@ from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.mysql import decoders, results, rows, wire
 from cdcflow.sources.mysql.decimals import groups
-from cdcflow.sources.mysql.rows import Extents, RowKind
-from cdcflow.sources.mysql.shapes import DescribedTable, describe
+from cdcflow.sources.mysql.images import Extents
+from cdcflow.sources.mysql.rows import RowKind
+from cdcflow.sources.mysql.tables import DescribedTable, describe
 from cdcflow.sources.mysql.types import Policy, ServerColumn, TypeCode, bit_metadata, decimal_metadata
 
 Pick = random.Random

@@ -19,10 +19,10 @@ import pymysql
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.mysql import decoders, results, rows
-from cdcflow.sources.mysql.results import select_expression
-from cdcflow.sources.mysql.rows import Extents, RowKind
-from cdcflow.sources.mysql.shapes import DescribedTable, describe
-from cdcflow.sources.mysql.table_map import TableMap, table_map
+from cdcflow.sources.mysql.codecs import select_expression
+from cdcflow.sources.mysql.images import Extents
+from cdcflow.sources.mysql.rows import RowKind
+from cdcflow.sources.mysql.tables import DescribedTable, TableMap, describe, table_map
 from cdcflow.sources.mysql.types import Policy, ServerColumn, TypeCode
 
 _KINDS = {

@@ -19,7 +19,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql import charsets
 from cdcflow.sources.mysql.multibyte import UNKNOWN
-from cdcflow.sources.mysql.shapes import DescribedTable
+from cdcflow.sources.mysql.tables import DescribedTable
 from cdcflow.sources.mysql.types import Policy
 from cdcflow.testing.mysql import MySQLDatabase
 

@@ -21,8 +21,8 @@ from cdcflow.ports import StreamEvent
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.connection import Connector
 from cdcflow.sources.mysql.dump import Dump, Evictions
-from cdcflow.sources.mysql.marks import Marks
 from cdcflow.sources.mysql.position import BinlogPosition, coordinate
+from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.stream import BinlogStream
 from cdcflow.testing.mysql import MySQLDatabase, MySQLServer
 

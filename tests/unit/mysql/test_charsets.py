@@ -10,7 +10,7 @@ from mysqlvalues import WAYS, bitmap, column, image, joined, result_row, table
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.mysql.charsets import charset_of, decoded
-from cdcflow.sources.mysql.results import select_expression
+from cdcflow.sources.mysql.codecs import select_expression
 from cdcflow.sources.mysql.rows import RowKind
 from cdcflow.sources.mysql.types import Policy, TypeCode
 

@@ -12,7 +12,8 @@ import pytest
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.change import KeySet
 from cdcflow.sources.mysql.columns import CatalogColumn, server_column
-from cdcflow.sources.mysql.keys import KEYS_AT_ONCE, Key, cells_of, literal_of, value_literal
+from cdcflow.sources.mysql.keys import KEYS_AT_ONCE, Key, literal_of, value_literal
+from cdcflow.sources.mysql.results import cells_of
 from cdcflow.sources.mysql.types import ServerColumn, TypeCode
 
 INT = ServerColumn("a", TypeCode.LONG, 0, False)

@@ -13,7 +13,7 @@ from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.engine.changes import truncation
 from cdcflow.sources.mysql.rows import DecodedRows, RowKind
-from cdcflow.sources.mysql.shapes import DescribedTable, describe
+from cdcflow.sources.mysql.tables import DescribedTable, describe
 from cdcflow.sources.mysql.types import Policy, TypeCode
 
 ORDERS = table(

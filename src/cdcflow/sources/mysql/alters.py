@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cdcflow.sources.mysql.charsets import charset_of
+from cdcflow.sources.mysql.sql import Token, behind_if, name_at, word_at
 from cdcflow.sources.mysql.types import BINARY_COLLATION, ServerColumn, TypeCode
-from cdcflow.sources.mysql.words import Token, behind_if, name_at, word_at
 
 _INDEXES = frozenset(("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK", "CONSTRAINT"))
 _PARTITIONS = frozenset(("ADD", "ANALYZE", "CHECK", "COALESCE", "OPTIMIZE", "REBUILD", "REORGANIZE"))

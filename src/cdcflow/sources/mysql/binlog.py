@@ -35,17 +35,25 @@ from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX, expanded
 from cdcflow.sources.mysql.ddl import Statements
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled
+from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, Xid, check_types, prepared_xid
-from cdcflow.sources.mysql.groups import Groups, first_end, groups_of, may_end, xa_groups
 from cdcflow.sources.mysql.gtids import Flavor, Gtids, GtidSet, MysqlGtids, gtid_set
-from cdcflow.sources.mysql.large import Held, Large, keys_by_table
-from cdcflow.sources.mysql.losses import history_lost
-from cdcflow.sources.mysql.marks import HEARTBEAT, Marks
-from cdcflow.sources.mysql.openers import Openers, openers_of
-from cdcflow.sources.mysql.position import BinlogPosition
-from cdcflow.sources.mysql.reached import Reached
-from cdcflow.sources.mysql.row_events import Changes, RowEvents, Tables, numbered
+from cdcflow.sources.mysql.position import BinlogPosition, Reached
+from cdcflow.sources.mysql.row_events import HEARTBEAT, Changes, Marks, RowEvents, numbered
 from cdcflow.sources.mysql.statements import Rollback, Savepoint, Statement, XaEnd
+from cdcflow.sources.mysql.tables import Tables
+from cdcflow.sources.mysql.transactions import (
+    Groups,
+    Held,
+    Large,
+    Openers,
+    first_end,
+    groups_of,
+    keys_by_table,
+    may_end,
+    openers_of,
+    xa_groups,
+)
 from cdcflow.sources.mysql.wire import Events, joined_events
 
 OnGtids = Callable[[Uint64s, Gtids], None]

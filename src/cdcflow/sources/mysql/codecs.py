@@ -18,6 +18,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql import charsets, decimals, json_text, numbers, special, temporal
 from cdcflow.sources.mysql.charsets import Charset, charset_of
+from cdcflow.sources.mysql.sql import quoted
 from cdcflow.sources.mysql.types import BINARY_COLLATION, Policy, ServerColumn, TypeCode, type_text
 from cdcflow.sources.mysql.values import Decoder, Where
 
@@ -139,11 +140,6 @@ def select_expression(column: ServerColumn) -> str:
     if column.type_code in _PREFIXES and not column.extra and _charset(column) not in (None, charset_of(45)):
         return f"CONVERT({name} USING binary)"
     return name
-
-
-def quoted(name: str) -> str:
-    """An identifier in SQL, whatever characters it has (hard case S01)."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _where(column: ServerColumn, name: str, policy: Policy) -> Where:

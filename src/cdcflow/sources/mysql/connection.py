@@ -15,7 +15,7 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,7 +27,7 @@ from pymysql.constants import CLIENT, COMMAND
 from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.sources.engine import connections
-from cdcflow.sources.mysql.refusals import explained, refused
+from cdcflow.sources.mysql.errors import explained, refused
 
 Secret = Callable[[], str | None]
 Connection: TypeAlias = pymysql.Connection
@@ -294,13 +294,3 @@ def explaining(attempted: str) -> Iterator[None]:
         yield
     except pymysql.Error as error:
         raise explained(error, attempted) from None
-
-
-def literal(text: str) -> str:
-    """A string as SQL text that no setting of a session reads otherwise."""
-    return f"_utf8mb4 X'{text.encode().hex()}'" if text else "''"
-
-
-def listed(texts: Sequence[str]) -> str:
-    """Strings for an IN (…)."""
-    return ", ".join(literal(text) for text in texts)

@@ -17,9 +17,8 @@ from cdcflow.model.position import Position
 from cdcflow.model.table import TableId
 from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.alters import Altered, widens
-from cdcflow.sources.mysql.groups import Groups
-from cdcflow.sources.mysql.losses import READ_ANEW, versioned
-from cdcflow.sources.mysql.row_events import Changes, RowEvents, Tables, truncation
+from cdcflow.sources.mysql.errors import READ_ANEW, versioned
+from cdcflow.sources.mysql.row_events import Changes, RowEvents, truncation
 from cdcflow.sources.mysql.statements import (
     Created,
     Emptied,
@@ -33,6 +32,8 @@ from cdcflow.sources.mysql.statements import (
     Statement,
     Versioned,
 )
+from cdcflow.sources.mysql.tables import Tables
+from cdcflow.sources.mysql.transactions import Groups
 from cdcflow.sources.mysql.wire import Events
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.change import Int64s
+from cdcflow.sources.mysql.errors import READ_ANEW, history_lost
 from cdcflow.sources.mysql.gtids import Flavor
-from cdcflow.sources.mysql.losses import READ_ANEW, history_lost
 from cdcflow.sources.mysql.wire import ARTIFICIAL, CHECKSUM, HEADER, IGNORABLE, Events, has_checksum, protocol_error
 
 

@@ -29,7 +29,7 @@ import numpy as np
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import Bools, Buffer, Cells, protocol_error
-from cdcflow.sources.mysql.losses import READ_ANEW
+from cdcflow.sources.mysql.errors import READ_ANEW
 
 Form = tuple[int, int]
 """A column as the walk sees it: the bytes that a value takes, or (0 and) the bytes that its length takes."""

@@ -19,8 +19,8 @@ from typing import Any
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.change import KeySet
 from cdcflow.sources.mysql.charsets import charset_of
-from cdcflow.sources.mysql.connection import literal
-from cdcflow.sources.mysql.results import quoted, select_expression
+from cdcflow.sources.mysql.codecs import select_expression
+from cdcflow.sources.mysql.sql import literal, quoted
 from cdcflow.sources.mysql.types import BINARY_COLLATION, ServerColumn, TypeCode
 
 _INTEGERS = frozenset((TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.LONGLONG, TypeCode.YEAR))
@@ -198,30 +198,3 @@ def _no_key(column: ServerColumn) -> ConfigurationError:
         f"column {column.name} is part of a key, and cdcflow cannot compare values of its type",
         remedy="ALTER TABLE … ADD PRIMARY KEY over other columns",
     )
-
-
-def cells_of(data: bytes, start: int, end: int) -> list[bytes | None]:
-    """The cells of one row of a result set, None for NULL.
-
-    Raises:
-        SourceUnavailable: it is not such a row.
-    """
-    cells: list[bytes | None] = []
-    at = start
-    while at < end:
-        first, at = data[at], at + 1
-        if first == _NULL:
-            cells.append(None)
-            continue
-        width = _WIDTHS.get(first, 0)
-        size = int.from_bytes(data[at : at + width], "little") if width else first
-        at += width
-        if first == _NOTHING or at + size > end:
-            raise SourceUnavailable("the server sent a row that ends before its columns")
-        cells.append(data[at : at + size])
-        at += size
-    return cells
-
-
-_NULL, _NOTHING = 0xFB, 0xFF
-_WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}

@@ -6,13 +6,15 @@
 Table ids mean something in one file and one connection only (hard case M13). A server repeats the TABLE_MAP before
 each statement; nearly always it is byte for byte what is known, which is compared for a whole batch at once. Row
 events of one shape, kind and pair of bitmaps are decoded together, whatever stands between them.
+
+Rows of the small table of ours that has our marks (`slot`, `token`, `at`; `marks.py` writes them) are read straight
+from the bytes: nothing of that table goes into the log, so its rows need no columns in Arrow. Other slots' rows are
+those of another cdcflow at the same server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,13 +26,26 @@ from cdcflow.sources.buffers import Bools
 from cdcflow.sources.engine.changes import merged
 from cdcflow.sources.engine.changes import truncation as emptied
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled, changes
+from cdcflow.sources.mysql.errors import READ_ANEW
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, length_at
-from cdcflow.sources.mysql.losses import READ_ANEW
-from cdcflow.sources.mysql.marks import Marks, bitmaps, check_columns, tokens_of
-from cdcflow.sources.mysql.rows import Extents, RowKind
-from cdcflow.sources.mysql.shapes import DescribedTable, ServerColumn
-from cdcflow.sources.mysql.table_map import TableMap, table_map, table_name
+from cdcflow.sources.mysql.images import Extents
+from cdcflow.sources.mysql.rows import RowKind
+from cdcflow.sources.mysql.tables import DescribedTable, TableMap, Tables, table_map, table_name
 from cdcflow.sources.mysql.wire import HEADER, Events, Types, protocol_error
+
+HEARTBEAT = "heartbeat"
+"""A token that begins so only shows that the log moves."""
+
+_VARCHAR, _TIMESTAMP = 15, 17
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Where our marks are written: our `slot` in `table`. None as table: marks are not written (read-only)."""
+
+    slot: str
+    table: TableId | None
+
 
 _ID = HEADER + 6
 _V1_BODY = HEADER + 8
@@ -48,48 +63,6 @@ _KINDS = {
     EventType.PARTIAL_UPDATE_ROWS: RowKind.UPDATE,
 }
 _V1 = frozenset((EventType.WRITE_ROWS_V1, EventType.UPDATE_ROWS_V1, EventType.DELETE_ROWS_V1))
-
-
-class Tables(Protocol):
-    """What the stream asks about tables. Called by the stream's thread, in the log's order."""
-
-    def is_captured(self, table: TableId) -> bool:
-        """Whether rows of it belong into the log, whether or not it is there now. Never true for the shadow tables of
-        gh-ost and pt-online-schema-change (`_t_gho`, `_t_new` …), for temporary tables and for the table of marks."""
-        ...
-
-    def describe(self, found: TableMap) -> DescribedTable | None:
-        """The shape of a captured table as a table map tells it; None: it is not captured after all. Asked again
-        whenever the map's bytes differ from the last ones, and after each `changed`."""
-        ...
-
-    def described(self, table: TableId) -> DescribedTable | None:
-        """The last shape of it that is known, from a table map or from the catalog; None: it was never seen."""
-        ...
-
-    def captured_in(self, schema: str) -> Sequence[TableId]:
-        """The captured tables of a schema as they were last known, also when it is gone."""
-        ...
-
-    def seen(self, table: TableId) -> DescribedTable | None:
-        """The shape that a table map told since the last statement about this table; None: there was none."""
-        ...
-
-    def now(self, table: TableId) -> Sequence[ServerColumn] | None:
-        """The columns that a captured table has in the catalog now; None: it is not there."""
-        ...
-
-    def is_versioned(self, table: TableId) -> bool:
-        """Whether a captured table keeps the history of its rows now (MariaDB)."""
-        ...
-
-    def is_transactional(self, table: TableId) -> bool:
-        """Whether its engine takes changes back with ROLLBACK; True where it is not known."""
-        ...
-
-    def changed(self, table: TableId | None) -> None:
-        """Some statement may have changed this table's shape, or any (None), or made or dropped it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,3 +334,68 @@ def _alike(events: Events, at: Int64s, body: Int64s, kind: int, columns: int, ta
     np.minimum(places, events.buffer.size, out=places)
     same &= (events.buffer.bytes[places] == np.frombuffer(event[offset:rows], np.uint8)).all(axis=1)
     return same, size
+
+
+# ── marks among the rows ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_columns(found: TableMap) -> None:
+    """ConfigurationError: it is not the table that cdcflow makes."""
+    if [c.type_code for c in found.columns] != [_VARCHAR, _VARCHAR, _TIMESTAMP]:
+        raise ConfigurationError(
+            f"table {found.id} is not one of cdcflow's: its columns are not slot, token and at",
+            remedy=f"DROP TABLE `{found.id.schema}`.`{found.id.name}`; cdcflow makes it again",
+        )
+
+
+def tokens_of(found: TableMap, rows: bytes, images: list[bytes], slot: str) -> list[str]:
+    """The tokens that one row event gives to this slot. `images` are the column bitmaps of each row's images: one for
+    an insert, two for an update."""
+    out: list[str] = []
+    at = 0
+    while at < len(rows):
+        row: dict[int, str] = {}
+        before = at
+        for present in images:
+            try:
+                image, at = _image(found, rows, at, present)
+            except IndexError:
+                raise protocol_error("a row of the table of marks that ends early") from None
+            row |= image
+        if at == before:
+            raise protocol_error("a row of the table of marks without columns")
+        if row.get(0) == slot and 1 in row:
+            out.append(row[1])
+    return out
+
+
+def _image(found: TableMap, rows: bytes, at: int, present: bytes) -> tuple[dict[int, str], int]:
+    there = [i for i in range(len(found.columns)) if present[i >> 3] >> (i & 7) & 1]
+    nulls = rows[at : at + (len(there) + 7) // 8]
+    at += len(nulls)
+    row: dict[int, str] = {}
+    for nth, number in enumerate(there):
+        if nulls[nth >> 3] >> (nth & 7) & 1:
+            continue
+        column = found.columns[number]
+        if column.type_code == _TIMESTAMP:
+            at += 4 + (column.metadata + 1) // 2
+            continue
+        if column.metadata < 256:
+            size, at = rows[at], at + 1
+        else:
+            size, at = int.from_bytes(rows[at : at + 2], "little"), at + 2
+        row[number] = rows[at : at + size].decode(errors="replace")
+        at += size
+    if at > len(rows):
+        raise protocol_error("a row of the table of marks that ends early")
+    return row, at
+
+
+def bitmaps(event: bytes, at: int, count: int) -> tuple[list[bytes], int]:
+    """The column bitmaps of a row event whose column count stands at `at`, and where its rows begin."""
+    width, at = length_at(event, at)
+    size = (width + 7) // 8
+    if at + size * count > len(event):
+        raise protocol_error("a row event that ends before its rows")
+    return [event[at + i * size : at + (i + 1) * size] for i in range(count)], at + size * count

@@ -24,9 +24,9 @@ from cdcflow.model.change import Int64s
 from cdcflow.model.table import BEFORE, UNCHANGED, Identity
 from cdcflow.sources.buffers import PAD, Bools, Buffer, Cells, padded
 from cdcflow.sources.engine.changes import ops, same_values, split_key_changes, unchanged_names
+from cdcflow.sources.mysql.errors import READ_ANEW
 from cdcflow.sources.mysql.images import Extents, cells, parts_of_documents, present, walked
-from cdcflow.sources.mysql.losses import READ_ANEW
-from cdcflow.sources.mysql.shapes import DescribedTable
+from cdcflow.sources.mysql.tables import DescribedTable
 from cdcflow.sources.mysql.types import TypeCode
 
 __all__ = ["DecodedRows", "Extents", "RowKind", "changes"]

@@ -26,20 +26,18 @@ from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream,
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection, table_id
-from cdcflow.sources.mysql import doctor, overlap, place, server
+from cdcflow.sources.mysql import binlog_status, doctor, overlap
 from cdcflow.sources.mysql.binlog import BinlogDecoder
-from cdcflow.sources.mysql.captured import CapturedTables
-from cdcflow.sources.mysql.cascades import unlogged
-from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, Wanted
+from cdcflow.sources.mysql.catalog import CapturedTables, Catalog, CatalogTable, Selected, Wanted
 from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.connection import Connection, Connector, Secret, explaining
 from cdcflow.sources.mysql.decoders import split
 from cdcflow.sources.mysql.dump import Dump, Evictions
 from cdcflow.sources.mysql.fences import DeliveredGtids
-from cdcflow.sources.mysql.marking import Expectations, Marking, ReadOnlyMarks, WrittenMarks
-from cdcflow.sources.mysql.marks import Marks
+from cdcflow.sources.mysql.marks import Expectations, Marking, ReadOnlyMarks, WrittenMarks
 from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.sources.mysql.preparing import WAIT_S, Before, Begun, Preparing
+from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
 from cdcflow.sources.mysql.stream import BinlogStream
 from cdcflow.sources.mysql.types import Policy
@@ -80,7 +78,7 @@ class MySQLSource:
     def identity(self) -> SourceIdentity:
         # A replica that took over has another uuid and goes on with the same transactions. Whether it does is looked
         # at where both sets of transactions are at hand: in `prepare`.
-        self._catalog.ask(f"identifying {self._connector.address}", lambda c: place.end(c, self._flavor))
+        self._catalog.ask(f"identifying {self._connector.address}", lambda c: binlog_status.end(c, self._flavor))
         return SourceIdentity(self._flavor, "by transactions", "")
 
     def prepare(
@@ -91,7 +89,7 @@ class MySQLSource:
         connection = self._connector.connect("prepare")
         try:
             with explaining(f"preparing {self._connector.address}"):
-                server.check(connection, self._settings)
+                doctor.check(connection, self._settings)
                 self._expectations = Expectations()
                 marking = self._marking(slot)
                 marking.ensure(connection)
@@ -184,7 +182,7 @@ class MySQLSource:
     def _unlogged(self, connection: Connection) -> dict[str, str]:
         """Captured tables that may differ from the source: foreign keys change them, and the log does not say so."""
         wanted = self._catalog.wanted
-        found = unlogged(connection, self._flavor, lambda t: wanted.selects(t) and not wanted.is_shadow(t))
+        found = doctor.unlogged(connection, self._flavor, lambda t: wanted.selects(t) and not wanted.is_shadow(t))
         return {"cascades_not_logged": ", ".join(map(str, found))} if found else {}
 
     def close(self) -> None:
@@ -297,14 +295,14 @@ def replica_of(log_id: str) -> str:
 
 def status_of(connection: Connection, flavor: str, acknowledged: Position | None) -> SourceStatus:
     """How far the log's end is ahead, and how long the server keeps what we still need."""
-    files = place.files(connection)
-    found = server.variables(connection, "binlog_expire_logs_seconds", "expire_logs_days", "max_binlog_total_size")
+    files = binlog_status.files(connection)
+    found = doctor.variables(connection, "binlog_expire_logs_seconds", "expire_logs_days", "max_binlog_total_size")
     details: dict[str, str] = {"oldest_file": files[0][0], "newest_file": files[-1][0]} if files else {}
     details |= _retention(found)
     lag: int | None = None
     if acknowledged is not None:
         position = BinlogPosition.parse(acknowledged)
-        lag = place.bytes_behind(files, position)
+        lag = binlog_status.bytes_behind(files, position)
         names = [name for name, _ in files]
         if lag is None:
             details["position_file"] = f"{position.file} is gone"

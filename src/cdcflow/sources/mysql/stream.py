@@ -30,8 +30,7 @@ from cdcflow.sources.engine.decode_ahead import DecodeAhead
 from cdcflow.sources.mysql import wire
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.connection import Connector
-from cdcflow.sources.mysql.dump import Dump, Evictions, begin, refusal_of
-from cdcflow.sources.mysql.packets import Packets
+from cdcflow.sources.mysql.dump import Dump, Evictions, Packets, begin, refusal_of
 from cdcflow.sources.mysql.wire import SplitFunction, bytes_needed
 
 BYTES_MAX: Final = 2 << 20

@@ -79,7 +79,7 @@ def snapshot(connection: Connection) -> Iterator[None]:
             query(connection, "ROLLBACK")
 
 
-def snapshot_place(connection: Connection) -> End:
+def snapshot_end(connection: Connection) -> End:
     """MariaDB: the place in the binary log that the snapshot of this transaction stands for: it sees everything up to
     there and nothing behind."""
     found = {str(k).lower(): v for k, v in query(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
