@@ -18,8 +18,9 @@ from cdcflow.sources.buffers import Cells
 from cdcflow.sources.mysql import decoders, results
 from cdcflow.sources.mysql.decoders import COMPILED
 from cdcflow.sources.mysql.rows import RowKind
-from cdcflow.sources.mysql.types import TypeCode, bit_metadata, decimal_metadata
-from cdcflow.sources.mysql.values import Where
+from cdcflow.sources.mysql.types.columns import TypeCode
+from cdcflow.sources.mysql.types.family import Where
+from cdcflow.sources.mysql.types.numbers import bit_metadata, decimal_metadata
 
 EXAMPLES = settings(
     max_examples=int(os.environ.get("CDCFLOW_EXAMPLES", "60")),

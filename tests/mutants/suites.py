@@ -22,6 +22,7 @@ ROOMS: tuple[str, ...] = (
         f"sources/mysql/{name}.py"
         for name in ("statements", "alters", "sql", "ddl", "fences", "keys", "gtids", "position")
     ),
+    *(f"sources/mysql/types/{name}.py" for name in ("registry", "numbers", "temporal", "labels", "text", "special")),
 )
 
 Stages = tuple[tuple[str, ...], ...]
@@ -75,6 +76,10 @@ _NEAR: dict[str, Stages] = {
     "sources/mysql/fences": ((f"{_UNIT}/mysql/test_fences.py",),),
     "sources/mysql/gtids": ((f"{_UNIT}/mysql/test_gtids.py",), _BINLOG),
     "sources/mysql/keys": ((f"{_UNIT}/mysql/test_keys_as_sql.py", f"{_UNIT}/mysql/test_ranges.py"),),
+    "sources/mysql/types/": (
+        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("types", "keys_as_sql", "table_map", "temporal", "decimals")),
+        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("charsets", "rows")),
+    ),
     "sources/mysql/": _MYSQL,
     "sources/engine/selection": ((f"{_UNIT}/engine/test_selection.py",), (f"{_UNIT}/engine",)),
     "sources/engine/connections": ((f"{_UNIT}/engine",), (f"{_UNIT}/postgres_sessions",)),

@@ -24,7 +24,7 @@ from cdcflow.sources.mysql.gtids import Flavor, Gtids
 from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.tables import DescribedTable, TableMap, describe
-from cdcflow.sources.mysql.types import Policy, ServerColumn
+from cdcflow.sources.mysql.types.columns import Policy, ServerColumn
 
 
 @dataclass

@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from cdcflow.sources.mysql.charsets import decoded
-from cdcflow.sources.mysql.multibyte import UNKNOWN, decoder
+from cdcflow.sources.mysql.types.charsets import UNKNOWN, decoded, decoder
 from cdcflow.testing.mysql import Flavor, MySQLDatabase
 
 pytestmark = pytest.mark.mysql

@@ -13,10 +13,11 @@ from mysqlvalues import WAYS, bitmap, column, image, joined, result_row, table
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import Identity, TableId
-from cdcflow.sources.mysql.codecs import select_expression
 from cdcflow.sources.mysql.rows import RowKind
 from cdcflow.sources.mysql.tables import column_numbers, describe
-from cdcflow.sources.mysql.types import Policy, ServerColumn, TypeCode, bit_metadata, decimal_metadata, resolved
+from cdcflow.sources.mysql.types.columns import Policy, ServerColumn, TypeCode, resolved
+from cdcflow.sources.mysql.types.numbers import bit_metadata, decimal_metadata
+from cdcflow.sources.mysql.types.registry import select_expression
 
 Value = tuple[bytes, bytes]
 

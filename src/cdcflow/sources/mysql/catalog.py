@@ -27,12 +27,12 @@ from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals, not_there
-from cdcflow.sources.mysql.columns import ASKED, CatalogColumn, server_column
 from cdcflow.sources.mysql.connection import Connection, Connector, query
 from cdcflow.sources.mysql.errors import LOCKED, NOT_THERE, READ_ANEW, parts
 from cdcflow.sources.mysql.sql import listed, literal, quoted
 from cdcflow.sources.mysql.tables import DescribedTable, describe
-from cdcflow.sources.mysql.types import Policy, ServerColumn
+from cdcflow.sources.mysql.types.columns import ASKED, CatalogColumn, Policy, ServerColumn
+from cdcflow.sources.mysql.types.registry import server_column
 
 if TYPE_CHECKING:
     from cdcflow.sources.mysql.tables import TableMap
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 from cdcflow.sources.mysql.errors import versioned
 from cdcflow.sources.mysql.tables import TableMap
-from cdcflow.sources.mysql.types import TypeCode
+from cdcflow.sources.mysql.types.columns import TypeCode
 
 T = TypeVar("T")
 

@@ -19,7 +19,6 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.engine import chunks
 from cdcflow.sources.mysql.catalog import CatalogTable
-from cdcflow.sources.mysql.codecs import select_expression
 from cdcflow.sources.mysql.connection import Connection
 from cdcflow.sources.mysql.decoders import decode
 from cdcflow.sources.mysql.fetch import Fetched, fetch
@@ -28,6 +27,7 @@ from cdcflow.sources.mysql.keys import Key, Literals
 from cdcflow.sources.mysql.results import cells_of
 from cdcflow.sources.mysql.sql import quoted
 from cdcflow.sources.mysql.tables import DescribedTable
+from cdcflow.sources.mysql.types.registry import select_expression
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from cdcflow.sources.engine.changes import ops, same_values, split_key_changes, 
 from cdcflow.sources.mysql.errors import READ_ANEW
 from cdcflow.sources.mysql.images import Extents, cells, parts_of_documents, present, walked
 from cdcflow.sources.mysql.tables import DescribedTable
-from cdcflow.sources.mysql.types import TypeCode
+from cdcflow.sources.mysql.types.columns import TypeCode
 
 __all__ = ["DecodedRows", "Extents", "RowKind", "changes"]
 

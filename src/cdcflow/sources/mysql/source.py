@@ -40,7 +40,7 @@ from cdcflow.sources.mysql.preparing import WAIT_S, Before, Begun, Preparing
 from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
 from cdcflow.sources.mysql.stream import BinlogStream
-from cdcflow.sources.mysql.types import Policy
+from cdcflow.sources.mysql.types.columns import Policy
 
 FIRST_SERVER_ID = 1 << 31
 """Numbers that we make for ourselves begin here: people number their servers from 1 on."""

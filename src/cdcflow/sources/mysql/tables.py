@@ -18,11 +18,12 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.engine.selection import check_columns
-from cdcflow.sources.mysql.charsets import charset_of, decoded
-from cdcflow.sources.mysql.codecs import Codec, check_key, codec_of
 from cdcflow.sources.mysql.errors import READ_ANEW
 from cdcflow.sources.mysql.events import length_at
-from cdcflow.sources.mysql.types import Policy, ServerColumn, TypeCode, resolved
+from cdcflow.sources.mysql.types.charsets import charset_of, decoded
+from cdcflow.sources.mysql.types.columns import Policy, ServerColumn, TypeCode, resolved
+from cdcflow.sources.mysql.types.family import Codec
+from cdcflow.sources.mysql.types.registry import COLLATED, METADATA_BYTES, SIGNED, check_key, codec_of
 from cdcflow.sources.mysql.wire import HEADER, protocol_error
 
 # ── shapes ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -126,15 +127,7 @@ class Tables(Protocol):
 
 # ── TABLE_MAP events ───────────────────────────────────────────────────────────────────────────────────────────
 
-_METADATA_BYTES: Final = {
-    **dict.fromkeys((4, 5, 17, 18, 19, 140, 242, 245, 249, 250, 251, 252, 255), 1),
-    **dict.fromkeys((15, 16, 141, 246, 247, 248, 253, 254), 2),
-    **dict.fromkeys((0, 1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14), 0),
-}
-# Which columns the fields of signedness and of character sets count. A year has a sign there. Of what is no text, MySQL
-# counts a vector, MariaDB a geometry; both are bytes.
-_SIGNED: Final = frozenset((1, 2, 3, 4, 5, 8, 9, 13, 246))
-_TEXT: Final = frozenset((15, 140, 141, 242, 249, 250, 251, 252, 253, 254))
+# Of what is no text, MySQL counts a vector among the columns with a character set, MariaDB a geometry; both are bytes.
 _LABELLED: Final = frozenset((TypeCode.ENUM, TypeCode.SET))
 
 # Numbers of the optional fields.
@@ -194,7 +187,7 @@ def _types(table: TableId, codes: bytes, metadata: bytes) -> list[tuple[int, int
     out: list[tuple[int, int]] = []
     at = 0
     for number, code in enumerate(codes):
-        size = _METADATA_BYTES.get(code)
+        size = METADATA_BYTES.get(code)
         if size is None:
             raise ConfigurationError(
                 f"column number {number + 1} of table {table} has type {code}, which cdcflow does not know",
@@ -218,7 +211,7 @@ def _columns(types: Sequence[tuple[int, int]], nullable: bytes, told: dict[int, 
     codes = [code for code, _ in types]
     names = _strings(told[_NAMES], len(codes)) if _NAMES in told else [b""] * len(codes)
     unsigned = _unsigned(codes, told.get(_SIGNEDNESS, b""))
-    counted = _TEXT if _VISIBILITY in told else _TEXT | {TypeCode.GEOMETRY}
+    counted = COLLATED if _VISIBILITY in told else COLLATED | {TypeCode.GEOMETRY}
     collations = _collations([i for i, c in enumerate(codes) if c in counted], told, _DEFAULT_CHARSET, _CHARSETS)
     labelled = [i for i, c in enumerate(codes) if c in _LABELLED]
     collations |= _collations(labelled, told, _LABELS_DEFAULT_CHARSET, _LABELS_CHARSETS)
@@ -240,7 +233,7 @@ def _columns(types: Sequence[tuple[int, int]], nullable: bytes, told: dict[int, 
 
 def _unsigned(codes: Sequence[int], bits: bytes) -> set[int]:
     """The columns that are unsigned: one bit a number, the first one highest in its byte."""
-    numeric = [i for i, c in enumerate(codes) if c in _SIGNED]
+    numeric = [i for i, c in enumerate(codes) if c in SIGNED]
     return {column for nth, column in enumerate(numeric) if nth >> 3 < len(bits) and bits[nth >> 3] << (nth & 7) & 0x80}
 
 
