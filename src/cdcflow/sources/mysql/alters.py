@@ -96,7 +96,7 @@ def widens(column: Redefined, before: ServerColumn, now: ServerColumn) -> bool:
 
 
 def _split(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
-    """The parts between commas that stand outside of parentheses."""
+    """The parts between commas, those in parentheses aside."""
     begin = depth = 0
     for at, token in enumerate(tokens):
         if token.is_name:
@@ -165,7 +165,7 @@ def _added(rest: Sequence[Token]) -> bool:
 
 
 def _inside(tokens: Sequence[Token], at: int) -> Sequence[Token]:
-    """What stands in the parentheses that open here."""
+    """The tokens inside the parentheses that open here."""
     depth = 0
     for end in range(at, len(tokens)):
         if not tokens[end].is_name:

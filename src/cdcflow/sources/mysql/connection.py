@@ -191,7 +191,7 @@ class Connector(connections.Connector[Connection]):
                 raise ConfigurationError(f"source.tls.ca {tls.ca} cannot be read: {error.strerror}") from None
             context.check_hostname = tls.mode == "verify"
             return {"ssl": context}
-        # Without a key pymysql would ask the server for one, and encrypt the password for whoever answers. With one
+        # Without a key pymysql would ask the server for one, and encrypt the password for any that answers. With one
         # that is no key it raises instead; a password that the server has cached needs none.
         key = self.settings.server_public_key
         pinned = b"none is pinned" if key is None else _key(key)

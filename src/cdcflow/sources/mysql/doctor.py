@@ -1,4 +1,4 @@
-"""What stands in the way of an exact capture, each with the SQL that mends it. Nothing is changed.
+"""What prevents an exact capture, each with the SQL that mends it. Nothing is changed.
 
 A start refuses a server with `shortcomings`; `cdcflow doctor` shows them with everything else that can be looked at.
 
@@ -44,7 +44,7 @@ from cdcflow.sources.mysql.sql import quoted
 
 @dataclass(frozen=True, slots=True)
 class Shortcoming:
-    """Something at the server that stands in the way of an exact capture."""
+    """Something at the server that prevents an exact capture."""
 
     subject: str
     text: str
@@ -85,7 +85,7 @@ def shortcomings(connection: Connection, settings: MySQL) -> Iterator[Shortcomin
         yield Shortcoming(
             "binlog_storage_engine",
             f"is {engine}: the server keeps its binary log inside {engine} and gives its events no file and no byte, "
-            "which cdcflow needs to find its place again",
+            "which cdcflow needs to find its position again",
             "take binlog_storage_engine out of the server's configuration, and restart it",
         )
         return

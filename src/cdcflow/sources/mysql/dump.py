@@ -51,10 +51,10 @@ class Dump:
     def start(self) -> tuple[str, int]:
         """The file and byte at which the server begins to send. The command has 32 bits for the byte: beyond, the file
         is read from its beginning, and what was delivered is skipped (hard case M26)."""
-        place = self.position.start
+        start = self.position.start
         if self.by_gtid:
             return "", FIRST_EVENT
-        return place.file, place.pos if place.pos < 1 << 32 else FIRST_EVENT
+        return start.file, start.pos if start.pos < 1 << 32 else FIRST_EVENT
 
 
 def begin(connection: Connection, dump: Dump) -> None:
@@ -178,7 +178,7 @@ class Packets:
                 raise _damaged(self._reach)
             end -= wire.CHECKSUM
         buffer = wire.padded(event)
-        return self._decode(buffer, wire.places(0), wire.places(end), buffer.bytes[4:5])
+        return self._decode(buffer, wire.offsets(0), wire.offsets(end), buffer.bytes[4:5])
 
     def _file_event(self, event: bytes) -> list[StreamEvent]:
         if event[4] == wire.ROTATE:
@@ -192,7 +192,7 @@ class Packets:
                 remedy=f"set source.kind to {'mysql' if self._flavor == 'mariadb' else 'mariadb'}",
             )
         self._checksum = found.checksum
-        self._reach = int(wire.reaches(wire.padded(event), wire.places(0), self._reach)[0])
+        self._reach = int(wire.reaches(wire.padded(event), wire.offsets(0), self._reach)[0])
         return []
 
 
@@ -206,7 +206,7 @@ def _damaged(reach: int) -> SourceUnavailable:
 # ── the end ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Evictions:
+class ServerIdConflicts:
     """Counts how often the server ended our stream because another reader came with our server_id. Kept by the source
     over the streams it opens, for only the repetition tells: the first one may be an earlier connection of ours."""
 
@@ -231,7 +231,7 @@ class Evictions:
         self._times = 0
 
 
-def refusal_of(packet: bytes, dump: Dump, evictions: Evictions) -> CdcflowError:
+def refusal_of(packet: bytes, dump: Dump, conflicts: ServerIdConflicts) -> CdcflowError:
     """What the packet that ended the stream means."""
     if packet[:1] == b"\xfe":
         return SourceUnavailable("reading the binary log: the server ended the stream, as it does when it shuts down")
@@ -241,7 +241,7 @@ def refusal_of(packet: bytes, dump: Dump, evictions: Evictions) -> CdcflowError:
     code, text = found
     said = " ".join(text.split())
     if "with the same server_uuid" in said or "with the same server_id" in said:
-        return evictions.another(dump, said)
+        return conflicts.another(dump, said)
     if code != _READING_FAILED:
         return explained(pymysql.OperationalError(code, said), "reading the binary log")
     if "max_allowed_packet" in said:

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 # ── a log that cannot be read on ────────────────────────────────────────────────────────────────────────────────
 
-READ_ANEW = "run `cdcflow run --accept-history-loss`, which takes a new place in the log and reads all tables anew"
+READ_ANEW = "run `cdcflow run --accept-history-loss`, which takes a new position in the log and reads all tables anew"
 
 
 def history_lost(message: str) -> HistoryLost:
     return HistoryLost(
         message,
-        remedy="run `cdcflow run --accept-history-loss`: it takes a new place in the binary log and reads all tables "
-        "anew, which also finds the rows that were deleted meanwhile",
+        remedy="run `cdcflow run --accept-history-loss`: it takes a new position in the binary log and reads all "
+        "tables anew, which also finds the rows that were deleted meanwhile",
     )
 
 

@@ -1,8 +1,8 @@
-"""Marks in the binary log: rows of a small table of ours, or, where nothing may be written, places in the log.
+"""Marks in the binary log: rows of a small table of ours, or, where nothing may be written, positions in it.
 
 A written mark comes back as a row event. In read-only mode the mark is the log's end at the moment it is asked for:
 everything that is visible by then lies before it, because a commit is logged before it can be seen. The stream answers
-with the mark when it has passed that place.
+with the mark when it has passed that position.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _DENIED = (1044, 1142, 1143, 1227)
 
 
 class Expecting(Protocol):
-    """A stream that answers with marks at places (`stream.BinlogStream`)."""
+    """A stream that answers with marks at positions (`stream.BinlogStream`)."""
 
-    def expect(self, token: Token, place: int) -> None: ...
+    def expect(self, token: Token, coordinate: int) -> None: ...
 
 
 class Expectations:
@@ -42,20 +42,20 @@ class Expectations:
         self._stream: Expecting | None = None
         self._early: list[tuple[Token, int]] = []
 
-    def expect(self, token: Token, at: int) -> None:
+    def expect(self, token: Token, coordinate: int) -> None:
         with self._lock:
             if self._stream is None:
-                self._early.append((token, at))
+                self._early.append((token, coordinate))
             else:
-                self._stream.expect(token, at)
+                self._stream.expect(token, coordinate)
 
     def attach(self, stream: Expecting) -> None:
         """The stream that answers from now on. Marks of an earlier stream are nobody's any more."""
         with self._lock:
             self._stream = stream
             early, self._early = self._early, []
-            for token, at in early:
-                stream.expect(token, at)
+            for token, coordinate in early:
+                stream.expect(token, coordinate)
 
 
 class WrittenMarks:
@@ -136,7 +136,7 @@ def _pattern(name: str) -> str:
 
 
 class ReadOnlyMarks:
-    """Marks as places in the log."""
+    """Marks as positions in the log."""
 
     def __init__(self, flavor: Flavor, expectations: Expectations) -> None:
         self._flavor = flavor

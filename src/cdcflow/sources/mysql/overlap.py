@@ -47,7 +47,7 @@ class Ours:
 
 
 def check_same(connector: Connector, dump: Dump, first_transaction: int, back: TransactionsBack) -> None:
-    """That the last transactions of our log stand in the server's. `dump` begins at our position; those from the
+    """Check that the server's log has the last transactions of ours. `dump` begins at our position; those from the
     number `first_transaction` on were read from this server.
 
     Raises:
@@ -107,7 +107,7 @@ def _is_between(connection: Connection, at: BinlogPosition) -> bool:
 
 @dataclass(slots=True)
 class _Commits:
-    """Takes events as a decoder does: the time of the transaction that ends at each of the places `wanted` of
+    """Takes events as a decoder does: the time of the transaction that ends at each of the bytes `wanted` of
     `file`."""
 
     file: str

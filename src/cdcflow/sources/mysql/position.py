@@ -1,4 +1,4 @@
-"""Places in a binary log: a file and a byte in it, with the transactions that lie before.
+"""Positions in a binary log: a file and a byte in it, with the transactions before it.
 
     binlog.000003:1234;3e11fa47-…:1-77
     binlog.000003:1234;0-1-77;xa=binlog.000002:99;0-1-40
@@ -31,7 +31,7 @@ _XA = "xa="
 
 @dataclass(frozen=True, slots=True)
 class BinlogPosition:
-    """A place between two transactions. `gtids` is the text of the set of those before it, `xa` as told above."""
+    """A position between two transactions. `gtids` is the text of the set of those before it, `xa` as told above."""
 
     file: str
     pos: int
@@ -55,8 +55,8 @@ class BinlogPosition:
     @classmethod
     def parse(cls, text: str) -> BinlogPosition:
         """Read what `text` wrote. InvariantViolated when it is something else."""
-        place, *rest = text.split(";")
-        file, _, pos = place.rpartition(":")
+        head, *rest = text.split(";")
+        file, _, pos = head.rpartition(":")
         if not file or not pos.isdecimal() or len(rest) not in (1, 3):
             raise InvariantViolated(f"not a position in a binary log: {text[:200]!r}")
         if len(rest) == 1:
@@ -81,17 +81,17 @@ def coordinate(file: str, pos: int) -> int:
     return number << _POSITION_BITS | pos
 
 
-def byte_of(place: int) -> int:
-    """The byte in its file that a coordinate stands for."""
-    return place & (1 << _POSITION_BITS) - 1
+def byte_of(coordinate: int) -> int:
+    """The byte of a coordinate in its file."""
+    return coordinate & (1 << _POSITION_BITS) - 1
 
 
 # ── how far a stream is ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Reached:
-    """Places between transactions, as coordinates and as positions. `expect` may be called by any thread, everything
-    else by one.
+class Progress:
+    """How far a stream is, as coordinates and as positions between transactions, and the marks that it has to answer.
+    Any thread may call `expect`, one thread everything else.
 
     `skip_until`: everything up to this coordinate was delivered before this connection (-1 when coordinates of another
     server are meant, and only GTIDs say what was).
@@ -102,7 +102,7 @@ class Reached:
         self.last = position.text
         self.commit_ts = 0
         self.pos = position.start.pos
-        # Until the first transaction comes, places that lie before what the GTIDs leave out say nothing.
+        # Until the first transaction comes, positions before what the GTIDs leave out say nothing.
         self._silent = by_gtid
         self._passed = self._covered = self.skip_until
         self._asked: SimpleQueue[tuple[Token, int]] = SimpleQueue()
@@ -110,21 +110,21 @@ class Reached:
         self.at(position.start.file)
 
     def at(self, file: str) -> None:
-        """What follows stands in this file."""
+        """What follows is in this file."""
         self.file = file
         self.base = coordinate(file, 0)
 
     def text(self, pos: int, gtids: str, held: str) -> Position:
         return Position(f"{self.file}:{pos};{gtids}{held}")
 
-    def expect(self, token: Token, place: int) -> None:
-        self._asked.put((token, place))
+    def expect(self, token: Token, coordinate: int) -> None:
+        self._asked.put((token, coordinate))
 
     @property
     def due(self) -> bool:
         """A mark is expected that was passed already."""
         self._take_asked()
-        return any(place <= self._passed for _, place in self._expected)
+        return any(coordinate <= self._passed for _, coordinate in self._expected)
 
     def seen(self) -> list[StreamEvent]:
         """The expected marks that were passed already."""
@@ -141,25 +141,25 @@ class Reached:
         while not self._asked.empty():
             self._expected.append(self._asked.get())
 
-    def delivered(self, position: Position, place: int, commit_ts: int) -> None:
+    def delivered(self, position: Position, coordinate: int, commit_ts: int) -> None:
         """Everything up to this position is in the events that are being returned."""
         self.last, self.commit_ts = position, commit_ts
         self._silent = False
-        self._passed = self._covered = place
+        self._passed = self._covered = coordinate
 
     def advanced(self, pos: int, gtids: str, held: str, *, known: bool) -> list[StreamEvent]:
         """Nothing of ours comes up to byte `pos` of the file: the marks expected there, and how far we are.
 
-        `known`: the place was told as the end of all that the server has, or lies behind a transaction.
+        `known`: the server gave this position as its end, or it is one behind a transaction.
         """
         self.pos = pos
         self._silent = self._silent and not known
         if self._silent:
             return []
-        place = self.base | pos
-        self._passed = max(self._passed, place)
-        if place <= self._covered:
+        reached = self.base | pos
+        self._passed = max(self._passed, reached)
+        if reached <= self._covered:
             return self.seen()
-        self._covered = place
+        self._covered = reached
         self.last = self.text(pos, gtids, held)
         return [*self.seen(), Advanced(self.last)]

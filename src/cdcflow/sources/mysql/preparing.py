@@ -1,6 +1,6 @@
-"""A place in the binary log to begin at, and whether the place of an earlier run is still ours and whole.
+"""A position in the binary log to begin at, and whether the position of an earlier run is still ours and whole.
 
-Whatever lies before a place that a stream begins at must be visible before a chunk is read: the stream never delivers
+Everything before the position that a stream begins at must be visible before a chunk is read: the stream never delivers
 it, so no fence would tell that a chunk did not see it. Hence the waiting here.
 
 A file and byte are compared only on the server that they come from. On another one, a replica that took over, the set
@@ -49,7 +49,7 @@ class Before:
 
 
 class Preparing:
-    """Finds places at one server, through one connection."""
+    """Finds positions at one server, through one connection."""
 
     def __init__(
         self, connection: Connection, flavor: Flavor, marking: Marking, *, address: str, wait_s: float = WAIT_S
@@ -62,14 +62,14 @@ class Preparing:
         self.has_gtids = binlog_status.has_gtids(connection, flavor)
         self.server = binlog_status.server_of(connection, flavor)
 
-    # ── the first place ─────────────────────────────────────────────────────────────────────────────────────
+    # ── the first position ─────────────────────────────────────────────────────────────────────────────────────
 
     def first(self) -> Begun:
         """The end of the log now, with everything before it visible.
 
         Raises:
             SourceUnavailable: something keeps transactions from becoming visible (a replica that does not answer).
-            ConfigurationError: XA transactions are prepared, whose rows lie before any place that one could begin at.
+            ConfigurationError: XA transactions are prepared; their rows are before any position to begin at.
         """
         self._check_prepared()
         if self._flavor == "mariadb":
@@ -98,14 +98,14 @@ class Preparing:
             if found:
                 raise ConfigurationError(
                     f"{len(found)} XA transactions are prepared at {self._address} and not decided: their rows lie "
-                    "before any place that a capture could begin at",
+                    "before any position that a capture could begin at",
                     remedy="run XA COMMIT or XA ROLLBACK for each of those that XA RECOVER lists, then start again",
                 )
 
-    # ── the place of an earlier run ─────────────────────────────────────────────────────────────────────────
+    # ── the position of an earlier run ─────────────────────────────────────────────────────────────────────────
 
     def again(self, before: Before) -> Begun:
-        """The place of an earlier run, checked.
+        """The position of an earlier run, checked.
 
         Raises:
             HistoryLost: log from there on is gone, or the server lacks what our log has.
@@ -219,7 +219,7 @@ class Preparing:
         return ends[0]
 
     def _check_goes_on(self, position: BinlogPosition) -> None:
-        """MariaDB: what follows this place is what our log has not. For where the server cannot tell what is before."""
+        """MariaDB: what follows this position is not in our log. For where the server cannot tell what is before it."""
         ours = MariadbGtids.parse(position.gtids).domains()
         try:
             found = binlog_status.next_of_mariadb(self._connection, position)
@@ -241,7 +241,7 @@ class Preparing:
         return MariadbGtids.parse(binlog_status.gtids_at(self._connection, seen.file, seen.pos) or "")
 
     def _check_files(self, position: BinlogPosition) -> None:
-        """The log from this place on is still there, and as long as we know it to be."""
+        """The log from this position on is still there, and as long as we know it to be."""
         files = binlog_status.files(self._connection)
         sizes = dict(files)
         if position.file not in sizes:
@@ -257,7 +257,7 @@ class Preparing:
             )
 
     def _check_next(self, position: BinlogPosition) -> None:
-        """What follows this place is what our log has not: after a reset the file's name and length mean nothing."""
+        """What follows this position is what our log has not: after a reset the file's name and length mean nothing."""
         try:
             found = binlog_status.next_gtid(self._connection, position)
         except ValueError:
@@ -268,7 +268,7 @@ class Preparing:
     def _begun_anew(self, position: BinlogPosition) -> HistoryLost:
         return history_lost(
             f"the binary log at {self._address} was begun anew: {position.file} at byte {position.pos} is not the "
-            "place where our log ends (RESET, or a restore from an older state)"
+            "position where our log ends (RESET, or a restore from an older state)"
         )
 
     def _another(self, before: str, now: str) -> ConfigurationError:

@@ -31,7 +31,7 @@ NEEDS_MORE, ENDED, OTHER = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """Row packets found in bytes: their payloads, the place of the first packet that was not taken, and why not."""
+    """Row packets found in bytes: their payloads, the offset of the first packet that was not taken, and why not."""
 
     start: Int64s
     end: Int64s
@@ -71,7 +71,7 @@ def decode(described: DescribedTable, data: bytes, rows: Extents) -> pa.RecordBa
 
     Raises:
         SourceUnavailable: the bytes cannot be such rows.
-        ConfigurationError: a value has no place in its column's type; by name.
+        ConfigurationError: its column's Arrow type cannot hold a value; by name.
     """
     reached = int(rows.end.max()) if len(rows.end) else 0
     buffer = Buffer(data) if reached + PAD <= len(data) else padded([data])

@@ -1,11 +1,11 @@
-"""Row events of one part of the log, put together by table shape: places of rows, never rows.
+"""Row events of one part of the log, put together by table shape: offsets of rows, never rows.
 
     TABLE_MAP   id(6) flags(2) …                                          says what the id means from here on
     ROWS        id(6) flags(2) [extra(2+)] width │ bitmap [bitmap] │ row images …
 
 Table ids mean something in one file and one connection only (hard case M13). A server repeats the TABLE_MAP before
 each statement; nearly always it is byte for byte what is known, which is compared for a whole batch at once. Row
-events of one shape, kind and pair of bitmaps are decoded together, whatever stands between them.
+events of one shape, kind and pair of bitmaps are decoded together, whatever is between them.
 
 Rows of the small table of ours that has our marks (`slot`, `token`, `at`; `marks.py` writes them) are read straight
 from the bytes: nothing of that table goes into the log, so its rows need no columns in Arrow. Other slots' rows are
@@ -129,7 +129,7 @@ class RowEvents:
     # ── table maps ──────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self) -> None:
-        """A part of the log begins: places in it count anew."""
+        """A part of the log begins: its events are numbered anew."""
         self._arrived = {}
 
     def learn(self, events: Events, first: int, last: int) -> None:
@@ -147,12 +147,12 @@ class RowEvents:
 
     def _learn(self, events: Events, table_id: int, at: Int64s) -> None:
         known = self._maps.get(table_id)
-        for place in at[_differing(events, at, known)].tolist():
-            raw = events.one(place)[HEADER:]
+        for number in at[_differing(events, at, known)].tolist():
+            raw = events.one(number)[HEADER:]
             if known is None or known.raw != raw:
                 before = [(-1, known)] if known is not None else []
-                known = self._maps[table_id] = self._mapped(events.one(place))
-                self._arrived.setdefault(table_id, before).append((place, known))
+                known = self._maps[table_id] = self._mapped(events.one(number))
+                self._arrived.setdefault(table_id, before).append((number, known))
 
     def _mapped(self, event: bytes) -> Mapped:
         raw = event[HEADER:]
@@ -205,7 +205,7 @@ class RowEvents:
         for table_id in _distinct(ids):
             mine = at[ids == table_id]
             shapes = self._in_force(table_id)
-            bounds = np.searchsorted(mine, [place for place, _ in shapes]).tolist()
+            bounds = np.searchsorted(mine, [first for first, _ in shapes]).tolist()
             if table_id == _NO_TABLE and not shapes:
                 continue
             if not shapes or bounds[0] > 0:
@@ -254,15 +254,15 @@ class RowEvents:
             out.incomplete.append(Incomplete(described.table.id, event[decoded.incomplete], keys))
 
     def _take_marks(self, events: Events, at: Int64s, found: TableMap, out: Found) -> None:
-        for place in at.tolist():
-            event = events.one(place)
+        for number in at.tolist():
+            event = events.one(number)
             if _KINDS[EventType(event[4])] is RowKind.DELETE:
                 continue
             begin = _V1_BODY
             if event[4] not in _V1:
                 begin += max(int.from_bytes(event[_EXTRA : _EXTRA + 2], "little"), 2)
             images, rows = bitmaps(event, begin, _images(event[4]))
-            out.tokens.extend((place, token) for token in tokens_of(found, event[rows:], images, self._marks.slot))
+            out.tokens.extend((number, token) for token in tokens_of(found, event[rows:], images, self._marks.slot))
 
 
 def truncation(described: DescribedTable, at: int) -> Changes:
@@ -275,20 +275,22 @@ def numbered(found: list[Changes], events: int) -> tuple[list[ChangeBatch], Int6
     count = np.zeros(events, np.int64)
     for one in found:
         count += np.bincount(one.event, minlength=events)
-    place = np.zeros(events + 1, np.int64)
-    np.cumsum(count, out=place[1:])
+    rows_before = np.zeros(events + 1, np.int64)
+    np.cumsum(count, out=rows_before[1:])
     by_shape: dict[Table, list[tuple[Int64s, pa.RecordBatch]]] = {}
     nth: dict[int, int] = {}
     for one in found:
         # An event's rows are all of one table, except where a statement emptied several.
         first = np.flatnonzero(np.diff(one.event, prepend=-1))
-        index = place[one.event] + np.arange(len(one.event)) - np.repeat(first, np.diff(first, append=len(one.event)))
+        index = (
+            rows_before[one.event] + np.arange(len(one.event)) - np.repeat(first, np.diff(first, append=len(one.event)))
+        )
         if len(index) == 1:
             at = int(one.event[0])
             index = index + nth.get(at, 0)
             nth[at] = nth.get(at, 0) + 1
         by_shape.setdefault(one.described.table, []).append((index, one.rows))
-    return [merged(table, parts) for table, parts in by_shape.items()], place
+    return [merged(table, parts) for table, parts in by_shape.items()], rows_before
 
 
 def _images(kind: int) -> int:
@@ -330,9 +332,9 @@ def _alike(events: Events, at: Int64s, body: Int64s, kind: int, columns: int, ta
     _, rows = bitmaps(event, offset, _images(kind))
     size = rows - offset
     same: Bools = body + size <= events.end[at]
-    places = body[:, None] + np.arange(size)
-    np.minimum(places, events.buffer.size, out=places)
-    same &= (events.buffer.bytes[places] == np.frombuffer(event[offset:rows], np.uint8)).all(axis=1)
+    offsets = body[:, None] + np.arange(size)
+    np.minimum(offsets, events.buffer.size, out=offsets)
+    same &= (events.buffer.bytes[offsets] == np.frombuffer(event[offset:rows], np.uint8)).all(axis=1)
     return same, size
 
 
@@ -393,7 +395,7 @@ def _image(found: TableMap, rows: bytes, at: int, present: bytes) -> tuple[dict[
 
 
 def bitmaps(event: bytes, at: int, count: int) -> tuple[list[bytes], int]:
-    """The column bitmaps of a row event whose column count stands at `at`, and where its rows begin."""
+    """The column bitmaps of a row event whose column count is at `at`, and where its rows begin."""
     width, at = length_at(event, at)
     size = (width + 7) // 8
     if at + size * count > len(event):

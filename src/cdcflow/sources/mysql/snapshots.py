@@ -51,7 +51,7 @@ class SnapshotTaker:
 
     @contextlib.contextmanager
     def _between_commits(self, connection: Connection) -> Iterator[Snapshot]:
-        """A snapshot of MySQL's, taken while nothing is being committed if that moment comes soon: then its place is
+        """A snapshot of MySQL's, taken while nothing is being committed if that moment comes soon: then its position is
         exact. Else it has two bounds."""
         for tries_left in reversed(range(EXACT_TRIES)):
             with contextlib.ExitStack() as stack:
@@ -74,7 +74,7 @@ class SnapshotTaker:
 
     @contextlib.contextmanager
     def whole(self, connection: Connection, table: str, locking: Callable[[], Connection]) -> Iterator[Snapshot]:
-        """A snapshot of one table (as SQL) with a single exact place in the log.
+        """A snapshot of one table (as SQL) with a single exact position in the log.
 
         MariaDB's snapshots have one. On MySQL the table is locked against writing for the moment in which the snapshot
         is taken, by the connection that `locking` gives: whatever was written to it before is then both logged and

@@ -2,7 +2,7 @@
 
     GTID  QUERY(BEGIN)  TABLE_MAP ROWS …  XID            a transaction           (MariaDB: without BEGIN)
     GTID  QUERY(BEGIN)  TABLE_MAP ROWS …  QUERY(COMMIT)  … of a table whose engine has no transactions
-    GTID  QUERY(…)                                       a statement that stands alone
+    GTID  QUERY(…)                                       a single statement
     GTID  QUERY(XA START)  …  XA_PREPARE                 the first half of an XA transaction
 
 Each such group of events begins with an opener, which has the GTID and the time of the commit; those are read for many
@@ -82,12 +82,12 @@ def openers_of(events: Events, at: Int64s) -> Openers:
     if not len(tagged):
         return plain
     sources, which, number = list(plain.gtids.sources), plain.gtids.which.copy(), plain.gtids.number.copy()
-    for place in tagged.tolist():
-        found = tagged_gtid(events.one(int(at[place])))
+    for index in tagged.tolist():
+        found = tagged_gtid(events.one(int(at[index])))
         if found.source not in sources:
             sources.append(found.source)
-        which[place], number[place] = sources.index(found.source), found.number
-        plain.commit_ts[place] = found.commit_ts or stamp[place]
+        which[index], number[index] = sources.index(found.source), found.number
+        plain.commit_ts[index] = found.commit_ts or stamp[index]
     return Openers(Gtids(tuple(sources), which, number), plain.commit_ts, plain.flags)
 
 
@@ -102,9 +102,9 @@ def _mysql(events: Events, at: Int64s, stamp: Int64s) -> Openers:
     named = kinds == EventType.GTID
     which = np.full(len(at), -1, np.int64)
     sources: list[str] = []
-    for place in _firsts(high, low, named):
-        raw = events.one(int(at[place]))[20:36]
-        which[named & (high == high[place]) & (low == low[place])] = len(sources)
+    for index in _firsts(high, low, named):
+        raw = events.one(int(at[index]))[20:36]
+        which[named & (high == high[index]) & (low == low[index])] = len(sources)
         sources.append(str(uuid.UUID(bytes=raw)))
     if (named & (number < 1)).any():
         raise protocol_error("a GTID event with a number below 1")
@@ -118,14 +118,14 @@ def _mysql(events: Events, at: Int64s, stamp: Int64s) -> Openers:
 
 def _firsts(high: Int64s, low: Int64s, named: Bools) -> list[int]:
     """Where each server's id comes first."""
-    places = np.flatnonzero(named)
-    if not len(places):
+    found = np.flatnonzero(named)
+    if not len(found):
         return []
-    first = int(places[0])
-    if ((high[places] == high[first]) & (low[places] == low[first])).all():
+    first = int(found[0])
+    if ((high[found] == high[first]) & (low[found] == low[first])).all():
         return [first]
-    pairs = np.stack([high[places], low[places]], axis=1)
-    return sorted(int(places[i]) for i in np.unique(pairs, axis=0, return_index=True)[1])
+    pairs = np.stack([high[found], low[found]], axis=1)
+    return sorted(int(found[i]) for i in np.unique(pairs, axis=0, return_index=True)[1])
 
 
 def _mariadb(events: Events, at: Int64s, stamp: Int64s) -> Openers:
@@ -228,7 +228,7 @@ class Groups:
             self.opener[first:last] - begin,
             self.ender[first:last] - begin,
             Openers(told.gtids.part(first, last), told.commit_ts[first:last], told.flags[first:last]),
-            tuple((place - begin, s) for place, s in self.statements if begin <= place <= stop),
+            tuple((event - begin, s) for event, s in self.statements if begin <= event <= stop),
         )
 
 
@@ -267,11 +267,11 @@ def first_end(events: Events) -> tuple[int | None, list[tuple[int, Statement]]]:
     """Where a transaction that is open before these events ends (None: not here), and the statements up to there."""
     at, code, said = queries(events)
     ends = [*np.flatnonzero(_IS_END[events.type])[:1].tolist(), *at[code == _COMMIT][:1].tolist()]
-    ends += [place for place, statement in said if isinstance(statement, (Rollback, XaEnd))][:1]
+    ends += [event for event, statement in said if isinstance(statement, (Rollback, XaEnd))][:1]
     end = min(ends) if ends else None
     if IS_OPENER[events.type[:end]].any():
         raise InvariantViolated("a transaction in the binary log begins before the one before it has ended")
-    return end, [(place, s) for place, s in said if end is None or place <= end]
+    return end, [(event, s) for event, s in said if end is None or event <= end]
 
 
 def groups_of(events: Events) -> tuple[Groups, int]:
@@ -279,7 +279,7 @@ def groups_of(events: Events) -> tuple[Groups, int]:
     whole (as many as there are events: none).
 
     Raises:
-        InvariantViolated: events that hold something stand outside of groups.
+        InvariantViolated: events that hold something are outside of groups.
     """
     opener = np.flatnonzero(IS_OPENER[events.type])
     openers = openers_of(events, opener)
@@ -294,7 +294,7 @@ def groups_of(events: Events) -> tuple[Groups, int]:
     stop = int(opener[whole]) if whole < len(opener) else len(events)
     _check_between(events, opener[:whole], ender[:whole], stop)
     part = Openers(openers.gtids.part(0, whole), openers.commit_ts[:whole], openers.flags[:whole])
-    told = tuple((place, s) for place, s in said if place < stop and not isinstance(s, (Begin, Commit, Harmless)))
+    told = tuple((event, s) for event, s in said if event < stop and not isinstance(s, (Begin, Commit, Harmless)))
     return Groups(opener[:whole], ender[:whole], part, told), stop
 
 
@@ -319,13 +319,13 @@ def _enders(
     marked = np.zeros(len(events) + 1, np.bool_)
     marked[:-1] = _IS_END[events.type]
     marked[at[code == _COMMIT]] = True
-    marked[[place for place, s in said if isinstance(s, (Rollback, XaEnd))]] = True
+    marked[[event for event, s in said if isinstance(s, (Rollback, XaEnd))]] = True
     if len(at) and len(opener):
         nth = np.searchsorted(at, opener)
         there = nth < len(at)
         first = at[np.minimum(nth, len(at) - 1)]
         there &= first < np.append(opener[1:], len(events))
-        # MariaDB flags what stands alone; at MySQL's it is a first statement other than BEGIN.
+        # MariaDB flags single statements; at MySQL's it is a first statement other than BEGIN.
         flagged: Bools = openers.flags & STANDALONE != 0
         if (events.type[opener] != EventType.MARIADB_GTID).any():
             flagged = code[np.minimum(nth, len(at) - 1)] != _BEGIN
@@ -390,13 +390,13 @@ def keys_by_table(found: Iterable[tuple[TableId, pa.RecordBatch]]) -> dict[Table
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A prepared XA transaction, and the place to read it from again."""
+    """A prepared XA transaction, and the position to read it from again."""
 
     large: Large
     again: BinlogPosition
 
     def committed(self, xid: int, position: Position, commit_ts: int) -> Run | SpooledTransaction | None:
-        """The transaction, decided by XA COMMIT at this place; None when it has no rows of ours."""
+        """The transaction, decided by XA COMMIT at this position; None when it has no rows of ours."""
         return self.large.committed(xid, position, commit_ts)
 
     def incomplete_keys(self) -> dict[TableId, KeySet]:

@@ -121,7 +121,7 @@ _OWN: dict[str, dict[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Charset:
-    """A character set. `has_ascii`: bytes below 128 are ASCII, wherever they stand alone."""
+    """A character set. `has_ascii`: bytes below 128 are ASCII, wherever they are alone."""
 
     name: str
     bytes_max: int
@@ -179,9 +179,9 @@ def _by_table(charset: Charset, data: Bytes, offsets: Int64s, cells: Cells, wher
     ends = np.zeros(len(data) + 1, np.int64)
     np.cumsum(width, out=ends[1:])
     out = np.empty(int(ends[-1]), np.uint8)
-    for place in range(3):
-        there = np.flatnonzero(width > place)
-        out[ends[:-1][there] + place] = table.utf8[data[there], place]
+    for nth in range(3):
+        there = np.flatnonzero(width > nth)
+        out[ends[:-1][there] + nth] = table.utf8[data[there], nth]
     return binary_array(out, ends[offsets], cells.valid).view(pa.string())
 
 
@@ -386,7 +386,7 @@ def _going_on(charset: str, errors: str) -> Callable[[UnicodeError], tuple[str, 
 
 
 def _by_code(value: bytes, charset: str, policy: str, known: dict[bytes, str]) -> str:
-    """The same where Python has another character for some codes: what stands between those goes to its codec."""
+    """The same where Python has another character for some codes: what is between those goes to its codec."""
     codec, otherwise = _CODECS[charset], _OTHERWISE.get(charset, {})
     pieces: list[str] = []
     begin = 0

@@ -88,7 +88,7 @@ class ServerColumn:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What becomes of values that have no place in their Arrow type.
+    """What becomes of values that their Arrow type cannot hold.
 
     `zero_dates`: of dates with a zero year, month or day: stop by name, NULL, or the whole column as text.
     `bad_text`: of bytes that are invalid in the column's character set: stop by name, or U+FFFD in their place.

@@ -116,8 +116,8 @@ class _Reader:
                 out += [_quoted(self._text(at + offset, length)), ": "]
             entry = entries + number * (1 + width)
             child = self.data[entry]
-            place = entry + 1 if child in inlined else at + struct.unpack_from(form, self.data, entry + 1)[0]
-            self.value(child, place, out, depth + 1)
+            child_at = entry + 1 if child in inlined else at + struct.unpack_from(form, self.data, entry + 1)[0]
+            self.value(child, child_at, out, depth + 1)
         out.append("}" if keyed else "]")
 
     def _scalar(self, kind: int, at: int) -> str:

@@ -23,7 +23,7 @@ from cdcflow.sources.mysql.types.family import Codec, Family, Where, unreadable
 
 
 def enum_label(width: int, labels: Sequence[str], cells: Cells, where: Where) -> pa.Array:
-    """An ENUM's number as its label. 0 is the empty string, which stands for a value that was no label."""
+    """An ENUM's number as its label. 0 is the empty string: the value was no label."""
     number = _little_endian(width, cells).astype(np.int64)
     if (number[cells.present] > len(labels)).any():
         raise unreadable(where, f"one of its {len(labels)} labels")

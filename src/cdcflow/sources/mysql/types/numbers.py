@@ -97,8 +97,8 @@ def bits(width: int, cells: Cells, where: Where) -> pa.Array:
 
 def _big_endian(width: int, cells: Cells) -> Uint64s:
     values = np.zeros(len(cells), np.uint64)
-    for place in range(width):
-        values = values << np.uint64(8) | cells.buffer.bytes[cells.start + place].astype(np.uint64)
+    for byte in range(width):
+        values = values << np.uint64(8) | cells.buffer.bytes[cells.start + byte].astype(np.uint64)
     return values
 
 
@@ -149,8 +149,8 @@ def decimal_image(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, wh
     at = 0
     for size, digits in parts:
         group = np.zeros(len(cells), np.uint64)
-        for place in range(at, at + size):
-            group = group << np.uint64(8) | raw[:, place].astype(np.uint64)
+        for byte in range(at, at + size):
+            group = group << np.uint64(8) | raw[:, byte].astype(np.uint64)
         if (group[cells.present] >= 10**digits).any():
             raise unreadable(where, "a decimal")
         _times_and(limbs, 10**digits, group)

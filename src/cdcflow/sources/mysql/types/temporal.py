@@ -138,7 +138,7 @@ def time(digits: int, cells: Cells, where: Where) -> pa.Array:
 
 
 def time_text(digits: int, cells: Cells, where: Where) -> pa.Array:
-    """[-][h]hh:mm:ss[.ffffff]: looked at from its end, where everything has its place."""
+    """[-][h]hh:mm:ss[.ffffff]: looked at from its end, which every digit is a fixed way from."""
     tail = digits + 1 if digits else 0
     negative = cells.byte(0) == ord("-")
     size = cells.size - negative - tail
@@ -187,8 +187,8 @@ def _seconds_us(digits: int, cells: Cells) -> Int64s:
 def _fraction(digits: int, at: int, cells: Cells) -> Int64s:
     width = fraction_width(digits)
     value = np.zeros(len(cells), np.int64)
-    for place in range(at, at + width):
-        value = value << 8 | cells.buffer.bytes[cells.start + place]
+    for byte in range(at, at + width):
+        value = value << 8 | cells.buffer.bytes[cells.start + byte]
     return _fraction_us(value, width)
 
 
@@ -198,8 +198,8 @@ def _fraction_us(value: Int64s, width: int) -> Int64s:
 
 def _big_endian(width: int, cells: Cells) -> Int64s:
     value = np.zeros(len(cells), np.int64)
-    for place in range(width):
-        value = value << 8 | cells.buffer.bytes[cells.start + place]
+    for byte in range(width):
+        value = value << 8 | cells.buffer.bytes[cells.start + byte]
     return value
 
 
@@ -246,12 +246,12 @@ def _sized(width: int, cells: Cells, where: Where) -> Bytes:
 
 
 def _numbers(raw: Bytes, form: str, there: Bools, where: Where) -> list[Int64s]:
-    """The numbers in text of this form, where `d` is a digit and anything else stands for itself."""
+    """The numbers in text of this form, where `d` is a digit and anything else is itself."""
     found: list[Int64s] = []
     fresh = True
     right = np.ones(len(raw), np.bool_)
-    for place, letter in enumerate(form):
-        column = raw[:, place]
+    for nth, letter in enumerate(form):
+        column = raw[:, nth]
         if letter != "d":
             right &= column == ord(letter)
             fresh = True
@@ -303,7 +303,7 @@ def _written(parts: list[tuple[Int64s, int] | str]) -> Bytes:
             columns.append(np.full(count, ord(part), np.uint8))
         else:
             number, width = part
-            columns += [(number // 10**place % 10 + _ZERO).astype(np.uint8) for place in range(width - 1, -1, -1)]
+            columns += [(number // 10**digit % 10 + _ZERO).astype(np.uint8) for digit in range(width - 1, -1, -1)]
     return np.stack(columns, axis=1)
 
 

@@ -48,9 +48,9 @@ def fixed(width: int, cells: Cells, where: Where) -> pa.Array:
 
 def filled(width: int, cells: Cells) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
     """Values of `width` bytes, one a row, zero where there are none."""
-    places = np.arange(width)
-    there = places < np.where(cells.present, cells.size, 0)[:, None]
-    at = np.minimum(cells.start[:, None] + places, len(cells.buffer.bytes) - 1)
+    offsets = np.arange(width)
+    there = offsets < np.where(cells.present, cells.size, 0)[:, None]
+    at = np.minimum(cells.start[:, None] + offsets, len(cells.buffer.bytes) - 1)
     return np.where(there, cells.buffer.bytes[at], np.uint8(0))
 
 
