@@ -8,7 +8,7 @@ import pytest
 from mysqlvalues import column, table
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.sources.mysql.types.columns import TypeCode
+from cdcflow.sources.mysql.types.columns import ServerColumn, TypeCode
 from cdcflow.sources.mysql.types.registry import FAMILIES, METADATA_BYTES, family_of
 
 
@@ -37,4 +37,4 @@ def test_what_a_family_counts_in_a_table_map_are_its_own_codes(code: TypeCode) -
 def test_type_without_a_family_is_refused_by_name() -> None:
     """M35: unknown means stop."""
     with pytest.raises(ConfigurationError, match=r"shop\.orders\.c has the type number 253"):
-        table(column("c", 253, 4))
+        table(ServerColumn("c", 253, 4, True))
