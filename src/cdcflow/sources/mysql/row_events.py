@@ -33,20 +33,6 @@ from cdcflow.sources.mysql.rows import RowKind
 from cdcflow.sources.mysql.tables import DescribedTable, TableMap, Tables, table_map, table_name
 from cdcflow.sources.mysql.wire import HEADER, Events, Types, protocol_error
 
-HEARTBEAT = "heartbeat"
-"""A token that begins so only shows that the log moves."""
-
-_VARCHAR, _TIMESTAMP = 15, 17
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """Where our marks are written: our `slot` in `table`. None as table: marks are not written (read-only)."""
-
-    slot: str
-    table: TableId | None
-
-
 _ID = HEADER + 6
 _V1_BODY = HEADER + 8
 _EXTRA = HEADER + 8
@@ -63,6 +49,17 @@ _KINDS = {
     EventType.PARTIAL_UPDATE_ROWS: RowKind.UPDATE,
 }
 _V1 = frozenset((EventType.WRITE_ROWS_V1, EventType.UPDATE_ROWS_V1, EventType.DELETE_ROWS_V1))
+
+HEARTBEAT = "heartbeat"
+"""A token that begins so only shows that the log moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Where our marks are written: our `slot` in `table`. None as table: marks are not written (read-only)."""
+
+    slot: str
+    table: TableId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +336,9 @@ def _alike(events: Events, at: Int64s, body: Int64s, kind: int, columns: int, ta
 
 
 # ── marks among the rows ───────────────────────────────────────────────────────────────────────────────────────
+
+
+_VARCHAR, _TIMESTAMP = 15, 17
 
 
 def check_columns(found: TableMap) -> None:

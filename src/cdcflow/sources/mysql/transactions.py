@@ -155,21 +155,21 @@ def tagged_gtid(event: bytes) -> TaggedGtid:
     _, at = _varying(body, at)
     raw, tag, number, times = bytearray(), "", 0, {6: 0, 7: 0}
     while at < len(body):
-        field, at = _varying(body, at)
-        if field == 1:
+        kind, at = _varying(body, at)
+        if kind == 1:
             for _ in range(16):
                 value, at = _varying(body, at)
                 raw.append(value & 0xFF)
-        elif field == 3:
+        elif kind == 3:
             size, at = _varying(body, at)
             tag, at = body[at : at + size].decode("ascii", "replace"), at + size
         else:
             value, at = _varying(body, at)
-            if field == 2:
+            if kind == 2:
                 number = value >> 1 if not value & 1 else -1 - (value >> 1)
-            elif field in times:
-                times[field] = value
-            elif field > 11:
+            elif kind in times:
+                times[kind] = value
+            elif kind > 11:
                 break  # newer than this; what is needed comes before
     if len(raw) != 16 or number < 1 or at > len(body):
         raise protocol_error("a GTID_TAGGED event that names no transaction")
