@@ -17,8 +17,8 @@ from mysqlvalues import WAYS, RowEvent, decoded, described, extras_of, row_event
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
-from cdcflow.sources.mysql import charsets
 from cdcflow.sources.mysql.tables import DescribedTable
+from cdcflow.sources.mysql.types import charsets
 from cdcflow.sources.mysql.types.charsets import UNKNOWN
 from cdcflow.sources.mysql.types.columns import Policy
 from cdcflow.testing.mysql import MySQLDatabase
