@@ -15,11 +15,12 @@ from mysqlfuzz import differs, results_differ, split_differs
 from mysqlvalues import bitmap, column, image, joined, result_row, table
 
 from cdcflow.sources.buffers import Cells
-from cdcflow.sources.mysql import decoders, framing
+from cdcflow.sources.mysql import decoders, results
 from cdcflow.sources.mysql.decoders import COMPILED
 from cdcflow.sources.mysql.rows import RowKind
-from cdcflow.sources.mysql.types import TypeCode, bit_metadata, decimal_metadata
-from cdcflow.sources.mysql.values import Where
+from cdcflow.sources.mysql.types.columns import TypeCode
+from cdcflow.sources.mysql.types.family import Where
+from cdcflow.sources.mysql.types.numbers import bit_metadata, decimal_metadata
 
 EXAMPLES = settings(
     max_examples=int(os.environ.get("CDCFLOW_EXAMPLES", "60")),
@@ -104,7 +105,7 @@ def test_row_packets_are_found_alike(rows: list[bytes], last: bytes, cut_off: in
     payloads = [row for row in rows if row[:1] < b"\xfe"] + ([last] if last else [])
     data = b"".join(len(p).to_bytes(3, "little") + bytes([n & 0xFF]) + p for n, p in enumerate(payloads))
     data = data[: max(0, len(data) - cut_off)]
-    plain, compiled = framing.row_packets(data), decoders.row_packets(data)
+    plain, compiled = results.row_packets(data), decoders.row_packets(data)
     assert (plain.start.tolist(), plain.end.tolist()) == (compiled.start.tolist(), compiled.end.tolist())
     assert (plain.reached, plain.state) == (compiled.reached, compiled.state)
     assert [data[a:b] for a, b in zip(plain.start, plain.end, strict=True)] == payloads[: len(plain.start)]

@@ -14,7 +14,8 @@ from mysqlvalues import bitmap, column, image, joined, result_row, table
 
 from cdcflow.sources.mysql import decoders
 from cdcflow.sources.mysql.rows import RowKind
-from cdcflow.sources.mysql.types import TypeCode, decimal_metadata
+from cdcflow.sources.mysql.types.columns import TypeCode
+from cdcflow.sources.mysql.types.numbers import decimal_metadata
 
 ORDERS = table(
     column("id", TypeCode.LONGLONG, nullable=False),

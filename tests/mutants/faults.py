@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-SQL_FILES = ("merge/", "sources/mysql/keys.py")
+SQL_FILES = ("merge/", "sources/mysql/keys.py", "sources/mysql/types/")
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,

@@ -23,8 +23,9 @@ ROOMS: tuple[str, ...] = (
     ),
     *(
         f"sources/mysql/{name}.py"
-        for name in ("statements", "alters", "words", "ddl", "fences", "keys", "gtids", "position")
+        for name in ("statements", "alters", "sql", "ddl", "fences", "keys", "gtids", "position")
     ),
+    *(f"sources/mysql/types/{name}.py" for name in ("registry", "numbers", "temporal", "labels", "text", "special")),
 )
 
 Stages = tuple[tuple[str, ...], ...]
@@ -73,11 +74,15 @@ _NEAR: dict[str, Stages] = {
         _BINLOG,
     ),
     "sources/mysql/alters": ((f"{_UNIT}/mysql/test_alters.py",), (f"{_UNIT}/mysql/test_statements.py",)),
-    "sources/mysql/words": ((f"{_UNIT}/mysql/test_alters.py", f"{_UNIT}/mysql/test_statements.py"), _BINLOG),
+    "sources/mysql/sql": ((f"{_UNIT}/mysql/test_alters.py", f"{_UNIT}/mysql/test_statements.py"), _BINLOG),
     "sources/mysql/ddl": ((f"{_UNIT}/mysql/test_binlog_statements.py",), *_MYSQL),
     "sources/mysql/fences": ((f"{_UNIT}/mysql/test_fences.py",),),
     "sources/mysql/gtids": ((f"{_UNIT}/mysql/test_gtids.py",), _BINLOG),
     "sources/mysql/keys": ((f"{_UNIT}/mysql/test_keys_as_sql.py", f"{_UNIT}/mysql/test_ranges.py"),),
+    "sources/mysql/types/": (
+        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("types", "keys_as_sql", "table_map", "temporal", "decimals")),
+        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("charsets", "rows")),
+    ),
     "sources/mysql/": _MYSQL,
     "sources/engine/selection": ((f"{_UNIT}/engine/test_selection.py",), (f"{_UNIT}/engine",)),
     "sources/engine/connections": ((f"{_UNIT}/engine",), (f"{_UNIT}/postgres_sessions",)),

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.mysql.gtids import Flavor
-from cdcflow.sources.mysql.shapes import DescribedTable, Policy, describe
-from cdcflow.sources.mysql.table_map import table_map
+from cdcflow.sources.mysql.tables import DescribedTable, describe, table_map
+from cdcflow.sources.mysql.types.columns import Policy
 
 MYSQL_VERSION, MARIADB_VERSION = "9.7.4", "10.11.19-MariaDB-log"
 SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

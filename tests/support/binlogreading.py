@@ -19,12 +19,12 @@ from cdcflow.sources.buffers import PAD
 from cdcflow.sources.mysql import decoders, wire
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX
+from cdcflow.sources.mysql.dump import Packets
 from cdcflow.sources.mysql.gtids import Flavor, Gtids
-from cdcflow.sources.mysql.marks import Marks
-from cdcflow.sources.mysql.packets import Packets
 from cdcflow.sources.mysql.position import BinlogPosition
-from cdcflow.sources.mysql.shapes import DescribedTable, Policy, ServerColumn, describe
-from cdcflow.sources.mysql.table_map import TableMap
+from cdcflow.sources.mysql.row_events import Marks
+from cdcflow.sources.mysql.tables import DescribedTable, TableMap, describe
+from cdcflow.sources.mysql.types.columns import Policy, ServerColumn
 
 
 @dataclass
@@ -99,8 +99,8 @@ class Reader:
             self.left = self.left[taken:]
         return self.events[begin:]
 
-    def expect(self, token: str, place: int) -> None:
-        self.decoder.reached.expect(Token(token), place)
+    def expect(self, token: str, coordinate: int) -> None:
+        self.decoder.progress.expect(Token(token), coordinate)
 
 
 def reader(
@@ -114,16 +114,16 @@ def reader(
     compiled: bool = True,
 ) -> Reader:
     flavor: Flavor = log.flavor if isinstance(log, Log) else log
-    place = BinlogPosition.parse(position)
+    start = BinlogPosition.parse(position)
     spools, told = Spools(), tables or TestTables()
     seen: list[tuple[int, tuple[str, int] | None]] = []
 
-    def on_gtids(places: Uint64s, gtids: Gtids) -> None:
-        seen.extend((place, gtids.at(i)) for i, place in enumerate(places.tolist()))
+    def on_gtids(coordinates: Uint64s, gtids: Gtids) -> None:
+        seen.extend((coordinate, gtids.at(i)) for i, coordinate in enumerate(coordinates.tolist()))
 
     decoder = BinlogDecoder(
         flavor=flavor,
-        position=place,
+        position=start,
         tables=told,
         marks=Marks("me", MARKS),
         open_spool=spools,
@@ -133,9 +133,9 @@ def reader(
         expanded_bytes_max=expanded_bytes_max,
         compiled=decoders.COMPILED if compiled else None,
     )
-    start = 4 if by_gtid else place.start.pos
+    begin = 4 if by_gtid else start.start.pos
     split = decoders.split if compiled else wire.split
-    return Reader(decoder, Packets(decoder, flavor=flavor, pos=start, split=split), spools, told, gtids=seen)
+    return Reader(decoder, Packets(decoder, flavor=flavor, pos=begin, split=split), spools, told, gtids=seen)
 
 
 def decoded(log: Log, position: str = "binlog.000001:4;", **options: int) -> Reader:

@@ -16,10 +16,11 @@ from mysqlvalues import bitmap, column, image, joined, result_row
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.mysql import decoders, results, rows, wire
-from cdcflow.sources.mysql.decimals import groups
-from cdcflow.sources.mysql.rows import Extents, RowKind
-from cdcflow.sources.mysql.shapes import DescribedTable, describe
-from cdcflow.sources.mysql.types import Policy, ServerColumn, TypeCode, bit_metadata, decimal_metadata
+from cdcflow.sources.mysql.images import Extents
+from cdcflow.sources.mysql.rows import RowKind
+from cdcflow.sources.mysql.tables import DescribedTable, describe
+from cdcflow.sources.mysql.types.columns import Policy, ServerColumn, TypeCode
+from cdcflow.sources.mysql.types.numbers import bit_metadata, decimal_metadata, digit_groups
 
 Pick = random.Random
 Cell = Callable[[Pick], bytes]
@@ -71,7 +72,9 @@ def _decimal(pick: Pick, name: str) -> Kind:
     scale = pick.randrange(min(precision, 30) + 1)
 
     def stored(p: Pick) -> bytes:
-        raw = bytearray(b"".join(p.randrange(10**n).to_bytes(size, "big") for size, n in groups(precision, scale)))
+        raw = bytearray(
+            b"".join(p.randrange(10**n).to_bytes(size, "big") for size, n in digit_groups(precision, scale))
+        )
         raw[0] ^= 0x80
         return bytes(b ^ 0xFF for b in raw) if p.random() < 0.5 else bytes(raw)
 

@@ -19,11 +19,11 @@ import pymysql
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.mysql import decoders, results, rows
-from cdcflow.sources.mysql.results import select_expression
-from cdcflow.sources.mysql.rows import Extents, RowKind
-from cdcflow.sources.mysql.shapes import DescribedTable, describe
-from cdcflow.sources.mysql.table_map import TableMap, table_map
-from cdcflow.sources.mysql.types import Policy, ServerColumn, TypeCode
+from cdcflow.sources.mysql.images import Extents
+from cdcflow.sources.mysql.rows import RowKind
+from cdcflow.sources.mysql.tables import DescribedTable, TableMap, describe, table_map
+from cdcflow.sources.mysql.types.columns import Policy, ServerColumn, TypeCode
+from cdcflow.sources.mysql.types.registry import select_expression
 
 _KINDS = {
     **dict.fromkeys((23, 30), RowKind.INSERT),

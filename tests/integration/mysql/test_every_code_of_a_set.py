@@ -7,8 +7,7 @@ import itertools
 import pytest
 from tests.servers.mysql import Flavor, MySQLDatabase
 
-from cdcflow.sources.mysql.charsets import decoded
-from cdcflow.sources.mysql.multibyte import UNKNOWN, decoder
+from cdcflow.sources.mysql.types.charsets import UNKNOWN, decoded, decoder
 
 pytestmark = pytest.mark.mysql
 

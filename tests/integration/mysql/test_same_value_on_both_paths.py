@@ -18,10 +18,10 @@ from tests.servers.mysql import MySQLDatabase
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
-from cdcflow.sources.mysql import charsets
-from cdcflow.sources.mysql.multibyte import UNKNOWN
-from cdcflow.sources.mysql.shapes import DescribedTable
-from cdcflow.sources.mysql.types import Policy
+from cdcflow.sources.mysql.tables import DescribedTable
+from cdcflow.sources.mysql.types import charsets
+from cdcflow.sources.mysql.types.charsets import UNKNOWN
+from cdcflow.sources.mysql.types.columns import Policy
 
 pytestmark = pytest.mark.mysql
 

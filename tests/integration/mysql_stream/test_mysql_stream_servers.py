@@ -21,9 +21,9 @@ from cdcflow.model.table import TableId
 from cdcflow.ports import StreamEvent
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.connection import Connector
-from cdcflow.sources.mysql.dump import Dump, Evictions
-from cdcflow.sources.mysql.marks import Marks
+from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
 from cdcflow.sources.mysql.position import BinlogPosition, coordinate
+from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.stream import BinlogStream
 
 pytestmark = pytest.mark.mysql
@@ -58,7 +58,7 @@ class Follower:
         spool_bytes_max: int = 1 << 30,
         heartbeat_s: float = 0.5,
         server_id: int = 4711,
-        evictions: Evictions | None = None,
+        conflicts: ServerIdConflicts | None = None,
         **options: Any,
     ) -> None:
         flavor, place = database.server.flavor, BinlogPosition.parse(position)
@@ -73,7 +73,7 @@ class Follower:
             by_gtid=by_gtid,
         )
         dump = Dump(flavor, place, by_gtid, server_id, REPLICA, heartbeat_s)
-        self.stream = BinlogStream(PlainConnector(database.server, **options), dump, self.decoder, evictions=evictions)
+        self.stream = BinlogStream(PlainConnector(database.server, **options), dump, self.decoder, conflicts=conflicts)
         self.events: list[StreamEvent] = []
 
     def until(self, done: Callable[[], bool], timeout_s: float = 20) -> None:
@@ -89,7 +89,7 @@ class Follower:
         return [rows for _, _, rows in transactions(self.events, self.spools)]
 
     def reached(self) -> int:
-        return BinlogPosition.parse(self.decoder.reached.last).coordinate
+        return BinlogPosition.parse(self.decoder.progress.last).coordinate
 
     def fails(self, kind: type[CdcflowError]) -> CdcflowError:
         with pytest.raises(kind) as caught:
@@ -250,10 +250,10 @@ def test_another_reader_with_our_server_id_is_named(
     mysql_database: MySQLDatabase, follow: Callable[..., Follower]
 ) -> None:
     """M29: two readers would throw each other out for ever, each of them seeing a lost connection."""
-    evictions = Evictions()
+    conflicts = ServerIdConflicts()
     said: list[CdcflowError] = []
-    for _ in range(Evictions.TIMES_MAX):
-        mine = follow(evictions=evictions)
+    for _ in range(ServerIdConflicts.TIMES_MAX):
+        mine = follow(conflicts=conflicts)
         other = follow()
         said.append(mine.fails(CdcflowError))
         mine.stream.close()

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from cdcflow.sources.mysql.alters import Altered, Redefined, altered, widens
-from cdcflow.sources.mysql.types import ServerColumn, TypeCode
-from cdcflow.sources.mysql.words import tokens_of
+from cdcflow.sources.mysql.sql import tokens_of
+from cdcflow.sources.mysql.types.columns import ServerColumn, TypeCode
 
 UTF8MB4, LATIN1 = 255, 8
 

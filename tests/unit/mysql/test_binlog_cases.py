@@ -88,7 +88,7 @@ def test_images_are_as_each_event_says_not_as_the_server_is_set(flavor: Flavor) 
 
 
 @pytest.mark.parametrize("flavor", FLAVORS)
-def test_places_beyond_4_gib_are_counted_in_64_bits(flavor: Flavor) -> None:
+def test_positions_beyond_4_gib_are_counted_in_64_bits(flavor: Flavor) -> None:
     """M26: one huge transaction makes a file of any length, and the header's place wraps."""
     log = Log(flavor)
     one(log, 1)

@@ -229,7 +229,7 @@ def test_a_restart_at_any_position_repeats_nothing_and_loses_nothing(
         again.feed(made.log.dump(start.file, start.pos))
         assert rows_told(again) == made.expected[delivered:]
         ends = advanced(again.events) or [""]
-        assert BinlogPosition.parse(again.decoder.reached.last).coordinate >= BinlogPosition.parse(position).coordinate
+        assert BinlogPosition.parse(again.decoder.progress.last).coordinate >= BinlogPosition.parse(position).coordinate
         assert all(BinlogPosition.parse(p) for p in ends if p)
 
 

@@ -21,7 +21,7 @@ from cdcflow.sources.mysql import wire
 from cdcflow.sources.mysql.events import query_of
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.statements import statement_of
-from cdcflow.sources.mysql.table_map import table_map
+from cdcflow.sources.mysql.tables import table_map
 
 EXAMPLES = settings(
     max_examples=int(os.environ.get("CDCFLOW_EXAMPLES", "150")),

@@ -14,7 +14,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.messages import Advanced, RowsFilled
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.gtids import Flavor
-from cdcflow.sources.mysql.words import NO_BACKSLASH_ESCAPES
+from cdcflow.sources.mysql.sql import NO_BACKSLASH_ESCAPES
 
 T_OLD = simple("t_old")
 

@@ -55,7 +55,7 @@ def test_transaction_that_comes_again_is_dropped_by_its_gtid() -> None:
     found = reader(log, "other-bin.000077:4000;3e11fa47-71ca-11e1-9e33-c80aa9429562:1-2:4", by_gtid=True)
     found.feed(log.dump())
     assert ids_of(found) == [3, 5]
-    assert BinlogPosition.parse(found.decoder.reached.last).gtids.endswith(":1-5")
+    assert BinlogPosition.parse(found.decoder.progress.last).gtids.endswith(":1-5")
 
 
 @pytest.mark.parametrize("flavor", FLAVORS)
@@ -117,7 +117,7 @@ def test_commit_of_an_xa_transaction_from_before_our_beginning_stops(flavor: Fla
     """M45: its rows were prepared where we did not read; passing over it would lose them."""
     log = Log(flavor)
     log.standalone("XA COMMIT X'6162',X'',1")
-    refused(log, HistoryLost, "prepared before the place")
+    refused(log, HistoryLost, "prepared before the position")
     other = Log(flavor)
     other.standalone("XA ROLLBACK X'6162',X'',1")
     one(other, 1)
@@ -164,9 +164,9 @@ def test_expected_marks_are_answered_at_their_place() -> None:
     found.feed(log.dump())
     assert told(found) == [1, "low", 1]
     found.expect("passed", place)
-    assert found.decoder.reached.due
-    assert marks(found.decoder.reached.seen()) == ["passed"]
-    assert not found.decoder.reached.due
+    assert found.decoder.progress.due
+    assert marks(found.decoder.progress.seen()) == ["passed"]
+    assert not found.decoder.progress.due
 
 
 def test_expected_marks_of_one_place_come_in_the_order_they_were_asked_for() -> None:
@@ -188,10 +188,10 @@ def test_heartbeat_reaches_an_expected_mark() -> None:
     one(log, 1)
     found = decoded(log)
     found.expect("low", coordinate(*log.place))
-    assert marks(found.decoder.reached.seen()) == ["low"]
+    assert marks(found.decoder.progress.seen()) == ["low"]
     log.event(3, b"")
     found.expect("high", coordinate(*log.place))
-    assert not found.decoder.reached.due
+    assert not found.decoder.progress.due
 
 
 def test_events_outside_of_transactions_stop() -> None:

@@ -9,10 +9,10 @@ import pytest
 from mysqlvalues import WAYS, bitmap, column, image, joined, result_row, table
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.sources.mysql.charsets import charset_of, decoded
-from cdcflow.sources.mysql.results import select_expression
 from cdcflow.sources.mysql.rows import RowKind
-from cdcflow.sources.mysql.types import Policy, TypeCode
+from cdcflow.sources.mysql.types.charsets import charset_of, decoded
+from cdcflow.sources.mysql.types.columns import Policy, TypeCode
+from cdcflow.sources.mysql.types.registry import select_expression
 
 # Some text in each set, with letters whose bytes are above 127, and a collation's id.
 SAMPLES = {

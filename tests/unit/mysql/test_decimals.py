@@ -11,9 +11,9 @@ import pytest
 from mysqlvalues import WAYS, bitmap, column, image, joined, result_row, table
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.sources.mysql.decimals import groups
 from cdcflow.sources.mysql.rows import RowKind
-from cdcflow.sources.mysql.types import TypeCode, decimal_metadata
+from cdcflow.sources.mysql.types.columns import TypeCode
+from cdcflow.sources.mysql.types.numbers import decimal_metadata, digit_groups
 
 
 @pytest.fixture(params=WAYS)
@@ -24,7 +24,7 @@ def way(request: pytest.FixtureRequest) -> Any:
 def stored(number: int, precision: int, scale: int) -> bytes:
     """A number of units of the last digit as a row image has it."""
     digits, out, at = f"{abs(number):0{precision}d}", [], 0
-    for size, count in groups(precision, scale):
+    for size, count in digit_groups(precision, scale):
         out.append(int(digits[at : at + count]).to_bytes(size, "big"))
         at += count
     raw = bytearray(b"".join(out))

@@ -49,12 +49,12 @@ def test_keys_of_incomplete_rows_come_before_them(flavor: Flavor, spool_bytes_ma
     insert_without_w(log, 5)
     log.commit()
     found = reader(log, spool_bytes_max=spool_bytes_max)
-    before = found.decoder.reached.last
+    before = found.decoder.progress.last
     found.feed(log.dump())
     keys = [row for name, row in order_of(found) if name == "wide"]
     assert sorted(k for some in keys if isinstance(some, list) for k in some) == [2, 3, 5]
     assert [name for name, _ in order_of(found)][-1] == "rows"
-    assert {e.position for e in found.events if isinstance(e, RowsIncomplete)} <= {before, found.decoder.reached.last}
+    assert {e.position for e in found.events if isinstance(e, RowsIncomplete)} <= {before, found.decoder.progress.last}
     assert [row[2] for row in rows_of(found) if row[0] == "wide"] == [
         {"id": 1, "v": "v", "w": "w"},
         *({"id": i, "v": "v", "w": None, "_unchanged": ["w"]} for i in (2, 3, 5)),
@@ -84,7 +84,7 @@ def test_delivered_rows_order_nothing_again() -> None:
     log.begin()
     insert_without_w(log, 1)
     log.commit()
-    position = str(decoded(log).decoder.reached.last)
+    position = str(decoded(log).decoder.progress.last)
     log.begin()
     insert_without_w(log, 2)
     log.commit()

@@ -9,9 +9,9 @@ import pytest
 from mysqlvalues import WAYS, column, image, joined, table
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.sources.mysql.json_text import NoJson, double, printed
 from cdcflow.sources.mysql.rows import RowKind, changes
-from cdcflow.sources.mysql.types import TypeCode
+from cdcflow.sources.mysql.types.columns import TypeCode
+from cdcflow.sources.mysql.types.json import NoJson, double, printed
 
 RECORDED = [
     ("0200000400", "[]"),

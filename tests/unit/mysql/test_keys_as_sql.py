@@ -11,9 +11,10 @@ import pytest
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.change import KeySet
-from cdcflow.sources.mysql.columns import CatalogColumn, server_column
-from cdcflow.sources.mysql.keys import KEYS_AT_ONCE, Key, cells_of, literal_of, value_literal
-from cdcflow.sources.mysql.types import ServerColumn, TypeCode
+from cdcflow.sources.mysql.keys import KEYS_AT_ONCE, Key, literal_of, value_literal
+from cdcflow.sources.mysql.results import cells_of
+from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
+from cdcflow.sources.mysql.types.registry import server_column
 
 INT = ServerColumn("a", TypeCode.LONG, 0, False)
 TEXT = ServerColumn("b", TypeCode.VARCHAR, 40, False, collation=45)

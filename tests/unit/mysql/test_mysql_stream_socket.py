@@ -25,8 +25,8 @@ from cdcflow.ports import StreamEvent
 from cdcflow.sources.mysql import stream as streams
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.dump import Dump
-from cdcflow.sources.mysql.marks import Marks
 from cdcflow.sources.mysql.position import BinlogPosition, coordinate
+from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.stream import BinlogStream
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from cdcflow.sources.mysql.keys import Key
 from cdcflow.sources.mysql.ranges import sizes
-from cdcflow.sources.mysql.types import ServerColumn, TypeCode
+from cdcflow.sources.mysql.types.columns import ServerColumn, TypeCode
 
 INT = ServerColumn("a", TypeCode.LONG, 0, False)
 ENUM = ServerColumn("e", TypeCode.ENUM, 1, False, collation=45, labels=("z", "b"))

@@ -13,8 +13,8 @@ from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.engine.changes import truncation
 from cdcflow.sources.mysql.rows import DecodedRows, RowKind
-from cdcflow.sources.mysql.shapes import DescribedTable, describe
-from cdcflow.sources.mysql.types import Policy, TypeCode
+from cdcflow.sources.mysql.tables import DescribedTable, describe
+from cdcflow.sources.mysql.types.columns import Policy, TypeCode
 
 ORDERS = table(
     column("id", TypeCode.LONG, nullable=False),

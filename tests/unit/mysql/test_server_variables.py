@@ -8,7 +8,7 @@ import pytest
 
 from cdcflow.config import MySQL
 from cdcflow.errors import ConfigurationError
-from cdcflow.sources.mysql import place, server
+from cdcflow.sources.mysql import binlog_status, doctor
 
 GOOD = {"log_bin": "ON", "binlog_format": "ROW", "binlog_row_metadata": "FULL", "version": "12.3.1-MariaDB"}
 
@@ -18,9 +18,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The variables of a server that nobody has here: MariaDB 12.3."""
     found = dict(GOOD)
     monkeypatch.setattr(
-        server, "variables", lambda _connection, *names: {name: found[name] for name in names if name in found}
+        doctor, "variables", lambda _connection, *names: {name: found[name] for name in names if name in found}
     )
-    monkeypatch.setattr(place, "end", lambda *_: place.End("binlog.000001", 4, ""))
+    monkeypatch.setattr(binlog_status, "end", lambda *_: binlog_status.End("binlog.000001", 4, ""))
     return found
 
 
@@ -29,7 +29,7 @@ def check() -> None:
     settings = MySQL.model_validate(
         {"kind": "mariadb", "url": "mysql://a@b/", "tables": ["a.*"], "tls": {"mode": "off"}}
     )
-    server.check(connection, settings)
+    doctor.check(connection, settings)
 
 
 def test_binary_log_inside_innodb_is_refused_at_the_start(answers: dict[str, str]) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.events import Query
+from cdcflow.sources.mysql.sql import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
 from cdcflow.sources.mysql.statements import (
     Begin,
     Commit,
@@ -21,7 +22,6 @@ from cdcflow.sources.mysql.statements import (
     XaEnd,
     statement_of,
 )
-from cdcflow.sources.mysql.words import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
 
 
 def said(text: str) -> Statement:

@@ -9,8 +9,8 @@ from binlogbytes import lenenc
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import TableId
-from cdcflow.sources.mysql.table_map import TableMap, table_map
-from cdcflow.sources.mysql.types import TypeCode
+from cdcflow.sources.mysql.tables import TableMap, table_map
+from cdcflow.sources.mysql.types.columns import TypeCode
 
 
 def text(value: str | bytes) -> bytes:

@@ -12,7 +12,7 @@ from mysqlvalues import WAYS, bitmap, column, image, joined, result_row, table
 
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.sources.mysql.rows import RowKind
-from cdcflow.sources.mysql.types import Policy, TypeCode
+from cdcflow.sources.mysql.types.columns import Policy, TypeCode
 
 
 @pytest.fixture(params=WAYS)

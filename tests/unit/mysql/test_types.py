@@ -13,10 +13,11 @@ from mysqlvalues import WAYS, bitmap, column, image, joined, result_row, table
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import Identity, TableId
-from cdcflow.sources.mysql.results import select_expression
 from cdcflow.sources.mysql.rows import RowKind
-from cdcflow.sources.mysql.shapes import describe, numbers
-from cdcflow.sources.mysql.types import Policy, ServerColumn, TypeCode, bit_metadata, decimal_metadata, resolved
+from cdcflow.sources.mysql.tables import column_numbers, describe
+from cdcflow.sources.mysql.types.columns import Policy, ServerColumn, TypeCode, resolved
+from cdcflow.sources.mysql.types.numbers import bit_metadata, decimal_metadata
+from cdcflow.sources.mysql.types.registry import select_expression
 
 Value = tuple[bytes, bytes]
 
@@ -358,11 +359,11 @@ def test_policy_that_makes_keys_of_different_rows_one_is_refused(
 
 def test_columns_are_numbered_by_their_names() -> None:
     """M34: positions shift when a column is added in the middle; what a column is called does not."""
-    first, second = numbers(["id", "state", "note"]), numbers(["id", "added", "state", "note"])
+    first, second = column_numbers(["id", "state", "note"]), column_numbers(["id", "added", "state", "note"])
     assert [second[i] for i in (0, 2, 3)] == first
     assert len(set(second)) == 4
     # Two names with one checksum (found by trying).
-    assert len(set(numbers(["plumless", "buckeroo"]))) == 2
+    assert len(set(column_numbers(["plumless", "buckeroo"]))) == 2
 
 
 def test_equal_descriptions_make_equal_tables() -> None:

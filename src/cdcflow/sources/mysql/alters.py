@@ -20,9 +20,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cdcflow.sources.mysql.charsets import charset_of
-from cdcflow.sources.mysql.types import BINARY_COLLATION, ServerColumn, TypeCode
-from cdcflow.sources.mysql.words import Token, behind_if, name_at, word_at
+from cdcflow.sources.mysql.sql import Token, behind_if, name_at, word_at
+from cdcflow.sources.mysql.types.charsets import charset_of
+from cdcflow.sources.mysql.types.columns import BINARY_COLLATION, ServerColumn, TypeCode
+from cdcflow.sources.mysql.types.numbers import INTEGER_BYTES
 
 _INDEXES = frozenset(("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK", "CONSTRAINT"))
 _PARTITIONS = frozenset(("ADD", "ANALYZE", "CHECK", "COALESCE", "OPTIMIZE", "REBUILD", "REORGANIZE"))
@@ -37,7 +38,6 @@ _OPTIONS = frozenset(
 """Options of a table that are no matter of values; each is followed by one value, or by none."""
 _ENGINES = frozenset(("INNODB", "ROCKSDB"))
 _INTEGERS = {"TINYINT": 1, "SMALLINT": 2, "MEDIUMINT": 3, "INT": 4, "INTEGER": 4, "BIGINT": 8}
-_BYTES = {TypeCode.TINY: 1, TypeCode.SHORT: 2, TypeCode.INT24: 3, TypeCode.LONG: 4, TypeCode.LONGLONG: 8}
 _PLAIN = frozenset(("NULL", "NOT", "DEFAULT", "COMMENT", "FIRST", "AFTER", "VISIBLE", "INVISIBLE", "SIGNED"))
 """Words of a column's definition that are no matter of values. What follows DEFAULT, COMMENT and AFTER is one value."""
 
@@ -86,7 +86,7 @@ def widens(column: Redefined, before: ServerColumn, now: ServerColumn) -> bool:
     if before.nullable and not column.nullable:
         return False
     if column.kind in _INTEGERS:
-        size = _BYTES.get(TypeCode(before.type_code))
+        size = INTEGER_BYTES.get(TypeCode(before.type_code))
         return size is not None and size <= _INTEGERS[column.kind] and before.unsigned == column.unsigned
     texts = (before, now)
     if any(c.type_code != TypeCode.VARCHAR or c.collation in (None, BINARY_COLLATION) for c in texts):
@@ -96,7 +96,7 @@ def widens(column: Redefined, before: ServerColumn, now: ServerColumn) -> bool:
 
 
 def _split(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
-    """The parts between commas that stand outside of parentheses."""
+    """The parts between commas, those in parentheses aside."""
     begin = depth = 0
     for at, token in enumerate(tokens):
         if token.is_name:
@@ -165,7 +165,7 @@ def _added(rest: Sequence[Token]) -> bool:
 
 
 def _inside(tokens: Sequence[Token], at: int) -> Sequence[Token]:
-    """What stands in the parentheses that open here."""
+    """The tokens inside the parentheses that open here."""
     depth = 0
     for end in range(at, len(tokens)):
         if not tokens[end].is_name:

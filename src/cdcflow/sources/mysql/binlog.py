@@ -35,17 +35,25 @@ from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX, expanded
 from cdcflow.sources.mysql.ddl import Statements
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled
+from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, Xid, check_types, prepared_xid
-from cdcflow.sources.mysql.groups import Groups, first_end, groups_of, may_end, xa_groups
 from cdcflow.sources.mysql.gtids import Flavor, Gtids, GtidSet, MysqlGtids, gtid_set
-from cdcflow.sources.mysql.large import Held, Large, keys_by_table
-from cdcflow.sources.mysql.losses import history_lost
-from cdcflow.sources.mysql.marks import HEARTBEAT, Marks
-from cdcflow.sources.mysql.openers import Openers, openers_of
-from cdcflow.sources.mysql.position import BinlogPosition
-from cdcflow.sources.mysql.reached import Reached
-from cdcflow.sources.mysql.row_events import Changes, RowEvents, Tables, numbered
+from cdcflow.sources.mysql.position import BinlogPosition, Progress
+from cdcflow.sources.mysql.row_events import HEARTBEAT, Changes, Marks, RowEvents, numbered
 from cdcflow.sources.mysql.statements import Rollback, Savepoint, Statement, XaEnd
+from cdcflow.sources.mysql.tables import Tables
+from cdcflow.sources.mysql.transactions import (
+    Groups,
+    Held,
+    Large,
+    Openers,
+    first_end,
+    groups_of,
+    keys_by_table,
+    may_end,
+    openers_of,
+    xa_groups,
+)
 from cdcflow.sources.mysql.wire import Events, joined_events
 
 OnGtids = Callable[[Uint64s, Gtids], None]
@@ -68,7 +76,7 @@ class BinlogDecoder:
     """Decodes one connection's events; a new connection needs a new decoder.
 
     `position` is where the log of ours ends; events come from `position.start` on. `by_gtid`: the server was asked for
-    what the GTIDs leave out, so files and bytes of `position` are those of another server. `reached.expect` may be
+    what the GTIDs leave out, so files and bytes of `position` are those of another server. `progress.expect` may be
     called by any thread, everything else by one.
     """
 
@@ -86,7 +94,7 @@ class BinlogDecoder:
         expanded_bytes_max: int = EXPANDED_BYTES_MAX,
         compiled: Compiled | None = COMPILED,
     ) -> None:
-        self.reached = Reached(position, by_gtid=by_gtid)
+        self.progress = Progress(position, by_gtid=by_gtid)
         self._flavor: Flavor = flavor
         self._open_spool = open_spool
         self._spool_bytes_max = spool_bytes_max
@@ -119,12 +127,12 @@ class BinlogDecoder:
     # ── files and parts ─────────────────────────────────────────────────────────────────────────────────────
 
     def rotated(self, file: str, pos: int) -> list[StreamEvent]:
-        """The events that follow stand in this file from this byte on. Table ids begin anew (hard case M13)."""
+        """The events that follow are in this file, from this byte on. Table ids begin anew (hard case M13)."""
         if not self.idle:
             raise InvariantViolated(f"the binary log goes on to file {file} inside a transaction")
         self._rows.forget_ids()
-        self.reached.at(file)
-        return self.reached.advanced(pos, self._gtids.text(), self._held_text(), known=False)
+        self.progress.at(file)
+        return self.progress.advanced(pos, self._gtids.text(), self._held_text(), known=False)
 
     def decode(self, events: Events) -> list[StreamEvent]:
         """What these events of one file complete. ROTATE and FORMAT_DESCRIPTION events do not belong here.
@@ -136,7 +144,7 @@ class BinlogDecoder:
             InvariantViolated: events out of order, or rows of an unknown table.
         """
         out: list[StreamEvent] = []
-        before = self.reached.last
+        before = self.progress.last
         for part in expanded(check_types(events, self._flavor), self._expanded_bytes_max):
             out += self._part(part)
         # First, so that no position behind the statement can become durable without the order to read again.
@@ -175,16 +183,16 @@ class BinlogDecoder:
         """Keep an open transaction's events; when they are too many, decode them into a spool."""
         self._waiting.append(events.copy())
         self._waiting_bytes += events.bytes
-        # One without rows yet may turn out to be a statement that stands alone.
+        # One without rows yet may turn out to be a single statement.
         if self._waiting_bytes <= self._spool_bytes_max or not any(IS_ROWS[w.type].any() for w in self._waiting):
             return []
         events = joined_events(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         return self._opened(events)
 
-    def _delivered(self, openers: Openers, places: Int64s) -> Bools:
+    def _delivered(self, openers: Openers, coordinates: Int64s) -> Bools:
         """Which of these transactions were delivered before, by coordinate and by GTID."""
-        out: Bools = places <= self.reached.skip_until
+        out: Bools = coordinates <= self.progress.skip_until
         known = self._before
         if isinstance(self._gtids, MysqlGtids):
             run = openers.gtids.run
@@ -208,22 +216,22 @@ class BinlogDecoder:
     def _whole(self, events: Events, groups: Groups) -> list[StreamEvent]:
         if not len(groups):
             return self._trailing(events, self._gtids.text()) if len(events) else []
-        places = self.reached.base | events.reach[groups.ender]
-        delivered = self._delivered(groups.openers, places)
+        coordinates = self.progress.base | events.reach[groups.ender]
+        delivered = self._delivered(groups.openers, coordinates)
         use, truncates = self._statements.walk(events, groups, delivered)
         found = self._rows.decode(events, use)
         if found.incomplete:
             self._incomplete.append(keys_by_table((i.table, i.keys) for i in found.incomplete))
-        batches, place = numbered([*found.changes, *truncates], len(events))
-        row_ends = place[groups.ender + 1]
+        batches, rows_before = numbered([*found.changes, *truncates], len(events))
+        row_ends = rows_before[groups.ender + 1]
         full = np.flatnonzero(np.diff(row_ends, prepend=0) > 0)
-        marks = self._marks(events, groups, places, found.tokens)
+        marks = self._marks(events, groups, coordinates, found.tokens)
         wanted = sorted({*full.tolist(), *(k for k, _ in marks if k >= 0), len(groups) - 1})
         spelled = dict(zip(wanted, self._gtids.texts(groups.openers.gtids, np.array(wanted)), strict=True))
-        held, file, reach = self._held_text(), self.reached.file, events.reach[groups.ender].tolist()
+        held, file, reach = self._held_text(), self.progress.file, events.reach[groups.ender].tolist()
         text = {k: Position(f"{file}:{reach[k]};{spelled[k]}{held}") for k in wanted}
         run = Run(
-            places[full].astype(np.uint64),
+            coordinates[full].astype(np.uint64),
             pa.array([text[k] for k in full.tolist()], pa.string()),
             groups.openers.commit_ts[full],
             row_ends[full],
@@ -240,39 +248,39 @@ class BinlogDecoder:
                 part, run = run.split_at(upto - taken)
                 out.append(Committed(part))
                 taken = upto
-            commit_ts = int(groups.openers.commit_ts[number]) if number >= 0 else self.reached.commit_ts
-            out.append(MarkSeen(Token(token), text.get(number, self.reached.last), commit_ts))
+            commit_ts = int(groups.openers.commit_ts[number]) if number >= 0 else self.progress.commit_ts
+            out.append(MarkSeen(Token(token), text.get(number, self.progress.last), commit_ts))
             covered = number
         if run.transactions:
             out.append(Committed(run))
             covered = int(full[-1])
         if covered >= 0:
-            self.reached.delivered(text[covered], int(places[covered]), int(groups.openers.commit_ts[covered]))
+            self.progress.delivered(text[covered], int(coordinates[covered]), int(groups.openers.commit_ts[covered]))
         return out + self._trailing(events, spelled[len(groups) - 1])
 
     def _trailing(self, events: Events, gtids: str) -> list[StreamEvent]:
         """How far events reach that end outside of a transaction."""
         known = int(events.type[-1]) in _IS_HEARTBEAT or bool(np.isin(events.type, _ENDS).any())
-        return self.reached.advanced(int(events.reach[-1]), gtids, self._held_text(), known=known)
+        return self.progress.advanced(int(events.reach[-1]), gtids, self._held_text(), known=known)
 
     def _marks(
-        self, events: Events, groups: Groups, places: Int64s, tokens: list[tuple[int, str]]
+        self, events: Events, groups: Groups, coordinates: Int64s, tokens: list[tuple[int, str]]
     ) -> list[tuple[int, str]]:
         """Marks, each with the number of the last transaction before it (-1: none of these)."""
         written = [(groups.of(at), token) for at, token in tokens if not token.startswith(HEARTBEAT)]
         expected = [
-            (int(np.searchsorted(places, place, side="right")) - 1, str(token))
-            for token, place in self.reached.taken(self.reached.base | int(events.reach[-1]))
+            (int(np.searchsorted(coordinates, coordinate, side="right")) - 1, str(token))
+            for token, coordinate in self.progress.taken(self.progress.base | int(events.reach[-1]))
         ]
-        return sorted([*written, *expected], key=itemgetter(0))  # of one place: as they were asked for
+        return sorted([*written, *expected], key=itemgetter(0))  # of one position: as they were asked for
 
     # ── transactions that go into a spool ───────────────────────────────────────────────────────────────────
 
     def _opened(self, events: Events) -> list[StreamEvent]:
         """A transaction whose first event is the first of these."""
         openers = openers_of(events, np.zeros(1, np.int64))
-        delivered = bool(self._delivered(openers, self.reached.base | events.reach[:1])[0])
-        again = BinlogPosition(self.reached.file, self.reached.pos, self._gtids.text())
+        delivered = bool(self._delivered(openers, self.progress.base | events.reach[:1])[0])
+        again = BinlogPosition(self.progress.file, self.progress.pos, self._gtids.text())
         self._open = _Open(openers, delivered, self._xa if delivered and self._xa else again, Large())
         return self._continued(events.part(1, len(events)), self._open)
 
@@ -292,26 +300,26 @@ class BinlogDecoder:
         segment = np.zeros(len(events), np.uint64)
         truncates: list[Changes] = []
         begin = 0
-        for place, statement in said:
-            self._rows.learn(events, begin, place)
+        for at, statement in said:
+            self._rows.learn(events, begin, at)
             segment[begin:] = now.large.segment
-            begin = place
+            begin = at
             match statement:
                 case Savepoint(name, to=False):
                     now.large.save(name)
                 case Savepoint(name):
                     now.large.take_back(name)
                 case _:
-                    truncates += self._statements.take(statement, place, delivered=now.delivered)
+                    truncates += self._statements.take(statement, at, delivered=now.delivered)
         self._rows.learn(events, begin, len(events))
         segment[begin:] = now.large.segment
         if now.delivered and self._xa is None:
             return
         found = self._rows.decode(events, np.ones(len(events), np.bool_))
-        batches, place_of = numbered([*found.changes, *truncates], len(events))
+        batches, rows_before = numbered([*found.changes, *truncates], len(events))
         now.large.tokens += [] if now.delivered else [t for _, t in found.tokens if not t.startswith(HEARTBEAT)]
         now.large.incomplete += [(i, segment[i.event]) for i in found.incomplete]
-        now.large.write(self._open_spool, batches, np.repeat(segment, np.diff(place_of)))
+        now.large.write(self._open_spool, batches, np.repeat(segment, np.diff(rows_before)))
 
     def _ended(self, events: Events, statement: Statement | None, now: _Open) -> list[StreamEvent]:
         """The last event of a transaction: what becomes of its rows."""
@@ -319,7 +327,7 @@ class BinlogDecoder:
             self._statements.check_transactional(table)
         pos = int(events.reach[0])
         [gtids] = self._gtids.texts(now.openers.gtids, np.zeros(1, np.int64))
-        place, commit_ts = self.reached.base | pos, int(now.openers.commit_ts[0])
+        coordinate, commit_ts = self.progress.base | pos, int(now.openers.commit_ts[0])
         committed: Held | Large | None = None if now.delivered else now.large
         if events.type[0] == EventType.XA_PREPARE and not (prepared := prepared_xid(events.one(0)))[1]:
             self._held[prepared[0]] = Held(now.large, now.again)
@@ -329,25 +337,25 @@ class BinlogDecoder:
         elif isinstance(statement, Rollback) or now.delivered:
             now.large.discard()
             committed = None
-        position = self.reached.text(pos, gtids, self._held_text())
-        found = committed.committed(place, position, commit_ts) if committed is not None else None
+        position = self.progress.text(pos, gtids, self._held_text())
+        found = committed.committed(coordinate, position, commit_ts) if committed is not None else None
         out: list[StreamEvent] = []
         if found is not None and committed is not None:
             self._incomplete.append(committed.incomplete_keys())
             if self._on_gtids is not None:
-                self._on_gtids(np.array([place], np.uint64), now.openers.gtids)
+                self._on_gtids(np.array([coordinate], np.uint64), now.openers.gtids)
             out.append(Committed(found))
         tokens = now.large.tokens if committed is now.large else []
         out += [MarkSeen(Token(token), position, commit_ts) for token in tokens]
         if out:
-            self.reached.delivered(position, place, commit_ts)
-        return out + self.reached.advanced(pos, gtids, self._held_text(), known=True)
+            self.progress.delivered(position, coordinate, commit_ts)
+        return out + self.progress.advanced(pos, gtids, self._held_text(), known=True)
 
     def _decided(self, end: XaEnd, *, delivered: bool) -> Held | None:
         """The held transaction that XA COMMIT or XA ROLLBACK is about; None when nothing comes of it.
 
         Raises:
-            HistoryLost: it was prepared before the place where cdcflow began to read.
+            HistoryLost: it was prepared before the position where cdcflow began to read.
         """
         held = self._held.pop(end.xid, None)
         if held is not None and end.commit and not delivered:
@@ -356,8 +364,8 @@ class BinlogDecoder:
             held.large.discard()
         elif end.commit and not delivered:
             raise history_lost(
-                "an XA transaction was committed that had been prepared before the place where cdcflow began to read "
-                "the binary log, so its rows are not known (XA RECOVER shows what is prepared)"
+                "an XA transaction was committed that had been prepared before the position where cdcflow began to "
+                "read the binary log, so its rows are not known (XA RECOVER shows what is prepared)"
             )
         return None
 

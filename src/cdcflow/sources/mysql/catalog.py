@@ -5,6 +5,10 @@ log tells of each table as well. That MariaDB's column is a `uuid`, an `inet4` o
 `Catalog.describe` puts the two together: the log's word on everything it tells, the catalog's on the rest. While the
 stream lags behind a change of the table the two are of different times; a key that the log's columns do not have any
 more stops the stream by name.
+
+The stream sees the captured tables as they were when the source was prepared (`CapturedTables`). A table that is made
+later belongs to the capture from the next attempt on, which reads its rows as well; until then its changes are left
+out, for they are in what is read.
 """
 
 from __future__ import annotations
@@ -23,16 +27,20 @@ from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals, not_there
-from cdcflow.sources.mysql.columns import ASKED, CatalogColumn, server_column
-from cdcflow.sources.mysql.connection import Connection, Connector, listed, literal, query
-from cdcflow.sources.mysql.losses import READ_ANEW
-from cdcflow.sources.mysql.refusals import LOCKED, NOT_THERE, parts
-from cdcflow.sources.mysql.results import quoted
-from cdcflow.sources.mysql.shapes import DescribedTable, describe
-from cdcflow.sources.mysql.types import Policy, ServerColumn
+from cdcflow.sources.mysql.connection import Connection, Connector, query
+from cdcflow.sources.mysql.errors import LOCKED, NOT_THERE, READ_ANEW, parts
+from cdcflow.sources.mysql.sql import listed, literal, quoted
+from cdcflow.sources.mysql.tables import DescribedTable, describe
+from cdcflow.sources.mysql.types.columns import ASKED, CatalogColumn, Policy, ServerColumn
+from cdcflow.sources.mysql.types.registry import server_column
 
 if TYPE_CHECKING:
-    from cdcflow.sources.mysql.table_map import TableMap
+    from cdcflow.sources.mysql.tables import TableMap
+
+
+from cdcflow.sources.mysql.errors import versioned
+from cdcflow.sources.mysql.tables import TableMap
+from cdcflow.sources.mysql.types.columns import TypeCode
 
 T = TypeVar("T")
 
@@ -244,7 +252,7 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
     return tuple(found)
 
 
-# ── for source and stream ───────────────────────────────────────────────────────────────────────────────────
+# ── for the source ───────────────────────────────────────────────────────────────────────────────────
 
 
 class Catalog:
@@ -428,3 +436,78 @@ def _completed(columns: Sequence[ServerColumn], now: CatalogTable | None) -> tup
         else c
         for c in columns
     )
+
+
+# ── for the stream ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class CapturedTables:
+    """Implements `row_events.Tables`. Used by the stream's thread; `catalog` may be shared."""
+
+    def __init__(self, catalog: Catalog, tables: Iterable[CatalogTable]) -> None:
+        self._catalog = catalog
+        self._entries = {t.id: t for t in tables}
+        self._described: dict[TableId, DescribedTable] = {}
+        self._seen: dict[TableId, DescribedTable] = {}
+
+    def is_captured(self, table: TableId) -> bool:
+        return table in self._entries
+
+    def describe(self, found: TableMap) -> DescribedTable | None:
+        if not self.is_captured(found.id) or self._is_history(found):
+            return None
+        made = self._catalog.describe(found)
+        self._described[found.id] = self._seen[found.id] = made
+        return made
+
+    def _is_history(self, found: TableMap) -> bool:
+        """Whether rows come from when the table was system-versioned, which it is no more: old and current ones, told
+        apart by the end of their period, the key's last column. The statement that ended it has the table read again.
+
+        Raises:
+            ConfigurationError: it is system-versioned.
+        """
+        periods = {c.name for c in found.columns if _may_be_of_a_period(c)}
+        if not found.key or found.key_names[-1] not in periods or len(periods) < 2:
+            return False
+        now = self._catalog.now(found.id)
+        if now is not None and now.is_versioned:
+            raise versioned(found.id)
+        return now is not None and found.key_names[-1] not in {c.name for c in now.columns}
+
+    def described(self, table: TableId) -> DescribedTable | None:
+        if table not in self._entries:
+            return None
+        if table not in self._described:
+            self._described[table] = self._catalog.described(self._entries[table])
+        return self._described[table]
+
+    def captured_in(self, schema: str) -> Sequence[TableId]:
+        return [table for table in self._entries if table.schema == schema]
+
+    def seen(self, table: TableId) -> DescribedTable | None:
+        return self._seen.get(table)
+
+    def now(self, table: TableId) -> Sequence[ServerColumn] | None:
+        found = self._catalog.now(table)
+        return None if found is None else found.columns
+
+    def is_versioned(self, table: TableId) -> bool:
+        found = self._catalog.now(table)
+        return found is not None and found.is_versioned
+
+    def is_transactional(self, table: TableId) -> bool:
+        entry = self._entries.get(table)
+        return entry is None or entry.engine in ENGINES
+
+    def changed(self, table: TableId | None) -> None:
+        if table is not None:
+            self._seen.pop(table, None)
+        if table is None or table in self._entries:
+            self._catalog.forget()
+
+
+def _may_be_of_a_period(column: ServerColumn) -> bool:
+    """Whether a column may be the begin or the end of a row's period: a TIMESTAMP(6), or a transaction's number."""
+    kind = (column.type_code, column.metadata, column.unsigned)
+    return not column.nullable and kind in ((TypeCode.TIMESTAMP, 6, False), (TypeCode.LONGLONG, 0, True))

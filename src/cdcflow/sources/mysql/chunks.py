@@ -41,14 +41,14 @@ from cdcflow.sources.engine.chunks import Reached, Rewritten, Snapshot, TooLarge
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.mysql.catalog import CatalogTable
 from cdcflow.sources.mysql.connection import Connection, query
+from cdcflow.sources.mysql.errors import NO_SUCH_COLUMN, NO_SUCH_INDEX, NO_SUCH_TABLE
 from cdcflow.sources.mysql.fetch import fetch
 from cdcflow.sources.mysql.keys import KEYS_AT_ONCE, Key, Literals
-from cdcflow.sources.mysql.marking import Marking
+from cdcflow.sources.mysql.marks import Marking
 from cdcflow.sources.mysql.ranges import Ordered, Part, PartRead, sizes, stride
-from cdcflow.sources.mysql.refusals import NO_SUCH_COLUMN, NO_SUCH_INDEX, NO_SUCH_TABLE
-from cdcflow.sources.mysql.results import quoted
-from cdcflow.sources.mysql.shapes import DescribedTable
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
+from cdcflow.sources.mysql.sql import quoted
+from cdcflow.sources.mysql.tables import DescribedTable
 
 FIRST_ROWS = 20_000
 ROWS_MIN = 1000

@@ -3,8 +3,8 @@
 MySQL (`binlog_transaction_compression`) puts a whole transaction's events into one TRANSACTION_PAYLOAD event; MariaDB
 (`log_bin_compress`) compresses the text of QUERY events and the rows of row events one by one (hard cases M01, M02).
 
-What is small is opened in place, so a batch stays one batch. A large payload is opened piece by piece and never
-stands in memory as a whole. Nothing grows beyond `EXPANDED_BYTES_MAX`: a few hostile bytes can claim to be very many.
+What is small is opened in place, so a batch stays one batch. A large payload is opened piece by piece and is never
+in memory as a whole. Nothing grows beyond `EXPANDED_BYTES_MAX`: a few hostile bytes can claim to be very many.
 """
 
 from __future__ import annotations

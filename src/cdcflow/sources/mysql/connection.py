@@ -15,7 +15,7 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,7 +27,7 @@ from pymysql.constants import CLIENT, COMMAND
 from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.sources.engine import connections
-from cdcflow.sources.mysql.refusals import explained, refused
+from cdcflow.sources.mysql.errors import explained, refused
 
 Secret = Callable[[], str | None]
 Connection: TypeAlias = pymysql.Connection
@@ -191,7 +191,7 @@ class Connector(connections.Connector[Connection]):
                 raise ConfigurationError(f"source.tls.ca {tls.ca} cannot be read: {error.strerror}") from None
             context.check_hostname = tls.mode == "verify"
             return {"ssl": context}
-        # Without a key pymysql would ask the server for one, and encrypt the password for whoever answers. With one
+        # Without a key pymysql would ask the server for one, and encrypt the password for any that answers. With one
         # that is no key it raises instead; a password that the server has cached needs none.
         key = self.settings.server_public_key
         pinned = b"none is pinned" if key is None else _key(key)
@@ -294,13 +294,3 @@ def explaining(attempted: str) -> Iterator[None]:
         yield
     except pymysql.Error as error:
         raise explained(error, attempted) from None
-
-
-def literal(text: str) -> str:
-    """A string as SQL text that no setting of a session reads otherwise."""
-    return f"_utf8mb4 X'{text.encode().hex()}'" if text else "''"
-
-
-def listed(texts: Sequence[str]) -> str:
-    """Strings for an IN (…)."""
-    return ", ".join(literal(text) for text in texts)

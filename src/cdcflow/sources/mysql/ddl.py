@@ -17,9 +17,8 @@ from cdcflow.model.position import Position
 from cdcflow.model.table import TableId
 from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.alters import Altered, widens
-from cdcflow.sources.mysql.groups import Groups
-from cdcflow.sources.mysql.losses import READ_ANEW, versioned
-from cdcflow.sources.mysql.row_events import Changes, RowEvents, Tables, truncation
+from cdcflow.sources.mysql.errors import READ_ANEW, versioned
+from cdcflow.sources.mysql.row_events import Changes, RowEvents, truncation
 from cdcflow.sources.mysql.statements import (
     Created,
     Emptied,
@@ -33,6 +32,8 @@ from cdcflow.sources.mysql.statements import (
     Statement,
     Versioned,
 )
+from cdcflow.sources.mysql.tables import Tables
+from cdcflow.sources.mysql.transactions import Groups
 from cdcflow.sources.mysql.wire import Events
 
 
@@ -46,7 +47,7 @@ class Statements:
         self._copies: set[TableId] = set()  # shadow tables that can hold what the captured table holds, and no less
 
     def take(self, statement: Statement, at: int, *, delivered: bool) -> list[Changes]:
-        """The truncates that a statement at event number `at` stands for. `delivered`: it was taken before this
+        """The truncates that a statement at event number `at` means. `delivered`: it was taken before this
         restart, so only the shapes are forgotten.
 
         Raises:
@@ -101,7 +102,7 @@ class Statements:
         )
 
     def filled(self, position: Position) -> list[RowsFilled]:
-        """The captured tables whose old rows have got values that the log does not tell, or another place, since the
+        """The captured tables whose old rows got values that the log does not have, or went to another table, since the
         last call; `position` is one before that."""
         found, self._filled = self._filled, {}
         return [RowsFilled(table, position, swapped=swapped) for table, swapped in found.items()]
@@ -115,21 +116,21 @@ class Statements:
         truncates: list[Changes] = []
         saved: dict[str, int] = {}
         begin = inside = 0
-        for place, statement in groups.statements:
-            self._rows.learn(events, begin, place)
-            begin = place
-            number = groups.of(place)
+        for at, statement in groups.statements:
+            self._rows.learn(events, begin, at)
+            begin = at
+            number = groups.of(at)
             if number != inside:
                 saved, inside = {}, number
             match statement:
                 case Savepoint(name, to=False):
-                    saved[name.lower()] = place
+                    saved[name.lower()] = at
                 case Savepoint(name):
-                    self._take_back(events, use, saved.get(name.lower(), int(groups.opener[number])), place)
+                    self._take_back(events, use, saved.get(name.lower(), int(groups.opener[number])), at)
                 case Rollback():
-                    self._take_back(events, use, int(groups.opener[number]), place)
+                    self._take_back(events, use, int(groups.opener[number]), at)
                 case _:
-                    truncates += self.take(statement, place, delivered=bool(delivered[number]))
+                    truncates += self.take(statement, at, delivered=bool(delivered[number]))
         self._rows.learn(events, begin, len(events))
         return use, truncates
 

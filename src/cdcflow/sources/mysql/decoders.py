@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from cdcflow.model.change import Int64s
-from cdcflow.sources.mysql import framing, results, rows, wire
-from cdcflow.sources.mysql.framing import Framed
+from cdcflow.sources.mysql import results, rows, wire
 from cdcflow.sources.mysql.images import Extents
+from cdcflow.sources.mysql.results import Framed
 from cdcflow.sources.mysql.rows import DecodedRows, RowKind, check
-from cdcflow.sources.mysql.shapes import DescribedTable
+from cdcflow.sources.mysql.tables import DescribedTable
 from cdcflow.sources.mysql.wire import Split, SplitFunction
 
 Layout = Any  # a compiled class; only its own module looks inside
@@ -63,12 +63,12 @@ def _row_packets() -> Callable[[bytes], Framed]:
     try:
         from cdcflow.sources.mysql.compiled import frames
     except ImportError:
-        return framing.row_packets
+        return results.row_packets
     return lambda data: Framed(*frames.row_packets(data))
 
 
 row_packets: Callable[[bytes], Framed] = _row_packets()
-"""What `framing.row_packets` does, by the faster decoder."""
+"""What `results.row_packets` does, by the faster decoder."""
 
 
 def changes(

@@ -1,24 +1,209 @@
-"""What stands in the way of a capture, each with the SQL that mends it. Nothing is changed."""
+"""What prevents an exact capture, each with the SQL that mends it. Nothing is changed.
+
+A start refuses a server with `shortcomings`; `cdcflow doctor` shows them with everything else that can be looked at.
+
+Foreign keys can cascade without a trace in the binary log (M10), so that captured tables silently differ:
+
+    server                                        a parent's DELETE, or UPDATE of its key, is logged with
+    MySQL 9.6 and later                           the children's rows, before the parent's
+    the same with innodb_native_foreign_keys=ON   the parent's row alone: InnoDB changes the children by itself
+    MySQL before 9.6, MariaDB                     the parent's row alone
+
+Where the log has the children's rows, they are changes like any other. Where it has not, nobody can tell from the log
+which children a parent had, so the tables are named: in `cdcflow doctor`, and in `cdcflow status` for as long as they
+are captured.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import pymysql
 
 from cdcflow.config import MySQL
-from cdcflow.errors import CdcflowError
+from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.model.table import TableId
 from cdcflow.ports import Finding
 from cdcflow.sources.engine import findings as findings_of
 from cdcflow.sources.engine.findings import of_error, ok, problem, warning
 from cdcflow.sources.engine.selection import table_id
-from cdcflow.sources.mysql import server
-from cdcflow.sources.mysql.cascades import unlogged
+from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected
-from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, one, query
+from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, one, query, version_of
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled
-from cdcflow.sources.mysql.marking import WrittenMarks
-from cdcflow.sources.mysql.refusals import NO_SUCH_TABLE, explained
+from cdcflow.sources.mysql.errors import NO_SUCH_TABLE, explained
+from cdcflow.sources.mysql.gtids import Flavor
+from cdcflow.sources.mysql.marks import WrittenMarks
+from cdcflow.sources.mysql.sql import quoted
+
+# ── the server ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Shortcoming:
+    """Something at the server that prevents an exact capture."""
+
+    subject: str
+    text: str
+    remedy: str
+
+
+def variables(connection: Connection, *names: str) -> dict[str, Any]:
+    """Global variables by name, as text; those that the server does not have are left out."""
+    listed = ", ".join(f"'{name}'" for name in names)
+    rows = query(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({listed})")
+    return {str(name).lower(): value for name, value in rows}
+
+
+ASKED = (
+    *("log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_order_commits", "gtid_mode"),
+    *("enforce_gtid_consistency", "log_slave_updates", "log_replica_updates", "read_only", "super_read_only"),
+    *("binlog_expire_logs_seconds", "expire_logs_days", "max_binlog_total_size", "version", "server_id"),
+    *("binlog_row_value_options", "binlog_legacy_event_pos", "sql_log_bin", "require_secure_transport"),
+    *("binlog_storage_engine", "binlog_row_event_fragment_threshold"),
+)
+
+ROW_EVENT_BYTES_MAX = 1 << 30
+"""MariaDB 12.3 and later cut larger row events into PARTIAL_ROW_DATA events, which are not read: at this size nothing
+is cut that a packet could carry whole."""
+
+
+def shortcomings(connection: Connection, settings: MySQL) -> Iterator[Shortcoming]:
+    """What makes a capture impossible, or wrong."""
+    found = variables(connection, *ASKED)
+    if found.get("log_bin") != "ON":
+        yield Shortcoming(
+            "log_bin",
+            "is OFF: the server writes no binary log, so its changes are nowhere to be read",
+            "set log_bin in the server's configuration, and restart it",
+        )
+        return
+    if engine := found.get("binlog_storage_engine"):
+        yield Shortcoming(
+            "binlog_storage_engine",
+            f"is {engine}: the server keeps its binary log inside {engine} and gives its events no file and no byte, "
+            "which cdcflow needs to find its position again",
+            "take binlog_storage_engine out of the server's configuration, and restart it",
+        )
+        return
+    if int(found.get("binlog_row_event_fragment_threshold") or ROW_EVENT_BYTES_MAX) < ROW_EVENT_BYTES_MAX:
+        yield Shortcoming(
+            "binlog_row_event_fragment_threshold",
+            f"is {found['binlog_row_event_fragment_threshold']}: the server cuts larger row events into fragments, "
+            "which cdcflow does not read",
+            f"run SET GLOBAL binlog_row_event_fragment_threshold = {ROW_EVENT_BYTES_MAX}{_also(settings)}",
+        )
+    if found.get("binlog_format", "ROW") != "ROW":
+        yield Shortcoming(
+            "binlog_format",
+            f"is {found['binlog_format']}: rows that statements change are not in the log",
+            "run SET GLOBAL binlog_format = 'ROW' (and in the server's configuration), and renew open sessions",
+        )
+    if found.get("binlog_row_metadata") != "FULL":
+        yield Shortcoming(
+            "binlog_row_metadata",
+            f"is {found.get('binlog_row_metadata')}: the log does not name the columns of its rows",
+            f"run {_persist(settings)} binlog_row_metadata = 'FULL'{_also(settings)}",
+        )
+    if filters := binlog_status.end(connection, settings.kind).filters:
+        yield Shortcoming(
+            "binary log",
+            f"leaves databases out ({filters}): their changes are lost to every reader",
+            "take binlog_do_db and binlog_ignore_db out of the server's configuration, and restart it",
+        )
+    if settings.kind == "mysql":
+        yield from _order(found, settings)
+
+
+def _order(found: dict[str, Any], settings: MySQL) -> Iterator[Shortcoming]:
+    has_gtids = found.get("gtid_mode") == "ON"
+    if settings.fence == "marks" and found.get("binlog_order_commits") == "OFF":
+        remedy = "run SET PERSIST binlog_order_commits = ON"
+        yield Shortcoming(
+            "binlog_order_commits",
+            "is OFF: commits become visible in another order than that of the log, so a written mark fences nothing",
+            f"{remedy}, or set source.fence: read-only" if has_gtids else remedy,
+        )
+    if settings.fence == "read-only" and not has_gtids:
+        yield Shortcoming(
+            "gtid_mode",
+            f"is {found.get('gtid_mode')}: without GTIDs nothing tells what is visible, unless marks are written",
+            "set source.fence: marks, or switch GTIDs on (SET PERSIST gtid_mode = OFF_PERMISSIVE, ON_PERMISSIVE, ON)",
+        )
+
+
+def _persist(settings: MySQL) -> str:
+    return "SET PERSIST" if settings.kind == "mysql" else "SET GLOBAL"
+
+
+def _also(settings: MySQL) -> str:
+    return "" if settings.kind == "mysql" else " (and in the server's configuration)"
+
+
+def check(connection: Connection, settings: MySQL) -> None:
+    """Raises ConfigurationError with everything that is in the way."""
+    found = list(shortcomings(connection, settings))
+    if found:
+        raise ConfigurationError(
+            "; ".join(f"{s.subject} {s.text}" for s in found), remedy=";\n  ".join(s.remedy for s in found)
+        )
+
+
+# ── foreign keys ───────────────────────────────────────────────────────────────────────────────────────────────
+
+LOGGED_FROM = (9, 6)
+"""From this MySQL on, the server and not InnoDB carries cascades out, and logs them."""
+
+_KEYS = """
+SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME, CONSTRAINT_NAME FROM information_schema.KEY_COLUMN_USAGE
+WHERE REFERENCED_TABLE_NAME IS NOT NULL
+"""
+_RULES = """
+SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME,
+DELETE_RULE IN ('CASCADE', 'SET NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL')
+FROM information_schema.REFERENTIAL_CONSTRAINTS
+"""
+_SHOWN = re.compile(r"^\s*CONSTRAINT [`\"]?(.+?)[`\"]? FOREIGN KEY .* ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL)", re.M)
+
+Unlogged = Mapping[TableId, tuple[str, ...]]
+"""Tables that rows come to, change in or go from without a trace, each with the foreign keys by which they do."""
+
+
+def unlogged(connection: Connection, flavor: Flavor, is_captured: Callable[[TableId], bool]) -> Unlogged:
+    """The captured tables that a cascade can change behind the log's back; none where the server logs cascades."""
+    if _are_logged(connection, flavor):
+        return {}
+    keys: dict[TableId, set[str]] = {}
+    for schema, name, constraint in query(connection, _KEYS):
+        if is_captured(table := TableId(schema, name)):
+            keys.setdefault(table, set()).add(constraint)
+    rules = {(TableId(s, t), c): bool(cascades) for s, t, c, cascades in query(connection, _RULES)} if keys else {}
+    found: dict[TableId, tuple[str, ...]] = {}
+    for table, constraints in sorted(keys.items()):
+        if all((table, c) in rules for c in constraints):
+            cascading = [c for c in constraints if rules[table, c]]
+        else:
+            # MariaDB shows rules only to whom may do more than SELECT, which a capture need not.
+            cascading = _SHOWN.findall(_definition(connection, table))
+        if cascading:
+            found[table] = tuple(sorted(cascading))
+    return found
+
+
+def _are_logged(connection: Connection, flavor: Flavor) -> bool:
+    if flavor != "mysql" or version_of(connection.get_server_info()) < LOGGED_FROM:
+        return False
+    return variables(connection, "innodb_native_foreign_keys").get("innodb_native_foreign_keys") != "ON"
+
+
+def _definition(connection: Connection, table: TableId) -> str:
+    return str(query(connection, f"SHOW CREATE TABLE {quoted(table.schema)}.{quoted(table.name)}")[0][1])
+
+
+# ── cdcflow doctor ─────────────────────────────────────────────────────────────────────────────────────────────
 
 KEPT_SECONDS_MIN = 86_400
 
@@ -88,9 +273,9 @@ def _link(connection: Connection, connector: Connector, settings: MySQL) -> Iter
 
 
 def _server(connection: Connection, settings: MySQL) -> Iterator[Finding]:
-    found = server.variables(connection, *server.ASKED)
+    found = variables(connection, *ASKED)
     yield ok("server", f"{NAMES[settings.kind]} {found.get('version')}")
-    wrong = {s.subject: s for s in server.shortcomings(connection, settings)}
+    wrong = {s.subject: s for s in shortcomings(connection, settings)}
     for shortcoming in wrong.values():
         yield problem(shortcoming.subject, shortcoming.text, shortcoming.remedy)
     without_gtids = found.get("gtid_mode", "ON") != "ON"

@@ -1,7 +1,10 @@
-"""How a server is asked for its binary log: from a file and byte, or for what a set of GTIDs leaves out.
+"""One dump of a server's binary log: how it is asked for, how its packets become events, and what its end means.
 
-The sessions' variables are the ones that the servers' own replicas set. A heartbeat is demanded, so that silence means
-that something is wrong (hard case M60). Checksums come as the files have them.
+It is asked for from a file and byte, or for what a set of GTIDs leaves out. The session's variables are the ones that
+the servers' own replicas set. A heartbeat is demanded, so that silence means that something is wrong (hard case M60).
+Checksums come as the files have them.
+
+The packets go to the decoder file by file, in parts whose events are checked and counted alike.
 """
 
 from __future__ import annotations
@@ -9,16 +12,23 @@ from __future__ import annotations
 import struct
 import uuid
 from dataclasses import dataclass
+from typing import Protocol
 
 import pymysql
 
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
-from cdcflow.sources.mysql.connection import Connection, explaining, literal, query
-from cdcflow.sources.mysql.events import said_error
+from cdcflow.model.change import Int64s
+from cdcflow.ports import StreamEvent
+from cdcflow.sources.mysql import wire
+from cdcflow.sources.mysql.connection import Connection, explaining, query
+from cdcflow.sources.mysql.errors import explained, history_lost
+from cdcflow.sources.mysql.events import format_of, rotate_of, said_error
 from cdcflow.sources.mysql.gtids import Flavor, MysqlGtids
-from cdcflow.sources.mysql.losses import history_lost
 from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition
-from cdcflow.sources.mysql.refusals import explained
+from cdcflow.sources.mysql.sql import literal
+from cdcflow.sources.mysql.wire import Events, Little, SplitFunction, protocol_error
+
+# ── asking ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _COM_BINLOG_DUMP, _COM_BINLOG_DUMP_GTID = 0x12, 0x1E
 _THROUGH_GTID = 0x04
@@ -41,10 +51,10 @@ class Dump:
     def start(self) -> tuple[str, int]:
         """The file and byte at which the server begins to send. The command has 32 bits for the byte: beyond, the file
         is read from its beginning, and what was delivered is skipped (hard case M26)."""
-        place = self.position.start
+        start = self.position.start
         if self.by_gtid:
             return "", FIRST_EVENT
-        return place.file, place.pos if place.pos < 1 << 32 else FIRST_EVENT
+        return start.file, start.pos if start.pos < 1 << 32 else FIRST_EVENT
 
 
 def begin(connection: Connection, dump: Dump) -> None:
@@ -100,7 +110,103 @@ def encoded(gtids: MysqlGtids) -> bytes:
     return b"".join(out)
 
 
-class Evictions:
+# ── packets ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class EventDecoder(Protocol):
+    """What becomes of the events (`BinlogDecoder`)."""
+
+    def rotated(self, file: str, pos: int) -> list[StreamEvent]: ...
+
+    def decode(self, events: Events) -> list[StreamEvent]: ...
+
+
+class Packets:
+    """Takes what arrives on one connection. `pos`: the byte of the file at which the server begins to send.
+
+    `refusal` is the packet that ended the stream, once there was one: an error's, or the end of the log's.
+    """
+
+    def __init__(self, decoder: EventDecoder, *, flavor: Flavor, pos: int, split: SplitFunction = wire.split) -> None:
+        self.refusal: bytes | None = None
+        self._decoder = decoder
+        self._flavor = flavor
+        self._reach = pos
+        self._checksum = False
+        self._split = split
+
+    def take(self, data: bytes, size: int) -> tuple[list[StreamEvent], int]:
+        """Decode the whole events in `data[:size]`, which `buffers.PAD` bytes follow: what they complete, and how many
+        bytes were taken. Raises as `BinlogDecoder.decode` does."""
+        out: list[StreamEvent] = []
+        at = 0
+        while True:
+            found = self._split(data, at, size, self._checksum)
+            at = found.reached
+            count = len(found.start) - (found.state == wire.FILE_EVENT)
+            if count:
+                out += self._decode(Little(data), found.start[:count], found.end[:count], found.type[:count])
+            match found.state:
+                case wire.FILE_EVENT:
+                    out += self._file_event(data[int(found.start[-1]) : int(found.end[-1])])
+                case wire.LONG_EVENT:
+                    whole = wire.long_event(data, at, size)
+                    if whole is None:
+                        return out, at
+                    out += self._long(whole[0])
+                    at = whole[1]
+                case wire.NEEDS_MORE:
+                    return out, at
+                case wire.ENDED | wire.REFUSED:
+                    self.refusal = data[at + 4 : at + 4 + int.from_bytes(data[at : at + 3], "little")]
+                    return out, at
+                case wire.DAMAGED:
+                    raise _damaged(self._reach)
+                case _:
+                    raise protocol_error("a packet that holds no event")
+
+    def _decode(self, buffer: Little, start: Int64s, end: Int64s, types: wire.Types) -> list[StreamEvent]:
+        reach = wire.reaches(buffer, start, self._reach)
+        self._reach = int(reach[-1])
+        return self._decoder.decode(Events(buffer, start, end, types, reach))
+
+    def _long(self, event: bytes) -> list[StreamEvent]:
+        """An event of 16 MiB and more (hard case M28)."""
+        end = len(event)
+        if self._checksum:
+            if not wire.has_checksum(event):
+                raise _damaged(self._reach)
+            end -= wire.CHECKSUM
+        buffer = wire.padded(event)
+        return self._decode(buffer, wire.offsets(0), wire.offsets(end), buffer.bytes[4:5])
+
+    def _file_event(self, event: bytes) -> list[StreamEvent]:
+        if event[4] == wire.ROTATE:
+            rotate = rotate_of(event, self._checksum)
+            self._reach = rotate.pos
+            return self._decoder.rotated(rotate.file, rotate.pos)
+        found = format_of(event)
+        if ("MariaDB" in found.server_version) != (self._flavor == "mariadb"):
+            raise ConfigurationError(
+                f"source.kind is {self._flavor}, but the binary log was written by server {found.server_version}",
+                remedy=f"set source.kind to {'mysql' if self._flavor == 'mariadb' else 'mariadb'}",
+            )
+        self._checksum = found.checksum
+        self._reach = int(wire.reaches(wire.padded(event), wire.offsets(0), self._reach)[0])
+        return []
+
+
+def _damaged(reach: int) -> SourceUnavailable:
+    return SourceUnavailable(
+        f"reading the binary log: the event after byte {reach} does not fit its checksum, so it was damaged on the way "
+        "or on the server's disk; it is read again"
+    )
+
+
+# ── the end ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ServerIdConflicts:
     """Counts how often the server ended our stream because another reader came with our server_id. Kept by the source
     over the streams it opens, for only the repetition tells: the first one may be an earlier connection of ours."""
 
@@ -125,7 +231,7 @@ class Evictions:
         self._times = 0
 
 
-def refusal_of(packet: bytes, dump: Dump, evictions: Evictions) -> CdcflowError:
+def refusal_of(packet: bytes, dump: Dump, conflicts: ServerIdConflicts) -> CdcflowError:
     """What the packet that ended the stream means."""
     if packet[:1] == b"\xfe":
         return SourceUnavailable("reading the binary log: the server ended the stream, as it does when it shuts down")
@@ -135,7 +241,7 @@ def refusal_of(packet: bytes, dump: Dump, evictions: Evictions) -> CdcflowError:
     code, text = found
     said = " ".join(text.split())
     if "with the same server_uuid" in said or "with the same server_id" in said:
-        return evictions.another(dump, said)
+        return conflicts.another(dump, said)
     if code != _READING_FAILED:
         return explained(pymysql.OperationalError(code, said), "reading the binary log")
     if "max_allowed_packet" in said:

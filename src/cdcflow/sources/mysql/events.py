@@ -16,8 +16,8 @@ import numpy as np
 
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.change import Int64s
+from cdcflow.sources.mysql.errors import READ_ANEW, history_lost
 from cdcflow.sources.mysql.gtids import Flavor
-from cdcflow.sources.mysql.losses import READ_ANEW, history_lost
 from cdcflow.sources.mysql.wire import ARTIFICIAL, CHECKSUM, HEADER, IGNORABLE, Events, has_checksum, protocol_error
 
 
@@ -82,7 +82,7 @@ _ROWS: Final = (
     EventType.PARTIAL_UPDATE_ROWS,
 )
 OPENERS: Final = (EventType.GTID, EventType.ANONYMOUS_GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID)
-"""Each group of events (a transaction, or a statement that stands alone) begins with one of these."""
+"""Each group of events (a transaction, or a single statement) begins with one of these."""
 BESIDE: Final = (
     EventType.STOP,
     EventType.HEARTBEAT,
@@ -92,7 +92,7 @@ BESIDE: Final = (
     EventType.GTID_LIST,
     EventType.START_ENCRYPTION,
 )
-"""What stands between groups and says nothing about rows."""
+"""Events between groups, which say nothing about rows."""
 
 
 def table_of(*types: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -182,7 +182,7 @@ def format_of(event: bytes) -> Format:
 
 @dataclass(frozen=True, slots=True)
 class Rotate:
-    """The file and the byte at which the next event stands. `made_up`: it is no event of a file, the server only says
+    """The file and the byte at which the next event begins. `made_up`: it is no event of a file, the server only says
     where it begins to read."""
 
     file: str
@@ -199,7 +199,7 @@ def rotate_of(event: bytes, checksum: bool) -> Rotate:
         raise protocol_error("a ROTATE event with a wrong checksum")
     body = event[HEADER : -CHECKSUM if signed else None]
     if len(body) < 9 or int.from_bytes(body[:8], "little") >= 1 << 40:
-        raise protocol_error("a ROTATE event that names no place")
+        raise protocol_error("a ROTATE event that names no position")
     try:
         return Rotate(body[8:].decode(), int.from_bytes(body[:8], "little"), made_up)
     except UnicodeDecodeError:
@@ -207,7 +207,7 @@ def rotate_of(event: bytes, checksum: bool) -> Rotate:
 
 
 def length_at(data: bytes, at: int) -> tuple[int, int]:
-    """A length-encoded number, and the place after it."""
+    """A length-encoded number, and the offset after it."""
     if at < len(data):
         first = data[at]
         size = {252: 2, 253: 3, 254: 8}.get(first, 0)

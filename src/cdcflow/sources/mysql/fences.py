@@ -5,16 +5,16 @@ long as a semi-synchronous replica makes it wait on another (hard case W03). So 
 (`SHOW BINARY LOG STATUS`, `gtid_binlog_pos`) runs ahead of what a SELECT shows. The ids of transactions are
 coordinates (`position.coordinate`): they grow in the order of the log.
 
-MariaDB says it outright: a consistent snapshot has a place in the log, everything up to it is seen, nothing behind it.
+MariaDB has an answer: a consistent snapshot has a position in the log. It sees everything up to there, nothing behind.
 
-MySQL has no such place, but two bounds that hold whatever commits at the same time:
+MySQL has no such position, but two bounds that hold whatever commits at the same time:
 
     `@@gtid_executed` read just before the snapshot     what is in there is seen: it grows after the engine's commit
     the log's end read just after the snapshot          what lies behind is not seen: it is logged before its commit
 
 Between the two nothing is known, unless nothing was being committed at that moment, which is tried for (`looks`). Else
 both go with the chunk, each as a fence of its own. The machine lets a chunk stand where that matters only if both give
-it the same place; else it is read again.
+it the same position; else it is read again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["CoordinateVisibility", "DeliveredGtids", "GtidVisibility"]
 
 @dataclass(frozen=True, slots=True)
 class CoordinateVisibility:
-    """Sees everything up to a place in the binary log, and nothing behind it."""
+    """Sees everything up to a position in the binary log, and nothing behind it."""
 
     upto: int
 

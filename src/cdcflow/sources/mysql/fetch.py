@@ -20,7 +20,7 @@ from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import PAD, protocol_error
 from cdcflow.sources.mysql.connection import Connection
 from cdcflow.sources.mysql.decoders import row_packets
-from cdcflow.sources.mysql.framing import HEADER, LONG
+from cdcflow.sources.mysql.results import PACKET_HEADER, PACKET_MAX
 
 READ_BYTES = 1 << 20
 
@@ -88,7 +88,7 @@ class _Rows:
         left = b""
         while bytes_max is None or self._size < bytes_max:
             # What is left is less than one packet: ask for all of it when it is a long one.
-            wanted = max(READ_BYTES, int.from_bytes(left[:3], "little") + HEADER - len(left))
+            wanted = max(READ_BYTES, int.from_bytes(left[:3], "little") + PACKET_HEADER - len(left))
             left = self._take(left + self._read(wanted))
             while left[:3] == b"\xff\xff\xff":
                 left = self._take_long(left)
@@ -111,12 +111,12 @@ class _Rows:
         """Keep the row whose packets begin `data`, reading the rest of it; what is left behind it."""
         payloads: list[bytes] = []
         at = 0
-        while not payloads or len(payloads[-1]) == LONG:
-            data = self._with(data, at + HEADER)
+        while not payloads or len(payloads[-1]) == PACKET_MAX:
+            data = self._with(data, at + PACKET_HEADER)
             length = int.from_bytes(data[at : at + 3], "little")
-            data = self._with(data, at + HEADER + length)
-            payloads.append(data[at + HEADER : at + HEADER + length])
-            at += HEADER + length
+            data = self._with(data, at + PACKET_HEADER + length)
+            payloads.append(data[at + PACKET_HEADER : at + PACKET_HEADER + length])
+            at += PACKET_HEADER + length
         row = b"".join(payloads)
         self._keep(row, np.zeros(1, np.int64), np.full(1, len(row), np.int64))
         return self._take(data[at:])
@@ -130,13 +130,13 @@ class _Rows:
     def _ended(self, left: bytes) -> bool:
         """Whether `left` is the packet that ends the result. Raises the error that ends it."""
         length = int.from_bytes(left[:3], "little")
-        if len(left) <= HEADER or len(left) < HEADER + length or left[HEADER] < 0xFE:
+        if len(left) <= PACKET_HEADER or len(left) < PACKET_HEADER + length or left[PACKET_HEADER] < 0xFE:
             return False
-        if len(left) > HEADER + length:
+        if len(left) > PACKET_HEADER + length:
             raise protocol_error("bytes behind the end of a result set")
         self._connection._next_seq_id = (left[3] + 1) & 0xFF
-        if left[HEADER] == 0xFF:
-            MysqlPacket(left[HEADER:], "utf8").raise_for_error()
+        if left[PACKET_HEADER] == 0xFF:
+            MysqlPacket(left[PACKET_HEADER:], "utf8").raise_for_error()
         return True
 
     def _with(self, data: bytes, size: int) -> bytes:

@@ -11,7 +11,7 @@ column is no document but what changed in it.
 
 So the way from row to row is a loop over rows, made for the columns that are sent: a function of straight lines,
 written as source text once a shape. It notes where each row begins, and nothing else. Where the values lie then is
-arithmetic on these places, a column at a time, with numpy.
+arithmetic on these offsets, a column at a time, with numpy.
 
 A length that leads anywhere else than to the end of its event ends in `SourceUnavailable`. Nothing is read beyond the
 buffer: every step is forward, and the last one must end exactly where the event does.
@@ -29,7 +29,7 @@ import numpy as np
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import Bools, Buffer, Cells, protocol_error
-from cdcflow.sources.mysql.losses import READ_ANEW
+from cdcflow.sources.mysql.errors import READ_ANEW
 
 Form = tuple[int, int]
 """A column as the walk sees it: the bytes that a value takes, or (0 and) the bytes that its length takes."""
@@ -68,11 +68,11 @@ def walked(
         ConfigurationError: an option in a head that cdcflow does not know.
     """
     walk = _walk(tuple(tuple(forms) for forms in images), documents)
-    places: list[list[int]] = [[] for _ in range(len(images) + (documents is not None))]
-    appends = [found.append for found in places]
+    starts: list[list[int]] = [[] for _ in range(len(images) + (documents is not None))]
+    appends = [found.append for found in starts]
     counts = []
     for start, end in zip(extents.start.tolist(), extents.end.tolist(), strict=True):
-        before = len(places[0])
+        before = len(starts[0])
         if not 0 <= start <= end <= buffer.size:
             raise InvariantViolated("an event's rows lie outside of the buffer")
         try:
@@ -88,8 +88,8 @@ def walked(
             )
         if reached != end:
             raise protocol_error("a row event does not end where its last row does")
-        counts.append(len(places[0]) - before)
-    return [np.array(found, np.int64) for found in places], np.array(counts, np.int64)
+        counts.append(len(starts[0]) - before)
+    return [np.array(found, np.int64) for found in starts], np.array(counts, np.int64)
 
 
 def parts_of_documents(buffer: Buffer, heads: Int64s, documents: int) -> list[Bools]:
@@ -165,7 +165,7 @@ def _image(number: int, forms: tuple[Form, ...]) -> list[str]:
     lines = [f"append{number}(at)", f"nulls = {nulls} & {mask}", f"at += {size}", "if not nulls:"]
     lines += [f"    {line}" for line in _straight(forms)]
     lines.append("else:")
-    lines += [f"    if not nulls & {1 << place}: {_step(form)}" for place, form in enumerate(forms)]
+    lines += [f"    if not nulls & {1 << nth}: {_step(form)}" for nth, form in enumerate(forms)]
     return lines if forms else [f"append{number}(at)"]
 
 

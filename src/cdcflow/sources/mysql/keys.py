@@ -10,26 +10,18 @@ Row values like (a, b) > (1, 2) find no index in MySQL; the same written out wit
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.errors import SourceUnavailable
 from cdcflow.model.change import KeySet
-from cdcflow.sources.mysql.charsets import charset_of
-from cdcflow.sources.mysql.connection import literal
-from cdcflow.sources.mysql.results import quoted, select_expression
-from cdcflow.sources.mysql.types import BINARY_COLLATION, ServerColumn, TypeCode
-
-_INTEGERS = frozenset((TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.LONGLONG, TypeCode.YEAR))
-_NUMBERS = _INTEGERS | {TypeCode.DECIMAL, TypeCode.FLOAT, TypeCode.DOUBLE}
-_FLOATS = frozenset((TypeCode.FLOAT, TypeCode.DOUBLE))
-_MOMENTS = frozenset((TypeCode.DATE, TypeCode.TIME, TypeCode.DATETIME, TypeCode.TIMESTAMP))
-_TEXTS = frozenset((TypeCode.CHAR, TypeCode.VARCHAR, TypeCode.BLOB))
-_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
-_MOMENT = re.compile(r"[-0-9:. ]+")
+from cdcflow.sources.mysql.sql import literal, quoted
+from cdcflow.sources.mysql.types.columns import ServerColumn
+from cdcflow.sources.mysql.types.family import as_is, no_key
+from cdcflow.sources.mysql.types.numbers import WHOLE
+from cdcflow.sources.mysql.types.registry import family_of, select_expression
 
 KEYS_AT_ONCE = 1000
 """With more keys in one statement the server may give up the index (`range_optimizer_max_mem_size`)."""
@@ -66,7 +58,7 @@ class Key:
     @property
     def is_whole_number(self) -> bool:
         """One column of whole numbers, which can be reckoned with."""
-        return len(self.columns) == 1 and self.columns[0].type_code in _INTEGERS
+        return len(self.columns) == 1 and self.columns[0].type_code in WHOLE
 
     @property
     def digest(self) -> str:
@@ -110,13 +102,8 @@ def _compared(columns: Sequence[ServerColumn], row: Literals, inner: str, last: 
 
 
 def _comparable(column: ServerColumn) -> str:
-    """The column in a comparison that agrees with ORDER BY on it."""
-    name = quoted(column.name)
-    if column.type_code in (TypeCode.ENUM, TypeCode.SET):
-        return f"({name} + 0)"  # with a text they compare as text; they are ordered by number (W19)
-    if column.type_code == TypeCode.FLOAT:
-        return f"({name} - 0e0)"  # compared with the column itself the server rounds the literal to six digits
-    return name
+    family = family_of(column)
+    return as_is(column) if family is None else family.comparable(column)
 
 
 def literal_of(column: ServerColumn, cell: bytes) -> str:
@@ -126,23 +113,10 @@ def literal_of(column: ServerColumn, cell: bytes) -> str:
         SourceUnavailable: it is no text that a column of this type has.
         ConfigurationError: a type that no key can have.
     """
-    code = column.type_code
-    if column.extra:
-        return literal(cell.decode())
-    if code == TypeCode.BIT:
-        return str(int.from_bytes(cell, "big"))
-    if code in (TypeCode.ENUM, TypeCode.SET):
-        return _label_number(column, cell.decode())
-    if code in _NUMBERS:
-        return _checked(_NUMBER, cell, column) + ("e0" if code in _FLOATS and b"e" not in cell else "")
-    if code in _MOMENTS:
-        return f"'{_checked(_MOMENT, cell, column)}'"
-    if code in _TEXTS:
-        if column.collation in (None, BINARY_COLLATION):
-            return f"X'{cell.hex()}'"
-        # The bytes are as they are stored, except that utf8mb4 is what the session speaks anyway.
-        return f"_{charset_of(column.collation or 0).name} X'{cell.hex()}'"
-    raise _no_key(column)
+    family = family_of(column)
+    if family is None or family.cell_literal is None:
+        raise no_key(column)
+    return family.cell_literal(column, cell)
 
 
 def value_literal(column: ServerColumn, value: Any) -> str:  # Any: whatever Arrow holds for a key
@@ -161,15 +135,10 @@ def value_literal(column: ServerColumn, value: Any) -> str:  # Any: whatever Arr
             return f"'{value.isoformat()}'"
         case datetime.timedelta():
             return f"'{_time(value)}'"
-        case list():
-            return _label_number(column, ",".join(value))
-        case str() if column.type_code in (TypeCode.ENUM, TypeCode.SET):
-            return _label_number(column, value)
-        case str() if column.type_code in _MOMENTS:
-            return f"'{_checked(_MOMENT, value.encode(), column)}'"
         case str():
-            return literal(value)
-    raise _no_key(column)
+            family = family_of(column)
+            return literal(value) if family is None else family.text_literal(column, value)
+    raise no_key(column)
 
 
 def _time(value: datetime.timedelta) -> str:
@@ -177,51 +146,3 @@ def _time(value: datetime.timedelta) -> str:
     sign, us = ("-", -us) if us < 0 else ("", us)
     seconds, fraction = divmod(us, 1_000_000)
     return f"{sign}{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{fraction:06d}"
-
-
-def _label_number(column: ServerColumn, text: str) -> str:
-    if column.type_code == TypeCode.ENUM:
-        return str(column.labels.index(text) + 1 if text in column.labels else 0)
-    chosen = set(text.split(",")) if text else set()
-    return str(sum(1 << i for i, label in enumerate(column.labels) if label in chosen))
-
-
-def _checked(pattern: re.Pattern[str], cell: bytes, column: ServerColumn) -> str:
-    text = cell.decode("ascii", "replace")
-    if pattern.fullmatch(text) is None:
-        raise SourceUnavailable(f"the server sent a key of column {column.name} that is none of its type")
-    return text
-
-
-def _no_key(column: ServerColumn) -> ConfigurationError:
-    return ConfigurationError(
-        f"column {column.name} is part of a key, and cdcflow cannot compare values of its type",
-        remedy="ALTER TABLE … ADD PRIMARY KEY over other columns",
-    )
-
-
-def cells_of(data: bytes, start: int, end: int) -> list[bytes | None]:
-    """The cells of one row of a result set, None for NULL.
-
-    Raises:
-        SourceUnavailable: it is not such a row.
-    """
-    cells: list[bytes | None] = []
-    at = start
-    while at < end:
-        first, at = data[at], at + 1
-        if first == _NULL:
-            cells.append(None)
-            continue
-        width = _WIDTHS.get(first, 0)
-        size = int.from_bytes(data[at : at + width], "little") if width else first
-        at += width
-        if first == _NOTHING or at + size > end:
-            raise SourceUnavailable("the server sent a row that ends before its columns")
-        cells.append(data[at : at + size])
-        at += size
-    return cells
-
-
-_NULL, _NOTHING = 0xFB, 0xFF
-_WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}

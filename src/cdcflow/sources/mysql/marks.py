@@ -1,90 +1,156 @@
-"""Marks that come back as rows of a small table of ours (`slot`, `token`, `at`), read straight from row events.
+"""Marks in the binary log: rows of a small table of ours, or, where nothing may be written, positions in it.
 
-Nothing of this table goes into the log, so its rows need no columns in Arrow: a slot and a token are all that counts.
-Other slots' rows are those of another cdcflow at the same server.
+A written mark comes back as a row event. In read-only mode the mark is the log's end at the moment it is asked for:
+everything that is visible by then lies before it, because a commit is logged before it can be seen. The stream answers
+with the mark when it has passed that position.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+import os
+import threading
+from typing import Protocol
 
-from cdcflow.errors import ConfigurationError
+import pymysql
+
+from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
-from cdcflow.sources.mysql.events import length_at
-from cdcflow.sources.mysql.table_map import TableMap
-from cdcflow.sources.mysql.wire import protocol_error
+from cdcflow.sources.mysql import binlog_status
+from cdcflow.sources.mysql.connection import Connection, query
+from cdcflow.sources.mysql.errors import NO_SUCH_TABLE, explained
+from cdcflow.sources.mysql.gtids import Flavor
+from cdcflow.sources.mysql.row_events import HEARTBEAT
+from cdcflow.sources.mysql.sql import literal, quoted
 
-HEARTBEAT = "heartbeat"
-"""A token that begins so only shows that the log moves."""
-
-_VARCHAR, _TIMESTAMP = 15, 17
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """Where our marks are written: our `slot` in `table`. None as table: marks are not written (read-only)."""
-
-    slot: str
-    table: TableId | None
+_UNKNOWN_DATABASE = 1049
+_DENIED = (1044, 1142, 1143, 1227)
 
 
-def check_columns(found: TableMap) -> None:
-    """ConfigurationError: it is not the table that cdcflow makes."""
-    if [c.type_code for c in found.columns] != [_VARCHAR, _VARCHAR, _TIMESTAMP]:
-        raise ConfigurationError(
-            f"table {found.id} is not one of cdcflow's: its columns are not slot, token and at",
-            remedy=f"DROP TABLE `{found.id.schema}`.`{found.id.name}`; cdcflow makes it again",
+class Expecting(Protocol):
+    """A stream that answers with marks at positions (`stream.BinlogStream`)."""
+
+    def expect(self, token: Token, coordinate: int) -> None: ...
+
+
+class Expectations:
+    """Marks on their way to the stream, which may not be there yet. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stream: Expecting | None = None
+        self._early: list[tuple[Token, int]] = []
+
+    def expect(self, token: Token, coordinate: int) -> None:
+        with self._lock:
+            if self._stream is None:
+                self._early.append((token, coordinate))
+            else:
+                self._stream.expect(token, coordinate)
+
+    def attach(self, stream: Expecting) -> None:
+        """The stream that answers from now on. Marks of an earlier stream are nobody's any more."""
+        with self._lock:
+            self._stream = stream
+            early, self._early = self._early, []
+            for token, coordinate in early:
+                stream.expect(token, coordinate)
+
+
+class WrittenMarks:
+    """Marks as rows of `table`, in our `slot`."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, table: TableId, slot: str) -> None:
+        self.table = table
+        self._sql = f"{quoted(table.schema)}.{quoted(table.name)}"
+        self._slot = slot
+
+    def write(self, connection: Connection, token: Token) -> None:
+        """Commit a mark."""
+        text = literal(token)
+        query(
+            connection,
+            f"INSERT INTO {self._sql} (`slot`, `token`, `at`) "  # noqa: S608  quoted
+            f"VALUES ({literal(self._slot)}, {text}, NOW(6)) "
+            f"ON DUPLICATE KEY UPDATE `token` = {text}, `at` = NOW(6)",
+        )
+
+    def beat(self, connection: Connection) -> None:
+        """A mark that nobody waits for. Its text is always another, or nothing would be logged."""
+        self.write(connection, Token(f"{HEARTBEAT} {os.getpid()}.{next(self._numbers)}"))
+
+    def ensure(self, connection: Connection) -> None:
+        """Make the table if it is not there, and see whether it can be written.
+
+        Raises:
+            ConfigurationError: it may not be made or written by us; the message names the GRANT.
+        """
+        try:
+            self._make(connection)
+            self.check(connection)
+        except pymysql.Error as error:
+            raise self.explained(connection, error) from None
+
+    def check(self, connection: Connection) -> None:
+        """Whether the table is there and can be written, as pymysql's errors. Nothing is written."""
+        query(
+            connection,
+            f"EXPLAIN INSERT INTO {self._sql} (`slot`, `token`, `at`) VALUES ('', '', NOW(6)) "  # noqa: S608  quoted
+            "ON DUPLICATE KEY UPDATE `token` = ''",
+        )
+
+    def explained(self, connection: Connection, error: pymysql.Error) -> CdcflowError:
+        """Why the table cannot be made or written."""
+        if not error.args or error.args[0] not in _DENIED:
+            return explained(error, f"preparing the table of marks {self.table}")
+        name, _, host = str(query(connection, "SELECT CURRENT_USER()")[0][0]).rpartition("@")
+        rights, schema = "CREATE, SELECT, INSERT, UPDATE", quoted(self.table.schema)
+        return ConfigurationError(
+            f"marks cannot be written to {self.table} by '{name}'@'{host}'",
+            remedy=f"run GRANT {rights} ON {schema}.* TO '{name}'@'{host}', or set source.fence: read-only",
+        )
+
+    def _make(self, connection: Connection) -> None:
+        try:
+            query(connection, f"SELECT `slot`, `token`, `at` FROM {self._sql} LIMIT 0")  # noqa: S608
+        except pymysql.Error as error:
+            if not error.args or error.args[0] not in (NO_SUCH_TABLE, _UNKNOWN_DATABASE):
+                raise
+        else:
+            return
+        if not query(connection, f"SHOW DATABASES LIKE {_pattern(self.table.schema)}"):
+            query(connection, f"CREATE DATABASE IF NOT EXISTS {quoted(self.table.schema)}")
+        query(
+            connection,
+            f"CREATE TABLE IF NOT EXISTS {self._sql} (`slot` VARCHAR(64) NOT NULL PRIMARY KEY, "
+            "`token` VARCHAR(255) NOT NULL, `at` TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)) "
+            "ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4",
         )
 
 
-def tokens_of(found: TableMap, rows: bytes, images: list[bytes], slot: str) -> list[str]:
-    """The tokens that one row event gives to this slot. `images` are the column bitmaps of each row's images: one for
-    an insert, two for an update."""
-    out: list[str] = []
-    at = 0
-    while at < len(rows):
-        row: dict[int, str] = {}
-        before = at
-        for present in images:
-            try:
-                image, at = _image(found, rows, at, present)
-            except IndexError:
-                raise protocol_error("a row of the table of marks that ends early") from None
-            row |= image
-        if at == before:
-            raise protocol_error("a row of the table of marks without columns")
-        if row.get(0) == slot and 1 in row:
-            out.append(row[1])
-    return out
+def _pattern(name: str) -> str:
+    return "'" + name.replace("'", "''").replace("_", "\\_").replace("%", "\\%") + "'"
 
 
-def _image(found: TableMap, rows: bytes, at: int, present: bytes) -> tuple[dict[int, str], int]:
-    there = [i for i in range(len(found.columns)) if present[i >> 3] >> (i & 7) & 1]
-    nulls = rows[at : at + (len(there) + 7) // 8]
-    at += len(nulls)
-    row: dict[int, str] = {}
-    for nth, number in enumerate(there):
-        if nulls[nth >> 3] >> (nth & 7) & 1:
-            continue
-        column = found.columns[number]
-        if column.type_code == _TIMESTAMP:
-            at += 4 + (column.metadata + 1) // 2
-            continue
-        if column.metadata < 256:
-            size, at = rows[at], at + 1
-        else:
-            size, at = int.from_bytes(rows[at : at + 2], "little"), at + 2
-        row[number] = rows[at : at + size].decode(errors="replace")
-        at += size
-    if at > len(rows):
-        raise protocol_error("a row of the table of marks that ends early")
-    return row, at
+class ReadOnlyMarks:
+    """Marks as positions in the log."""
+
+    def __init__(self, flavor: Flavor, expectations: Expectations) -> None:
+        self._flavor = flavor
+        self._expectations = expectations
+
+    def write(self, connection: Connection, token: Token) -> None:
+        """Have the stream answer with this mark where the log ends now."""
+        self._expectations.expect(token, binlog_status.end(connection, self._flavor).coordinate)
+
+    def beat(self, connection: Connection) -> None:
+        """Nothing: the server's own heartbeats tell how far its log is."""
+
+    def ensure(self, connection: Connection) -> None:
+        """Nothing is needed."""
 
 
-def bitmaps(event: bytes, at: int, count: int) -> tuple[list[bytes], int]:
-    """The column bitmaps of a row event whose column count stands at `at`, and where its rows begin."""
-    width, at = length_at(event, at)
-    size = (width + 7) // 8
-    if at + size * count > len(event):
-        raise protocol_error("a row event that ends before its rows")
-    return [event[at + i * size : at + (i + 1) * size] for i in range(count)], at + size * count
+Marking = WrittenMarks | ReadOnlyMarks

@@ -23,14 +23,13 @@ from cdcflow.errors import HistoryLost
 from cdcflow.model.change import Int64s
 from cdcflow.ports import StreamEvent, TransactionsBack
 from cdcflow.sources.buffers import PAD
-from cdcflow.sources.mysql import place
+from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.connection import Connection, Connector, explaining
-from cdcflow.sources.mysql.dump import Dump, begin
+from cdcflow.sources.mysql.dump import Dump, Packets, begin
+from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.events import IS_OPENER
-from cdcflow.sources.mysql.losses import history_lost
-from cdcflow.sources.mysql.openers import openers_of
-from cdcflow.sources.mysql.packets import Packets
 from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition
+from cdcflow.sources.mysql.transactions import openers_of
 from cdcflow.sources.mysql.wire import Events
 
 COMPARED_MAX = 16
@@ -48,7 +47,7 @@ class Ours:
 
 
 def check_same(connector: Connector, dump: Dump, first_transaction: int, back: TransactionsBack) -> None:
-    """That the last transactions of our log stand in the server's. `dump` begins at our position; those from the
+    """Check that the server's log has the last transactions of ours. `dump` begins at our position; those from the
     number `first_transaction` on were read from this server.
 
     Raises:
@@ -61,7 +60,7 @@ def check_same(connector: Connector, dump: Dump, first_transaction: int, back: T
     connection = connector.connect("overlap")
     try:
         with explaining(f"comparing our log with the binary log at {connector.address}"):
-            size = dict(place.files(connection)).get(newest.file)
+            size = dict(binlog_status.files(connection)).get(newest.file)
             if size is None:
                 return
             if size < newest.pos or not _is_between(connection, oldest):
@@ -100,7 +99,7 @@ def _newest(position: BinlogPosition, first_transaction: int, back: Transactions
 
 def _is_between(connection: Connection, at: BinlogPosition) -> bool:
     try:
-        place.check_between(connection, at)
+        binlog_status.check_between(connection, at)
     except ValueError:
         return False
     return True
@@ -108,7 +107,7 @@ def _is_between(connection: Connection, at: BinlogPosition) -> bool:
 
 @dataclass(slots=True)
 class _Commits:
-    """Takes events as a decoder does: the time of the transaction that ends at each of the places `wanted` of
+    """Takes events as a decoder does: the time of the transaction that ends at each of the bytes `wanted` of
     `file`."""
 
     file: str

@@ -1,4 +1,4 @@
-"""Places in a binary log: a file and a byte in it, with the transactions that lie before.
+"""Positions in a binary log: a file and a byte in it, with the transactions before it.
 
     binlog.000003:1234;3e11fa47-…:1-77
     binlog.000003:1234;0-1-77;xa=binlog.000002:99;0-1-40
@@ -6,15 +6,20 @@
 A file and position mean something on one server only; the set of GTIDs (empty where the server has none) means the
 same on every server that has these transactions. `;xa=` is there while XA transactions are prepared and not decided:
 their rows were held back, so a restart reads from there on again, and leaves out what was delivered.
+
+`Progress` is how far a stream is, and the marks that wait for a position.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
 
 from cdcflow.errors import ConfigurationError, InvariantViolated
-from cdcflow.model.position import Position
+from cdcflow.interleave.messages import Advanced, MarkSeen
+from cdcflow.model.position import Position, Token
+from cdcflow.ports import StreamEvent
 
 FIRST_EVENT = 4
 """Where the first event of a file begins."""
@@ -26,7 +31,7 @@ _XA = "xa="
 
 @dataclass(frozen=True, slots=True)
 class BinlogPosition:
-    """A place between two transactions. `gtids` is the text of the set of those before it, `xa` as told above."""
+    """A position between two transactions. `gtids` is the text of the set of those before it, `xa` as told above."""
 
     file: str
     pos: int
@@ -50,8 +55,8 @@ class BinlogPosition:
     @classmethod
     def parse(cls, text: str) -> BinlogPosition:
         """Read what `text` wrote. InvariantViolated when it is something else."""
-        place, *rest = text.split(";")
-        file, _, pos = place.rpartition(":")
+        head, *rest = text.split(";")
+        file, _, pos = head.rpartition(":")
         if not file or not pos.isdecimal() or len(rest) not in (1, 3):
             raise InvariantViolated(f"not a position in a binary log: {text[:200]!r}")
         if len(rest) == 1:
@@ -76,6 +81,85 @@ def coordinate(file: str, pos: int) -> int:
     return number << _POSITION_BITS | pos
 
 
-def byte_of(place: int) -> int:
-    """The byte in its file that a coordinate stands for."""
-    return place & (1 << _POSITION_BITS) - 1
+def byte_of(coordinate: int) -> int:
+    """The byte of a coordinate in its file."""
+    return coordinate & (1 << _POSITION_BITS) - 1
+
+
+# ── how far a stream is ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Progress:
+    """How far a stream is, as coordinates and as positions between transactions, and the marks that it has to answer.
+    Any thread may call `expect`, one thread everything else.
+
+    `skip_until`: everything up to this coordinate was delivered before this connection (-1 when coordinates of another
+    server are meant, and only GTIDs say what was).
+    """
+
+    def __init__(self, position: BinlogPosition, *, by_gtid: bool) -> None:
+        self.skip_until = -1 if by_gtid else position.coordinate
+        self.last = position.text
+        self.commit_ts = 0
+        self.pos = position.start.pos
+        # Until the first transaction comes, positions before what the GTIDs leave out say nothing.
+        self._silent = by_gtid
+        self._passed = self._covered = self.skip_until
+        self._asked: SimpleQueue[tuple[Token, int]] = SimpleQueue()
+        self._expected: list[tuple[Token, int]] = []
+        self.at(position.start.file)
+
+    def at(self, file: str) -> None:
+        """What follows is in this file."""
+        self.file = file
+        self.base = coordinate(file, 0)
+
+    def text(self, pos: int, gtids: str, held: str) -> Position:
+        return Position(f"{self.file}:{pos};{gtids}{held}")
+
+    def expect(self, token: Token, coordinate: int) -> None:
+        self._asked.put((token, coordinate))
+
+    @property
+    def due(self) -> bool:
+        """A mark is expected that was passed already."""
+        self._take_asked()
+        return any(coordinate <= self._passed for _, coordinate in self._expected)
+
+    def seen(self) -> list[StreamEvent]:
+        """The expected marks that were passed already."""
+        return [MarkSeen(token, self.last, self.commit_ts) for token, _ in self.taken(self._passed)]
+
+    def taken(self, upto: int) -> list[tuple[Token, int]]:
+        """The marks expected up to a coordinate, which the caller answers."""
+        self._take_asked()
+        found = [e for e in self._expected if e[1] <= upto]
+        self._expected = [e for e in self._expected if e[1] > upto]
+        return found
+
+    def _take_asked(self) -> None:
+        while not self._asked.empty():
+            self._expected.append(self._asked.get())
+
+    def delivered(self, position: Position, coordinate: int, commit_ts: int) -> None:
+        """Everything up to this position is in the events that are being returned."""
+        self.last, self.commit_ts = position, commit_ts
+        self._silent = False
+        self._passed = self._covered = coordinate
+
+    def advanced(self, pos: int, gtids: str, held: str, *, known: bool) -> list[StreamEvent]:
+        """Nothing of ours comes up to byte `pos` of the file: the marks expected there, and how far we are.
+
+        `known`: the server gave this position as its end, or it is one behind a transaction.
+        """
+        self.pos = pos
+        self._silent = self._silent and not known
+        if self._silent:
+            return []
+        reached = self.base | pos
+        self._passed = max(self._passed, reached)
+        if reached <= self._covered:
+            return self.seen()
+        self._covered = reached
+        self.last = self.text(pos, gtids, held)
+        return [*self.seen(), Advanced(self.last)]

@@ -1,6 +1,6 @@
-"""A place in the binary log to begin at, and whether the place of an earlier run is still ours and whole.
+"""A position in the binary log to begin at, and whether the position of an earlier run is still ours and whole.
 
-Whatever lies before a place that a stream begins at must be visible before a chunk is read: the stream never delivers
+Everything before the position that a stream begins at must be visible before a chunk is read: the stream never delivers
 it, so no fence would tell that a chunk did not see it. Hence the waiting here.
 
 A file and byte are compared only on the server that they come from. On another one, a replica that took over, the set
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import pymysql
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
-from cdcflow.sources.mysql import place
+from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.connection import Connection, one, query
+from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.gtids import Flavor, MariadbGtids, MysqlGtids
-from cdcflow.sources.mysql.losses import history_lost
-from cdcflow.sources.mysql.marking import Marking
+from cdcflow.sources.mysql.marks import Marking
 from cdcflow.sources.mysql.position import BinlogPosition
 
 WAIT_S = 60.0
@@ -49,7 +49,7 @@ class Before:
 
 
 class Preparing:
-    """Finds places at one server, through one connection."""
+    """Finds positions at one server, through one connection."""
 
     def __init__(
         self, connection: Connection, flavor: Flavor, marking: Marking, *, address: str, wait_s: float = WAIT_S
@@ -59,37 +59,37 @@ class Preparing:
         self._marking = marking
         self._address = address
         self._wait_s = wait_s
-        self.has_gtids = place.has_gtids(connection, flavor)
-        self.server = place.server_of(connection, flavor)
+        self.has_gtids = binlog_status.has_gtids(connection, flavor)
+        self.server = binlog_status.server_of(connection, flavor)
 
-    # ── the first place ─────────────────────────────────────────────────────────────────────────────────────
+    # ── the first position ─────────────────────────────────────────────────────────────────────────────────────
 
     def first(self) -> Begun:
         """The end of the log now, with everything before it visible.
 
         Raises:
             SourceUnavailable: something keeps transactions from becoming visible (a replica that does not answer).
-            ConfigurationError: XA transactions are prepared, whose rows lie before any place that one could begin at.
+            ConfigurationError: XA transactions are prepared; their rows are before any position to begin at.
         """
         self._check_prepared()
         if self._flavor == "mariadb":
-            with place.snapshot(self._connection):
-                found = place.snapshot_place(self._connection)
-            gtids = place.gtids_at(self._connection, found.file, found.pos)
+            with binlog_status.snapshot(self._connection):
+                found = binlog_status.snapshot_end(self._connection)
+            gtids = binlog_status.gtids_at(self._connection, found.file, found.pos)
             if gtids is None:
                 found, gtids = self._quiet_end()
             return Begun(BinlogPosition(found.file, found.pos, MariadbGtids.parse(gtids).text()))
-        end = place.end(self._connection, self._flavor)
+        end = binlog_status.end(self._connection, self._flavor)
         if not self.has_gtids:
             self._marking.beat(self._connection)
             return Begun(BinlogPosition(end.file, end.pos))
         # What is logged up to here and not yet executed is owned by somebody at this moment.
-        committing = _owned(place.owned(self._connection))
+        committing = _owned(binlog_status.owned(self._connection))
         self._until(
             "transactions that are in the binary log already become visible",
-            lambda: not committing & _owned(place.owned(self._connection)),
+            lambda: not committing & _owned(binlog_status.owned(self._connection)),
         )
-        before = MysqlGtids.parse(place.executed_before(self._connection, end))
+        before = MysqlGtids.parse(binlog_status.executed_before(self._connection, end))
         return Begun(BinlogPosition(end.file, end.pos, before.text()))
 
     def _check_prepared(self) -> None:
@@ -98,14 +98,14 @@ class Preparing:
             if found:
                 raise ConfigurationError(
                     f"{len(found)} XA transactions are prepared at {self._address} and not decided: their rows lie "
-                    "before any place that a capture could begin at",
+                    "before any position that a capture could begin at",
                     remedy="run XA COMMIT or XA ROLLBACK for each of those that XA RECOVER lists, then start again",
                 )
 
-    # ── the place of an earlier run ─────────────────────────────────────────────────────────────────────────
+    # ── the position of an earlier run ─────────────────────────────────────────────────────────────────────────
 
     def again(self, before: Before) -> Begun:
-        """The place of an earlier run, checked.
+        """The position of an earlier run, checked.
 
         Raises:
             HistoryLost: log from there on is gone, or the server lacks what our log has.
@@ -127,7 +127,7 @@ class Preparing:
     def _again_mysql(self, before: Before) -> Begun:
         ours = MysqlGtids.parse(before.position.gtids)
         is_same = before.server == self.server and not before.by_gtid
-        executed = MysqlGtids.parse(place.executed(self._connection))
+        executed = MysqlGtids.parse(binlog_status.executed(self._connection))
         if not executed.covers(ours):
             self._refuse_lacking(ours, before)
             self._until("what our log has becomes visible", lambda: self._executed().covers(ours))
@@ -148,11 +148,11 @@ class Preparing:
         return Begun(before.position, by_gtid=True)
 
     def _executed(self) -> MysqlGtids:
-        return MysqlGtids.parse(place.executed(self._connection))
+        return MysqlGtids.parse(binlog_status.executed(self._connection))
 
     def _refuse_lacking(self, ours: MysqlGtids, before: Before) -> None:
         """Raises unless everything in `ours` is executed, or being committed at this moment."""
-        committing = _owned(place.owned(self._connection))
+        committing = _owned(binlog_status.owned(self._connection))
         executed = self._executed()
         for gtid in committing:
             source, _, number = gtid.partition("#")[0].rpartition(":")
@@ -173,14 +173,14 @@ class Preparing:
     def _again_mariadb(self, before: Before) -> Begun:
         position, ours = before.position, MariadbGtids.parse(before.position.gtids)
         there = None
-        if not before.by_gtid and position.file in dict(place.files(self._connection)):
-            there = place.gtids_at(self._connection, position.file, position.pos)
+        if not before.by_gtid and position.file in dict(binlog_status.files(self._connection)):
+            there = binlog_status.gtids_at(self._connection, position.file, position.pos)
         is_same = before.server == self.server or bool(ours.domains())
         if is_same and there is not None and MariadbGtids.parse(there).domains() == ours.domains():
             self._check_files(position.start)
             self._until("what our log has becomes visible", lambda: self._seen() >= position.coordinate)
             return Begun(position)
-        known = _state(place.state(self._connection))
+        known = _state(binlog_status.state(self._connection))
         lacking = [
             f"{domain}-{server}-{number}"
             for domain, (server, number) in ours.domains().items()
@@ -198,18 +198,18 @@ class Preparing:
                 raise self._another(f"server_id {before.server}", f"{self.server}, with none of its transactions")
             raise history_lost(
                 f"the server at {self._address} lacks transactions that our log has: it has "
-                f"{place.state(self._connection)[:300] or 'nothing'}, and our log has {ours.text()[:300]}; it was "
-                "reset, restored from an older state, or took over too early"
+                f"{binlog_status.state(self._connection)[:300] or 'nothing'}, and our log has {ours.text()[:300]}; it "
+                "was reset, restored from an older state, or took over too early"
             )
         self._until("what our log has becomes visible", lambda: self._seen_gtids().covers(ours))
         return Begun(position, by_gtid=True)
 
-    def _quiet_end(self) -> tuple[place.End, str]:
+    def _quiet_end(self) -> tuple[binlog_status.End, str]:
         """MariaDB: the end of the log at a moment at which nothing was added to it, once all before it is visible."""
-        ends: list[tuple[place.End, str]] = []
+        ends: list[tuple[binlog_status.End, str]] = []
 
         def is_quiet() -> bool:
-            found = place.quiet_end(self._connection)
+            found = binlog_status.quiet_end(self._connection)
             if found is not None:
                 ends.append(found)
             return found is not None
@@ -219,10 +219,10 @@ class Preparing:
         return ends[0]
 
     def _check_goes_on(self, position: BinlogPosition) -> None:
-        """MariaDB: what follows this place is what our log has not. For where the server cannot tell what is before."""
+        """MariaDB: what follows this position is not in our log. For where the server cannot tell what is before it."""
         ours = MariadbGtids.parse(position.gtids).domains()
         try:
-            found = place.next_of_mariadb(self._connection, position)
+            found = binlog_status.next_of_mariadb(self._connection, position)
         except ValueError:
             raise self._begun_anew(position) from None
         if found is None:
@@ -232,17 +232,17 @@ class Preparing:
             raise self._begun_anew(position)
 
     def _seen(self) -> int:
-        with place.snapshot(self._connection):
-            return place.snapshot_place(self._connection).coordinate
+        with binlog_status.snapshot(self._connection):
+            return binlog_status.snapshot_end(self._connection).coordinate
 
     def _seen_gtids(self) -> MariadbGtids:
-        with place.snapshot(self._connection):
-            seen = place.snapshot_place(self._connection)
-        return MariadbGtids.parse(place.gtids_at(self._connection, seen.file, seen.pos) or "")
+        with binlog_status.snapshot(self._connection):
+            seen = binlog_status.snapshot_end(self._connection)
+        return MariadbGtids.parse(binlog_status.gtids_at(self._connection, seen.file, seen.pos) or "")
 
     def _check_files(self, position: BinlogPosition) -> None:
-        """The log from this place on is still there, and as long as we know it to be."""
-        files = place.files(self._connection)
+        """The log from this position on is still there, and as long as we know it to be."""
+        files = binlog_status.files(self._connection)
         sizes = dict(files)
         if position.file not in sizes:
             oldest = files[0][0] if files else "nothing"
@@ -257,9 +257,9 @@ class Preparing:
             )
 
     def _check_next(self, position: BinlogPosition) -> None:
-        """What follows this place is what our log has not: after a reset the file's name and length mean nothing."""
+        """What follows this position is what our log has not: after a reset the file's name and length mean nothing."""
         try:
-            found = place.next_gtid(self._connection, position)
+            found = binlog_status.next_gtid(self._connection, position)
         except ValueError:
             raise self._begun_anew(position) from None
         if found is not None and MysqlGtids.parse(position.gtids).contains(*found):
@@ -268,7 +268,7 @@ class Preparing:
     def _begun_anew(self, position: BinlogPosition) -> HistoryLost:
         return history_lost(
             f"the binary log at {self._address} was begun anew: {position.file} at byte {position.pos} is not the "
-            "place where our log ends (RESET, or a restore from an older state)"
+            "position where our log ends (RESET, or a restore from an older state)"
         )
 
     def _another(self, before: str, now: str) -> ConfigurationError:

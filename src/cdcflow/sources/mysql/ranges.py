@@ -23,9 +23,11 @@ from cdcflow.sources.mysql.connection import Connection
 from cdcflow.sources.mysql.decoders import decode
 from cdcflow.sources.mysql.fetch import Fetched, fetch
 from cdcflow.sources.mysql.images import Extents
-from cdcflow.sources.mysql.keys import Key, Literals, cells_of
-from cdcflow.sources.mysql.results import quoted, select_expression
-from cdcflow.sources.mysql.shapes import DescribedTable
+from cdcflow.sources.mysql.keys import Key, Literals
+from cdcflow.sources.mysql.results import cells_of
+from cdcflow.sources.mysql.sql import quoted
+from cdcflow.sources.mysql.tables import DescribedTable
+from cdcflow.sources.mysql.types.registry import select_expression
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,64 @@
-"""Rows of result sets (text protocol) as Arrow columns, equal to what the binary log gives for the same rows.
+"""Result sets (text protocol): where rows lie in bytes as they came, and rows as Arrow columns. Pure.
+
+    packet   length(3) number(1) │ payload         a row: one packet; FE and less than 9 bytes: the end; FF: an error
 
 A row is one packet, in which each cell has its length before it, or is the byte FB for NULL. So the cells of a column
-are found for all rows at once, and the next column's begin where they end.
+are found for all rows at once, and the next column's begin where they end. The columns equal what the binary log gives
+for the same rows.
 
-`decode` is the reference decoder. The compiled one (`decoders.py`) gives the same.
+`row_packets` and `decode` are the reference decoders. The compiled ones (`decoders.py`) give the same.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 
+from cdcflow.errors import SourceUnavailable
+from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import PAD, Buffer, Cells, padded, protocol_error
-from cdcflow.sources.mysql.codecs import quoted, select_expression
 from cdcflow.sources.mysql.images import Extents
-from cdcflow.sources.mysql.shapes import DescribedTable
+from cdcflow.sources.mysql.tables import DescribedTable
 
-__all__ = ["decode", "quoted", "select_expression"]
+PACKET_MAX = 0xFFFFFF
+"""So long is every packet but the last of a row of 16 MiB and more."""
+PACKET_HEADER = 4
+NEEDS_MORE, ENDED, OTHER = 0, 1, 2
+"""OTHER: a packet that is no whole row of its own: a part of a long one, or an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """Row packets found in bytes: their payloads, the offset of the first packet that was not taken, and why not."""
+
+    start: Int64s
+    end: Int64s
+    reached: int
+    state: int
+
+
+def row_packets(data: bytes) -> Framed:
+    """The row packets at the beginning of `data`."""
+    starts: list[int] = []
+    at, size, state = 0, len(data), NEEDS_MORE
+    ends: list[int] = []
+    while at + PACKET_HEADER <= size:
+        length = data[at] | data[at + 1] << 8 | data[at + 2] << 16
+        stop = at + PACKET_HEADER + length
+        if stop > size:
+            break
+        first = data[at + PACKET_HEADER] if length else 0
+        if first >= 0xFE or length == PACKET_MAX:
+            state = ENDED if first == 0xFE and length < 9 else OTHER
+            if state == ENDED or first == 0xFF or length == PACKET_MAX:
+                break
+        starts.append(at + PACKET_HEADER)
+        ends.append(stop)
+        at = stop
+    return Framed(np.array(starts, np.int64), np.array(ends, np.int64), at, state)
+
 
 _NULL, _TWO, _THREE, _EIGHT = 0xFB, 0xFC, 0xFD, 0xFE
 
@@ -29,7 +71,7 @@ def decode(described: DescribedTable, data: bytes, rows: Extents) -> pa.RecordBa
 
     Raises:
         SourceUnavailable: the bytes cannot be such rows.
-        ConfigurationError: a value has no place in its column's type; by name.
+        ConfigurationError: its column's Arrow type cannot hold a value; by name.
     """
     reached = int(rows.end.max()) if len(rows.end) else 0
     buffer = Buffer(data) if reached + PAD <= len(data) else padded([data])
@@ -63,3 +105,29 @@ def _cells(buffer: Buffer, rows: Extents, columns: int) -> list[Cells]:
     if (at != end).any():
         raise protocol_error("a row of a result set goes on after its columns")
     return found
+
+
+def cells_of(data: bytes, start: int, end: int) -> list[bytes | None]:
+    """The cells of one row of a result set, None for NULL.
+
+    Raises:
+        SourceUnavailable: it is not such a row.
+    """
+    cells: list[bytes | None] = []
+    at = start
+    while at < end:
+        first, at = data[at], at + 1
+        if first == _NULL:
+            cells.append(None)
+            continue
+        width = _WIDTHS.get(first, 0)
+        size = int.from_bytes(data[at : at + width], "little") if width else first
+        at += width
+        if first == 0xFF or at + size > end:
+            raise SourceUnavailable("the server sent a row that ends before its columns")
+        cells.append(data[at : at + size])
+        at += size
+    return cells
+
+
+_WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}

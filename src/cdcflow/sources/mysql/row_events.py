@@ -1,18 +1,20 @@
-"""Row events of one part of the log, put together by table shape: places of rows, never rows.
+"""Row events of one part of the log, put together by table shape: offsets of rows, never rows.
 
     TABLE_MAP   id(6) flags(2) …                                          says what the id means from here on
     ROWS        id(6) flags(2) [extra(2+)] width │ bitmap [bitmap] │ row images …
 
 Table ids mean something in one file and one connection only (hard case M13). A server repeats the TABLE_MAP before
 each statement; nearly always it is byte for byte what is known, which is compared for a whole batch at once. Row
-events of one shape, kind and pair of bitmaps are decoded together, whatever stands between them.
+events of one shape, kind and pair of bitmaps are decoded together, whatever is between them.
+
+Rows of the small table of ours that has our marks (`slot`, `token`, `at`; `marks.py` writes them) are read straight
+from the bytes: nothing of that table goes into the log, so its rows need no columns in Arrow. Other slots' rows are
+those of another cdcflow at the same server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +26,11 @@ from cdcflow.sources.buffers import Bools
 from cdcflow.sources.engine.changes import merged
 from cdcflow.sources.engine.changes import truncation as emptied
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled, changes
+from cdcflow.sources.mysql.errors import READ_ANEW
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, length_at
-from cdcflow.sources.mysql.losses import READ_ANEW
-from cdcflow.sources.mysql.marks import Marks, bitmaps, check_columns, tokens_of
-from cdcflow.sources.mysql.rows import Extents, RowKind
-from cdcflow.sources.mysql.shapes import DescribedTable, ServerColumn
-from cdcflow.sources.mysql.table_map import TableMap, table_map, table_name
+from cdcflow.sources.mysql.images import Extents
+from cdcflow.sources.mysql.rows import RowKind
+from cdcflow.sources.mysql.tables import DescribedTable, TableMap, Tables, table_map, table_name
 from cdcflow.sources.mysql.wire import HEADER, Events, Types, protocol_error
 
 _ID = HEADER + 6
@@ -49,47 +50,16 @@ _KINDS = {
 }
 _V1 = frozenset((EventType.WRITE_ROWS_V1, EventType.UPDATE_ROWS_V1, EventType.DELETE_ROWS_V1))
 
+HEARTBEAT = "heartbeat"
+"""A token that begins so only shows that the log moves."""
 
-class Tables(Protocol):
-    """What the stream asks about tables. Called by the stream's thread, in the log's order."""
 
-    def is_captured(self, table: TableId) -> bool:
-        """Whether rows of it belong into the log, whether or not it is there now. Never true for the shadow tables of
-        gh-ost and pt-online-schema-change (`_t_gho`, `_t_new` …), for temporary tables and for the table of marks."""
-        ...
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Where our marks are written: our `slot` in `table`. None as table: marks are not written (read-only)."""
 
-    def describe(self, found: TableMap) -> DescribedTable | None:
-        """The shape of a captured table as a table map tells it; None: it is not captured after all. Asked again
-        whenever the map's bytes differ from the last ones, and after each `changed`."""
-        ...
-
-    def described(self, table: TableId) -> DescribedTable | None:
-        """The last shape of it that is known, from a table map or from the catalog; None: it was never seen."""
-        ...
-
-    def captured_in(self, schema: str) -> Sequence[TableId]:
-        """The captured tables of a schema as they were last known, also when it is gone."""
-        ...
-
-    def seen(self, table: TableId) -> DescribedTable | None:
-        """The shape that a table map told since the last statement about this table; None: there was none."""
-        ...
-
-    def now(self, table: TableId) -> Sequence[ServerColumn] | None:
-        """The columns that a captured table has in the catalog now; None: it is not there."""
-        ...
-
-    def is_versioned(self, table: TableId) -> bool:
-        """Whether a captured table keeps the history of its rows now (MariaDB)."""
-        ...
-
-    def is_transactional(self, table: TableId) -> bool:
-        """Whether its engine takes changes back with ROLLBACK; True where it is not known."""
-        ...
-
-    def changed(self, table: TableId | None) -> None:
-        """Some statement may have changed this table's shape, or any (None), or made or dropped it."""
-        ...
+    slot: str
+    table: TableId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +126,7 @@ class RowEvents:
     # ── table maps ──────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self) -> None:
-        """A part of the log begins: places in it count anew."""
+        """A part of the log begins: its events are numbered anew."""
         self._arrived = {}
 
     def learn(self, events: Events, first: int, last: int) -> None:
@@ -174,12 +144,12 @@ class RowEvents:
 
     def _learn(self, events: Events, table_id: int, at: Int64s) -> None:
         known = self._maps.get(table_id)
-        for place in at[_differing(events, at, known)].tolist():
-            raw = events.one(place)[HEADER:]
+        for number in at[_differing(events, at, known)].tolist():
+            raw = events.one(number)[HEADER:]
             if known is None or known.raw != raw:
                 before = [(-1, known)] if known is not None else []
-                known = self._maps[table_id] = self._mapped(events.one(place))
-                self._arrived.setdefault(table_id, before).append((place, known))
+                known = self._maps[table_id] = self._mapped(events.one(number))
+                self._arrived.setdefault(table_id, before).append((number, known))
 
     def _mapped(self, event: bytes) -> Mapped:
         raw = event[HEADER:]
@@ -232,7 +202,7 @@ class RowEvents:
         for table_id in _distinct(ids):
             mine = at[ids == table_id]
             shapes = self._in_force(table_id)
-            bounds = np.searchsorted(mine, [place for place, _ in shapes]).tolist()
+            bounds = np.searchsorted(mine, [first for first, _ in shapes]).tolist()
             if table_id == _NO_TABLE and not shapes:
                 continue
             if not shapes or bounds[0] > 0:
@@ -281,15 +251,15 @@ class RowEvents:
             out.incomplete.append(Incomplete(described.table.id, event[decoded.incomplete], keys))
 
     def _take_marks(self, events: Events, at: Int64s, found: TableMap, out: Found) -> None:
-        for place in at.tolist():
-            event = events.one(place)
+        for number in at.tolist():
+            event = events.one(number)
             if _KINDS[EventType(event[4])] is RowKind.DELETE:
                 continue
             begin = _V1_BODY
             if event[4] not in _V1:
                 begin += max(int.from_bytes(event[_EXTRA : _EXTRA + 2], "little"), 2)
             images, rows = bitmaps(event, begin, _images(event[4]))
-            out.tokens.extend((place, token) for token in tokens_of(found, event[rows:], images, self._marks.slot))
+            out.tokens.extend((number, token) for token in tokens_of(found, event[rows:], images, self._marks.slot))
 
 
 def truncation(described: DescribedTable, at: int) -> Changes:
@@ -302,20 +272,22 @@ def numbered(found: list[Changes], events: int) -> tuple[list[ChangeBatch], Int6
     count = np.zeros(events, np.int64)
     for one in found:
         count += np.bincount(one.event, minlength=events)
-    place = np.zeros(events + 1, np.int64)
-    np.cumsum(count, out=place[1:])
+    rows_before = np.zeros(events + 1, np.int64)
+    np.cumsum(count, out=rows_before[1:])
     by_shape: dict[Table, list[tuple[Int64s, pa.RecordBatch]]] = {}
     nth: dict[int, int] = {}
     for one in found:
         # An event's rows are all of one table, except where a statement emptied several.
         first = np.flatnonzero(np.diff(one.event, prepend=-1))
-        index = place[one.event] + np.arange(len(one.event)) - np.repeat(first, np.diff(first, append=len(one.event)))
+        index = (
+            rows_before[one.event] + np.arange(len(one.event)) - np.repeat(first, np.diff(first, append=len(one.event)))
+        )
         if len(index) == 1:
             at = int(one.event[0])
             index = index + nth.get(at, 0)
             nth[at] = nth.get(at, 0) + 1
         by_shape.setdefault(one.described.table, []).append((index, one.rows))
-    return [merged(table, parts) for table, parts in by_shape.items()], place
+    return [merged(table, parts) for table, parts in by_shape.items()], rows_before
 
 
 def _images(kind: int) -> int:
@@ -357,7 +329,75 @@ def _alike(events: Events, at: Int64s, body: Int64s, kind: int, columns: int, ta
     _, rows = bitmaps(event, offset, _images(kind))
     size = rows - offset
     same: Bools = body + size <= events.end[at]
-    places = body[:, None] + np.arange(size)
-    np.minimum(places, events.buffer.size, out=places)
-    same &= (events.buffer.bytes[places] == np.frombuffer(event[offset:rows], np.uint8)).all(axis=1)
+    offsets = body[:, None] + np.arange(size)
+    np.minimum(offsets, events.buffer.size, out=offsets)
+    same &= (events.buffer.bytes[offsets] == np.frombuffer(event[offset:rows], np.uint8)).all(axis=1)
     return same, size
+
+
+# ── marks among the rows ───────────────────────────────────────────────────────────────────────────────────────
+
+
+_VARCHAR, _TIMESTAMP = 15, 17
+
+
+def check_columns(found: TableMap) -> None:
+    """ConfigurationError: it is not the table that cdcflow makes."""
+    if [c.type_code for c in found.columns] != [_VARCHAR, _VARCHAR, _TIMESTAMP]:
+        raise ConfigurationError(
+            f"table {found.id} is not one of cdcflow's: its columns are not slot, token and at",
+            remedy=f"DROP TABLE `{found.id.schema}`.`{found.id.name}`; cdcflow makes it again",
+        )
+
+
+def tokens_of(found: TableMap, rows: bytes, images: list[bytes], slot: str) -> list[str]:
+    """The tokens that one row event gives to this slot. `images` are the column bitmaps of each row's images: one for
+    an insert, two for an update."""
+    out: list[str] = []
+    at = 0
+    while at < len(rows):
+        row: dict[int, str] = {}
+        before = at
+        for present in images:
+            try:
+                image, at = _image(found, rows, at, present)
+            except IndexError:
+                raise protocol_error("a row of the table of marks that ends early") from None
+            row |= image
+        if at == before:
+            raise protocol_error("a row of the table of marks without columns")
+        if row.get(0) == slot and 1 in row:
+            out.append(row[1])
+    return out
+
+
+def _image(found: TableMap, rows: bytes, at: int, present: bytes) -> tuple[dict[int, str], int]:
+    there = [i for i in range(len(found.columns)) if present[i >> 3] >> (i & 7) & 1]
+    nulls = rows[at : at + (len(there) + 7) // 8]
+    at += len(nulls)
+    row: dict[int, str] = {}
+    for nth, number in enumerate(there):
+        if nulls[nth >> 3] >> (nth & 7) & 1:
+            continue
+        column = found.columns[number]
+        if column.type_code == _TIMESTAMP:
+            at += 4 + (column.metadata + 1) // 2
+            continue
+        if column.metadata < 256:
+            size, at = rows[at], at + 1
+        else:
+            size, at = int.from_bytes(rows[at : at + 2], "little"), at + 2
+        row[number] = rows[at : at + size].decode(errors="replace")
+        at += size
+    if at > len(rows):
+        raise protocol_error("a row of the table of marks that ends early")
+    return row, at
+
+
+def bitmaps(event: bytes, at: int, count: int) -> tuple[list[bytes], int]:
+    """The column bitmaps of a row event whose column count is at `at`, and where its rows begin."""
+    width, at = length_at(event, at)
+    size = (width + 7) // 8
+    if at + size * count > len(event):
+        raise protocol_error("a row event that ends before its rows")
+    return [event[at + i * size : at + (i + 1) * size] for i in range(count)], at + size * count

@@ -24,10 +24,10 @@ from cdcflow.model.change import Int64s
 from cdcflow.model.table import BEFORE, UNCHANGED, Identity
 from cdcflow.sources.buffers import PAD, Bools, Buffer, Cells, padded
 from cdcflow.sources.engine.changes import ops, same_values, split_key_changes, unchanged_names
+from cdcflow.sources.mysql.errors import READ_ANEW
 from cdcflow.sources.mysql.images import Extents, cells, parts_of_documents, present, walked
-from cdcflow.sources.mysql.losses import READ_ANEW
-from cdcflow.sources.mysql.shapes import DescribedTable
-from cdcflow.sources.mysql.types import TypeCode
+from cdcflow.sources.mysql.tables import DescribedTable
+from cdcflow.sources.mysql.types.columns import TypeCode
 
 __all__ = ["DecodedRows", "Extents", "RowKind", "changes"]
 
@@ -68,7 +68,7 @@ def changes(
 
     Raises:
         SourceUnavailable: the bytes cannot be rows of this table.
-        ConfigurationError: a value has no place in its column's type, or a row comes without its key; by name.
+        ConfigurationError: its column's Arrow type cannot hold a value, or a row comes without its key; by name.
     """
     check(described, kind, present_before, present_after)
     buffer = _buffer(data, extents)
@@ -76,18 +76,18 @@ def changes(
     sent = [present(bitmap, columns) for bitmap in _bitmaps(kind, present_before, present_after)]
     forms = [[(c.width, c.prefix) for c, here in zip(described.codecs, image, strict=True) if here] for image in sent]
     documents = [i for i, c in enumerate(described.columns) if c.type_code == TypeCode.JSON] if partial_json else None
-    places, counts = walked(buffer, extents, forms, None if documents is None else len(documents))
+    starts, counts = walked(buffer, extents, forms, None if documents is None else len(documents))
     images = [
         _spread(cells(buffer, at, form), image)
-        for at, form, image in zip(places[: len(sent)], forms, sent, strict=True)
+        for at, form, image in zip(starts[: len(sent)], forms, sent, strict=True)
     ]
     if kind is RowKind.UPDATE:
         parts = None
         if documents is not None:
-            found = parts_of_documents(buffer, places[-1], len(documents))
+            found = parts_of_documents(buffer, starts[-1], len(documents))
             parts = dict(zip(documents, found, strict=True))
         return _updates(described, images[0], images[1], counts, parts)
-    op = np.full(len(places[0]), _C if kind is RowKind.INSERT else _D, np.uint8)
+    op = np.full(len(starts[0]), _C if kind is RowKind.INSERT else _D, np.uint8)
     rows = _batch(described, images[0], op, _omitted(images[0], len(op)), None)
     lacks_some = kind is RowKind.INSERT and None in images[0]
     return DecodedRows(rows, counts, np.ones(len(op), np.bool_) if lacks_some else None)

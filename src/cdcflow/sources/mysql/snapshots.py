@@ -11,12 +11,12 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.messages import Visibility
 from cdcflow.model.position import Position
 from cdcflow.sources.engine.chunks import Snapshot
-from cdcflow.sources.mysql import place
+from cdcflow.sources.mysql import binlog_status
+from cdcflow.sources.mysql.binlog_status import End
 from cdcflow.sources.mysql.connection import Connection, one, query
 from cdcflow.sources.mysql.fences import CoordinateVisibility, DeliveredGtids
 from cdcflow.sources.mysql.gtids import Flavor, MysqlGtids
-from cdcflow.sources.mysql.marking import Marking, WrittenMarks
-from cdcflow.sources.mysql.place import End
+from cdcflow.sources.mysql.marks import Marking, WrittenMarks
 
 NO_RIGHTS = 1044
 EXACT_TRIES = 20
@@ -40,23 +40,23 @@ class SnapshotTaker:
                 yield taken
             return
         lower = None if self._flavor == "mariadb" else self._lower(connection)
-        with place.snapshot(connection):
+        with binlog_status.snapshot(connection):
             if lower is None:
-                end = place.snapshot_place(connection)
+                end = binlog_status.snapshot_end(connection)
                 yield _snapshot((CoordinateVisibility(end.coordinate),), end, connection)
             else:
                 # Behind the log's end of now lies only what is logged, and seen, later than this snapshot.
-                end = place.end(connection, self._flavor)
+                end = binlog_status.end(connection, self._flavor)
                 yield _snapshot((lower, CoordinateVisibility(end.coordinate)), end, connection)
 
     @contextlib.contextmanager
     def _between_commits(self, connection: Connection) -> Iterator[Snapshot]:
-        """A snapshot of MySQL's, taken while nothing is being committed if that moment comes soon: then its place is
+        """A snapshot of MySQL's, taken while nothing is being committed if that moment comes soon: then its position is
         exact. Else it has two bounds."""
         for tries_left in reversed(range(EXACT_TRIES)):
             with contextlib.ExitStack() as stack:
                 with self._delivered.look():
-                    executed, end, is_exact = stack.enter_context(place.bounded_snapshot(connection))
+                    executed, end, is_exact = stack.enter_context(binlog_status.bounded_snapshot(connection))
                     if not is_exact and tries_left:
                         continue
                     fences: list[Visibility] = [self._delivered.fence(MysqlGtids.parse(executed))]
@@ -69,12 +69,12 @@ class SnapshotTaker:
         """What is surely visible now."""
         if self._flavor == "mysql":
             return self._lower(connection)
-        with place.snapshot(connection):
-            return CoordinateVisibility(place.snapshot_place(connection).coordinate)
+        with binlog_status.snapshot(connection):
+            return CoordinateVisibility(binlog_status.snapshot_end(connection).coordinate)
 
     @contextlib.contextmanager
     def whole(self, connection: Connection, table: str, locking: Callable[[], Connection]) -> Iterator[Snapshot]:
-        """A snapshot of one table (as SQL) with a single exact place in the log.
+        """A snapshot of one table (as SQL) with a single exact position in the log.
 
         MariaDB's snapshots have one. On MySQL the table is locked against writing for the moment in which the snapshot
         is taken, by the connection that `locking` gives: whatever was written to it before is then both logged and
@@ -96,7 +96,7 @@ class SnapshotTaker:
             ) from None
         try:
             query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-            end = place.end(locker, self._flavor)
+            end = binlog_status.end(locker, self._flavor)
         finally:
             query(locker, "UNLOCK TABLES")
         try:
@@ -109,11 +109,11 @@ class SnapshotTaker:
     def _lower(self, connection: Connection) -> Visibility:
         if self._has_gtids:
             with self._delivered.look():
-                return self._delivered.fence(MysqlGtids.parse(place.executed(connection)))
+                return self._delivered.fence(MysqlGtids.parse(binlog_status.executed(connection)))
         # Commits become visible in the order of the log (binlog_order_commits). So when a mark of ours is committed,
         # everything that was logged before it is visible.
         assert isinstance(self._marking, WrittenMarks)  # noqa: S101  `prepare` refuses the other without GTIDs
-        end = place.end(connection, self._flavor)
+        end = binlog_status.end(connection, self._flavor)
         self._marking.beat(connection)
         return CoordinateVisibility(end.coordinate)
 

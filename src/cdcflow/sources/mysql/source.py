@@ -1,12 +1,12 @@
-"""MySQL and MariaDB behind `cdcflow.ports.Source`: places in the binary log made and checked, stream and chunks opened.
+"""MySQL and MariaDB behind `cdcflow.ports.Source`: makes and checks positions, opens the stream and the chunks.
 
 What the checkpoint keeps in `source`: `server` (MySQL's uuid, MariaDB's server_id) that the position's file and byte
 are of, `gtids` ("yes": the position knows every transaction by its GTID, so another server may go on), `slot` (the
 name of our marks), `tables` (those that the last run captured) and, while the position is one that another server
 gave, `foreign` (that position's text) and `compared_from` (the number of the first transaction of our log that
-was read from this server: `overlap`). When the place is not ours any more, or log from there on is gone, it stops with
-`HistoryLost`. `accept_history_loss` = "yes" in `source` always makes a new place, behind whatever stopped the stream,
-and nothing else does; then `history` = "lost" comes back in it, so that the caller reads all tables anew.
+was read from this server: `overlap`). When the position is not ours any more, or log from there on is gone, it stops
+with `HistoryLost`. `accept_history_loss` = "yes" in `source` always makes a new position, behind whatever stopped the
+stream, and nothing else does; then `history` = "lost" comes back in it, so that the caller reads all tables anew.
 """
 
 from __future__ import annotations
@@ -26,23 +26,21 @@ from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream,
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection, table_id
-from cdcflow.sources.mysql import doctor, overlap, place, server
+from cdcflow.sources.mysql import binlog_status, doctor, overlap
 from cdcflow.sources.mysql.binlog import BinlogDecoder
-from cdcflow.sources.mysql.captured import CapturedTables
-from cdcflow.sources.mysql.cascades import unlogged
-from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, Wanted
+from cdcflow.sources.mysql.catalog import CapturedTables, Catalog, CatalogTable, Selected, Wanted
 from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.connection import Connection, Connector, Secret, explaining
 from cdcflow.sources.mysql.decoders import split
-from cdcflow.sources.mysql.dump import Dump, Evictions
+from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
 from cdcflow.sources.mysql.fences import DeliveredGtids
-from cdcflow.sources.mysql.marking import Expectations, Marking, ReadOnlyMarks, WrittenMarks
-from cdcflow.sources.mysql.marks import Marks
+from cdcflow.sources.mysql.marks import Expectations, Marking, ReadOnlyMarks, WrittenMarks
 from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.sources.mysql.preparing import WAIT_S, Before, Begun, Preparing
+from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
 from cdcflow.sources.mysql.stream import BinlogStream
-from cdcflow.sources.mysql.types import Policy
+from cdcflow.sources.mysql.types.columns import Policy
 
 FIRST_SERVER_ID = 1 << 31
 """Numbers that we make for ourselves begin here: people number their servers from 1 on."""
@@ -65,7 +63,7 @@ class MySQLSource:
         self._catalog = Catalog(self._connector, wanted, policy)
         self._marks_table = marks_table
         self._wait_s = wait_s
-        self._evictions = Evictions()
+        self._conflicts = ServerIdConflicts()
         self._log_id = ""
         self._checkpoint: Checkpoint | None = None
         self._captured: tuple[CatalogTable, ...] = ()
@@ -80,7 +78,7 @@ class MySQLSource:
     def identity(self) -> SourceIdentity:
         # A replica that took over has another uuid and goes on with the same transactions. Whether it does is looked
         # at where both sets of transactions are at hand: in `prepare`.
-        self._catalog.ask(f"identifying {self._connector.address}", lambda c: place.end(c, self._flavor))
+        self._catalog.ask(f"identifying {self._connector.address}", lambda c: binlog_status.end(c, self._flavor))
         return SourceIdentity(self._flavor, "by transactions", "")
 
     def prepare(
@@ -91,25 +89,25 @@ class MySQLSource:
         connection = self._connector.connect("prepare")
         try:
             with explaining(f"preparing {self._connector.address}"):
-                server.check(connection, self._settings)
+                doctor.check(connection, self._settings)
                 self._expectations = Expectations()
                 marking = self._marking(slot)
                 marking.ensure(connection)
                 selected = self._select(checkpoint)
                 address = str(self._connector.address)
-                places = Preparing(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
-                prepared = self._placed(places, checkpoint, slot, selected, transactions_back)
+                preparing = Preparing(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
+                prepared = self._positioned(preparing, checkpoint, slot, selected, transactions_back)
         finally:
             self._connector.discard(connection)
         self._delivered = DeliveredGtids()
-        self._has_gtids = places.has_gtids
+        self._has_gtids = preparing.has_gtids
         self._captured, self._selected = selected.good, selected
         self._checkpoint = prepared
         return prepared
 
     def tables(self) -> Sequence[Table]:
-        # First those that the stream captures: a table that was made since `prepare` is none of them, and whoever has
-        # it among the captured ones waits for its changes in vain.
+        # First those that the stream captures. A table that was made since `prepare` is none of them: its changes would
+        # be waited for in vain.
         selected, self._selected = self._selected or self._catalog.selected(), None
         if self._checkpoint is not None:
             selected = selected.only(t.id for t in self._captured)
@@ -136,7 +134,7 @@ class MySQLSource:
             on_gtids=self._delivered.add if is_mysql else None,
         )
         dump = self._dump(position, by_gtid=by_gtid)
-        stream = BinlogStream(self._connector, dump, decoder, evictions=self._evictions, split=split)
+        stream = BinlogStream(self._connector, dump, decoder, conflicts=self._conflicts, split=split)
         self._expectations.attach(stream)
         return stream
 
@@ -184,7 +182,7 @@ class MySQLSource:
     def _unlogged(self, connection: Connection) -> dict[str, str]:
         """Captured tables that may differ from the source: foreign keys change them, and the log does not say so."""
         wanted = self._catalog.wanted
-        found = unlogged(connection, self._flavor, lambda t: wanted.selects(t) and not wanted.is_shadow(t))
+        found = doctor.unlogged(connection, self._flavor, lambda t: wanted.selects(t) and not wanted.is_shadow(t))
         return {"cascades_not_logged": ", ".join(map(str, found))} if found else {}
 
     def close(self) -> None:
@@ -206,16 +204,18 @@ class MySQLSource:
         selected.check()
         return selected
 
-    def _placed(
+    def _positioned(
         self,
-        places: Preparing,
+        preparing: Preparing,
         checkpoint: Checkpoint,
         slot: str,
         selected: Selected,
         transactions_back: TransactionsBack | None,
     ) -> Checkpoint:
         if checkpoint.position is None:
-            return _checkpoint_at(checkpoint, places.first(), places, slot, selected, all_gtids=places.has_gtids)
+            return _checkpoint_at(
+                checkpoint, preparing.first(), preparing, slot, selected, all_gtids=preparing.has_gtids
+            )
         source = checkpoint.source
         if source["slot"] != slot:
             raise ConfigurationError(
@@ -230,7 +230,7 @@ class MySQLSource:
         )
         accepted = source.get("accept_history_loss") == "yes"
         try:
-            begun = places.again(before)
+            begun = preparing.again(before)
             if transactions_back is not None and not begun.by_gtid and "compared_from" in source:
                 dump = self._dump(begun.position, by_gtid=False)
                 overlap.check_same(self._connector, dump, int(source["compared_from"]), transactions_back)
@@ -238,19 +238,21 @@ class MySQLSource:
             if not accepted:
                 raise
         if accepted:
-            # Also where the old place is still there: what stopped the stream may stand right behind it.
-            made = _checkpoint_at(checkpoint, places.first(), places, slot, selected, all_gtids=places.has_gtids)
+            # Also where the old position is still there: what stopped the stream may be right behind it.
+            made = _checkpoint_at(
+                checkpoint, preparing.first(), preparing, slot, selected, all_gtids=preparing.has_gtids
+            )
             return replace(made, source={**made.source, "history": "lost"})
         goes_on = not begun.by_gtid
         return _checkpoint_at(
-            checkpoint, begun, places, slot, selected, all_gtids=before.has_all_gtids, goes_on=goes_on
+            checkpoint, begun, preparing, slot, selected, all_gtids=before.has_all_gtids, goes_on=goes_on
         )
 
 
 def _checkpoint_at(
     checkpoint: Checkpoint,
     begun: Begun,
-    places: Preparing,
+    preparing: Preparing,
     slot: str,
     selected: Selected,
     *,
@@ -260,7 +262,7 @@ def _checkpoint_at(
     """`goes_on`: the transactions that our log has already are from this server's log, too."""
     kept = {k: v for k, v in checkpoint.source.items() if k not in ("accept_history_loss", "foreign")}
     ours = {
-        "server": places.server,
+        "server": preparing.server,
         "gtids": "yes" if all_gtids else "no",
         "slot": slot,
         "tables": json.dumps([[t.id.schema, t.id.name] for t in selected.good], separators=(",", ":")),
@@ -297,14 +299,14 @@ def replica_of(log_id: str) -> str:
 
 def status_of(connection: Connection, flavor: str, acknowledged: Position | None) -> SourceStatus:
     """How far the log's end is ahead, and how long the server keeps what we still need."""
-    files = place.files(connection)
-    found = server.variables(connection, "binlog_expire_logs_seconds", "expire_logs_days", "max_binlog_total_size")
+    files = binlog_status.files(connection)
+    found = doctor.variables(connection, "binlog_expire_logs_seconds", "expire_logs_days", "max_binlog_total_size")
     details: dict[str, str] = {"oldest_file": files[0][0], "newest_file": files[-1][0]} if files else {}
     details |= _retention(found)
     lag: int | None = None
     if acknowledged is not None:
         position = BinlogPosition.parse(acknowledged)
-        lag = place.bytes_behind(files, position)
+        lag = binlog_status.bytes_behind(files, position)
         names = [name for name, _ in files]
         if lag is None:
             details["position_file"] = f"{position.file} is gone"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.alters import HARMLESS, Altered, altered
 from cdcflow.sources.mysql.events import Query, Xid
-from cdcflow.sources.mysql.words import Token, behind_if, name_at, table_at, tokens_of, word_at
+from cdcflow.sources.mysql.sql import Token, behind_if, name_at, table_at, tokens_of, word_at
 
 
 @dataclass(frozen=True, slots=True)

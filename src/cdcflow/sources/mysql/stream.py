@@ -2,8 +2,8 @@
 
     server ──packet─packet─packet─heartbeat──▶  poll ──▶ packets ──▶ decoder ──▶ events
 
-Nothing is said to the server after the command: it keeps its log by age or size, whoever reads it. So acknowledging
-only remembers; how much longer the server keeps what we still need is a question of `status`.
+The client sends nothing after the command: the server keeps its log by age or size, not for its readers. So
+acknowledging only remembers; how much longer the server keeps what we still need is a question of `status`.
 
 After the command nobody but this module reads from the socket: everything that the connection's own reader had asked
 for was answered before, so it holds nothing back. Under TLS a wait for the socket is no wait for bytes that TLS has
@@ -30,8 +30,7 @@ from cdcflow.sources.engine.decode_ahead import DecodeAhead
 from cdcflow.sources.mysql import wire
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.connection import Connector
-from cdcflow.sources.mysql.dump import Dump, Evictions, begin, refusal_of
-from cdcflow.sources.mysql.packets import Packets
+from cdcflow.sources.mysql.dump import Dump, Packets, ServerIdConflicts, begin, refusal_of
 from cdcflow.sources.mysql.wire import SplitFunction, bytes_needed
 
 BYTES_MAX: Final = 2 << 20
@@ -47,7 +46,7 @@ _PADDING = bytes(PAD)
 
 
 class BinlogStream:
-    """Implements `cdcflow.ports.Stream`. `decoder` must be new, and made for the dump's position. `evictions` is the
+    """Implements `cdcflow.ports.Stream`. `decoder` must be new, and made for the dump's position. `conflicts` is the
     source's, and outlives the stream."""
 
     def __init__(
@@ -56,14 +55,14 @@ class BinlogStream:
         dump: Dump,
         decoder: BinlogDecoder,
         *,
-        evictions: Evictions | None = None,
+        conflicts: ServerIdConflicts | None = None,
         split: SplitFunction = wire.split,
     ) -> None:
         self.acknowledged: Position | None = None
         self._connector = connector
         self._dump = dump
         self._decoder = decoder
-        self._evictions = evictions or Evictions()
+        self._conflicts = conflicts or ServerIdConflicts()
         self._packets = Packets(decoder, flavor=dump.flavor, pos=dump.start[1], split=split)
         self._buffer = bytearray(BYTES_MAX)
         self._size = 0
@@ -89,7 +88,7 @@ class BinlogStream:
     def ready(self) -> bool:
         if self._ahead.active:
             return self._ahead.ready
-        return self._more or self._failure is not None or self._decoder.reached.due
+        return self._more or self._failure is not None or self._decoder.progress.due
 
     def poll(self) -> Sequence[StreamEvent]:
         return self._ahead.poll() or ()
@@ -97,10 +96,10 @@ class BinlogStream:
     def acknowledge(self, position: Position) -> None:
         self.acknowledged = position
 
-    def expect(self, token: Token, place: int) -> None:
+    def expect(self, token: Token, coordinate: int) -> None:
         """Answer with this mark once everything up to this coordinate was delivered; for marks that are not written.
         May be called by any thread."""
-        self._decoder.reached.expect(token, place)
+        self._decoder.progress.expect(token, coordinate)
 
     def close(self) -> None:
         if not self._closed:
@@ -119,7 +118,7 @@ class BinlogStream:
         """Receive and decode what is there. By the loop's thread, or by the one that runs ahead; never both."""
         if self._failure is not None:
             raise self._failure
-        events = self._decoder.reached.seen()
+        events = self._decoder.progress.seen()
         self._receive()
         try:
             events += self._decode()
@@ -185,7 +184,7 @@ class BinlogStream:
         self._buffer[:left] = data[taken : self._size]
         self._size = left
         if self._packets.refusal is not None:
-            self._failure = refusal_of(self._packets.refusal, self._dump, self._evictions)
+            self._failure = refusal_of(self._packets.refusal, self._dump, self._conflicts)
         return events
 
     def _check_heard(self) -> None:
@@ -196,7 +195,7 @@ class BinlogStream:
                 f"a heartbeat was asked for every {self._dump.heartbeat_s:g} s; connecting anew"
             )
         if now - self._began_at > SETTLED_S:
-            self._evictions.settled()
+            self._conflicts.settled()
 
     def _gone(self, why: str) -> CdcflowError:
         with contextlib.suppress(OSError):

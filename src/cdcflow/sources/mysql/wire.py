@@ -4,8 +4,8 @@
     event    timestamp(4) type(1) server(4) length(4) log_pos(4) flags(2) │ body … │ CRC32(4)
 
 An event of 16 MiB and more goes over several packets. `log_pos` is where the event ends in its file, modulo 2^32: a
-file with one huge transaction is longer than 4 GiB, so places are counted in 64 bits (hard case M26). It is 0, or the
-event is flagged artificial, where the server made the event up for us; then the place does not move.
+file with one huge transaction is longer than 4 GiB, so positions are counted in 64 bits (hard case M26). It is 0, or
+the event is flagged artificial, where the server made the event up for us; then the position does not move.
 
 Every event's checksum is looked at where the file has checksums. A wrong one means that the bytes were damaged on the
 way or on the server's disk: `SourceUnavailable`, and read again.
@@ -69,7 +69,7 @@ Types = npt.NDArray[np.uint8]
 class Split:
     """Events found in packets: `start` to `end` (exclusive, without the checksum) are their bytes, header included.
 
-    `reached` is the place of the first packet that was not taken, and `state` says why it was not.
+    `reached` is the offset of the first packet that was not taken, and `state` says why it was not.
     """
 
     start: Int64s
@@ -128,7 +128,7 @@ def _split(starts: list[int], ends: list[int], types: bytearray, reached: int, s
 
 
 def long_event(data: bytes, at: int, size: int) -> tuple[bytes, int] | None:
-    """The event whose packets begin at `at`, joined, and the place after them; None when they are not all here."""
+    """The event whose packets begin at `at`, joined, and the offset after them; None when they are not all here."""
     parts: list[bytes] = []
     while at + 4 <= size:
         length = int.from_bytes(data[at : at + 3], "little")
@@ -173,7 +173,7 @@ def has_checksum(event: bytes) -> bool:
 
 
 class Little(Buffer):
-    """A buffer with the binary log's little-endian numbers at every place."""
+    """A buffer with the binary log's little-endian numbers at every offset."""
 
     __slots__ = ()
 
@@ -244,13 +244,13 @@ def reaches(buffer: Little, start: Int64s, before: int) -> Int64s:
     if not real.any():
         return out
     low = said[real]
-    # Places in a file only grow, so a smaller one is one that went past 2^32.
+    # Positions in a file only grow, so a smaller one is one that went past 2^32.
     wraps = np.cumsum(low < np.concatenate([[before & 0xFFFFFFFF], low[:-1]]))
     out[real] = (before & ~0xFFFFFFFF) + (wraps << 32) + low
     return np.maximum.accumulate(out)
 
 
-def places(*at: int) -> Int64s:
+def offsets(*at: int) -> Int64s:
     return np.array(at, np.int64)
 
 

@@ -1,4 +1,8 @@
-"""MySQL's and MariaDB's types as Debezium's connectors say them."""
+"""MySQL's and MariaDB's types as Debezium's connectors say them.
+
+All that a source knows of its types is in `cdcflow/sources/mysql/types`, a module for each family. Their published form
+is here, because sinks do not know sources: it is made from the type's SQL text and its Arrow type, which logs keep.
+"""
 
 from __future__ import annotations
 

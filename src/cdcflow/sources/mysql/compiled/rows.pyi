@@ -1,7 +1,7 @@
 import pyarrow as pa
 
 from cdcflow.model.change import Int64s
-from cdcflow.sources.mysql.shapes import DescribedTable
+from cdcflow.sources.mysql.tables import DescribedTable
 
 class Layout:
     described: DescribedTable

@@ -1,4 +1,4 @@
-"""The words of a statement's text: names, strings and signs, without comments."""
+"""SQL as text: names and strings as we write them, and the tokens of a statement that the log has. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cdcflow.model.table import TableId
+
+# ── written ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def quoted(name: str) -> str:
+    """An identifier in SQL, whatever characters it has (hard case S01)."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """A string as SQL text that no setting of a session reads otherwise."""
+    return f"_utf8mb4 X'{text.encode().hex()}'" if text else "''"
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Strings for an IN (…)."""
+    return ", ".join(literal(text) for text in texts)
+
+
+# ── read ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 # A version comment (/*!50100 …*/, /*M! …*/) is executed, so only its frame goes; other comments go whole.
 _WORDS = r"""\s+ | /\*M?!\d* | \*/ | /\*.*?\*/ | --(?=\s|$)[^\n]* | \#[^\n]*

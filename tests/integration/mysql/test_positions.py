@@ -1,4 +1,4 @@
-"""A place in the binary log: made once, found again, carried over to a replica, or refused with what to do."""
+"""A position in the binary log: made once, found again, carried over to a replica, or refused with what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
 from cdcflow.model.position import Checkpoint, Epoch
-from cdcflow.sources.mysql import place
+from cdcflow.sources.mysql import binlog_status
 
 pytestmark = pytest.mark.mysql
 
@@ -249,11 +249,11 @@ def test_first_checkpoint_is_the_end_of_the_log(mysql_database: MySQLDatabase, c
 def test_first_checkpoint_has_nothing_of_what_comes_while_it_is_made(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A busy server goes on between the answers that a place is made from. GTIDs that lie behind the place would
+    """A busy server goes on between the answers that a position is made from. GTIDs that lie behind the position would
     be missing after a failover, and a restart before the first row would take the log for one that was begun anew."""
     mysql_database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, v int)")
-    asks = "end" if flavor == "mysql" else "snapshot_place"
-    end = getattr(place, asks)
+    asks = "end" if flavor == "mysql" else "snapshot_end"
+    end = getattr(binlog_status, asks)
     asked = 0
 
     def busy(*about: Any) -> Any:
@@ -266,19 +266,19 @@ def test_first_checkpoint_has_nothing_of_what_comes_while_it_is_made(
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(place, asks, busy)
+        patched.setattr(binlog_status, asks, busy)
         before = make_capture(mysql_database).prepare()
     again = make_capture(mysql_database)
     again.prepare(before)
-    # What came while the place was asked for at last lies behind it.
+    # What came while the position was asked for at last lies behind it.
     assert [row["id"] for row in again.changes()][-2:] == [2 * asked - 1, 2 * asked]
 
 
 def test_event_larger_than_a_packet_does_not_hide_what_is_behind_it(
     own_mysql: MySQLServer, make_capture: MakeMySQLCapture
 ) -> None:
-    """MariaDB cannot name a place behind such an event (old and new image of one row are in it). A capture
-    that began there, or goes on there, has a place all the same, and still sees a log that was begun anew."""
+    """MariaDB cannot name a position behind such an event (old and new image of one row are in it). A capture
+    that began there, or goes on there, has a position all the same, and still sees a log that was begun anew."""
     database = own_mysql.create_database("shop")
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v longblob)")
     database.execute("INSERT INTO t VALUES (1, repeat('x', 12000000))", "UPDATE t SET v = repeat('y', 12000000)")

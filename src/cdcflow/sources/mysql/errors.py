@@ -1,7 +1,7 @@
-"""What a server's refusals mean: which of our errors each is, and what to do about it.
+"""Why a capture stops, and what to do about it: a log that cannot be read on, and what a server refused.
 
-Numbers are those of MySQL's and MariaDB's error references. Texts of errors about data quote the datum, so they are
-left out.
+Each error for a lost history names a way on that loses nothing silently. A server's refusals have numbers, which are
+those of MySQL's and MariaDB's error references; texts of errors about data quote the datum, so they are left out.
 """
 
 from __future__ import annotations
@@ -9,10 +9,40 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import pymysql
+from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.model.table import TableId
 
-from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
+if TYPE_CHECKING:
+    import pymysql
+
+
+# ── a log that cannot be read on ────────────────────────────────────────────────────────────────────────────────
+
+READ_ANEW = "run `cdcflow run --accept-history-loss`, which takes a new position in the log and reads all tables anew"
+
+
+def history_lost(message: str) -> HistoryLost:
+    return HistoryLost(
+        message,
+        remedy="run `cdcflow run --accept-history-loss`: it takes a new position in the binary log and reads all "
+        "tables anew, which also finds the rows that were deleted meanwhile",
+    )
+
+
+def versioned(table: TableId) -> ConfigurationError:
+    """A captured table keeps the history of its rows."""
+    return ConfigurationError(
+        f"a statement in the binary log made table {table} system-versioned: its row events mix old and current rows",
+        remedy=f"run ALTER TABLE `{table.schema}`.`{table.name}` DROP SYSTEM VERSIONING, then start again: the table "
+        "is read again. Where the columns of its period were declared, SET system_versioning_alter_history = KEEP "
+        "first, and add DROP PERIOD FOR SYSTEM_TIME and DROP COLUMN for both to the statement\n"
+        f"  or take the table out of source.tables (write !{table})",
+    )
+
+
+# ── what a server refused ──────────────────────────────────────────────────────────────────────────────────────
 
 ACCESS_DENIED = 1045
 NO_SUCH_TABLE = 1146

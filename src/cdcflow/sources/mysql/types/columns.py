@@ -1,11 +1,12 @@
-"""Columns as MySQL and MariaDB store them: the codes of their types, and the one text for each type.
+"""Columns as MySQL and MariaDB store them, and as `information_schema` words them.
 
-The catalog and the binary log describe the same column in different words. Both are brought to one `ServerColumn`,
-and everything else (the type's text, its Arrow type, its decoder) is made from that, so that two descriptions of the
-same table are equal.
+Rows of the binary log know neither `varchar(20)` nor a collation's name; they know a type's code, a length in bytes
+and a number. The catalog and the log describe the same column in different words, and both are brought to one
+`ServerColumn`: everything else (the type's text, its Arrow type, its decoder) is made from that, so that a chunk's rows
+have the same shape as the stream's (M34). Generated and invisible columns are columns like others: the log has them too
+(M49).
 
-`docs/mysql-types.md` is the table of types for people. The codes are those of `enum_field_types` (MySQL's
-`field_types.h`, MariaDB's `mysql_com.h`).
+The codes are those of `enum_field_types` (MySQL's `field_types.h`, MariaDB's `mysql_com.h`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+from cdcflow.errors import ConfigurationError
 
 ZeroDates = Literal["stop", "null", "text"]
 BadText = Literal["stop", "replace"]
 
 BINARY_COLLATION = 63
+UTF8_COLLATION = 45
 
 
 class TypeCode(enum.IntEnum):
@@ -84,7 +88,7 @@ class ServerColumn:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What becomes of values that have no place in their Arrow type.
+    """What becomes of values that their Arrow type cannot hold.
 
     `zero_dates`: of dates with a zero year, month or day: stop by name, NULL, or the whole column as text.
     `bad_text`: of bytes that are invalid in the column's character set: stop by name, or U+FFFD in their place.
@@ -110,62 +114,45 @@ def resolved(code: int, metadata: bytes) -> tuple[int, int]:
     return first | 0x30, second | ((first & 0x30) ^ 0x30) << 4
 
 
-def decimal_metadata(precision: int, scale: int) -> int:
-    return precision | scale << 8
+ASKED = (
+    "COLUMN_NAME, IS_NULLABLE, DATA_TYPE, COLUMN_TYPE, CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, "
+    "DATETIME_PRECISION, COLLATION_NAME, EXTRA"
+)
+"""What `CatalogColumn` takes, in its order."""
 
 
-def bit_metadata(bits: int) -> int:
-    return bits % 8 | bits // 8 << 8
+@dataclass(frozen=True, slots=True)
+class CatalogColumn:
+    """One row of `information_schema.columns`."""
+
+    name: str
+    nullable: str
+    type: str
+    full_type: str
+    octets: int | None
+    precision: int | None
+    scale: int | None
+    fraction: int | None
+    collation: str | None
+    extra: str
+
+    @classmethod
+    def of(cls, row: tuple[Any, ...]) -> CatalogColumn:
+        return cls(*row)
+
+    def stored_as(
+        self,
+        code: TypeCode,
+        metadata: int = 0,
+        *,
+        unsigned: bool = False,
+        collation: int | None = None,
+        labels: tuple[str, ...] = (),
+        extra: str = "",
+    ) -> ServerColumn:
+        """The column as the server stores it; `collation` where the catalog names none."""
+        return ServerColumn(self.name, code, metadata, self.nullable == "YES", unsigned, collation, labels, extra)
 
 
-_INTEGERS = {
-    TypeCode.TINY: "tinyint",
-    TypeCode.SHORT: "smallint",
-    TypeCode.INT24: "mediumint",
-    TypeCode.LONG: "int",
-    TypeCode.LONGLONG: "bigint",
-    TypeCode.FLOAT: "float",
-    TypeCode.DOUBLE: "double",
-}
-_MOMENTS = {TypeCode.DATETIME: "datetime", TypeCode.TIMESTAMP: "timestamp", TypeCode.TIME: "time"}
-_PLAIN = {
-    TypeCode.DATE: "date",
-    TypeCode.YEAR: "year",
-    TypeCode.JSON: "json",
-    TypeCode.GEOMETRY: "geometry",
-    TypeCode.VECTOR: "vector",
-}
-_SIZES = ("tiny", "", "medium", "long")
-
-
-def type_text(column: ServerColumn, bytes_a_character: int = 1) -> str:
-    """The type in SQL's words, as far as it matters to values. Made from the column alone, whoever described it."""
-    code, size = column.type_code, column.metadata
-    if column.extra:
-        return column.extra
-    if code in _INTEGERS:
-        return _INTEGERS[TypeCode(code)] + " unsigned" * column.unsigned
-    if code == TypeCode.DECIMAL:
-        return f"decimal({size & 0xFF},{size >> 8})" + " unsigned" * column.unsigned
-    if code in _MOMENTS:
-        return _MOMENTS[TypeCode(code)] + (f"({size})" if size else "")
-    if code == TypeCode.BIT:
-        return f"bit({(size >> 8) * 8 + (size & 0xFF)})"
-    if code in (TypeCode.ENUM, TypeCode.SET):
-        labels = ",".join("'" + label.replace("'", "''") + "'" for label in column.labels)
-        return f"{'enum' if code == TypeCode.ENUM else 'set'}({labels})"
-    if code in _PLAIN:
-        return _PLAIN[TypeCode(code)]
-    return _text_of_bytes(column, bytes_a_character)
-
-
-def _text_of_bytes(column: ServerColumn, bytes_a_character: int) -> str:
-    code, size = column.type_code, column.metadata
-    is_binary = column.collation in (None, BINARY_COLLATION)
-    if code in (TypeCode.BLOB, TypeCode.BLOB_COMPRESSED):
-        return f"{_SIZES[(size - 1) & 3]}{'blob' if is_binary else 'text'}"
-    if code == TypeCode.CHAR:
-        return f"binary({size})" if is_binary else f"char({size // bytes_a_character})"
-    if code == TypeCode.VARCHAR_COMPRESSED:
-        size -= 1
-    return f"varbinary({size})" if is_binary else f"varchar({size // bytes_a_character})"
+def not_captured(column: CatalogColumn, why: str, statement: str) -> ConfigurationError:
+    return ConfigurationError(f"column {column.name} {why}", remedy=f"run {statement}, or leave its table out")

@@ -1,34 +1,133 @@
-"""TABLE_MAP events: the shape of a table as the log itself tells it, just before rows of it.
+"""A table's shape: its columns, what decodes them, and how the log itself tells it (TABLE_MAP events).
 
     id(6) flags(2) │ schema │ table │ types │ metadata │ nullable │ optional: number, length, value …
 
 With `binlog_row_metadata=FULL` the optional part has the columns' names, signedness, character sets, labels and the
 primary key, so the shape is the one in force when the rows were written, whatever the table looks like today (hard
-cases M33, N16). Without it names stay empty, and whoever describes the table decides what to do.
+cases M33, N16). Without it names stay empty, and `describe` refuses the table.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.model.table import TableId
-from cdcflow.sources.mysql.charsets import charset_of, decoded
+from cdcflow.model.table import Column, Identity, Table, TableId
+from cdcflow.model.types import ColumnType
+from cdcflow.sources.engine.selection import check_columns
+from cdcflow.sources.mysql.errors import READ_ANEW
 from cdcflow.sources.mysql.events import length_at
-from cdcflow.sources.mysql.types import ServerColumn, TypeCode, resolved
+from cdcflow.sources.mysql.types.charsets import charset_of, decoded
+from cdcflow.sources.mysql.types.columns import Policy, ServerColumn, TypeCode, resolved
+from cdcflow.sources.mysql.types.family import Codec
+from cdcflow.sources.mysql.types.registry import COLLATED, METADATA_BYTES, SIGNED, check_key, codec_of
 from cdcflow.sources.mysql.wire import HEADER, protocol_error
 
-_METADATA_BYTES: Final = {
-    **dict.fromkeys((4, 5, 17, 18, 19, 140, 242, 245, 249, 250, 251, 252, 255), 1),
-    **dict.fromkeys((15, 16, 141, 246, 247, 248, 253, 254), 2),
-    **dict.fromkeys((0, 1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14), 0),
-}
-# Which columns the fields of signedness and of character sets count. A year has a sign there. Of what is no text, MySQL
-# counts a vector, MariaDB a geometry; both are bytes.
-_SIGNED: Final = frozenset((1, 2, 3, 4, 5, 8, 9, 13, 246))
-_TEXT: Final = frozenset((15, 140, 141, 242, 249, 250, 251, 252, 253, 254))
+# ── shapes ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTable:
+    """A table's shape with what decodes it. `columns` are all that rows of the binary log have, in that order.
+
+    `layouts` belongs to the compiled decoder: what it makes of a shape once.
+    """
+
+    table: Table
+    columns: tuple[ServerColumn, ...]
+    codecs: tuple[Codec, ...]
+    layouts: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+def describe(
+    table: TableId, columns: Sequence[ServerColumn], key: Sequence[str], identity: Identity, policy: Policy
+) -> DescribedTable:
+    """The table's shape. `columns` are all columns in the server's order; `key` names those that tell rows apart.
+
+    Raises:
+        ConfigurationError: a column's type is not captured, or a policy is not one that its type knows, or would make
+            keys of different rows one.
+    """
+    unnamed = [number for number, column in enumerate(columns, 1) if not column.name]
+    if unnamed:
+        raise ConfigurationError(
+            f"table {table}: the binary log does not name its columns",
+            remedy=f"run SET GLOBAL binlog_row_metadata = 'FULL' (in the server's settings, too), then {READ_ANEW}",
+        )
+    check_columns(table, [column.name for column in columns])
+    codecs = tuple(codec_of(column, table, policy) for column in columns)
+    for column, codec in zip(columns, codecs, strict=True):
+        if column.name in key:
+            check_key(column, codec.where, policy)
+    described = tuple(
+        Column(column.name, number, ColumnType(codec.where.type_text, codec.arrow), column.nullable)
+        for column, codec, number in zip(columns, codecs, column_numbers([c.name for c in columns]), strict=True)
+    )
+    return DescribedTable(Table(table, 1, described, tuple(key), identity), tuple(columns), codecs)
+
+
+def column_numbers(names: Sequence[str]) -> list[int]:
+    """A number for each column, made from its name: the binary log has none that stays with a column.
+
+    A rename is therefore a drop and an add. Two names of one table with the same number: the later takes the next.
+    """
+    taken: dict[int, str] = {}
+    for name in names:
+        number = zlib.crc32(name.encode()) & 0x7FFFFFFF
+        while number in taken:
+            number = (number + 1) & 0x7FFFFFFF
+        taken[number] = name
+    return list(taken)
+
+
+class Tables(Protocol):
+    """What the stream asks about tables. Called by the stream's thread, in the log's order."""
+
+    def is_captured(self, table: TableId) -> bool:
+        """Whether rows of it belong into the log, whether or not it is there now. Never true for the shadow tables of
+        gh-ost and pt-online-schema-change (`_t_gho`, `_t_new` …), for temporary tables and for the table of marks."""
+        ...
+
+    def describe(self, found: TableMap) -> DescribedTable | None:
+        """The shape of a captured table as a table map tells it; None: it is not captured after all. Asked again
+        whenever the map's bytes differ from the last ones, and after each `changed`."""
+        ...
+
+    def described(self, table: TableId) -> DescribedTable | None:
+        """The last shape of it that is known, from a table map or from the catalog; None: it was never seen."""
+        ...
+
+    def captured_in(self, schema: str) -> Sequence[TableId]:
+        """The captured tables of a schema as they were last known, also when it is gone."""
+        ...
+
+    def seen(self, table: TableId) -> DescribedTable | None:
+        """The shape that a table map told since the last statement about this table; None: there was none."""
+        ...
+
+    def now(self, table: TableId) -> Sequence[ServerColumn] | None:
+        """The columns that a captured table has in the catalog now; None: it is not there."""
+        ...
+
+    def is_versioned(self, table: TableId) -> bool:
+        """Whether a captured table keeps the history of its rows now (MariaDB)."""
+        ...
+
+    def is_transactional(self, table: TableId) -> bool:
+        """Whether its engine takes changes back with ROLLBACK; True where it is not known."""
+        ...
+
+    def changed(self, table: TableId | None) -> None:
+        """Some statement may have changed this table's shape, or any (None), or made or dropped it."""
+        ...
+
+
+# ── TABLE_MAP events ───────────────────────────────────────────────────────────────────────────────────────────
+
+# Of what is no text, MySQL counts a vector among the columns with a character set, MariaDB a geometry; both are bytes.
 _LABELLED: Final = frozenset((TypeCode.ENUM, TypeCode.SET))
 
 # Numbers of the optional fields.
@@ -88,7 +187,7 @@ def _types(table: TableId, codes: bytes, metadata: bytes) -> list[tuple[int, int
     out: list[tuple[int, int]] = []
     at = 0
     for number, code in enumerate(codes):
-        size = _METADATA_BYTES.get(code)
+        size = METADATA_BYTES.get(code)
         if size is None:
             raise ConfigurationError(
                 f"column number {number + 1} of table {table} has type {code}, which cdcflow does not know",
@@ -112,7 +211,7 @@ def _columns(types: Sequence[tuple[int, int]], nullable: bytes, told: dict[int, 
     codes = [code for code, _ in types]
     names = _strings(told[_NAMES], len(codes)) if _NAMES in told else [b""] * len(codes)
     unsigned = _unsigned(codes, told.get(_SIGNEDNESS, b""))
-    counted = _TEXT if _VISIBILITY in told else _TEXT | {TypeCode.GEOMETRY}
+    counted = COLLATED if _VISIBILITY in told else COLLATED | {TypeCode.GEOMETRY}
     collations = _collations([i for i, c in enumerate(codes) if c in counted], told, _DEFAULT_CHARSET, _CHARSETS)
     labelled = [i for i, c in enumerate(codes) if c in _LABELLED]
     collations |= _collations(labelled, told, _LABELS_DEFAULT_CHARSET, _LABELS_CHARSETS)
@@ -134,7 +233,7 @@ def _columns(types: Sequence[tuple[int, int]], nullable: bytes, told: dict[int, 
 
 def _unsigned(codes: Sequence[int], bits: bytes) -> set[int]:
     """The columns that are unsigned: one bit a number, the first one highest in its byte."""
-    numeric = [i for i, c in enumerate(codes) if c in _SIGNED]
+    numeric = [i for i, c in enumerate(codes) if c in SIGNED]
     return {column for nth, column in enumerate(numeric) if nth >> 3 < len(bits) and bits[nth >> 3] << (nth & 7) & 0x80}
 
 

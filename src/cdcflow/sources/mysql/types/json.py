@@ -10,7 +10,10 @@ Dates and decimals are "opaque" values: a column type, a length, and the bytes o
 the fewest digits that give the same bits, with an exponent from 1e15 on and below 1e-15. Keys come in the order in
 which they lie there (by length, then by bytes). (MySQL's `json_binary.h` and `json_dom.cc` describe all this.)
 
-MariaDB's JSON is text already.
+MariaDB's JSON is text already: a LONGTEXT.
+
+Compiled kernel (`compiled/json.pxi`): `json` goes to JSON, which prints all documents of a batch in one pass, and for
+result sets to UTF8.
 """
 
 from __future__ import annotations
@@ -24,9 +27,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from cdcflow.sources.buffers import Cells
-from cdcflow.sources.mysql.decimals import groups
-from cdcflow.sources.mysql.types import TypeCode
-from cdcflow.sources.mysql.values import Where, unreadable
+from cdcflow.sources.mysql.types.charsets import utf8
+from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
+from cdcflow.sources.mysql.types.family import Codec, Family, Where, unreadable
+from cdcflow.sources.mysql.types.numbers import digit_groups
 
 _SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY, _LITERAL = range(5)
 _INT16, _UINT16, _INT32, _UINT32, _INT64, _UINT64, _DOUBLE, _STRING = range(5, 13)
@@ -112,8 +116,8 @@ class _Reader:
                 out += [_quoted(self._text(at + offset, length)), ": "]
             entry = entries + number * (1 + width)
             child = self.data[entry]
-            place = entry + 1 if child in inlined else at + struct.unpack_from(form, self.data, entry + 1)[0]
-            self.value(child, place, out, depth + 1)
+            child_at = entry + 1 if child in inlined else at + struct.unpack_from(form, self.data, entry + 1)[0]
+            self.value(child, child_at, out, depth + 1)
         out.append("}" if keyed else "]")
 
     def _scalar(self, kind: int, at: int) -> str:
@@ -198,7 +202,7 @@ def _decimal(data: bytes) -> str:
         raw = bytearray(b ^ 0xFF for b in raw)
     raw[0] ^= 0x80
     number, at = 0, 0
-    for size, digits in groups(precision, scale):
+    for size, digits in digit_groups(precision, scale):
         number = number * 10**digits + int.from_bytes(raw[at : at + size], "big")
         at += size
     if at != len(raw):
@@ -243,3 +247,23 @@ _OPAQUES: dict[int, Callable[[bytes], str]] = {
     TypeCode.DATETIME_OLD: _moment,
     TypeCode.TIMESTAMP_OLD: _moment,
 }
+
+
+# ── the family ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _from_catalog(column: CatalogColumn) -> ServerColumn:
+    return column.stored_as(TypeCode.JSON, 4)
+
+
+def _codec(column: ServerColumn, where: Where) -> Codec:
+    return Codec(where, pa.string(), 0, column.metadata, text, utf8, "json")
+
+
+FAMILY = Family(
+    codes={TypeCode.JSON: 1},
+    names=frozenset(("json",)),
+    from_catalog=_from_catalog,
+    type_text=lambda _: "json",
+    codec=_codec,
+)

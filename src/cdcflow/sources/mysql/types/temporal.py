@@ -10,20 +10,29 @@ Row images have them in parts, packed into bits (MySQL's `my_time.cc`, since 5.6
 and behind the last three a fraction of (digits + 1) // 2 bytes. A TIME with its fraction is one number, so that a
 negative one has both parts negative (hard case N04).
 
-A date with a zero year, month or day, or with a day that its month does not have, has no place in a calendar
+A date with a zero year, month or day, or with a day that its month does not have, is in no calendar
 (N02): stop, NULL, or the whole column as the server's text, by `Where.zero_dates`.
+
+Compiled kernels (`compiled/values.pxi`): `date`, `datetime`, `timestamp` and `time` go to DATE, DATETIME, TIMESTAMP and
+TIME, and for result sets to DATE_TEXT, MOMENT_TEXT and TIME_TEXT. A column as the server's text has none.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
+from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import Bools, Bytes, Cells, fixed_text
-from cdcflow.sources.mysql.values import Where, out_of_calendar, unreadable
+from cdcflow.sources.mysql.types.charsets import utf8
+from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode, not_captured
+from cdcflow.sources.mysql.types.family import Codec, Family, Where, checked, unreadable
 
 DATE = pa.date32()
 DATETIME = pa.timestamp("us")
@@ -129,7 +138,7 @@ def time(digits: int, cells: Cells, where: Where) -> pa.Array:
 
 
 def time_text(digits: int, cells: Cells, where: Where) -> pa.Array:
-    """[-][h]hh:mm:ss[.ffffff]: looked at from its end, where everything has its place."""
+    """[-][h]hh:mm:ss[.ffffff]: looked at from its end, which every digit is a fixed way from."""
     tail = digits + 1 if digits else 0
     negative = cells.byte(0) == ord("-")
     size = cells.size - negative - tail
@@ -178,8 +187,8 @@ def _seconds_us(digits: int, cells: Cells) -> Int64s:
 def _fraction(digits: int, at: int, cells: Cells) -> Int64s:
     width = fraction_width(digits)
     value = np.zeros(len(cells), np.int64)
-    for place in range(at, at + width):
-        value = value << 8 | cells.buffer.bytes[cells.start + place]
+    for byte in range(at, at + width):
+        value = value << 8 | cells.buffer.bytes[cells.start + byte]
     return _fraction_us(value, width)
 
 
@@ -189,8 +198,8 @@ def _fraction_us(value: Int64s, width: int) -> Int64s:
 
 def _big_endian(width: int, cells: Cells) -> Int64s:
     value = np.zeros(len(cells), np.int64)
-    for place in range(width):
-        value = value << 8 | cells.buffer.bytes[cells.start + place]
+    for byte in range(width):
+        value = value << 8 | cells.buffer.bytes[cells.start + byte]
     return value
 
 
@@ -237,12 +246,12 @@ def _sized(width: int, cells: Cells, where: Where) -> Bytes:
 
 
 def _numbers(raw: Bytes, form: str, there: Bools, where: Where) -> list[Int64s]:
-    """The numbers in text of this form, where `d` is a digit and anything else stands for itself."""
+    """The numbers in text of this form, where `d` is a digit and anything else is itself."""
     found: list[Int64s] = []
     fresh = True
     right = np.ones(len(raw), np.bool_)
-    for place, letter in enumerate(form):
-        column = raw[:, place]
+    for nth, letter in enumerate(form):
+        column = raw[:, nth]
         if letter != "d":
             right &= column == ord(letter)
             fresh = True
@@ -294,5 +303,86 @@ def _written(parts: list[tuple[Int64s, int] | str]) -> Bytes:
             columns.append(np.full(count, ord(part), np.uint8))
         else:
             number, width = part
-            columns += [(number // 10**place % 10 + _ZERO).astype(np.uint8) for place in range(width - 1, -1, -1)]
+            columns += [(number // 10**digit % 10 + _ZERO).astype(np.uint8) for digit in range(width - 1, -1, -1)]
     return np.stack(columns, axis=1)
+
+
+def out_of_calendar(where: Where) -> ConfigurationError:
+    return ConfigurationError(
+        f"decoding {where}: found a date that is in no calendar (a zero year, month or day, or a day that its month "
+        "does not have), and zero_dates is stop",
+        remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: text}} (or null), or source.zero_dates for "
+        "all columns, then start again",
+    )
+
+
+# ── the family ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+_CODES = {
+    "date": TypeCode.DATE,
+    "time": TypeCode.TIME,
+    "datetime": TypeCode.DATETIME,
+    "timestamp": TypeCode.TIMESTAMP,
+}
+_NAMES = {code: name for name, code in _CODES.items()}
+_MOMENT = re.compile(r"[-0-9:. ]+")
+
+
+def _from_catalog(column: CatalogColumn) -> ServerColumn:
+    if column.type == "date":
+        return column.stored_as(TypeCode.DATE)
+    if "mariadb-5.3" in column.full_type:
+        raise not_captured(column, "is of a kind from before MariaDB 10.1", "ALTER TABLE … FORCE")
+    return column.stored_as(_CODES[column.type], column.fraction or 0)
+
+
+def _type_text(column: ServerColumn) -> str:
+    digits = f"({column.metadata})" if column.metadata and column.type_code != TypeCode.DATE else ""
+    return _NAMES[TypeCode(column.type_code)] + digits
+
+
+def _codec(column: ServerColumn, where: Where) -> Codec:
+    digits = column.metadata
+    fraction = fraction_width(digits)
+    match TypeCode(column.type_code), where.zero_dates == "text":
+        case TypeCode.DATE, True:
+            return Codec(where, pa.string(), 3, 0, date_as_text, utf8)
+        case TypeCode.DATE, _:
+            return Codec(where, DATE, 3, 0, date, date_text, "date")
+        case TypeCode.TIME, _:
+            image, result = partial(time, digits), partial(time_text, digits)
+            return Codec(where, TIME, 3 + fraction, 0, image, result, "time", digits)
+        case TypeCode.DATETIME, True:
+            return Codec(where, pa.string(), 5 + fraction, 0, partial(datetime_as_text, digits), utf8)
+        case TypeCode.DATETIME, _:
+            image, result = partial(datetime, digits), partial(datetime_text, digits)
+            return Codec(where, DATETIME, 5 + fraction, 0, image, result, "datetime", digits)
+        case _, True:
+            return Codec(where, pa.string(), 4 + fraction, 0, partial(timestamp_as_text, digits), utf8)
+    image, result = partial(timestamp, digits), partial(timestamp_text, digits)
+    return Codec(where, TIMESTAMP, 4 + fraction, 0, image, result, "timestamp", digits)
+
+
+def _setting(column: ServerColumn) -> Literal["zero_dates"] | None:
+    return None if column.type_code == TypeCode.TIME else "zero_dates"
+
+
+def _cell_literal(column: ServerColumn, cell: bytes) -> str:
+    return f"'{checked(_MOMENT, cell, column)}'"
+
+
+FAMILY = Family(
+    codes={TypeCode.DATE: 0, **dict.fromkeys((TypeCode.TIMESTAMP, TypeCode.DATETIME, TypeCode.TIME), 1)},
+    old={
+        TypeCode.TIMESTAMP_OLD: "a timestamp",
+        TypeCode.TIME_OLD: "a time",
+        TypeCode.DATETIME_OLD: "a datetime",
+    },
+    names=frozenset(_CODES),
+    from_catalog=_from_catalog,
+    type_text=_type_text,
+    codec=_codec,
+    setting=_setting,
+    cell_literal=_cell_literal,
+    text_literal=lambda column, text: _cell_literal(column, text.encode()),
+)

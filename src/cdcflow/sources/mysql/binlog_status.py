@@ -1,4 +1,4 @@
-"""Where a server stands: its binary log, the transactions that it has, and who it is."""
+"""What a server says of its binary log: the end, the files, the transactions it has; and which server it is."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def snapshot(connection: Connection) -> Iterator[None]:
             query(connection, "ROLLBACK")
 
 
-def snapshot_place(connection: Connection) -> End:
-    """MariaDB: the place in the binary log that the snapshot of this transaction stands for: it sees everything up to
-    there and nothing behind."""
+def snapshot_end(connection: Connection) -> End:
+    """MariaDB: the position of this transaction's snapshot in the binary log: it sees everything up to there, and
+    nothing behind."""
     found = {str(k).lower(): v for k, v in query(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
     if not found.get("binlog_snapshot_file"):
         raise ConfigurationError(
@@ -102,9 +102,9 @@ def executed(connection: Connection) -> str:
 
 
 def executed_before(connection: Connection, end: End) -> str:
-    """MySQL: the transactions that every later snapshot sees and the binary log has before a place, as a set of GTIDs.
+    """MySQL: what every later snapshot sees and the binary log has before a position, as a set of GTIDs.
 
-    The server tells both only as of now, so what it has logged behind the place is taken from it again.
+    The server tells both only as of now, so what it has logged behind the position is taken from it again.
     """
     seen = executed(connection)
     behind: list[str] = []
@@ -129,8 +129,8 @@ def has_gtids(connection: Connection, flavor: Flavor) -> bool:
 
 
 def gtids_at(connection: Connection, file: str, pos: int) -> str | None:
-    """MariaDB: the last GTIDs before a place in its binary log; None when it has no such place, or when an event before
-    it in that file is larger than `max_allowed_packet`: then the function gives up."""
+    """MariaDB: the last GTIDs before a position in its binary log; None when it has no such position, or when an event
+    before it in that file is larger than `max_allowed_packet`: then the function gives up."""
     text = one(connection, f"SELECT BINLOG_GTID_POS('{_plain(file)}', {pos})")[0]
     return None if text is None else str(text)
 
@@ -146,7 +146,7 @@ _LISTED_AT_ONCE = 10_000
 
 
 def next_gtid(connection: Connection, position: BinlogPosition) -> tuple[str, int] | None:
-    """MySQL: the GTID of the transaction that begins at a place; None when there is none yet.
+    """MySQL: the GTID of the transaction that begins at a position; None when there is none yet.
 
     Raises:
         ValueError: no transaction begins or ends there.
@@ -157,7 +157,7 @@ def next_gtid(connection: Connection, position: BinlogPosition) -> tuple[str, in
 
 
 def _following(connection: Connection, position: BinlogPosition) -> str | None:
-    """What the server says of the event at a place; None when there is none yet. ValueError as above."""
+    """What the server says of the event at a position; None when there is none yet. ValueError as above."""
     try:
         rows = query(connection, f"SHOW BINLOG EVENTS IN '{_plain(position.file)}' FROM {position.pos} LIMIT 1")
     except pymysql.Error as error:
@@ -172,7 +172,7 @@ def _following(connection: Connection, position: BinlogPosition) -> str | None:
 
 
 def check_between(connection: Connection, position: BinlogPosition) -> None:
-    """ValueError: no transaction begins or ends at this place."""
+    """ValueError: no transaction begins or ends at this position."""
     _following(connection, position)
 
 
@@ -186,7 +186,7 @@ def quiet_end(connection: Connection) -> tuple[End, str] | None:
 
 
 def next_of_mariadb(connection: Connection, position: BinlogPosition) -> tuple[int, int] | None:
-    """MariaDB: domain and number of the transaction that begins at a place; None when there is none yet.
+    """MariaDB: domain and number of the transaction that begins at a position; None when there is none yet.
 
     Raises:
         ValueError: no transaction begins or ends there.

@@ -1,42 +1,31 @@
-"""Values of the rarer types: UUID, INET4, INET6, VECTOR, geometry, and MariaDB's COMPRESSED columns."""
+"""Geometry, VECTOR, and MariaDB's UUID, INET4 and INET6.
+
+The binary log shows MariaDB's three as strings of bytes, and a SELECT as text; that a column is one of them only the
+catalog knows (`ServerColumn.extra`). Geometry and VECTOR are the same bytes on both paths.
+
+Compiled kernels: none.
+"""
 
 from __future__ import annotations
 
 import uuid
-import zlib
 from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.sources.buffers import Cells, binary_array, bitmap, gathered, padded
-from cdcflow.sources.mysql.values import Decoder, Where, unreadable
+from cdcflow.sources.buffers import Cells, binary_array, bitmap, gathered
+from cdcflow.sources.mysql.sql import literal
+from cdcflow.sources.mysql.types.charsets import utf8
+from cdcflow.sources.mysql.types.columns import BINARY_COLLATION, CatalogColumn, ServerColumn, TypeCode
+from cdcflow.sources.mysql.types.family import Codec, Family, Where, unreadable
+from cdcflow.sources.mysql.types.text import filled, prefix_of
 
 VECTOR = pa.list_(pa.field("element", pa.float32()))
 _SRID = 4
 _GEOMETRY_MIN = 9
 _HAS_SRID = 0x20
 """The flag of EWKB, in the last byte of a little-endian type."""
-_DEFLATED = 8
-
-
-def raw(cells: Cells, where: Where) -> pa.Array:
-    return cells.binary()
-
-
-def fixed(width: int, cells: Cells, where: Where) -> pa.Array:
-    """BINARY(n): the binary log leaves zero bytes at the end away, and here they come back (hard case N11)."""
-    if (cells.size[cells.present] > width).any():
-        raise unreadable(where, f"at most {width} bytes")
-    return binary_array(_filled(width, cells).reshape(-1), np.arange(len(cells) + 1) * width, cells.valid)
-
-
-def _filled(width: int, cells: Cells) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-    """Values of `width` bytes, one a row, zero where there are none."""
-    places = np.arange(width)
-    there = places < np.where(cells.present, cells.size, 0)[:, None]
-    at = np.minimum(cells.start[:, None] + places, len(cells.buffer.bytes) - 1)
-    return np.where(there, cells.buffer.bytes[at], np.uint8(0))
 
 
 def well_known(cells: Cells, where: Where) -> pa.Array:
@@ -112,36 +101,72 @@ def _inet6(value: bytes) -> str:
 
 
 def _each(width: int, text: Callable[[bytes], str], cells: Cells) -> pa.Array:
-    rows = _filled(width, cells)
+    rows = filled(width, cells)
     there = cells.present.tolist()
     values = [text(row.tobytes()) if given else None for row, given in zip(rows, there, strict=True)]
     return pa.array(values, pa.string())
 
 
-def inflated(decode: Decoder, cells: Cells, where: Where) -> pa.Array:
-    """MariaDB's COMPRESSED columns: a byte that says how, the length, and the value."""
-    # zlib knows no columns: each value was deflated by itself.
-    values = [b"" if value is None else _inflate(value, where) for value in cells.binary().to_pylist()]
-    size = np.fromiter(map(len, values), np.int64, len(values))
-    return decode(Cells(padded(values), np.cumsum(size) - size, size, cells.valid), where)
+# ── the families ────────────────────────────────────────────────────────────────────────────────────────────────
+
+_GEOMETRIES = frozenset(
+    (
+        *("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon"),
+        *("geometrycollection", "geomcollection"),
+    )
+)
 
 
-def _inflate(value: bytes, where: Where) -> bytes:
-    """The first byte: 0 as it is; else 8 << 4 (zlib), 8 (without its header), and the bytes that the length takes."""
-    if not value:
-        return b""
-    first = value[0]
-    if first == 0:
-        return value[1:]
-    size = first & 7
-    length = int.from_bytes(value[1 : 1 + size], "big")
-    if first >> 4 != _DEFLATED or not 0 < size <= 4:
-        raise unreadable(where, "compressed in a way that is known")
-    try:
-        inflate = zlib.decompressobj(-15 if first & 8 else 15)
-        found = inflate.decompress(value[1 + size :], length)
-    except zlib.error:
-        raise unreadable(where, "compressed text") from None
-    if len(found) != length or (inflate.unconsumed_tail and inflate.decompress(inflate.unconsumed_tail, 1)):
-        raise unreadable(where, "compressed text of the length that it says")
-    return found
+def _geometry_codec(column: ServerColumn, where: Where) -> Codec:
+    return Codec(where, pa.binary(), 0, column.metadata, well_known, well_known)
+
+
+GEOMETRY = Family(
+    codes={TypeCode.GEOMETRY: 1},
+    names=_GEOMETRIES,
+    from_catalog=lambda column: column.stored_as(TypeCode.GEOMETRY, 4),
+    type_text=lambda _: "geometry",
+    codec=_geometry_codec,
+)
+
+
+def _vector_codec(column: ServerColumn, where: Where) -> Codec:
+    prefix = column.metadata if column.type_code == TypeCode.VECTOR else prefix_of(column)
+    return Codec(where, VECTOR, 0, prefix, vector, vector)
+
+
+VECTORS = Family(
+    codes={TypeCode.VECTOR: 1},
+    names=frozenset(("vector",)),
+    extras=frozenset(("vector",)),
+    # A MySQL's table map counts it; a MariaDB's counts geometry instead (`tables`).
+    collated=frozenset((TypeCode.VECTOR,)),
+    from_catalog=lambda column: column.stored_as(TypeCode.VECTOR, 4),
+    type_text=lambda _: "vector",
+    codec=_vector_codec,
+)
+
+_IMAGES = {"uuid": (16, uuid_text), "inet6": (16, inet6), "inet4": (4, inet4)}
+
+
+def _mariadb_column(column: CatalogColumn) -> ServerColumn:
+    width, _ = _IMAGES[column.type]
+    return column.stored_as(TypeCode.CHAR, width, collation=BINARY_COLLATION, extra=column.type)
+
+
+def _mariadb_codec(column: ServerColumn, where: Where) -> Codec:
+    _, image = _IMAGES[column.extra]
+    return Codec(where, pa.string(), 0, prefix_of(column), image, utf8)
+
+
+MARIADB = Family(
+    codes={},
+    names=frozenset(_IMAGES),
+    extras=frozenset(_IMAGES),
+    from_catalog=_mariadb_column,
+    type_text=lambda column: column.extra,
+    codec=_mariadb_codec,
+    cell_literal=lambda _, cell: literal(cell.decode()),
+)
+
+FAMILIES = (GEOMETRY, VECTORS, MARIADB)

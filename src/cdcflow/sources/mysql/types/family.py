@@ -1,0 +1,118 @@
+"""What a type family says about its types, and what all value decoders share.
+
+A decoder turns one column's cells, a batch at a time, into an Arrow array. NULL cells stay NULL. No error here names
+a value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyarrow as pa
+
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.sources.buffers import Cells, protocol_error
+from cdcflow.sources.mysql.sql import literal, quoted
+from cdcflow.sources.mysql.types.columns import BadText, CatalogColumn, ServerColumn, ZeroDates
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which column is being decoded, for errors; and what becomes of values that its Arrow type cannot hold."""
+
+    column: str
+    type_text: str
+    zero_dates: ZeroDates = "stop"
+    bad_text: BadText = "stop"
+
+    def __str__(self) -> str:
+        return f"column {self.column} ({self.type_text})"
+
+
+Decoder = Callable[[Cells, Where], pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How one column's values become Arrow.
+
+    In a row image a value takes `width` bytes, or has `prefix` bytes of length before it (then `width` is 0). `image`
+    decodes such values, `result` what a SELECT of the column's expression brings. `form` names the kernels of both
+    for the compiled decoder, with a number that each of them needs; empty where it has none.
+    """
+
+    where: Where
+    arrow: pa.DataType
+    width: int
+    prefix: int
+    image: Decoder
+    result: Decoder
+    form: str = ""
+    number: int = 0
+
+
+def as_is(column: ServerColumn) -> str:
+    """The column's name in SQL."""
+    return quoted(column.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Everything that depends on a column's type, for the types of one family. Looked up once a table shape, never a
+    batch.
+
+    How the binary log names the types: `codes` has for each code the bytes of its metadata in a table map; `old` the
+    codes of formats from before 5.6.4, which are refused, each as "a …". A table map counts the codes in `signed` in
+    its field of signedness, and those in `collated` in its field of character sets. How the catalog names them:
+    `names` (DATA_TYPE), and `from_catalog` gives the column of one. `extras`: columns that only the catalog knows to
+    be of this family (`ServerColumn.extra`).
+
+    `type_text` is the type in SQL's words, as far as it matters to values. `codec` decodes a column's values; `setting`
+    names the one of `zero_dates` and `bad_text` that it obeys, None for neither.
+
+    In SQL: `select` is what a chunk's SELECT asks for so that no bit of a value is lost, `comparable` the column in a
+    comparison that agrees with ORDER BY on it. `cell_literal` gives a value as SQL from the text that the server sent
+    for it (None: no key can have such a column), `text_literal` from the text that Arrow holds.
+    """
+
+    codes: Mapping[int, int]
+    names: frozenset[str]
+    from_catalog: Callable[[CatalogColumn], ServerColumn]
+    type_text: Callable[[ServerColumn], str]
+    codec: Callable[[ServerColumn, Where], Codec]
+    old: Mapping[int, str] = field(default_factory=dict)
+    signed: frozenset[int] = frozenset()
+    collated: frozenset[int] = frozenset()
+    extras: frozenset[str] = frozenset()
+    setting: Callable[[ServerColumn], Literal["zero_dates", "bad_text"] | None] = lambda _: None
+    select: Callable[[ServerColumn], str] = as_is
+    comparable: Callable[[ServerColumn], str] = as_is
+    cell_literal: Callable[[ServerColumn, bytes], str] | None = None
+    text_literal: Callable[[ServerColumn, str], str] = lambda _, text: literal(text)
+
+
+def unreadable(where: Where, expected: str) -> SourceUnavailable:
+    """The error for bytes that cannot be a value of this column: the connection is made anew, nothing is lost."""
+    return protocol_error(f"a value of {where} is not {expected} (it is not shown)")
+
+
+def checked(pattern: re.Pattern[str], cell: bytes, column: ServerColumn) -> str:
+    """A key's text, once it is known to be one of its type: anything else would be SQL (hard case S01).
+
+    Raises:
+        SourceUnavailable: it is not.
+    """
+    text = cell.decode("ascii", "replace")
+    if pattern.fullmatch(text) is None:
+        raise SourceUnavailable(f"the server sent a key of column {column.name} that is none of its type")
+    return text
+
+
+def no_key(column: ServerColumn) -> ConfigurationError:
+    return ConfigurationError(
+        f"column {column.name} is part of a key, and cdcflow cannot compare values of its type",
+        remedy="ALTER TABLE … ADD PRIMARY KEY over other columns",
+    )

@@ -1,0 +1,130 @@
+"""Which family a column's type belongs to, and what is said of every column by its family.
+
+Backfill and stream must give the same value for the same row, so both take their decoder from here. A chunk's SELECT
+asks for an expression that carries all of the value, so that both paths decode the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.table import TableId
+from cdcflow.sources.mysql.types import json, labels, numbers, special, temporal, text
+from cdcflow.sources.mysql.types.columns import CatalogColumn, Policy, ServerColumn, not_captured
+from cdcflow.sources.mysql.types.family import Codec, Family, Where, as_is
+
+FAMILIES: tuple[Family, ...] = (
+    numbers.FAMILY,
+    temporal.FAMILY,
+    labels.FAMILY,
+    text.FAMILY,
+    json.FAMILY,
+    *special.FAMILIES,
+)
+
+_BY_CODE: Mapping[int, Family] = {code: family for family in FAMILIES for code in family.codes}
+_BY_EXTRA: Mapping[str, Family] = {extra: family for family in FAMILIES for extra in family.extras}
+_BY_NAME: Mapping[str, Family] = {name: family for family in FAMILIES for name in family.names}
+_OLD: Mapping[int, str] = {code: name for family in FAMILIES for code, name in family.old.items()}
+
+# Codes that servers use in memory only (NULL, NEWDATE, the sizes of BLOB, VAR_STRING). A table map that has one is
+# understood to its end, so that the column is refused by name.
+_INTERNAL: Mapping[int, int] = {6: 0, 14: 0, 249: 1, 250: 1, 251: 1, 253: 2}
+
+METADATA_BYTES: Mapping[int, int] = {
+    **_INTERNAL,
+    **dict.fromkeys(_OLD, 0),
+    **{code: size for family in FAMILIES for code, size in family.codes.items()},
+}
+"""The bytes of metadata in a table map, by type code."""
+SIGNED = frozenset(code for family in FAMILIES for code in family.signed)
+COLLATED = frozenset((249, 250, 251, 253, *(code for family in FAMILIES for code in family.collated)))
+
+_SETTINGS: Mapping[str, tuple[str, ...]] = {"zero_dates": ("stop", "null", "text"), "bad_text": ("stop", "replace")}
+
+
+def family_of(column: ServerColumn) -> Family | None:
+    """The family of a column's type; None: it is not captured."""
+    return _BY_EXTRA.get(column.extra) or _BY_CODE.get(column.type_code)
+
+
+def server_column(column: CatalogColumn, collations: Mapping[str, int]) -> ServerColumn:
+    """The column as a table map has it. `collations` gives each collation's number.
+
+    Raises:
+        ConfigurationError: a type that cdcflow does not know.
+    """
+    family = _BY_NAME.get(column.type)
+    if family is None:
+        raise not_captured(column, f"has the type {column.type}, which is not captured", "ALTER TABLE … MODIFY …")
+    found = family.from_catalog(column)
+    if column.collation is None:
+        return found
+    collation = collations.get(column.collation)
+    if collation is None:
+        raise not_captured(column, f"has the collation {column.collation}, which the server does not list", "…")
+    return replace(found, collation=collation)
+
+
+def codec_of(column: ServerColumn, table: TableId, policy: Policy) -> Codec:
+    """The codec of a column.
+
+    Raises:
+        ConfigurationError: the type is not captured, or the policy is not one that it knows.
+    """
+    name = f"{table}.{column.name}"
+    if column.type_code in _OLD:
+        raise ConfigurationError(
+            f"column {name} is {_OLD[column.type_code]} in the format of servers before 5.6.4",
+            remedy=f"run ALTER TABLE {table} FORCE, which writes it in today's format, then start again",
+        )
+    family = family_of(column)
+    if family is None:
+        raise ConfigurationError(
+            f"column {name} has the type number {column.type_code}, which cdcflow does not know",
+            remedy="leave the table out of source.tables",
+        )
+    return family.codec(column, _where(family, column, name, policy))
+
+
+def check_key(column: ServerColumn, where: Where, policy: Policy) -> None:
+    """Refuse a column of a key whose policy would make keys of different rows one.
+
+    Raises:
+        ConfigurationError: it does; the remedy names a policy that does not.
+    """
+    family = family_of(column)
+    setting = family.setting(column) if family is not None else None
+    if setting == "zero_dates" and where.zero_dates == "null":
+        found, instead = "null", "text"
+    elif setting == "bad_text" and where.bad_text == "replace":
+        found, instead = "replace", "stop"
+    else:
+        return
+    said = f"source.columns says {found} for it" if where.column in policy.columns else f"source.{setting} is {found}"
+    raise ConfigurationError(
+        f"{where} is part of the table's key, and {said}: rows whose keys differ in such values only would become one "
+        "row",
+        remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: {instead}}}",
+    )
+
+
+def select_expression(column: ServerColumn) -> str:
+    """What a chunk's SELECT asks for so that no bit of this column's values is lost on the way."""
+    family = family_of(column)
+    return as_is(column) if family is None else family.select(column)
+
+
+def _where(family: Family, column: ServerColumn, name: str, policy: Policy) -> Where:
+    where = Where(name, family.type_text(column), policy.zero_dates, policy.bad_text)
+    own, setting = policy.columns.get(name), family.setting(column)
+    if own is None:
+        return where
+    if setting is None or own not in _SETTINGS[setting]:
+        raise ConfigurationError(
+            f"column {name} is a {where.type_text}, for which source.columns does not know {own!r}",
+            remedy="use stop, null or text for a date, datetime or timestamp, and stop or replace for text",
+        )
+    return replace(where, **{setting: own})  # type: ignore[arg-type]  # tested just now

@@ -1,0 +1,171 @@
+"""CHAR, VARCHAR and TEXT, BINARY, VARBINARY and BLOB; and MariaDB's COMPRESSED columns of these.
+
+In a row image a value has its length before it, and a SELECT asks for the same bytes: text in the column's own
+character set, because a conversion would put `?` for what it cannot convert. `charsets` makes them UTF-8.
+
+Compiled kernels (`compiled/values.pxi`): `text …` goes to UTF8 where the character set is UTF-8, else to ASCII, which
+leaves values with other bytes to the decoders here; `bytes` to BYTES, `fixed` to FIXED. COMPRESSED columns have none.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.sources.buffers import Cells, binary_array, padded
+from cdcflow.sources.mysql.sql import quoted
+from cdcflow.sources.mysql.types import charsets
+from cdcflow.sources.mysql.types.charsets import Charset, charset_of
+from cdcflow.sources.mysql.types.columns import (
+    BINARY_COLLATION,
+    UTF8_COLLATION,
+    CatalogColumn,
+    ServerColumn,
+    TypeCode,
+)
+from cdcflow.sources.mysql.types.family import Codec, Decoder, Family, Where, as_is, no_key, unreadable
+
+_COMPRESSED = (TypeCode.VARCHAR_COMPRESSED, TypeCode.BLOB_COMPRESSED)
+_BLOBS = {"tiny": 1, "": 2, "medium": 3, "long": 4}
+_SIZES = ("tiny", "", "medium", "long")
+_DEFLATED = 8
+
+
+def raw(cells: Cells, where: Where) -> pa.Array:
+    return cells.binary()
+
+
+def fixed(width: int, cells: Cells, where: Where) -> pa.Array:
+    """BINARY(n): the binary log leaves zero bytes at the end away, and here they come back (hard case N11)."""
+    if (cells.size[cells.present] > width).any():
+        raise unreadable(where, f"at most {width} bytes")
+    return binary_array(filled(width, cells).reshape(-1), np.arange(len(cells) + 1) * width, cells.valid)
+
+
+def filled(width: int, cells: Cells) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+    """Values of `width` bytes, one a row, zero where there are none."""
+    offsets = np.arange(width)
+    there = offsets < np.where(cells.present, cells.size, 0)[:, None]
+    at = np.minimum(cells.start[:, None] + offsets, len(cells.buffer.bytes) - 1)
+    return np.where(there, cells.buffer.bytes[at], np.uint8(0))
+
+
+def inflated(decode: Decoder, cells: Cells, where: Where) -> pa.Array:
+    """MariaDB's COMPRESSED columns: a byte that says how, the length, and the value."""
+    # zlib knows no columns: each value was deflated by itself.
+    values = [b"" if value is None else _inflate(value, where) for value in cells.binary().to_pylist()]
+    size = np.fromiter(map(len, values), np.int64, len(values))
+    return decode(Cells(padded(values), np.cumsum(size) - size, size, cells.valid), where)
+
+
+def _inflate(value: bytes, where: Where) -> bytes:
+    """The first byte: 0 as it is; else 8 << 4 (zlib), 8 (without its header), and the bytes that the length takes."""
+    if not value:
+        return b""
+    first = value[0]
+    if first == 0:
+        return value[1:]
+    size = first & 7
+    length = int.from_bytes(value[1 : 1 + size], "big")
+    if first >> 4 != _DEFLATED or not 0 < size <= 4:
+        raise unreadable(where, "compressed in a way that is known")
+    try:
+        inflate = zlib.decompressobj(-15 if first & 8 else 15)
+        found = inflate.decompress(value[1 + size :], length)
+    except zlib.error:
+        raise unreadable(where, "compressed text") from None
+    if len(found) != length or (inflate.unconsumed_tail and inflate.decompress(inflate.unconsumed_tail, 1)):
+        raise unreadable(where, "compressed text of the length that it says")
+    return found
+
+
+# ── the family ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def prefix_of(column: ServerColumn) -> int:
+    """How many bytes a value's length takes before it in a row image."""
+    if column.type_code in (TypeCode.BLOB, TypeCode.BLOB_COMPRESSED):
+        return column.metadata
+    return 1 if column.metadata < 256 else 2
+
+
+def _from_catalog(column: CatalogColumn) -> ServerColumn:
+    kind, octets = column.type, column.octets or 0
+    is_compressed = "COMPRESSED" in column.full_type
+    if kind in ("char", "binary"):
+        code, metadata = TypeCode.CHAR, octets
+    elif kind in ("varchar", "varbinary"):
+        # The first byte of a compressed value says how it is compressed, and counts.
+        code, metadata = (TypeCode.VARCHAR_COMPRESSED, octets + 1) if is_compressed else (TypeCode.VARCHAR, octets)
+    else:
+        code, metadata = TypeCode.BLOB_COMPRESSED if is_compressed else TypeCode.BLOB, _BLOBS[kind[:-4]]
+    return column.stored_as(code, metadata, collation=BINARY_COLLATION)
+
+
+def _charset(column: ServerColumn) -> Charset | None:
+    """The character set of text; None for bytes."""
+    return None if column.collation in (None, BINARY_COLLATION) else charset_of(column.collation or 0)
+
+
+def _type_text(column: ServerColumn) -> str:
+    code, size, charset = column.type_code, column.metadata, _charset(column)
+    if code in (TypeCode.BLOB, TypeCode.BLOB_COMPRESSED):
+        return f"{_SIZES[(size - 1) & 3]}{'text' if charset else 'blob'}"
+    if code == TypeCode.VARCHAR_COMPRESSED:
+        size -= 1
+    kind = "" if code == TypeCode.CHAR else "var"
+    return f"{kind}char({size // charset.bytes_max})" if charset else f"{kind}binary({size})"
+
+
+def _codec(column: ServerColumn, where: Where) -> Codec:
+    charset = _charset(column)
+    arrow, form, width = (pa.string(), f"text {charset.name}", 0) if charset else (pa.binary(), "bytes", 0)
+    plain: Decoder = partial(charsets.text, charset) if charset else raw
+    if charset is None and column.type_code == TypeCode.CHAR:
+        plain, form, width = partial(fixed, column.metadata), "fixed", column.metadata
+    image = plain
+    if column.type_code in _COMPRESSED:
+        image, form = partial(inflated, plain), ""
+    return Codec(where, arrow, 0, prefix_of(column), image, plain, form, width)
+
+
+def _setting(column: ServerColumn) -> Literal["bad_text"] | None:
+    return "bad_text" if _charset(column) is not None else None
+
+
+def _select(column: ServerColumn) -> str:
+    is_other = _charset(column) not in (None, charset_of(UTF8_COLLATION))
+    return f"CONVERT({quoted(column.name)} USING binary)" if is_other else as_is(column)
+
+
+def _cell_literal(column: ServerColumn, cell: bytes) -> str:
+    if column.type_code in _COMPRESSED:
+        raise no_key(column)
+    charset = _charset(column)
+    # The bytes are as they are stored, except that utf8mb4 is what the session speaks anyway.
+    return f"X'{cell.hex()}'" if charset is None else f"_{charset.name} X'{cell.hex()}'"
+
+
+FAMILY = Family(
+    codes={
+        **dict.fromkeys((TypeCode.BLOB, TypeCode.BLOB_COMPRESSED), 1),
+        **dict.fromkeys((TypeCode.CHAR, TypeCode.VARCHAR, TypeCode.VARCHAR_COMPRESSED), 2),
+    },
+    names=frozenset(
+        (
+            *("char", "binary", "varchar", "varbinary"),
+            *(f"{size}{kind}" for size in _BLOBS for kind in ("text", "blob")),
+        )
+    ),
+    collated=frozenset((TypeCode.CHAR, TypeCode.VARCHAR, TypeCode.BLOB, *_COMPRESSED)),
+    from_catalog=_from_catalog,
+    type_text=_type_text,
+    codec=_codec,
+    setting=_setting,
+    select=_select,
+    cell_literal=_cell_literal,
+)
