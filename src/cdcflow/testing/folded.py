@@ -101,9 +101,12 @@ def current(
     Raises:
         Unmergeable: the shapes are such that only a new table can hold them.
     """
+    newest = logged[-1][0]
     if anew and progress is not None:
         logged = [pair for pair in logged if pair[1].offset >= progress.since]
-    newest = logged[-1][0]
+        if not logged:  # the backfill found no row
+            return newest, []
+        newest = logged[-1][0]
     living = [pair for pair in logged if pair[0].incarnation == newest.incarnation]
     # As the merge orders them: by their last row, for one may come back after another.
     last = {table: change.offset for table, change in living}

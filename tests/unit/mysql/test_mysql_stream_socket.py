@@ -259,3 +259,20 @@ def test_a_connection_lost_in_a_backlog_is_told_after_what_came_before(
     ends.fails(SourceUnavailable, "the server closed it")
     sender.join()
     assert ends.ids() == list(range(2000))
+
+
+def test_a_decoder_that_takes_longer_than_a_server_may_be_silent_is_no_silence(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = BinlogDecoder.decode
+    clock = [time.monotonic()]
+    monkeypatch.setattr(streams.time, "monotonic", lambda: clock[0])
+
+    def slow(self: BinlogDecoder, *given: Any) -> Any:
+        clock[0] += 60.0
+        return decode(self, *given)
+
+    monkeypatch.setattr(BinlogDecoder, "decode", slow)
+    ends.server.sendall(many(3).dump())
+    assert ends.poll()
+    assert ends.ids() == [0, 1, 2]

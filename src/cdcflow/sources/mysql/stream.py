@@ -78,6 +78,7 @@ class BinlogStream:
             raise
         self._ahead = DecodeAhead(self._turn, self._goes_on)
         self._began_at = self._heard_at = time.monotonic()
+        self._silent_s = 0.0
 
     # ── cdcflow.ports.Stream ────────────────────────────────────────────────────────────────────────────────
 
@@ -163,8 +164,11 @@ class BinlogStream:
         finally:
             room.release()
         self._is_busy = received >= BUSY_BYTES_MIN
+        # Taken here, where nothing more had arrived: decoding may take longer than the server may be silent.
+        now = time.monotonic()
         if received:
-            self._heard_at = time.monotonic()
+            self._heard_at = now
+        self._silent_s = now - self._heard_at
 
     def _roomy(self) -> bytearray:
         """The buffer, with room for the event that is arriving (hard case M28) and no more than that."""
@@ -188,13 +192,12 @@ class BinlogStream:
         return events
 
     def _check_heard(self) -> None:
-        now = time.monotonic()
-        if now - self._heard_at > SILENT_PERIODS * self._dump.heartbeat_s and not self._more:
+        if self._silent_s > SILENT_PERIODS * self._dump.heartbeat_s and not self._more:
             self._failure = SourceUnavailable(
-                f"reading the binary log of {self._connector.address}: silent for {now - self._heard_at:.0f} s, though "
+                f"reading the binary log of {self._connector.address}: silent for {self._silent_s:.0f} s, though "
                 f"a heartbeat was asked for every {self._dump.heartbeat_s:g} s; connecting anew"
             )
-        if now - self._began_at > SETTLED_S:
+        if time.monotonic() - self._began_at > SETTLED_S:
             self._conflicts.settled()
 
     def _gone(self, why: str) -> CdcflowError:
