@@ -84,7 +84,7 @@ POINTS: dict[str, Point | tuple[Point, Point]] = {
     "change over": (CatchingUp, "_change_over", always),
 }
 SMALL_WINDOWS = Windows(backlog_min=1 << 14, rest_min=1 << 14, messages_max=300, advance_min=1)
-SMALL_STRETCH = 1 << 18
+SMALL_RANGE = 1 << 18
 
 
 class Live:
@@ -162,7 +162,7 @@ def main(path: str, point: str | None = None, count: str = "1", begins: str = ""
         arm(point, Trigger(int(count), Live(), begins == "start", Path(path).with_name("killed")))
     # Every backlog of a test is small; without a point too, windows must be what they are in a daemon that died in one.
     (PostgresSource.__init__.__kwdefaults__ or {})["windows"] = SMALL_WINDOWS
-    kafka_log.STRETCH_BYTES_MAX = SMALL_STRETCH
+    kafka_log.RANGE_BYTES_MAX = SMALL_RANGE
     capture = wiring.capture(load(path))
     signal.signal(signal.SIGTERM, lambda *_: capture.stop())
     capture.run()

@@ -53,7 +53,7 @@ from cdcflow.sinks.kafka.topics import Admin, Reader, Topics
 from cdcflow.sinks.layer import OS_LAYER, storing
 from cdcflow.sinks.numbering import Numbering
 
-STRETCH_BYTES_MAX = 64 << 20
+RANGE_BYTES_MAX = 64 << 20
 SUCCESSOR_S = 5.0
 """So long a writer that was refused looks for who took the log over."""
 _ROOM = "cdcflow-spools-"
@@ -254,7 +254,7 @@ class KafkaLog:
 
     def seal_due(self, now_s: float) -> bool:
         """Whether a new topic range should begin, by the bytes of this one."""
-        return self._rolls() and self._encoder.bytes + self._spooled_bytes >= STRETCH_BYTES_MAX
+        return self._rolls() and self._encoder.bytes + self._spooled_bytes >= RANGE_BYTES_MAX
 
     def roll(self) -> bool:
         """Begin a new topic range; only at a cut, and only when this one has rows."""
