@@ -169,6 +169,11 @@ class Source(Protocol):
         """The captured tables as they are now, sorted by name."""
         ...
 
+    def left_out(self) -> Sequence[TableId]:
+        """The tables that the settings select and that are not captured because they cannot be, as the last `prepare`
+        or `tables` saw them, sorted. Asks the server nothing; may be called from any thread."""
+        ...
+
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         """Compare what tables' rows are now with the `row_version` that they were read at (None: it is not known).
         Tables whose version is the same, or that are gone, are left out.

@@ -70,6 +70,9 @@ class MemorySource:
     def tables(self) -> Sequence[Table]:
         return sorted(self.rows, key=lambda t: t.id)
 
+    def left_out(self) -> Sequence[TableId]:
+        return ()
+
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return RowsCompared(())
 

@@ -70,10 +70,16 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("held back", f"{output.number(found['held_rows'])} rows" if found.get("held_rows") else ""),
         ("lag", _lag(found)),
         ("uploads", _uploads(found)),
+        ("left out", _left_out(found)),
         ("lost", str(found.get("store_problem") or "")),
         ("source keeps", output.size(found["retained_bytes"]) if found.get("retained_bytes") is not None else ""),
         ("source", str(found.get("source_error") or " ".join(f"{k}={v}" for k, v in source.items()))),
     ]
+
+
+def _left_out(found: Mapping[str, Any]) -> str:
+    names = found.get("left_out")
+    return f"{', '.join(names)} (`cdcflow doctor` says why)" if names else ""
 
 
 def _uploads(found: Mapping[str, Any]) -> str:

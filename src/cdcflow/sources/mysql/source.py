@@ -110,11 +110,16 @@ class MySQLSource:
     def tables(self) -> Sequence[Table]:
         # First those that the stream captures: a table that was made since `prepare` is none of them, and whoever has
         # it among the captured ones waits for its changes in vain.
-        selected, self._selected = self._selected or self._catalog.selected(), None
-        if self._checkpoint is not None:
-            selected = selected.only(t.id for t in self._captured)
+        taken, self._selected = self._selected, None
+        selected = taken or self._catalog.selected()
+        if taken is None and self._checkpoint is not None:
+            everything, selected = selected, selected.only(t.id for t in self._captured)
+            self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
         selected.check()
         return [self._catalog.described(t).table for t in selected.good]
+
+    def left_out(self) -> Sequence[TableId]:
+        return self._left_out
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return RowsCompared(())  # the binary log has the statements themselves
