@@ -61,7 +61,14 @@ def open_log(config: Config, identity: SourceIdentity, *, accept_timeline: bool 
             from cdcflow.sinks.kafka.log import KafkaLog as Opened
 
             scratch = config.log.folder / "spool"
-            return Opened.open(topics(config.log.kafka), identity, accept_timeline=accept_timeline, scratch=scratch)
+            return Opened.open(
+                topics(config.log.kafka),
+                identity,
+                accept_timeline=accept_timeline,
+                scratch=scratch,
+                folder=config.log.folder,
+                history=config.log.history,
+            )
 
 
 def log_reader(config: Config) -> LogReader:
@@ -118,6 +125,15 @@ def upload_status(config: Config) -> dict[str, object]:
     from cdcflow.sinks.objects.uploaded import status
 
     return dict(status(layout, config.log.objects.url))
+
+
+def log_problem(config: Config) -> str | None:
+    """Why a daemon would not start on the configured log in Kafka; None: nothing is known, or the log is in files."""
+    if not isinstance(config.log, KafkaLog):
+        return None
+    from cdcflow.sinks.kafka import loss
+
+    return loss.problem(topics(config.log.kafka), config.log.folder, config.log.history)
 
 
 def _uploads(log: FileLog) -> files.Uploading | None:
@@ -282,24 +298,32 @@ def limits(config: Config, *, backfill_new: bool) -> Limits:
 
 def doctor(config: Config) -> list[Finding]:
     """What stands in the way of a capture, with the remedy of each finding."""
+    of_log = _log_findings(config)
     source = open_source(config)
     try:
         found = list(source.doctor())
-        with contextlib.suppress(CdcflowError):  # what cannot be reached has a finding of its own by now
-            found += source.left_behind(_log_id(config))
+        # Brokers that did not answer are not waited for a second time.
+        if not (isinstance(config.log, KafkaLog) and any(f.level == "error" for f in of_log)):
+            with contextlib.suppress(CdcflowError):  # what cannot be reached has a finding of its own by now
+                found += source.left_behind(_log_id(config))
     finally:
         source.close()
+    return [*found, *of_log]
+
+
+def _log_findings(config: Config) -> list[Finding]:
+    """What stands in the log's own way."""
     if isinstance(config.log, KafkaLog):
         from cdcflow.sinks.kafka.doctor import doctor as log_doctor
 
-        found += log_doctor(topics(config.log.kafka))
-    elif config.log.objects is not None:
-        with _client_library():
-            from cdcflow.sinks.objects.bucket import Bucket
-            from cdcflow.sinks.objects.doctor import doctor as store_doctor
-        copy = _store(config.log, config.log.objects).copy
-        found += store_doctor(Bucket(config.log.objects), Layout(config.log.path), copy)
-    return found
+        return log_doctor(topics(config.log.kafka), config.log.folder, config.log.history)
+    if config.log.objects is None:
+        return []
+    with _client_library():
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.doctor import doctor as store_doctor
+    copy = _store(config.log, config.log.objects).copy
+    return list(store_doctor(Bucket(config.log.objects), Layout(config.log.path), copy))
 
 
 def store_faults(config: Config) -> list[Fault]:

@@ -29,8 +29,10 @@ def _from_log(settings: Config) -> dict[str, Any]:
     from cdcflow.cli.daemon import source_status
 
     reader = wiring.log_reader(settings)
+    problem = wiring.log_problem(settings)
+    wrong = {} if problem is None else {"log_problem": problem}
     if not reader.exists():
-        return {"state": "never run", "tables": {}, **source_status(settings, None)}
+        return {"state": "no log" if wrong else "never run", "tables": {}, **wrong, **source_status(settings, None)}
     checkpoint = reader.newest_checkpoint()
     return {
         "state": "stopped",
@@ -40,6 +42,7 @@ def _from_log(settings: Config) -> dict[str, Any]:
         "durable_offset": checkpoint.next_offset - 1,
         "commit_clock": checkpoint.commit_clock,
         "tables": checkpoint.progress.get("tables", {}),
+        **wrong,
         **source_status(settings, checkpoint.position),
     }
 
@@ -70,6 +73,7 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("held back", f"{output.number(found['held_rows'])} rows" if found.get("held_rows") else ""),
         ("lag", _lag(found)),
         ("uploads", _uploads(found)),
+        ("log", str(found.get("log_problem") or "")),
         ("left out", _left_out(found)),
         ("lost", str(found.get("store_problem") or "")),
         ("source keeps", output.size(found["retained_bytes"]) if found.get("retained_bytes") is not None else ""),
