@@ -58,6 +58,7 @@ class Ends:
 
 class FakeConnector:
     address = "here"
+    account = "`clerk`@`%`"
 
     def __init__(self, end: socket.socket) -> None:
         self._sock = end

@@ -47,6 +47,7 @@ from cdcflow.sources.mysql.marking import Marking
 from cdcflow.sources.mysql.ranges import Ordered, Part, PartRead, sizes, stride
 from cdcflow.sources.mysql.refusals import NO_SUCH_COLUMN, NO_SUCH_INDEX, NO_SUCH_TABLE
 from cdcflow.sources.mysql.results import quoted
+from cdcflow.sources.mysql.rights import reading
 from cdcflow.sources.mysql.shapes import DescribedTable
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
 
@@ -135,7 +136,7 @@ class MySQLChunks:
     def plan(self, connection: Connection, table: TableId, generation: int) -> Planned:
         ordered = self._ordered(table)
         self._last.pop(table, None)  # how far apart keys were means nothing for another key
-        with self._snapshots.snapshot(connection) as snapshot:
+        with reading(connection, table), self._snapshots.snapshot(connection) as snapshot:
             plan = Plan(ordered.key.digest, _greatest(ordered, connection))
         shape = ordered.described.table
         return Planned(
@@ -160,7 +161,7 @@ class MySQLChunks:
 
     @contextlib.contextmanager
     def opened(self, connection: Connection, chunk: Chunk, part: Part | None) -> Iterator[OpenTable]:
-        with self._snapshots.snapshot(connection) as snapshot:
+        with reading(connection, chunk.table), self._snapshots.snapshot(connection) as snapshot:
             ordered = self._touched(connection, chunk.table)
             if Plan.from_json(chunk.plan).digest != ordered.key.digest:
                 raise Rewritten

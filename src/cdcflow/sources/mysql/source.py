@@ -32,7 +32,7 @@ from cdcflow.sources.mysql.captured import CapturedTables
 from cdcflow.sources.mysql.cascades import unlogged
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, Wanted
 from cdcflow.sources.mysql.chunks import MySQLChunks
-from cdcflow.sources.mysql.connection import Connection, Connector, Secret, explaining
+from cdcflow.sources.mysql.connection import Connection, Connector, Secret
 from cdcflow.sources.mysql.decoders import split
 from cdcflow.sources.mysql.dump import Dump, Evictions
 from cdcflow.sources.mysql.fences import DeliveredGtids
@@ -90,7 +90,7 @@ class MySQLSource:
         slot = slot_of(log_id)
         connection = self._connector.connect("prepare")
         try:
-            with explaining(f"preparing {self._connector.address}"):
+            with self._connector.mapping_errors(f"preparing {self._connector.address}"):
                 server.check(connection, self._settings)
                 self._expectations = Expectations()
                 marking = self._marking(slot)
