@@ -49,8 +49,13 @@ def open_source(config: Config) -> Source:
     return MySQLSource(settings, password)
 
 
-def open_log(config: Config, identity: SourceIdentity, *, accept_timeline: bool = False) -> OpenedLog:
-    """The configured log, opened for writing."""
+def open_log(
+    config: Config, identity: SourceIdentity, *, accept_history_loss: bool = False, reopened: bool = False
+) -> OpenedLog:
+    """The configured log, opened for writing. `reopened`: not for the first time by this process."""
+    # A slot that failovers carry over comes to a new timeline with them. Whether it did, and whether the old timeline
+    # was left behind our position, is looked at where the server can be asked: in the source's `prepare`.
+    accept_timeline = accept_history_loss or (isinstance(config.source, Postgres) and config.source.failover)
     match config.log:
         case FileLog() as log:
             return files.FileLog.open(
@@ -65,6 +70,8 @@ def open_log(config: Config, identity: SourceIdentity, *, accept_timeline: bool 
                 topics(config.log.kafka),
                 identity,
                 accept_timeline=accept_timeline,
+                accept_loss=accept_history_loss,
+                reopened=reopened,
                 scratch=scratch,
                 folder=config.log.folder,
                 history=config.log.history,
@@ -240,10 +247,17 @@ def capture(
     know yet. `once` ends when they are read. `accept_history_loss`: the source has discarded log that
     cdcflow still needs; take a new position in its log and read all tables anew.
     """
+    opened = 0
+
+    def open_again(identity: SourceIdentity, accepted: bool) -> OpenedLog:
+        nonlocal opened
+        log = open_log(config, identity, accept_history_loss=accepted, reopened=opened > 0)
+        opened += 1
+        return log
 
     return Capture(
         open_source=lambda: open_source(config),
-        open_log=lambda identity, accept_timeline: open_log(config, identity, accept_timeline=accept_timeline),
+        open_log=open_again,
         limits=limits(config, backfill_new=backfill is None),
         orders=Orders(
             backfill=None if backfill is None else tuple(backfill), once=once, accept_history_loss=accept_history_loss
@@ -302,8 +316,8 @@ def doctor(config: Config) -> list[Finding]:
     source = open_source(config)
     try:
         found = list(source.doctor())
-        # Brokers that did not answer are not waited for a second time.
-        if not (isinstance(config.log, KafkaLog) and any(f.level == "error" for f in of_log)):
+        # Brokers that did not answer, of which that is all there is to say, are not waited for a second time.
+        if not (isinstance(config.log, KafkaLog) and [f.level for f in of_log] == ["error"]):
             with contextlib.suppress(CdcflowError):  # what cannot be reached has a finding of its own by now
                 found += source.left_behind(_log_id(config))
     finally:

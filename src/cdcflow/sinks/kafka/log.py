@@ -140,6 +140,8 @@ class KafkaLog:
         identity: SourceIdentity,
         *,
         accept_timeline: bool = False,
+        accept_loss: bool = False,
+        reopened: bool = False,
         scratch: Path | None = None,
         folder: Path | None = None,
         history: Path | None = None,
@@ -148,10 +150,11 @@ class KafkaLog:
     ) -> KafkaLog:
         """Open the log for writing, made when there is none; a writer that still has it is refused from here on.
 
-        `accept_timeline`: an operator accepts that history is lost, at the source or here. `scratch`: a folder for
-        large transactions while they arrive (None: a temporary one). `folder`: this machine's own, where it notes the
-        log's id; `history`: where the log is sealed to, which may have what the brokers no longer have. `copy_of`: the
-        id that a log which is made gets (None: a new one), and `after_epoch` one that its epochs are above.
+        `accept_timeline`: the source's new timeline continues the old one. `accept_loss`: an operator accepts that
+        rows of the log are gone. `reopened`: this process had it open before (see `loss.check`). `scratch`: a folder
+        for large transactions while they arrive (None: a temporary one). `folder`: this machine's own, where it notes
+        the log's id; `history`: where the log is sealed to, which may have what the brokers no longer have. `copy_of`:
+        the id that a log which is made gets (None: a new one), and `after_epoch` one that its epochs are above.
 
         Raises:
             ConfigurationError: the brokers refuse, or the log belongs to another source.
@@ -160,14 +163,14 @@ class KafkaLog:
             SinkUnavailable: the brokers do not answer.
         """
         attempted = f"opening the log in topic {topics.name}"
-        if not accept_timeline:
+        if not accept_loss:
             loss.check_there(topics, attempted, folder)
         _check_topics(topics, topics.make(), attempted)
         sender = Sender(topics)
         found = read_state(topics)
         owned = _owned(found, identity, attempted, copy_of, accept_timeline=accept_timeline)
         owned = replace(owned, epoch=max(owned.epoch, after_epoch or owned.epoch))
-        loss.check(topics, found, attempted, folder, history, accepted=accept_timeline)
+        loss.check(topics, found, attempted, folder, history, accepted=accept_loss, reopened=reopened)
         with storing(f"{attempted}: making a folder for large transactions"):
             if scratch is not None:
                 scratch.mkdir(parents=True, exist_ok=True)
