@@ -144,6 +144,7 @@ def test_what_its_history_has_is_not_lost(topics: Topics, tmp_path: Path) -> Non
     assert TieredReader(topics, history).check().is_whole
     with pytest.raises(HistoryLost, match="up to offset 2"):
         KafkaLog.open(topics, IDENTITY)
+    KafkaLog.open(topics, IDENTITY, reopened=True).close()
     again = Writer.of(KafkaLog.open(topics, IDENTITY, history=history))
     again.put(orders(3))
     again.log.close()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cdcflow.changelog.layout import Layout
-from cdcflow.errors import CdcflowError, HistoryLost, InvariantViolated
+from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.ports import Finding
 from cdcflow.sinks.kafka.failures import GONE
 from cdcflow.sinks.kafka.frames import last_cut, read_state
@@ -38,10 +38,18 @@ def check_there(topics: Topics, attempted: str, folder: Path | None) -> None:
 
 
 def check(
-    topics: Topics, state: State, attempted: str, folder: Path | None, history: Path | None, *, accepted: bool
+    topics: Topics,
+    state: State,
+    attempted: str,
+    folder: Path | None,
+    history: Path | None,
+    *,
+    accepted: bool = False,
+    reopened: bool = False,
 ) -> None:
     """That the topic has what the checkpoint says it has. `folder`: what this machine knows (see `note`). `history`:
     where sealed segments are. `accepted`: an operator accepts that rows are gone, and has all tables read anew.
+    `reopened`: this process had the log open before, and what expired since then had its time.
 
     Raises:
         InvariantViolated: the log's topic does not end where the checkpoint says.
@@ -62,7 +70,7 @@ def check(
                 f"and {topics.state} were deleted or made anew",
                 remedy=_BEGIN_ANEW,
             )
-    elif (expired := expired_whole(topics, state, history)) is not None:
+    elif not reopened and (expired := expired_whole(topics, state, history)) is not None:
         raise HistoryLost(
             f"{attempted}: {expired}",
             remedy=f"let the topic keep records longer (retention.ms, retention.bytes); then {ACCEPTED}",
@@ -89,7 +97,7 @@ def findings(topics: Topics, folder: Path | None, history: Path | None) -> Itera
     subject = f"log in topic {topics.name}"
     state = read_state(topics)
     try:
-        check(topics, state, "comparing the log with its checkpoint", folder, history, accepted=False)
+        check(topics, state, "comparing the log with its checkpoint", folder, history)
     except (InvariantViolated, HistoryLost) as lost:
         yield Finding("error", subject, str(lost).split("\n")[0], lost.remedy)
         return
@@ -116,7 +124,11 @@ def deleted(topics: Topics, folder: Path | None) -> Finding | None:
 
 
 def problem(topics: Topics, folder: Path, history: Path) -> str | None:
-    """Why a daemon would not start on this log, in a line; None: nothing is known, or there never was a log."""
+    """Why a daemon would not start on this log, in a line; None: nothing is known, or there never was a log.
+
+    Raises:
+        SinkUnavailable: the brokers do not answer.
+    """
     try:
         there = Admin(topics, f"looking at the log in topic {topics.name}").partitions()
         if not there:
@@ -125,7 +137,7 @@ def problem(topics: Topics, folder: Path, history: Path) -> str | None:
         if gone := {topics.name, topics.state} - there.keys():
             return f"topic {gone.pop()} is gone"
         return next((f.text for f in findings(topics, folder, history) if f.level == "error"), None)
-    except CdcflowError as error:
+    except (InvariantViolated, ConfigurationError) as error:
         return str(error).split("\n")[0]
 
 
