@@ -169,9 +169,11 @@ class Source(Protocol):
         """The captured tables as they are now, sorted by name."""
         ...
 
-    def left_out(self) -> Sequence[TableId]:
-        """The tables that the settings select and that are not captured because they cannot be, as the last `prepare`
-        or `tables` saw them, sorted. Asks the server nothing; may be called from any thread."""
+    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
+        """The tables that the settings select and that are not captured because they cannot be, sorted.
+
+        None: as the last `prepare` or `tables` saw them; asks the server nothing, and may be called from any thread.
+        With a checkpoint: those that a start from it would leave out, by the server's word. Nothing is prepared."""
         ...
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:

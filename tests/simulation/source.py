@@ -110,7 +110,7 @@ class ModelSource:
         known = sorted((t.id, t.shape.incarnation) for t in self._database.tables.values())
         return [Table(table, incarnation, (), ()) for table, incarnation in known if table in self._database.published]
 
-    def left_out(self) -> Sequence[TableId]:
+    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         return ()
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:

@@ -70,7 +70,7 @@ class MemorySource:
     def tables(self) -> Sequence[Table]:
         return sorted(self.rows, key=lambda t: t.id)
 
-    def left_out(self) -> Sequence[TableId]:
+    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         return ()
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:

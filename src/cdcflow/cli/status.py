@@ -11,6 +11,8 @@ from cdcflow import wiring
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
+from cdcflow.errors import CdcflowError
+from cdcflow.model.position import Checkpoint
 from cdcflow.service.control import ask
 
 
@@ -44,7 +46,19 @@ def _from_log(settings: Config) -> dict[str, Any]:
         "tables": checkpoint.progress.get("tables", {}),
         **wrong,
         **source_status(settings, checkpoint.position),
+        **_would_leave_out(settings, checkpoint),
     }
+
+
+def _would_leave_out(settings: Config, checkpoint: Checkpoint) -> dict[str, Any]:
+    """The tables that the next start would leave out; {} where the source cannot be asked, which has its own line."""
+    source = wiring.open_source(settings)
+    try:
+        return {"left_out": [str(t) for t in source.left_out(checkpoint)]} if checkpoint.position is not None else {}
+    except CdcflowError:
+        return {}
+    finally:
+        source.close()
 
 
 def _print(found: Mapping[str, Any]) -> None:

@@ -12,20 +12,21 @@ import pytest
 from bank import Bank
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from typer.testing import CliRunner
 
 from cdcflow import wiring
 from cdcflow.changelog.reader import LogRows
 from cdcflow.cli.app import app
 from cdcflow.config import load
-from cdcflow.errors import HistoryLost
+from cdcflow.errors import HistoryLost, InvariantViolated
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import TableId
 from cdcflow.sinks.kafka import log as kafka_log
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.tiering import KafkaTier, TieredReader
-from cdcflow.sinks.kafka.topics import Topics
+from cdcflow.sinks.kafka.topics import Admin, Topics
 from cdcflow.testing.kafka import KafkaBroker
 from cdcflow.testing.sinks import Writer, orders
 
@@ -48,12 +49,12 @@ def delete_records(topics: Topics) -> None:
         future.result(30)
 
 
-def delete_topics(topics: Topics) -> None:
+def delete_topics(topics: Topics, *names: str) -> None:
     admin = AdminClient({"bootstrap.servers": topics.brokers})
-    for future in admin.delete_topics([topics.name, topics.state]).values():
+    for future in admin.delete_topics(list(names)).values():
         future.result(30)
     deadline = time.monotonic() + 20
-    while {topics.name, topics.state} & admin.list_topics(timeout=10).topics.keys():
+    while set(names) & admin.list_topics(timeout=10).topics.keys():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -119,7 +120,7 @@ def test_topics_that_were_both_deleted_are_not_made_anew_in_silence(bank: Bank) 
     """L05: with the checkpoint gone too, nothing at the brokers tells that there was a log. This machine does."""
     topics = wiring.topics(load(bank.config_path).log.kafka)  # type: ignore[union-attr]  # it is in Kafka
     bank.catch_up_and_stop(bank.daemon())
-    delete_topics(topics)
+    delete_topics(topics, topics.name, topics.state)
     with pytest.raises(HistoryLost, match="are gone") as caught:
         bank.capture_to_its_end()
     assert "run `cdcflow run --accept-history-loss`" in (caught.value.remedy or "")
@@ -130,6 +131,21 @@ def test_topics_that_were_both_deleted_are_not_made_anew_in_silence(bank: Bank) 
     with bank.capturing():
         pass
     bank.assert_log_equals_source()
+
+
+def test_log_topic_that_was_made_anew_is_told_by_every_command(bank: Bank) -> None:
+    """L05, L21: its checkpoint speaks of rows that nobody has any more."""
+    topics = wiring.topics(load(bank.config_path).log.kafka)  # type: ignore[union-attr]  # it is in Kafka
+    bank.catch_up_and_stop(bank.daemon())
+    delete_topics(topics, topics.name)
+    admin = AdminClient({"bootstrap.servers": topics.brokers})
+    for future in admin.create_topics([NewTopic(topics.name, 1, 1)]).values():
+        future.result(30)
+    Admin(topics, "making topics").wait_for({topics.name})
+    with pytest.raises(InvariantViolated, match="one of them was made anew"):
+        bank.capture_to_its_end()
+    assert_found_everywhere(bank, "one of them was made anew, or lost what was committed")
+    assert "is not there" in told(bank, "log", "check")
 
 
 def test_what_its_history_has_is_not_lost(topics: Topics, tmp_path: Path) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from mysqlcapturing import MySQLCapture
+from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 
 from cdcflow.testing.mysql import MySQLDatabase
 
 pytestmark = pytest.mark.mysql
 
 
-def test_tables_left_out_are_those_of_the_newest_look(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
+def test_tables_left_out_are_those_of_the_newest_look(
+    mysql_database: MySQLDatabase, capture: MySQLCapture, make_capture: MakeMySQLCapture
+) -> None:
     """A table that got no key shows without a restart, and one that got its key is none of them any more."""
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    capture.prepare()
+    prepared = capture.prepare()
     assert capture.source.left_out() == ()
     capture.source.tables()
     mysql_database.execute("CREATE TABLE bare (v int)", "CREATE TABLE bare_too (v int)")
@@ -22,3 +24,5 @@ def test_tables_left_out_are_those_of_the_newest_look(mysql_database: MySQLDatab
     mysql_database.execute("ALTER TABLE bare ADD PRIMARY KEY (v)")
     capture.source.tables()
     assert capture.source.left_out() == (capture.named("bare_too"),)
+    stopped = make_capture(mysql_database)
+    assert stopped.source.left_out(prepared) == (capture.named("bare_too"),), "what the next start would leave out"

@@ -112,7 +112,7 @@ class Tape:
     ) -> Checkpoint:
         return checkpoint
 
-    def left_out(self) -> Sequence[TableId]:
+    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         return ()
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:

@@ -118,8 +118,11 @@ class MySQLSource:
         selected.check()
         return [self._catalog.described(t).table for t in selected.good]
 
-    def left_out(self) -> Sequence[TableId]:
-        return self._left_out
+    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
+        if checkpoint is None:
+            return self._left_out
+        known = _known(checkpoint)
+        return self._catalog.selected(known).for_restart(known, self._catalog.wanted.selection)[1]
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return RowsCompared(())  # the binary log has the statements themselves
@@ -204,7 +207,7 @@ class MySQLSource:
         return WrittenMarks(self._marks_table, slot)
 
     def _select(self, checkpoint: Checkpoint) -> Selected:
-        known = frozenset(TableId(*name) for name in json.loads(checkpoint.source.get("tables", "[]")))
+        known = _known(checkpoint)
         selected = self._catalog.selected(known)
         if checkpoint.position is not None:
             selected, self._left_out = selected.for_restart(known, self._catalog.wanted.selection)
@@ -250,6 +253,11 @@ class MySQLSource:
         return _checkpoint_at(
             checkpoint, begun, places, slot, selected, all_gtids=before.has_all_gtids, goes_on=goes_on
         )
+
+
+def _known(checkpoint: Checkpoint) -> frozenset[TableId]:
+    """The tables that were captured before."""
+    return frozenset(TableId(*name) for name in json.loads(checkpoint.source.get("tables", "[]")))
 
 
 def _checkpoint_at(

@@ -172,8 +172,11 @@ class PostgresSource:
         self._has_binary = all(d.has_binary for d in described)
         return [d.table for d in described]
 
-    def left_out(self) -> Sequence[TableId]:
-        return self._left_out
+    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
+        if checkpoint is None:
+            return self._left_out
+        known = frozenset(_names(checkpoint.source).values())
+        return self._catalog.selected().for_restart(known, self._selection)[1]
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return self._row_versions.compare(known)
