@@ -169,6 +169,13 @@ class Source(Protocol):
         """The captured tables as they are now, sorted by name."""
         ...
 
+    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
+        """The tables that the settings select and that are not captured because they cannot be, sorted.
+
+        None: as the last `prepare` or `tables` saw them; asks the server nothing, and may be called from any thread.
+        With a checkpoint: those that a start from it would leave out, by the server's word. Nothing is prepared."""
+        ...
+
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         """Compare what tables' rows are now with the `row_version` that they were read at (None: it is not known).
         Tables whose version is the same, or that are gone, are left out.

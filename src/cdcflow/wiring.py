@@ -49,8 +49,13 @@ def open_source(config: Config) -> Source:
     return MySQLSource(settings, password)
 
 
-def open_log(config: Config, identity: SourceIdentity, *, accept_timeline: bool = False) -> OpenedLog:
-    """The configured log, opened for writing."""
+def open_log(
+    config: Config, identity: SourceIdentity, *, accept_history_loss: bool = False, reopened: bool = False
+) -> OpenedLog:
+    """The configured log, opened for writing. `reopened`: not for the first time by this process."""
+    # A slot that failovers carry over comes to a new timeline with them. Whether it did, and whether the old timeline
+    # was left behind our position, is looked at where the server can be asked: in the source's `prepare`.
+    accept_timeline = accept_history_loss or (isinstance(config.source, Postgres) and config.source.failover)
     match config.log:
         case FileLog() as log:
             return files.FileLog.open(
@@ -61,7 +66,16 @@ def open_log(config: Config, identity: SourceIdentity, *, accept_timeline: bool 
             from cdcflow.sinks.kafka.log import KafkaLog as Opened
 
             scratch = config.log.folder / "spool"
-            return Opened.open(topics(config.log.kafka), identity, accept_timeline=accept_timeline, scratch=scratch)
+            return Opened.open(
+                topics(config.log.kafka),
+                identity,
+                accept_timeline=accept_timeline,
+                accept_loss=accept_history_loss,
+                reopened=reopened,
+                scratch=scratch,
+                folder=config.log.folder,
+                history=config.log.history,
+            )
 
 
 def log_reader(config: Config) -> LogReader:
@@ -118,6 +132,15 @@ def upload_status(config: Config) -> dict[str, object]:
     from cdcflow.sinks.objects.uploaded import status
 
     return dict(status(layout, config.log.objects.url))
+
+
+def log_problem(config: Config) -> str | None:
+    """Why a daemon would not start on the configured log in Kafka; None: nothing is known, or the log is in files."""
+    if not isinstance(config.log, KafkaLog):
+        return None
+    from cdcflow.sinks.kafka import loss
+
+    return loss.problem(topics(config.log.kafka), config.log.folder, config.log.history)
 
 
 def _uploads(log: FileLog) -> files.Uploading | None:
@@ -224,10 +247,17 @@ def capture(
     know yet. `once` ends when they are read. `accept_history_loss`: the source has discarded log that
     cdcflow still needs; take a new position in its log and read all tables anew.
     """
+    opened = 0
+
+    def open_again(identity: SourceIdentity, accepted: bool) -> OpenedLog:
+        nonlocal opened
+        log = open_log(config, identity, accept_history_loss=accepted, reopened=opened > 0)
+        opened += 1
+        return log
 
     return Capture(
         open_source=lambda: open_source(config),
-        open_log=lambda identity, accept_timeline: open_log(config, identity, accept_timeline=accept_timeline),
+        open_log=open_again,
         limits=limits(config, backfill_new=backfill is None),
         orders=Orders(
             backfill=None if backfill is None else tuple(backfill), once=once, accept_history_loss=accept_history_loss
@@ -282,24 +312,32 @@ def limits(config: Config, *, backfill_new: bool) -> Limits:
 
 def doctor(config: Config) -> list[Finding]:
     """What stands in the way of a capture, with the remedy of each finding."""
+    of_log = _log_findings(config)
     source = open_source(config)
     try:
         found = list(source.doctor())
-        with contextlib.suppress(CdcflowError):  # what cannot be reached has a finding of its own by now
-            found += source.left_behind(_log_id(config))
+        # Brokers that did not answer, of which that is all there is to say, are not waited for a second time.
+        if not (isinstance(config.log, KafkaLog) and [f.level for f in of_log] == ["error"]):
+            with contextlib.suppress(CdcflowError):  # what cannot be reached has a finding of its own by now
+                found += source.left_behind(_log_id(config))
     finally:
         source.close()
+    return [*found, *of_log]
+
+
+def _log_findings(config: Config) -> list[Finding]:
+    """What stands in the log's own way."""
     if isinstance(config.log, KafkaLog):
         from cdcflow.sinks.kafka.doctor import doctor as log_doctor
 
-        found += log_doctor(topics(config.log.kafka))
-    elif config.log.objects is not None:
-        with _client_library():
-            from cdcflow.sinks.objects.bucket import Bucket
-            from cdcflow.sinks.objects.doctor import doctor as store_doctor
-        copy = _store(config.log, config.log.objects).copy
-        found += store_doctor(Bucket(config.log.objects), Layout(config.log.path), copy)
-    return found
+        return log_doctor(topics(config.log.kafka), config.log.folder, config.log.history)
+    if config.log.objects is None:
+        return []
+    with _client_library():
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.doctor import doctor as store_doctor
+    copy = _store(config.log, config.log.objects).copy
+    return list(store_doctor(Bucket(config.log.objects), Layout(config.log.path), copy))
 
 
 def store_faults(config: Config) -> list[Fault]:

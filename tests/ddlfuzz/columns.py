@@ -25,7 +25,7 @@ def _put(model: Model, table: str, name: str, column: Column) -> str | None:
 @kind(_new_column, weight=5)
 def add_null(model: Model, table: str, column: str, type_: str) -> list[str] | None:
     sql = _put(model, table, column, Column(type_))
-    return sql and [f"ALTER TABLE {table} ADD COLUMN {column} {sql}"]  # type: ignore[return-value]  # None stays None
+    return None if sql is None else [f"ALTER TABLE {table} ADD COLUMN {column} {sql}"]
 
 
 def _constant(model: Model, column: Column) -> str | None:
@@ -207,7 +207,7 @@ def set_default(model: Model, table: str, column: str) -> list[str] | None:
     """A new default for rows to come; those that are there keep what they have."""
     shape = model.tables[table]
     default = _constant(model, shape.columns[column]) if column in shape.given() else None
-    return default and [f"ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {default}"]  # type: ignore[return-value]
+    return None if default is None else [f"ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {default}"]
 
 
 @kind(one_column())

@@ -113,7 +113,7 @@ def _run(pipe: Connection, path: str, look_s: float, small: bool, orders: Orders
 
     capture = Capture(
         open_source=lambda: wiring.open_source(config),
-        open_log=lambda identity, accept: wiring.open_log(config, identity, accept_timeline=accept),
+        open_log=lambda identity, accept: wiring.open_log(config, identity, accept_history_loss=accept),
         limits=wiring.limits(config, backfill_new=not orders.backfill),
         orders=orders,
         pace=Pace(heartbeat_s=0.1, tables_look_s=look_s),

@@ -11,7 +11,7 @@ import ast
 import copy
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 SQL_FILES = ("merge/", "sources/mysql/keys.py", "sources/mysql/types/")
@@ -100,9 +100,7 @@ def faults_of(package: Path, path: str) -> list[Fault]:
     numbered = []
     for fault in sorted(found, key=lambda f: (f.start, f.end, f.operator, f.after)):
         met[str(fault)] += 1
-        numbered.append(
-            Fault(*(getattr(fault, n) for n in Fault.__slots__[:-1]), number=met[str(fault)])  # type: ignore[misc]
-        )
+        numbered.append(replace(fault, number=met[str(fault)]))
     return numbered
 
 

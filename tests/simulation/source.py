@@ -110,6 +110,9 @@ class ModelSource:
         known = sorted((t.id, t.shape.incarnation) for t in self._database.tables.values())
         return [Table(table, incarnation, (), ()) for table, incarnation in known if table in self._database.published]
 
+    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
+        return ()
+
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         found = []
         for table, version in known.items():

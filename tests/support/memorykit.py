@@ -127,8 +127,8 @@ class MemoryKit:
     def _drop(self, transaction: Transaction, table: str) -> None:
         self.database.drop(self.named(table))
 
-    def _add_column(self, transaction: Transaction, table: str, column: str, type: str) -> None:  # noqa: A002
-        self.database.add_column(self.named(table), column, INTEGER if type == "integer" else TEXT)
+    def _add_column(self, transaction: Transaction, table: str, column: str, type_: str) -> None:
+        self.database.add_column(self.named(table), column, INTEGER if type_ == "integer" else TEXT)
 
     def _drop_column(self, transaction: Transaction, table: str, column: str) -> None:
         self.database.drop_column(self.named(table), column)
@@ -141,7 +141,7 @@ _STATEMENTS: dict[str, Callable[..., None]] = {
     r"SAVEPOINT (?P<name>\w+)": MemoryKit._savepoint,
     r"ROLLBACK TO SAVEPOINT (?P<name>\w+)": MemoryKit._rollback_to,
     r"DROP TABLE (?P<table>\w+)": MemoryKit._drop,
-    r"ALTER TABLE (?P<table>\w+) ADD COLUMN (?P<column>\w+) (?P<type>\w+).*": MemoryKit._add_column,
+    r"ALTER TABLE (?P<table>\w+) ADD COLUMN (?P<column>\w+) (?P<type_>\w+).*": MemoryKit._add_column,
     r"ALTER TABLE (?P<table>\w+) DROP COLUMN (?P<column>\w+)": MemoryKit._drop_column,
 }
 

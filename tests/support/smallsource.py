@@ -66,6 +66,9 @@ class Small:
         self.asked.append(checkpoint)
         return self.prepared(checkpoint)
 
+    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
+        return ()
+
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return RowsCompared(())
 

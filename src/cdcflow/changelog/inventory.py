@@ -45,7 +45,9 @@ def inventory(layout: Layout, file: LogFile) -> Inventory:
         InvariantViolated: data that was durable is missing or damaged, or another log's.
         ConfigurationError: another version of cdcflow wrote it.
     """
+    noted = layout.newest_journal()  # first: a daemon may begin a journal meanwhile
     heads, stale = _heads(layout, file)
+    _check_newest(layout, heads, noted)
     heads, newest, left = _unsealed(layout, file, heads)
     sealed, last_manifest = _chain(layout, file, newest)
     history = _history(layout)
@@ -70,6 +72,17 @@ def _heads(layout: Layout, file: LogFile) -> tuple[list[JournalHeader], list[Pat
         else:
             stale.append(path)
     return heads, stale
+
+
+def _check_newest(layout: Layout, heads: Sequence[JournalHeader], noted: tuple[int, int] | None) -> None:
+    """That the newest journal is there. Nothing that is left would miss it, and the source was told that we have it.
+
+    By epoch first: a writer that was replaced may have noted one of its own, which never counted.
+    """
+    if noted is None:
+        return
+    if not heads or (heads[-1].epoch, heads[-1].first_offset) < noted:
+        raise _missing(layout, noted[1])
 
 
 def _unsealed(

@@ -141,6 +141,10 @@ class Layout:
         return self.root / "journal"
 
     @property
+    def newest(self) -> Path:
+        return self.root / "newest"
+
+    @property
     def segments(self) -> Path:
         return self.root / "segments"
 
@@ -251,6 +255,21 @@ class Layout:
                     remedy="start `cdcflow run` first: the first segment puts it there; or mend log.objects.url",
                 ) from None
         return LogFile.from_json(text, name)
+
+    def newest_journal(self) -> tuple[int, int] | None:
+        """Epoch and first offset of the journal that was the newest when it was noted; None: none was noted yet. There
+        may be a newer one, and never only older ones.
+
+        Raises:
+            InvariantViolated: the file does not say so.
+        """
+        try:
+            epoch, first = self.newest.read_text().split()
+            return int(epoch), int(first)
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise InvariantViolated(f"reading {self.newest}: not an epoch and an offset") from None
 
     def schemas_json(self) -> bytes | None:
         """What `schemas.json` says; None: there is none yet."""

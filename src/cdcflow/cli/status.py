@@ -11,6 +11,8 @@ from cdcflow import wiring
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
+from cdcflow.errors import CdcflowError
+from cdcflow.model.position import Checkpoint
 from cdcflow.service.control import ask
 
 
@@ -29,8 +31,10 @@ def _from_log(settings: Config) -> dict[str, Any]:
     from cdcflow.cli.daemon import source_status
 
     reader = wiring.log_reader(settings)
+    problem = wiring.log_problem(settings)
+    wrong = {} if problem is None else {"log_problem": problem}
     if not reader.exists():
-        return {"state": "never run", "tables": {}, **source_status(settings, None)}
+        return {"state": "no log" if wrong else "never run", "tables": {}, **wrong, **source_status(settings, None)}
     checkpoint = reader.newest_checkpoint()
     return {
         "state": "stopped",
@@ -40,8 +44,21 @@ def _from_log(settings: Config) -> dict[str, Any]:
         "durable_offset": checkpoint.next_offset - 1,
         "commit_clock": checkpoint.commit_clock,
         "tables": checkpoint.progress.get("tables", {}),
+        **wrong,
         **source_status(settings, checkpoint.position),
+        **_would_leave_out(settings, checkpoint),
     }
+
+
+def _would_leave_out(settings: Config, checkpoint: Checkpoint) -> dict[str, Any]:
+    """The tables that the next start would leave out; {} where the source cannot be asked, which has its own line."""
+    source = wiring.open_source(settings)
+    try:
+        return {"left_out": [str(t) for t in source.left_out(checkpoint)]} if checkpoint.position is not None else {}
+    except CdcflowError:
+        return {}
+    finally:
+        source.close()
 
 
 def _print(found: Mapping[str, Any]) -> None:
@@ -70,10 +87,17 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("held back", f"{output.number(found['held_rows'])} rows" if found.get("held_rows") else ""),
         ("lag", _lag(found)),
         ("uploads", _uploads(found)),
+        ("log", str(found.get("log_problem") or "")),
+        ("left out", _left_out(found)),
         ("lost", str(found.get("store_problem") or "")),
         ("source keeps", output.size(found["retained_bytes"]) if found.get("retained_bytes") is not None else ""),
         ("source", str(found.get("source_error") or " ".join(f"{k}={v}" for k, v in source.items()))),
     ]
+
+
+def _left_out(found: Mapping[str, Any]) -> str:
+    names = found.get("left_out")
+    return f"{', '.join(names)} (`cdcflow doctor` says why)" if names else ""
 
 
 def _uploads(found: Mapping[str, Any]) -> str:

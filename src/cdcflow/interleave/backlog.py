@@ -391,6 +391,9 @@ class Backlog:
         elif chunk.keys is not None and read.keys_left is not None:
             work.keys_max = max(1, len(chunk.keys) - len(read.keys_left))
             work.remember(read.keys_left)
+        elif chunk.keys is not None and len(chunk.keys) >= work.keys_max:
+            # All of them fitted. By a quarter: rows that were too large once may be again.
+            work.keys_max = min(self._limits.keys_per_chunk, work.keys_max + work.keys_max // 4 + 1)
         self._set(chunk.table, now)
 
     def _rows_max(self, known: TableProgress) -> int:

@@ -425,6 +425,7 @@ class Attempt:
             "held_rows": held_rows,
             "held_bytes": held_bytes,
             "tables": self._machine.progress.to_json()["tables"],
+            "left_out": [str(t) for t in self._source.left_out()],
             "events": dict(self._events),
         }
 

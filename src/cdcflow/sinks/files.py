@@ -11,6 +11,8 @@ rest, in another thread. The order of steps is what makes it durable, and each i
   only then says that the cut is durable. Cuts that arrive meanwhile wait for the next sync: that is group commit.
 * A new journal gets its name only after the one before it is durable, and says how long that one is. Until then
   its frames lie beside its place, and none of its cuts is durable.
+* The newest journal's name is noted in a file of its own before a cut in it is durable: the journals before it do not
+  know of it, and a log that lost its end would look whole.
 * A segment gets its name only after every file in it is durable, and the journal goes only after the segment's name
   is durable. In between both are there, and the segment wins.
 * What happens to segments later (put into a store, compacted, expired) happens beside this, under a lock of its own.
@@ -157,6 +159,7 @@ class FileLog:
                 self._journal.write()
                 self._lease.check()
                 self._journal.sync()
+                self._note_newest(self._journal)
                 if not layout.schemas.exists():
                     # Says that there is a journal: who finds none then knows that it is gone.
                     self._put_schemas()
@@ -486,13 +489,20 @@ class FileLog:
         return cut.checkpoint
 
     def _sync_journal(self, journal: JournalFile) -> None:
-        if not journal.named:
+        is_new = not journal.named
+        if is_new:
             self._lease.check()
         try:
             journal.sync()
+            if is_new:
+                self._note_newest(journal)
         except OSError as error:
             self._dead = unavailable(f"beginning a journal in {self.path}", error)
             raise self._dead from error
+
+    def _note_newest(self, journal: JournalFile) -> None:
+        """Before anything in it is called durable: journals that vanish at the end are missed by nobody else."""
+        write_file(self._layer, self._layout.newest, f"{journal.header.epoch} {journal.header.first_offset}\n".encode())
 
     def _sealed(self, closed: Closed) -> Segment:
         first, last = closed.header.first_offset, closed.checkpoint.next_offset - 1

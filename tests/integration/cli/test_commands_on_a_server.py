@@ -165,6 +165,21 @@ def test_daemon_is_seen_from_all_sides_and_stops_at_a_cut(run: Callable[..., Dae
     assert json.loads(said("status", "--json"))["state"] == "stopped"
 
 
+def test_tables_that_are_left_out_are_named(run: Callable[..., Daemon], shop: Database) -> None:
+    """A table that came up without a key is in no log; who looks at the status must see that it is not."""
+    first = run()
+    first.wait_until_read()
+    assert first.end() == 0
+    shop.execute("CREATE TABLE bare (v int); CREATE TABLE bare_too (v int)")
+    for state in ("stopped", "capturing"):
+        status = json.loads(said("status", "--json"))
+        assert (status["state"], status["left_out"]) == (state, ["public.bare", "public.bare_too"])
+        assert "public.bare, public.bare_too (`cdcflow doctor` says why)" in said("status")
+        if state == "stopped":
+            run().wait_until_read()
+    shop.execute("ALTER TABLE bare ADD PRIMARY KEY (v); DROP TABLE bare_too")
+
+
 def test_backfill_orders_a_running_daemon(run: Callable[..., Daemon]) -> None:
     """A new generation of one table, followed to its end, while the others stay as they are."""
     daemon = run("--json")

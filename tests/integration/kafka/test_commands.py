@@ -7,12 +7,12 @@ import json
 import pytest
 import yaml
 from bank import Bank
-from tests.servers.kafka import KafkaBroker
 from tests.servers.proxy import TcpProxy
 from typer.testing import CliRunner, Result
 
 from cdcflow.cli import failure
 from cdcflow.cli.app import app
+from cdcflow.sinks.kafka import doctor
 
 pytestmark = [pytest.mark.kafka, pytest.mark.postgres]
 
@@ -67,8 +67,9 @@ def test_merge_of_a_log_that_is_not_there_is_refused_by_name(bank: Bank) -> None
     assert "there is no change log at topic" in told(refused)
 
 
-def test_doctor_names_brokers_that_are_not_there(bank: Bank, broker: KafkaBroker) -> None:
+def test_doctor_names_brokers_that_are_not_there(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first thing to look at when nothing is captured."""
+    monkeypatch.setattr(doctor, "PATIENCE_S", 2.0)
     with TcpProxy() as nobody:
         settings = yaml.safe_load(bank.config_path.read_text())
         settings["log"]["kafka"]["brokers"] = f"127.0.0.1:{nobody.port}"

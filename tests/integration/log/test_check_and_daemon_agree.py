@@ -116,4 +116,5 @@ def test_log_whose_first_start_was_killed_before_its_first_journal_is_begun_agai
     for journal in (tmp_path / "log" / "journal").iterdir():
         journal.unlink()
     (tmp_path / "log" / "schemas.json").unlink()
+    (tmp_path / "log" / "newest").unlink()
     assert agree(tmp_path / "log")

@@ -296,8 +296,27 @@ def test_chunk_of_large_rows_by_key_ends_early_and_leaves_the_rest(
         reads.append(capture.read(planned, kind="keys", keys=left))
         left = reads[-1].keys_left
     assert sorted(r["id"] for run in runs_of(reads) for r in rows_of(run)) == [*range(1, 41), 50]
-    # The first 16 come as they are, and no more that are not known to fit.
-    assert all(run.bytes < (2 << 20) + 16 * 300_000 or run.rows <= 16 for run in runs_of(reads))
+    # One comes as it is; what is not known to fit is broken off.
+    assert all(run.bytes < (2 << 20) or run.rows <= 1 for run in runs_of(reads))
+
+
+def test_first_rows_by_key_are_bounded_too(
+    mysql_database: MySQLDatabase, capture: MySQLCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen rows of eight megabytes were taken together before anything was known of their size."""
+    numbers = " UNION ".join(f"SELECT {n} n" for n in range(1, 17))
+    mysql_database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v longblob)",
+        f"INSERT INTO t SELECT n, REPEAT('x', 1000000) FROM ({numbers}) AS numbers",
+    )
+    capture.prepare()
+    planned = capture.plan("t")
+    monkeypatch.setattr(capture.chunks, "_keys_bytes_max", 4 << 20)
+    read = capture.read(planned, kind="keys", keys=KeySet(pa.table({"id": pa.array(range(1, 17), pa.int32())})))
+    assert isinstance(read.run, Run)
+    assert 1 <= read.run.rows <= 5
+    assert read.keys_left is not None
+    assert len(read.keys_left) == 16 - read.run.rows
 
 
 def test_changed_shape_is_read_in_its_new_form(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:

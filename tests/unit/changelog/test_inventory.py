@@ -67,6 +67,7 @@ def test_log_that_was_just_made_has_nothing_and_is_whole(tmp_path: Path) -> None
     for first in layout.journal_offsets():
         layout.journal(first).unlink()
     layout.schemas.unlink(missing_ok=True)
+    layout.newest.unlink()  # it is written after the journal has its name
     seen = found(layout)
     assert (seen.journals, seen.sealed, seen.last_manifest, len(seen.history)) == ((), None, "", 0)
     layout.schemas.write_text('{"version": 1, "shapes": []}')
@@ -75,10 +76,11 @@ def test_log_that_was_just_made_has_nothing_and_is_whole(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("gone", "missing"), [(["3"], 3), (["5"], None), (["3", "5"], None), (["2", "3", "5"], 3), (["2-2"], None)]
+    ("gone", "missing"), [(["3"], 3), (["5"], 5), (["3", "5"], 5), (["2", "3", "5"], 5), (["2-2"], None)]
 )
 def test_what_is_missing_between_the_others_is_named(layout: Layout, gone: list[str], missing: int | None) -> None:
-    """Going on without it would leave its rows out. What the newest journal of those left ends with is not missing."""
+    """Going on without it would leave its rows out. Journals missing at the end are missed by no other: they are noted,
+    and the source was told that the log has them."""
     for name in gone:
         first, _, last = name.partition("-")
         if last:
@@ -97,6 +99,27 @@ def test_journal_and_segment_that_are_both_gone_are_named(layout: Layout) -> Non
     shutil.rmtree(layout.segment(2, 2))
     layout.journal(2).unlink()
     with pytest.raises(InvariantViolated, match="from offset 2 is missing"):
+        found(layout)
+
+
+def test_note_of_a_writer_that_was_replaced_is_no_loss(layout: Layout) -> None:
+    """It looked at the epoch, was suspended, and named a journal that never counted; the log goes on without it."""
+    layout.newest.write_text("0 9\n")
+    assert [w.header.first_offset for w in found(layout).journals] == [3, 5]
+
+
+def test_log_without_a_note_is_opened_and_gets_one(layout: Layout) -> None:
+    """Written by an earlier version, which noted nothing."""
+    layout.newest.unlink()
+    assert found(layout).journals
+    FileLog.open(layout.root, IDENTITY).close()
+    assert layout.newest_journal() == (2, 7)
+
+
+def test_note_that_says_nothing_is_refused(layout: Layout) -> None:
+    """Whether the end of the log is there is then unknown."""
+    layout.newest.write_text("soon\n")
+    with pytest.raises(InvariantViolated, match="not an epoch and an offset"):
         found(layout)
 
 

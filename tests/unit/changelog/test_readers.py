@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection
 from datetime import date
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from cdcflow.changelog.reader import list_segments, newest_checkpoint, read_rows
 from cdcflow.errors import HistoryLost, InvariantViolated
 from cdcflow.model.change import ChangeBatch
 from cdcflow.model.position import SourceIdentity
+from cdcflow.model.table import TableId
 from cdcflow.sinks.files import FileLog
 from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, orders, transactions
 
@@ -59,8 +61,10 @@ def copy(log: FileLog, tmp_path: Path) -> Layout:
     return Layout(shutil.copytree(log.path, tmp_path / "copy"))
 
 
-def ids(place: Path, *bounds: int | None, **chosen: object) -> list[int]:
-    found = [row for _, _, rows in read_rows(place, *bounds, **chosen) for row in rows.to_pylist()]  # type: ignore[arg-type]
+def ids(
+    place: Path, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
+) -> list[int]:
+    found = [row for _, _, rows in read_rows(place, from_offset, to_offset, tables) for row in rows.to_pylist()]
     assert all(row["_offset"] == row["id"] for row in found)
     return [row["id"] for row in found]
 

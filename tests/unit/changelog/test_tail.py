@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,11 +120,11 @@ def refused(topic: Topic, after: Checkpoint | None, said: str) -> None:
         {"commit_clock": 99},
     ],
 )
-def test_a_history_of_something_else_is_not_continued(changed: dict[str, object]) -> None:
+def test_a_history_of_something_else_is_not_continued(changed: dict[str, Any]) -> None:
     """The cut that it ends with must be in the topic as the history has it."""
     topic = Topic().topic_range(2).topic_range(1)
-    refused(topic, replace(topic.cuts[1], **changed), "cut 1 of the history .* is not in it")  # type: ignore[arg-type]
-    refused(topic, replace(topic.cuts[2], **changed), "cut 2 of the history .* is not in it")  # type: ignore[arg-type]
+    refused(topic, replace(topic.cuts[1], **changed), "cut 1 of the history .* is not in it")
+    refused(topic, replace(topic.cuts[2], **changed), "cut 2 of the history .* is not in it")
 
 
 def test_a_topic_that_ends_before_the_history_is_refused() -> None:

@@ -58,6 +58,7 @@ class Ends:
 
 class FakeConnector:
     address = "here"
+    account = "`clerk`@`%`"
 
     def __init__(self, end: socket.socket) -> None:
         self._sock = end
@@ -266,7 +267,7 @@ def test_a_decoder_that_takes_longer_than_a_server_may_be_silent_is_no_silence(
 ) -> None:
     decode = BinlogDecoder.decode
     clock = [time.monotonic()]
-    monkeypatch.setattr(streams.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("cdcflow.sources.mysql.stream.time.monotonic", lambda: clock[0])
 
     def slow(self: BinlogDecoder, *given: Any) -> Any:
         clock[0] += 60.0

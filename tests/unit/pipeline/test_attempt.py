@@ -112,6 +112,9 @@ class Tape:
     ) -> Checkpoint:
         return checkpoint
 
+    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
+        return ()
+
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return RowsCompared(())
 

@@ -6,6 +6,7 @@ What a file's checksums and chain prove, the brokers' own checksums do. It only 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from cdcflow.changelog.checking import Report, Seen, journal
 from cdcflow.changelog.journal import JournalHeader, Record
@@ -13,12 +14,14 @@ from cdcflow.changelog.records import TopicRecord
 from cdcflow.changelog.rows import Shape
 from cdcflow.errors import CdcflowError
 from cdcflow.sinks.kafka.frames import frames, read_state
+from cdcflow.sinks.kafka.loss import expired_whole
 from cdcflow.sinks.kafka.state import State, TopicRange
 from cdcflow.sinks.kafka.topics import Topics
 
 
-def check(topics: Topics, *, deep: bool = False) -> Report:
-    """Read a log through and report what is wrong with it. `deep` also validates every value.
+def check(topics: Topics, *, deep: bool = False, history: Path | None = None) -> Report:
+    """Read a log through and report what is wrong with it. `deep` also validates every value. What has expired is no
+    fault, unless nothing is left up to the checkpoint, here or in the `history`.
 
     Raises:
         ConfigurationError: another version of cdcflow wrote it, or the brokers refuse.
@@ -30,6 +33,8 @@ def check(topics: Topics, *, deep: bool = False) -> Report:
     with topics.reader(topics.name) as reader:
         low, end = reader.bounds()
         readable = [s for s in state.topic_ranges if s.topic_offset >= low]
+        if (expired := expired_whole(topics, state, history)) is not None:
+            seen.fault(where, expired)
         if not readable:
             return seen.report(state.checkpoint.next_offset)
         first = readable[0].first_offset

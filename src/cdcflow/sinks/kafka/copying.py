@@ -102,6 +102,7 @@ def _check_untouched(layout: Layout, attempted: str) -> None:
 
 
 def _remove_journals(layout: Layout) -> None:
+    layout.newest.unlink(missing_ok=True)
     for offset in layout.journal_offsets():
         OS_LAYER.unlink(layout.journal(offset))
     if layout.journals.exists():

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 from cdcflow.errors import CdcflowError
 from cdcflow.ports import Finding
+from cdcflow.sinks.kafka import loss
 from cdcflow.sinks.kafka.topics import CLEANED, Admin, Topics
 
 PATIENCE_S = 10.0
@@ -19,8 +21,8 @@ RECORD_OVERHEAD = 200
 """More than key and headers of a record and its batch take."""
 
 
-def doctor(topics: Topics) -> list[Finding]:
-    """Look at the brokers and the log's topics, if they are there."""
+def doctor(topics: Topics, folder: Path | None = None, history: Path | None = None) -> list[Finding]:
+    """Look at the brokers and the log's topics, if they are there. `folder`, `history`: as `KafkaLog.open` has them."""
     subject = f"log in topic {topics.name}"
     try:
         admin = Admin(replace(topics, wait_s=PATIENCE_S), "asking the brokers")
@@ -28,11 +30,17 @@ def doctor(topics: Topics) -> list[Finding]:
     except CdcflowError as error:
         return [Finding("error", subject, str(error).split("\n")[0], error.remedy)]
     if not there:
+        if (gone := loss.deleted(topics, folder)) is not None:
+            return [gone]
         return [Finding("ok", subject, f"the brokers answer; {topics.name} and {topics.state} will be made")]
     missing = {topics.name, topics.state} - there.keys()
     if missing:
         return [Finding("error", subject, f"topic {missing.pop()} is gone, and topic {there.popitem()[0]} is there")]
     found = [*wrong(topics, there, None)]
+    try:
+        found += [] if found else loss.findings(topics, folder, history)
+    except CdcflowError as error:
+        found.append(Finding("error", subject, str(error).split("\n")[0], error.remedy))
     try:
         settings = {topic: admin.settings(topic) for topic in there}
     except CdcflowError as error:

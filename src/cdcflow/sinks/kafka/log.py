@@ -43,10 +43,11 @@ from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceId
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
 from cdcflow.sinks.files import SpoolFile
+from cdcflow.sinks.kafka import loss
 from cdcflow.sinks.kafka import state as states
 from cdcflow.sinks.kafka.doctor import wrong
 from cdcflow.sinks.kafka.failures import GONE, Fenced
-from cdcflow.sinks.kafka.frames import frames, last_cut, read_state
+from cdcflow.sinks.kafka.frames import frames, read_state
 from cdcflow.sinks.kafka.sending import Sender
 from cdcflow.sinks.kafka.state import State, StateRecord, TopicRange
 from cdcflow.sinks.kafka.topics import Admin, Reader, Topics
@@ -54,6 +55,8 @@ from cdcflow.sinks.layer import OS_LAYER, storing
 from cdcflow.sinks.numbering import Numbering
 
 RANGE_BYTES_MAX = 64 << 20
+RANGE_AGE_S = 3600.0
+"""Brokers let go of records by age, and a topic range without its head cannot be read."""
 SUCCESSOR_S = 5.0
 """So long a writer that was refused looks for who took the log over."""
 _ROOM = "cdcflow-spools-"
@@ -118,6 +121,7 @@ class KafkaLog:
         self._queue: deque[_Frame | _Begun | _Spooled] = deque()
         self._queued = self._sent = 0
         self._spooled_bytes = 0
+        self._rows_since: float | None = None
         self._state_records: deque[StateRecord] = deque()
         self._durable = state.checkpoint
         self._cut = _QueuedCut(state.checkpoint, 0, self._newest_xid)
@@ -136,33 +140,37 @@ class KafkaLog:
         identity: SourceIdentity,
         *,
         accept_timeline: bool = False,
+        accept_loss: bool = False,
+        reopened: bool = False,
         scratch: Path | None = None,
+        folder: Path | None = None,
+        history: Path | None = None,
         copy_of: str | None = None,
         after_epoch: Epoch | None = None,
     ) -> KafkaLog:
         """Open the log for writing, made when there is none; a writer that still has it is refused from here on.
 
-        `scratch`: a folder for large transactions while they arrive (None: a temporary one). `copy_of`: the id that a
-        log which is made gets (None: a new one), and `after_epoch` one that its epochs are above.
+        `accept_timeline`: the source's new timeline continues the old one. `accept_loss`: an operator accepts that
+        rows of the log are gone. `reopened`: this process had it open before (see `loss.check`). `scratch`: a folder
+        for large transactions while they arrive (None: a temporary one). `folder`: this machine's own, where it notes
+        the log's id; `history`: where the log is sealed to, which may have what the brokers no longer have. `copy_of`:
+        the id that a log which is made gets (None: a new one), and `after_epoch` one that its epochs are above.
 
         Raises:
             ConfigurationError: the brokers refuse, or the log belongs to another source.
-            HistoryLost: the source is on another timeline than the log.
+            HistoryLost: the source is on another timeline than the log, or all rows of the log are gone.
             InvariantViolated: a topic is gone, or what was committed is not all there.
             SinkUnavailable: the brokers do not answer.
         """
         attempted = f"opening the log in topic {topics.name}"
+        if not accept_loss:
+            loss.check_there(topics, attempted, folder)
         _check_topics(topics, topics.make(), attempted)
         sender = Sender(topics)
         found = read_state(topics)
         owned = _owned(found, identity, attempted, copy_of, accept_timeline=accept_timeline)
         owned = replace(owned, epoch=max(owned.epoch, after_epoch or owned.epoch))
-        if (cut := last_cut(topics, found)) not in (None, found.checkpoint.cut):
-            raise InvariantViolated(
-                f"{attempted}: it ends with cut {cut}, and topic {topics.state} says {found.checkpoint.cut}: one of "
-                "them was made anew, or lost what was committed",
-                remedy=GONE,
-            )
+        loss.check(topics, found, attempted, folder, history, accepted=accept_loss, reopened=reopened)
         with storing(f"{attempted}: making a folder for large transactions"):
             if scratch is not None:
                 scratch.mkdir(parents=True, exist_ok=True)
@@ -171,7 +179,9 @@ class KafkaLog:
                     shutil.rmtree(left, ignore_errors=True)
             room = Path(tempfile.mkdtemp(prefix=_ROOM, dir=scratch))
         try:
-            return cls(topics, sender, owned, room, is_new=owned.identity != found.identity)
+            made = cls(topics, sender, owned, room, is_new=owned.identity != found.identity)
+            loss.note(folder, made.log_id)
+            return made
         except BaseException:
             sender.leave()
             shutil.rmtree(room, ignore_errors=True)
@@ -253,8 +263,13 @@ class KafkaLog:
     # ── topic ranges ───────────────────────────────────────────────────────────────────────────────────────────
 
     def seal_due(self, now_s: float) -> bool:
-        """Whether a new topic range should begin, by the bytes of this one."""
-        return self._rolls() and self._encoder.bytes + self._spooled_bytes >= RANGE_BYTES_MAX
+        """Whether a new topic range should begin, by the bytes of this one or the age of its first rows."""
+        if not self._rolls():
+            return False
+        if self._rows_since is None:
+            self._rows_since = now_s
+        aged = now_s - self._rows_since >= RANGE_AGE_S
+        return aged or self._encoder.bytes + self._spooled_bytes >= RANGE_BYTES_MAX
 
     def roll(self) -> bool:
         """Begin a new topic range; only at a cut, and only when this one has rows."""
@@ -343,6 +358,7 @@ class KafkaLog:
         self._head = JournalHeader(self.log_id, self.epoch, checkpoint)
         self._encoder = Encoder(0, checkpoint)
         self._spooled_bytes = 0
+        self._rows_since = None
         self._put(_Begun(self._head, self._newest_xid))
         self._cut = _QueuedCut(checkpoint, self._queued, self._newest_xid)
 

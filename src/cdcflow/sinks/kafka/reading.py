@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -169,9 +170,9 @@ class KafkaReader:
                     return
                 yield headers_of([record], from_offset, to)
 
-    def check(self, *, deep: bool = False) -> Report:
-        """Read the log through and report what is wrong with it."""
-        return check(self._topics, deep=deep)
+    def check(self, *, deep: bool = False, history: Path | None = None) -> Report:
+        """Read the log through and report what is wrong with it. `history`: the folder that it is sealed into."""
+        return check(self._topics, deep=deep, history=history)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -174,7 +174,10 @@ class TieredReader:
     def check(self, *, deep: bool = False) -> Report:
         """Read the history and the topic through and report what is wrong with either, or between them."""
         self._sealed()
-        history, topic = checking.check(self._layout.root, deep=deep), self._tail.check(deep=deep)
+        history, topic = (
+            checking.check(self._layout.root, deep=deep),
+            self._tail.check(deep=deep, history=self._layout.root),
+        )
         faults = [*history.faults, *topic.faults]
         if topic.first_offset > history.next_offset:
             text = f"offsets {history.next_offset} to {topic.first_offset - 1} are in neither"

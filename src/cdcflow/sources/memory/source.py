@@ -77,6 +77,9 @@ class MemorySource:
         with self._database.changed:
             return [t.shape for t in self._selected() if self._captured is None or t.id in self._captured]
 
+    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
+        return ()
+
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         if self._database.rewrites_known_by == "log":
             return RowsCompared(())  # the log has the statements themselves

@@ -28,7 +28,8 @@ from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals, not_there
 from cdcflow.sources.mysql.connection import Connection, Connector, query
-from cdcflow.sources.mysql.errors import LOCKED, NOT_THERE, READ_ANEW, parts
+from cdcflow.sources.mysql.errors import DENIED, LOCKED, NOT_THERE, READ_ANEW, parts
+from cdcflow.sources.mysql.rights import select_missing
 from cdcflow.sources.mysql.sql import listed, literal, quoted
 from cdcflow.sources.mysql.tables import DescribedTable, describe
 from cdcflow.sources.mysql.types.columns import ASKED, CatalogColumn, Policy, ServerColumn
@@ -280,11 +281,12 @@ class Catalog:
 
         Raises:
             ConfigurationError: a name without wildcards is no table, or is a view.
+            RightMissing: a table that was captured may not be read any more, and so does not show.
             SourceUnavailable: the server does not answer, or a table was changed while it was looked at.
         """
         named = {p.exact for p in self.wanted.selection.patterns if p.exact is not None and not p.excludes}
-        expected = self._listed | named | frozenset(known)
-        found = self._look(f"reading the catalog of {self._connector.address}", expected, None)
+        captured = self._listed | frozenset(known)
+        found = self._look(f"reading the catalog of {self._connector.address}", captured | named, None, captured)
         self._known = {t.id: t for t in found.tables}
         self._listed = frozenset(self._known)
         return found
@@ -295,6 +297,7 @@ class Catalog:
         Raises:
             SourceUnavailable: it is not there. A rename may be about to bring it back, and a table that stays away is
                 no captured one any more as soon as the list of tables is looked at.
+            RightMissing: it may not be read any more.
             ConfigurationError: it cannot be captured.
         """
         selected = self._only(table)
@@ -309,9 +312,11 @@ class Catalog:
         return next(iter(self._only(table).tables), None)
 
     def _only(self, table: TableId) -> Selected:
-        return self._look(f"looking for table {table}", (table,), table)
+        return self._look(f"looking for table {table}", (table,), table, frozenset((table,)))
 
-    def _look(self, attempted: str, expected: Iterable[TableId], only: TableId | None) -> Selected:
+    def _look(
+        self, attempted: str, expected: Iterable[TableId], only: TableId | None, captured: frozenset[TableId]
+    ) -> Selected:
         # Tables, columns and keys are asked for one after another: a table that is altered, renamed or made in between
         # is a mixture of two, or has no key; MariaDB does not even list it while an ALTER ends. So what is wrong with a
         # table, or that it is not there, counts if nobody could change it meanwhile.
@@ -323,6 +328,9 @@ class Catalog:
             lacking = wanted - {t.id for t in found.tables}
             unsure = (wrong - held.unchanged - held.locked) | (lacking - held.unchanged - held.gone)
             if not unsure:
+                if hidden := lacking & held.denied & captured:
+                    # The catalog shows nobody a table without a right to it: it is there, and its changes go on.
+                    raise self.ask(attempted, partial(select_missing, tables=hidden))
                 if unknown:
                     raise ConfigurationError(
                         f"source.tables: there is no table {', '.join(unknown)} on the server",
@@ -384,10 +392,11 @@ class Catalog:
 @dataclass(frozen=True, slots=True)
 class Held:
     """Tables that nobody could change for a moment; those that were not there, or not ours to read, at its beginning;
-    and those that somebody had locked."""
+    of these the ones that were not ours; and those that somebody had locked."""
 
     unchanged: frozenset[TableId]
     gone: frozenset[TableId]
+    denied: frozenset[TableId]
     locked: frozenset[TableId]
 
 
@@ -395,9 +404,10 @@ class Held:
 def _held(connection: Connection, tables: frozenset[TableId]) -> Iterator[Held]:
     """Keep DDL away from these tables as long as the block lasts: a transaction that has touched them does."""
     if not tables:
-        yield Held(tables, tables, tables)
+        yield Held(tables, tables, tables, tables)
         return
     gone: set[TableId] = set()
+    denied: set[TableId] = set()
     locked: set[TableId] = set()
     # Each statement sees the catalog as it is then.
     query(connection, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -405,14 +415,16 @@ def _held(connection: Connection, tables: frozenset[TableId]) -> Iterator[Held]:
     try:
         for table in sorted(tables):
             try:
-                query(connection, f"SELECT 1 FROM {quoted(table.schema)}.{quoted(table.name)} LIMIT 0")  # noqa: S608
+                name = f"{quoted(table.schema)}.{quoted(table.name)}"
+                query(connection, f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608  quoted, and from the catalog itself
             except pymysql.Error as error:
                 number = parts(error)[0]
                 if number in LOCKED:
                     locked.add(table)
                 elif number in NOT_THERE:
                     gone.add(table)
-        yield Held(tables - gone - locked, frozenset(gone), frozenset(locked))
+                    denied |= {table} if number in DENIED else set()
+        yield Held(tables - gone - locked, frozenset(gone), frozenset(denied), frozenset(locked))
     finally:
         with contextlib.suppress(pymysql.Error):
             query(connection, "ROLLBACK")

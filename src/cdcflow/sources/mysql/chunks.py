@@ -14,7 +14,7 @@ is a key that grows in the middle of the table (tenant, number): the cursor must
 so r must be more than that tenant's inserts, or the rows read outgrow those that were planned (`cdcflow status`).
 
 What it holds. A range ends at `CHUNK_BYTES_MAX` in all of its parts, whatever the server says that rows weigh, and rows
-by key end at what the engine allows (the first `FIRST_KEYS` of them come as they are). Beyond it each part has a row,
+by key end at what the engine allows (the first of them comes as it is). Beyond it each part has a row,
 and what the socket gave with it.
 
 A part's snapshot: take it; touch the table, which keeps changes of its shape away until the transaction ends; then
@@ -46,6 +46,7 @@ from cdcflow.sources.mysql.fetch import fetch
 from cdcflow.sources.mysql.keys import KEYS_AT_ONCE, Key, Literals
 from cdcflow.sources.mysql.marks import Marking
 from cdcflow.sources.mysql.ranges import Ordered, Part, PartRead, sizes, stride
+from cdcflow.sources.mysql.rights import reading
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
 from cdcflow.sources.mysql.sql import quoted
 from cdcflow.sources.mysql.tables import DescribedTable
@@ -59,8 +60,8 @@ PART_ROWS_MIN = 10_000
 CHUNK_BYTES_MAX = 64 << 20
 """A chunk ends early at this size, however many rows it may have: rows may be large."""
 
-FIRST_KEYS = 16
-"""So many rows are looked for by key before it is known how large they are."""
+KEYS_GROWTH = 16
+"""So many times as many rows are looked for by key as before, at most: the first ones may be the small ones."""
 
 LookUp = Callable[[TableId], CatalogTable]
 Describe = Callable[[CatalogTable], DescribedTable]
@@ -135,7 +136,7 @@ class MySQLChunks:
     def plan(self, connection: Connection, table: TableId, generation: int) -> Planned:
         ordered = self._ordered(table)
         self._last.pop(table, None)  # how far apart keys were means nothing for another key
-        with self._snapshots.snapshot(connection) as snapshot:
+        with reading(connection, table), self._snapshots.snapshot(connection) as snapshot:
             plan = Plan(ordered.key.digest, _greatest(ordered, connection))
         shape = ordered.described.table
         return Planned(
@@ -160,7 +161,7 @@ class MySQLChunks:
 
     @contextlib.contextmanager
     def opened(self, connection: Connection, chunk: Chunk, part: Part | None) -> Iterator[OpenTable]:
-        with self._snapshots.snapshot(connection) as snapshot:
+        with reading(connection, chunk.table), self._snapshots.snapshot(connection) as snapshot:
             ordered = self._touched(connection, chunk.table)
             if Plan.from_json(chunk.plan).digest != ordered.key.digest:
                 raise Rewritten
@@ -237,7 +238,7 @@ class OpenTable:
     def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
         found: list[pa.RecordBatch] = []
         size = looked_for = 0
-        some = FIRST_KEYS
+        some = 1  # nobody knows how large they are
         while looked_for < len(keys) and (size < bytes_max or not looked_for):
             _, left = keys.take(looked_for)
             these, _ = left.take(some)
@@ -250,7 +251,8 @@ class OpenTable:
             size += len(rows.data)
             looked_for += len(these)
             # As many as will fit, if their rows are like those before.
-            some = min(KEYS_AT_ONCE, max(1, (bytes_max - size) * looked_for // max(size, 1)))
+            likely = (bytes_max - size) * looked_for // max(size, 1)
+            some = max(1, min(KEYS_AT_ONCE, KEYS_GROWTH * looked_for, likely))
         _, left = keys.take(looked_for)
         return found, left if len(left) else None
 

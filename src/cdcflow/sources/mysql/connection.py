@@ -28,6 +28,7 @@ from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.sources.engine import connections
 from cdcflow.sources.mysql.errors import explained, refused
+from cdcflow.sources.mysql.sql import quoted
 
 Secret = Callable[[], str | None]
 Connection: TypeAlias = pymysql.Connection
@@ -116,6 +117,7 @@ class Connector(connections.Connector[Connection]):
         self.flavor = settings.kind
         self.address = Address.parse(settings.url)
         self.secret = secret
+        self.account = ""
         super().__init__(self.address)
 
     def connect(self, purpose: str, *, read_timeout_s: float = READ_TIMEOUT_S) -> Connection:
@@ -133,6 +135,7 @@ class Connector(connections.Connector[Connection]):
                 settings = {**SESSION_SETTINGS, **OF_FLAVOR[self.flavor]}
                 query(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 query(connection, "SET SESSION " + ", ".join(f"{k} = {v}" for k, v in settings.items()))
+                self.account = self.account or account_of(connection)
         except BaseException:
             connection.close()
             raise
@@ -140,7 +143,7 @@ class Connector(connections.Connector[Connection]):
 
     def map_error(self, error: Exception, attempted: str) -> CdcflowError:
         assert isinstance(error, pymysql.Error)  # noqa: S101  `self.error`
-        return explained(error, attempted)
+        return explained(error, attempted, self.account)
 
     def is_broken(self, connection: Connection) -> bool:
         return not connection.open
@@ -263,6 +266,13 @@ def one(connection: Connection, statement: str) -> Row:
     if len(rows) != 1:
         raise SourceUnavailable(f"the server answered with {len(rows)} rows where one was asked for")
     return rows[0]
+
+
+def account_of(connection: Connection) -> str:
+    """The account that the server takes us for, as a GRANT names it. Its refusals name the machine that we come from
+    instead, and nobody may have been granted anything under that name."""
+    name, _, host = str(one(connection, "SELECT CURRENT_USER()")[0]).rpartition("@")
+    return f"{quoted(name)}@{quoted(host)}"
 
 
 def at_once(connection: Connection, *statements: str) -> list[list[Row]]:

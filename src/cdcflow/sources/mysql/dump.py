@@ -231,8 +231,8 @@ class ServerIdConflicts:
         self._times = 0
 
 
-def refusal_of(packet: bytes, dump: Dump, conflicts: ServerIdConflicts) -> CdcflowError:
-    """What the packet that ended the stream means."""
+def refusal_of(packet: bytes, dump: Dump, conflicts: ServerIdConflicts, account: str = "") -> CdcflowError:
+    """What the packet that ended the stream means. `account`: as `explained` has it."""
     if packet[:1] == b"\xfe":
         return SourceUnavailable("reading the binary log: the server ended the stream, as it does when it shuts down")
     found = said_error(packet)
@@ -243,7 +243,7 @@ def refusal_of(packet: bytes, dump: Dump, conflicts: ServerIdConflicts) -> Cdcfl
     if "with the same server_uuid" in said or "with the same server_id" in said:
         return conflicts.another(dump, said)
     if code != _READING_FAILED:
-        return explained(pymysql.OperationalError(code, said), "reading the binary log")
+        return explained(pymysql.OperationalError(code, said), "reading the binary log", account)
     if "max_allowed_packet" in said:
         return ConfigurationError(
             f"reading the binary log: {said}",

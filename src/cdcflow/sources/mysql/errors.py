@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, RightMissing, SourceUnavailable
 from cdcflow.model.table import TableId
 
 if TYPE_CHECKING:
@@ -49,11 +49,14 @@ NO_SUCH_TABLE = 1146
 NO_SUCH_COLUMN = 1054
 NOT_THERE = frozenset((NO_SUCH_TABLE, 1044, 1049, 1142))
 """The table, its schema, or the right to see it."""
+DENIED = frozenset((1044, 1142, 1143))
+"""No right to a schema, to a table, or to a column."""
 LOCKED = frozenset((1205, 1213))
 NO_SUCH_INDEX = 1176
 TABLE_CHANGED = 1412
 PURGED = 1236
 
+_LACKS_GLOBAL = 1227
 _GRANTS: Mapping[int, str] = {
     1044: "GRANT SELECT ON {where} TO {user}",
     1142: "GRANT {privilege} ON {where} TO {user}",
@@ -78,12 +81,15 @@ _RETRIED = frozenset(
 _READ_ONLY = frozenset((1290, 1792, 1836))
 
 
-def explained(error: pymysql.Error, attempted: str) -> CdcflowError:
-    """A server's refusal as one of our kinds, without the values that some of its texts quote."""
+def explained(error: pymysql.Error, attempted: str, account: str = "") -> CdcflowError:
+    """A server's refusal as one of our kinds, without the values that some of its texts quote. `account`: as whom the
+    server knows us, where that is known."""
     number, said = parts(error)
     message = f"{attempted}: {'error' if number in _QUOTES else said} ({number})"
+    if number == _LACKS_GLOBAL:
+        return RightMissing(message, remedy=f"run {_grant(number, said, account)}")
     if number in _GRANTS:
-        return ConfigurationError(message, remedy=f"run {_grant(number, said)}")
+        return ConfigurationError(message, remedy=f"run {_grant(number, said, account)}")
     if number == ACCESS_DENIED:
         return ConfigurationError(message, remedy="see `cdcflow doctor` for the grants that are missing")
     if number in _READ_ONLY:
@@ -135,9 +141,9 @@ def parts(error: Exception) -> tuple[int, str]:
     return number, " ".join(str(said).split())
 
 
-def _grant(number: int, said: str) -> str:
+def _grant(number: int, said: str, account: str) -> str:
     """The GRANT that is missing, as far as the server's text tells on what and for whom."""
-    user = _found(r"(?:to|for) user (\S+)", said) or "the user of source.url"
+    user = account or _found(r"(?:to|for) user (\S+)", said) or "the user of source.url"
     table = _found(r"for table (\S+)", said)
     database = _found(r"to database (\S+)", said)
     where = f"{_quoted(database)}.*" if database else "…"

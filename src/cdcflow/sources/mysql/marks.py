@@ -14,7 +14,7 @@ from typing import Protocol
 
 import pymysql
 
-from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.errors import CdcflowError, RightMissing
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql import binlog_status
@@ -71,12 +71,17 @@ class WrittenMarks:
     def write(self, connection: Connection, token: Token) -> None:
         """Commit a mark."""
         text = literal(token)
-        query(
-            connection,
-            f"INSERT INTO {self._sql} (`slot`, `token`, `at`) "  # noqa: S608  quoted
-            f"VALUES ({literal(self._slot)}, {text}, NOW(6)) "
-            f"ON DUPLICATE KEY UPDATE `token` = {text}, `at` = NOW(6)",
-        )
+        try:
+            query(
+                connection,
+                f"INSERT INTO {self._sql} (`slot`, `token`, `at`) "  # noqa: S608  quoted
+                f"VALUES ({literal(self._slot)}, {text}, NOW(6)) "
+                f"ON DUPLICATE KEY UPDATE `token` = {text}, `at` = NOW(6)",
+            )
+        except pymysql.Error as error:
+            if error.args and error.args[0] in _DENIED:
+                raise self.explained(connection, error) from None
+            raise
 
     def beat(self, connection: Connection) -> None:
         """A mark that nobody waits for. Its text is always another, or nothing would be logged."""
@@ -86,7 +91,7 @@ class WrittenMarks:
         """Make the table if it is not there, and see whether it can be written.
 
         Raises:
-            ConfigurationError: it may not be made or written by us; the message names the GRANT.
+            RightMissing: it may not be made or written by us; the message names the GRANT.
         """
         try:
             self._make(connection)
@@ -108,7 +113,7 @@ class WrittenMarks:
             return explained(error, f"preparing the table of marks {self.table}")
         name, _, host = str(query(connection, "SELECT CURRENT_USER()")[0][0]).rpartition("@")
         rights, schema = "CREATE, SELECT, INSERT, UPDATE", quoted(self.table.schema)
-        return ConfigurationError(
+        return RightMissing(
             f"marks cannot be written to {self.table} by '{name}'@'{host}'",
             remedy=f"run GRANT {rights} ON {schema}.* TO '{name}'@'{host}', or set source.fence: read-only",
         )

@@ -25,7 +25,7 @@ from cdcflow.ports import StreamEvent, TransactionsBack
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.connection import Connection, Connector, explaining
-from cdcflow.sources.mysql.dump import Dump, Packets, begin
+from cdcflow.sources.mysql.dump import Dump, Packets, ServerIdConflicts, begin, refusal_of
 from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.events import IS_OPENER
 from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition
@@ -70,7 +70,7 @@ def check_same(connector: Connector, dump: Dump, first_transaction: int, back: T
         compared = [one for one in ours if one.end.pos > oldest.pos]
         if compared and oldest.pos < 1 << 32:  # beyond, only all of the file can be asked for (M26)
             asked = replace(dump, position=replace(oldest, xa=None), by_gtid=False)
-            theirs = _committed(connection, asked, np.array([one.end.pos for one in compared]))
+            theirs = _committed(connection, asked, np.array([one.end.pos for one in compared]), connector.account)
             for one in compared:
                 if theirs.get(one.end.pos) != one.commit_ts:
                     raise _lost(connector, one.end)
@@ -133,9 +133,9 @@ class _Commits:
         return []
 
 
-def _committed(connection: Connection, dump: Dump, ends: Int64s) -> dict[int, int]:
+def _committed(connection: Connection, dump: Dump, ends: Int64s, account: str) -> dict[int, int]:
     """The times of commit of the server's transactions that end at these bytes of the file (ascending), where one
-    does."""
+    does. Raises what the server refuses it with, as a stream does."""
     begin(connection, dump)
     commits, upto = _Commits(dump.start[0], ends), int(ends[-1])
     packets = Packets(commits, flavor=dump.flavor, pos=dump.start[1])
@@ -145,6 +145,9 @@ def _committed(connection: Connection, dump: Dump, ends: Int64s) -> dict[int, in
             left += _read(connection)
         _, taken = packets.take(left + bytes(PAD), len(left))
         left = left[taken:]
+    if packets.refusal is not None and commits.reached < upto:
+        # What was not sent is not what differs: somebody took the right to read the log away, perhaps.
+        raise refusal_of(packets.refusal, dump, ServerIdConflicts(), account)
     return commits.found
 
 

@@ -30,7 +30,7 @@ from cdcflow.sources.mysql import binlog_status, doctor, overlap
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.catalog import CapturedTables, Catalog, CatalogTable, Selected, Wanted
 from cdcflow.sources.mysql.chunks import MySQLChunks
-from cdcflow.sources.mysql.connection import Connection, Connector, Secret, explaining
+from cdcflow.sources.mysql.connection import Connection, Connector, Secret
 from cdcflow.sources.mysql.decoders import split
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
 from cdcflow.sources.mysql.fences import DeliveredGtids
@@ -88,7 +88,7 @@ class MySQLSource:
         slot = slot_of(log_id)
         connection = self._connector.connect("prepare")
         try:
-            with explaining(f"preparing {self._connector.address}"):
+            with self._connector.mapping_errors(f"preparing {self._connector.address}"):
                 doctor.check(connection, self._settings)
                 self._expectations = Expectations()
                 marking = self._marking(slot)
@@ -108,11 +108,19 @@ class MySQLSource:
     def tables(self) -> Sequence[Table]:
         # First those that the stream captures. A table that was made since `prepare` is none of them: its changes would
         # be waited for in vain.
-        selected, self._selected = self._selected or self._catalog.selected(), None
-        if self._checkpoint is not None:
-            selected = selected.only(t.id for t in self._captured)
+        taken, self._selected = self._selected, None
+        selected = taken or self._catalog.selected()
+        if taken is None and self._checkpoint is not None:
+            everything, selected = selected, selected.only(t.id for t in self._captured)
+            self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
         selected.check()
         return [self._catalog.described(t).table for t in selected.good]
+
+    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
+        if checkpoint is None:
+            return self._left_out
+        known = _known(checkpoint)
+        return self._catalog.selected(known).for_restart(known, self._catalog.wanted.selection)[1]
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return RowsCompared(())  # the binary log has the statements themselves
@@ -197,7 +205,7 @@ class MySQLSource:
         return WrittenMarks(self._marks_table, slot)
 
     def _select(self, checkpoint: Checkpoint) -> Selected:
-        known = frozenset(TableId(*name) for name in json.loads(checkpoint.source.get("tables", "[]")))
+        known = _known(checkpoint)
         selected = self._catalog.selected(known)
         if checkpoint.position is not None:
             selected, self._left_out = selected.for_restart(known, self._catalog.wanted.selection)
@@ -247,6 +255,11 @@ class MySQLSource:
         return _checkpoint_at(
             checkpoint, begun, preparing, slot, selected, all_gtids=before.has_all_gtids, goes_on=goes_on
         )
+
+
+def _known(checkpoint: Checkpoint) -> frozenset[TableId]:
+    """The tables that were captured before."""
+    return frozenset(TableId(*name) for name in json.loads(checkpoint.source.get("tables", "[]")))
 
 
 def _checkpoint_at(

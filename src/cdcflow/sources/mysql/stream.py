@@ -188,7 +188,7 @@ class BinlogStream:
         self._buffer[:left] = data[taken : self._size]
         self._size = left
         if self._packets.refusal is not None:
-            self._failure = refusal_of(self._packets.refusal, self._dump, self._conflicts)
+            self._failure = refusal_of(self._packets.refusal, self._dump, self._conflicts, self._connector.account)
         return events
 
     def _check_heard(self) -> None:

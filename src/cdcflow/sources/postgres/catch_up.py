@@ -16,7 +16,11 @@ The server reads its log again for each window, from the copy's `restart_lsn` on
 So windows grow with that range, and pay while it is no more than a few times their length (docs/decisions/0007); then
 the stream, which reads it once, is the better way.
 
-`pg_logical_slot_get_binary_changes` looks at both of its bounds at commits only, so a window holds whole transactions.
+`pg_logical_slot_get_binary_changes` looks at both of its bounds at commits only, so a window holds whole transactions,
+and the server keeps all of it in a temporary file until the last one is decoded. A large transaction would be a file
+of its size. Nothing tells of it in advance; but the server says what it spills while it decodes (`SpillWatch`), which
+comes before the commit, and so before the file. Then the window is broken off, and the stream, which is next, needs
+none.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import pq
 
+from cdcflow.errors import CdcflowError
 from cdcflow.interleave.messages import Advanced
 from cdcflow.model.position import Position
 from cdcflow.ports import Stream, StreamEvent
@@ -50,7 +55,9 @@ _BACKLOG = (
     "SELECT restart_lsn::text, confirmed_flush_lsn::text, pg_catalog.pg_current_wal_flush_lsn()::text "
     "FROM pg_catalog.pg_replication_slots WHERE slot_name = "
 )
+_SPILLED = "SELECT spill_bytes::text FROM pg_catalog.pg_stat_replication_slots WHERE slot_name = "
 _NAME_BYTES_MAX = 63
+CANCEL_WAIT_S = 5.0
 
 _SKIPPED = 4
 """Skipping so many bytes of the server's log takes less time than a window saves for each of its own (0007)."""
@@ -62,7 +69,8 @@ class Windows:
 
     They begin with `backlog_min` and end when less than `rest_min` is left. `bytes_min`: a window's length where the
     server need not read much again for it; else it is as long as that range, up to `bytes_max`. `advance_min`: so
-    much must be durable before the slot is advanced.
+    much must be durable before the slot is advanced. `spill_max`: once the server has put so much of transactions that
+    are still to come into files of its own (on top of `logical_decoding_work_mem`), a large one is among them.
     """
 
     backlog_min: int = 32 << 20
@@ -71,6 +79,7 @@ class Windows:
     bytes_max: int = 256 << 20
     messages_max: int = 2_000_000
     advance_min: int = 64 << 20
+    spill_max: int = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +143,7 @@ class CatchingUp:
         self._more = self._leaving = False
         self.windows = 0
         self._advance = Advance(connector, slot, position, windows.advance_min)
+        self._spills = SpillWatch(connector, windows.spill_max)
         with self._mapping_errors():
             self._begin()
 
@@ -204,6 +214,7 @@ class CatchingUp:
     def _disconnect(self) -> None:
         self._connector.discard(self._connection)
         self._advance.close()
+        self._spills.close()
 
     def _change_over(self) -> None:
         self._disconnect()
@@ -221,6 +232,7 @@ class CatchingUp:
         bounds = f"{literal(self._copy)}, {literal(position_of(self._upto))}, {self._limits.messages_max}"
         window = f"SELECT data FROM pg_catalog.pg_logical_slot_get_binary_changes({bounds}, {listed})"  # noqa: S608  quoted
         self._pg.send_query(f"COPY ({window}) TO STDOUT (FORMAT binary); {_BACKLOG}{literal(self._copy)}".encode())
+        self._spills.begin(self._copy)
         self._reader: CopyReader | None = None
         self._decoder = self._make_decoder(self._delivered, self._binary)
         self._messages = 0
@@ -241,6 +253,8 @@ class CatchingUp:
         if self._reader is None:
             self._pg.consume_input()
             if self._pg.is_busy():
+                if self._spills.is_too_much():
+                    self._break_off()
                 return []
             result = self._pg.get_result()
             if result is None or result.status != pq.ExecStatus.COPY_OUT:
@@ -259,6 +273,14 @@ class CatchingUp:
         if taken.ended:
             events += self._ended()
         return events
+
+    def _break_off(self) -> None:
+        """Nothing of the window was given yet; the copy of the slot ends with its connection."""
+        # The server goes on decoding, and writing its file, for as long as nobody tells it: it hears no closed socket.
+        with contextlib.suppress(psycopg.Error):
+            self._connection.cancel_safe(timeout=CANCEL_WAIT_S)
+        self._decoder.close()
+        self._leaving = True
 
     def _ended(self) -> list[StreamEvent]:
         """The window is whole. When it did not end because it was full, nothing of ours is left up to its bound."""
@@ -339,6 +361,52 @@ class Advance:
         self._pg.send_query(advance.encode())
         self._asked = durable
         self.is_under_way = True
+
+
+class SpillWatch:
+    """How many bytes of transactions the server has spilled for a window that it is decoding, looked at now and then
+    without waiting for it. A server that cannot be asked spills nothing, as far as this is concerned."""
+
+    def __init__(self, connector: Connector, bytes_max: int) -> None:
+        self._connector = connector
+        self._bytes_max = bytes_max
+        self._slot = ""
+        self._seen = self._before = 0
+        self._connection: Connection | None = None
+        self._is_asking = self._is_away = False
+
+    def begin(self, slot: str) -> None:
+        """A window of this slot was asked for."""
+        if slot != self._slot:
+            self._slot, self._seen = slot, 0  # the server counts for each slot
+        self._before = self._seen
+
+    def is_too_much(self) -> bool:
+        """As far as the last answer tells; asks again."""
+        try:
+            if not self._is_away:
+                self._go_on()
+        except (psycopg.Error, CdcflowError):
+            self._is_away = True
+        return self._seen - self._before > self._bytes_max
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connector.discard(self._connection)
+
+    def _go_on(self) -> None:
+        if self._connection is None:
+            self._connection = self._connector.connect("catch-up")
+        pg = self._connection.pgconn
+        if self._is_asking:
+            pg.consume_input()
+            if pg.is_busy():
+                return
+            found = _last_result(pg)
+            if found.ntuples:
+                self._seen = int(found.get_value(0, 0) or b"0")
+        pg.send_query(f"{_SPILLED}{literal(self._slot)}".encode())
+        self._is_asking = True
 
 
 def backlog_of(connection: Connection, slot: str) -> Backlog:

@@ -238,10 +238,11 @@ class PostgresChunks:
                 connection.execute(f"LOCK TABLE {', '.join(f'ONLY {n}' for n in named)} IN ACCESS SHARE MODE".encode())
             except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.WrongObjectType):
                 raise Rewritten from None  # renamed, detached and dropped, or made anew: it must be planned again
-            except psycopg.errors.InsufficientPrivilege as error:
-                raise _right_missing(error, connection, table, leaves) from None
             snapshot, described = self._look(connection, table, root, leaves)
             yield OpenTable(connection, table, root, snapshot, described, self._decoders, shares)
+        except psycopg.errors.InsufficientPrivilege as error:
+            # By the lock, or by a COPY behind it: no lock keeps rights and policies as they are.
+            raise _right_missing(error, connection, table, leaves) from None
         finally:
             with contextlib.suppress(psycopg.Error):
                 connection.execute("ROLLBACK")
@@ -360,11 +361,13 @@ def _pinned(connection: Connection, root: int, rels: Sequence[Relid]) -> Plan:
 def _right_missing(
     error: psycopg.Error, connection: Connection, table: TableId, leaves: Sequence[Leaf]
 ) -> CdcflowError:
-    """What a refused lock says, with the very statement that lets us in."""
+    """What a refused lock or COPY says, with the very statement that lets us in."""
     said = " ".join((error.diag.message_primary or "").split())
     user = quoted(connection.info.user)
     found = dict.fromkeys([table, *(leaf.rel.id for leaf in leaves)])
-    if "for schema" in said:
+    if "row-level security" in said:
+        said, statement = f"{said}, which would hide rows", f"ALTER ROLE {user} BYPASSRLS"
+    elif "for schema" in said:
         schemas = ", ".join(dict.fromkeys(quoted(t.schema) for t in found))
         statement = f"GRANT USAGE ON SCHEMA {schemas} TO {user}"
     elif "for table" in said or "for relation" in said:

@@ -162,14 +162,21 @@ class PostgresSource:
         return self._catalog.ask("looking for slots of other logs", lambda c: slot.left_behind(c, ours))
 
     def tables(self) -> Sequence[Table]:
-        selected, self._selected = self._selected or self._catalog.selected(), None
-        if self._prepared is not None:
+        taken, self._selected = self._selected, None
+        selected = taken or self._catalog.selected()
+        if taken is None and self._prepared is not None:
             everything, selected = selected, selected.only(self._prepared)
             self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
         selected.check()
         described = self._catalog.tables(selected)
         self._has_binary = all(d.has_binary for d in described)
         return [d.table for d in described]
+
+    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
+        if checkpoint is None:
+            return self._left_out
+        known = frozenset(_names(checkpoint.source).values())
+        return self._catalog.selected().for_restart(known, self._selection)[1]
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return self._row_versions.compare(known)

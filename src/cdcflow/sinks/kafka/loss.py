@@ -1,0 +1,169 @@
+"""What the brokers no longer have of a log: compared with its checkpoint, its history and what this machine knows.
+
+Records go by retention, by a command, with a topic that was made anew, or with the disk of the only broker that had
+them. The checkpoint lies in a topic of its own and outlives most of it, so a daemon that looked at nothing else would
+go on behind a hole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
+from cdcflow.ports import Finding
+from cdcflow.sinks.kafka.failures import GONE
+from cdcflow.sinks.kafka.frames import last_cut, read_state
+from cdcflow.sinks.kafka.state import State
+from cdcflow.sinks.kafka.topics import Admin, Topics
+from cdcflow.sinks.layer import OS_LAYER, storing, write_file
+
+ACCEPTED = "run `cdcflow run --accept-history-loss`, which reads all tables anew"
+_BEGIN_ANEW = f"bring the topics back from a copy; or {ACCEPTED} into a new log"
+_NOTE = "log_id"
+
+
+def check_there(topics: Topics, attempted: str, folder: Path | None) -> None:
+    """That the topics are there where this machine knows of a log in them: before they are made, in place of what
+    somebody may bring back.
+
+    Raises:
+        HistoryLost: neither is.
+    """
+    if _noted(folder) is not None and not Admin(topics, attempted).partitions():
+        gone = deleted(topics, folder)
+        assert gone is not None  # noqa: S101  there is a note
+        raise HistoryLost(f"{attempted}: {gone.text}", remedy=gone.remedy)
+
+
+def check(
+    topics: Topics,
+    state: State,
+    attempted: str,
+    folder: Path | None,
+    history: Path | None,
+    *,
+    accepted: bool = False,
+    reopened: bool = False,
+) -> None:
+    """That the topic has what the checkpoint says it has. `folder`: what this machine knows (see `note`). `history`:
+    where sealed segments are. `accepted`: an operator accepts that rows are gone, and has all tables read anew.
+    `reopened`: this process had the log open before, and what expired since then had its time.
+
+    Raises:
+        InvariantViolated: the log's topic does not end where the checkpoint says.
+        HistoryLost: everything up to the checkpoint is gone, or the log itself.
+    """
+    if (cut := last_cut(topics, state)) not in (None, state.checkpoint.cut):
+        raise InvariantViolated(
+            f"{attempted}: it ends with cut {cut}, and topic {topics.state} says {state.checkpoint.cut}: one of "
+            "them was made anew, or lost what was committed",
+            remedy=GONE,
+        )
+    if accepted:
+        return
+    if state.identity is None:
+        if (known := _noted(folder)) is not None:
+            raise HistoryLost(
+                f"{attempted}: there was a log here, with the id {known}, and now there is none: topics {topics.name} "
+                f"and {topics.state} were deleted or made anew",
+                remedy=_BEGIN_ANEW,
+            )
+    elif not reopened and (expired := expired_whole(topics, state, history)) is not None:
+        raise HistoryLost(
+            f"{attempted}: {expired}",
+            remedy=f"let the topic keep records longer (retention.ms, retention.bytes); then {ACCEPTED}",
+        )
+
+
+def expired_whole(topics: Topics, state: State, history: Path | None) -> str | None:
+    """Why nobody can read a row of the log up to its checkpoint any more; None: somebody can, or there are none."""
+    upto = state.checkpoint.next_offset - 1
+    with topics.reader(topics.name) as reader:
+        low = reader.bounds()[0]
+    if upto < 1 or any(s.topic_offset >= low and s.first_offset <= upto for s in state.topic_ranges):
+        return None
+    if _sealed(history, state.log_id) >= upto:
+        return None
+    return (
+        f"the brokers have let go of the rows up to offset {upto}, which topic {topics.state} says are there: topic "
+        f"{topics.name} begins at place {low}"
+    )
+
+
+def findings(topics: Topics, folder: Path | None, history: Path | None) -> Iterator[Finding]:
+    """What `check` would stop for, and what of the log has gone before it was sealed."""
+    subject = f"log in topic {topics.name}"
+    state = read_state(topics)
+    try:
+        check(topics, state, "comparing the log with its checkpoint", folder, history)
+    except (InvariantViolated, HistoryLost) as lost:
+        yield Finding("error", subject, str(lost).split("\n")[0], lost.remedy)
+        return
+    with topics.reader(topics.name) as reader:
+        low = reader.bounds()[0]
+    first = min(
+        (s.first_offset for s in state.topic_ranges if s.topic_offset >= low), default=state.checkpoint.next_offset
+    )
+    sealed = _sealed(history, state.log_id)
+    if 0 < sealed < first - 1:
+        yield Finding(
+            "error",
+            subject,
+            f"the brokers have let go of offsets {sealed + 1} to {first - 1} before they were sealed into {history}",
+            "move the history away, run `cdcflow backfill`, then merge again; let the topic keep records longer",
+        )
+
+
+def deleted(topics: Topics, folder: Path | None) -> Finding | None:
+    """What is to be said where neither topic is there; None: no log that this machine knows of was in them."""
+    known = _noted(folder)
+    if known is None:
+        return None
+    text = f"topics {topics.name} and {topics.state}, which had log {known}, are gone"
+    return Finding("error", f"log in topic {topics.name}", text, _BEGIN_ANEW)
+
+
+def problem(topics: Topics, folder: Path, history: Path) -> str | None:
+    """Why a daemon would not start on this log, in a line; None: nothing is known, or there never was a log.
+
+    Raises:
+        SinkUnavailable: the brokers do not answer.
+    """
+    try:
+        there = Admin(topics, f"looking at the log in topic {topics.name}").partitions()
+        if not there:
+            gone_both = deleted(topics, folder)
+            return None if gone_both is None else gone_both.text
+        if gone := {topics.name, topics.state} - there.keys():
+            return f"topic {gone.pop()} is gone"
+        return next((f.text for f in findings(topics, folder, history) if f.level == "error"), None)
+    except (InvariantViolated, ConfigurationError) as error:
+        return str(error).split("\n")[0]
+
+
+def note(folder: Path | None, log_id: str) -> None:
+    """Note beside the daemon's other local files which log it writes. Where that is lost only this warning is."""
+    if folder is not None and _noted(folder) != log_id:
+        with storing(f"noting the log's id in {folder}"):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_file(OS_LAYER, folder / _NOTE, f"{log_id}\n".encode())
+
+
+def _noted(folder: Path | None) -> str | None:
+    try:
+        return None if folder is None else (folder / _NOTE).read_text().strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def _sealed(history: Path | None, log_id: str) -> int:
+    """The last offset of this log that lies in its history; 0: none."""
+    layout = None if history is None else Layout(history)
+    if layout is None or not layout.log_json.exists() or layout.log_file().log_id != log_id:
+        return 0
+    return max((last for _, last in layout.segment_offsets()), default=0)
+
+
+__all__ = ["check", "deleted", "expired_whole", "findings", "note", "problem"]

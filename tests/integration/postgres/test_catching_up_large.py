@@ -1,0 +1,58 @@
+"""A large transaction in a backlog: the server must not write a file of its size for us."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from capturing import MakeCapture
+from tests.servers.postgres import Database
+
+from cdcflow.interleave.messages import Committed, MarkSeen
+from cdcflow.model.position import Token
+from cdcflow.ports import StreamEvent
+from cdcflow.sources.postgres.catch_up import CatchingUp, Windows
+
+pytestmark = pytest.mark.postgres
+
+ROWS = 30_000
+FILE_BYTES_MAX = 8 << 20
+"""A tenth of the transaction: what the window had before the large one, and what was written until it was noticed."""
+
+
+def temp_bytes(database: Database) -> int:
+    """What the server has written into temporary files for queries, once a session has ended that may have."""
+    [(found,)] = database.execute(f"SELECT temp_bytes FROM pg_stat_database WHERE datname = '{database.name}'")
+    return int(found)
+
+
+def test_large_transaction_is_streamed_and_becomes_no_file_of_the_server(
+    database: Database, make_capture: MakeCapture
+) -> None:
+    """P30: also without temp_file_limit. It was a file of its size beside the server's own spilled one."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); ALTER TABLE t ALTER v SET STORAGE PLAIN")
+    database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '1MB'")
+    windows = Windows(backlog_min=1, rest_min=1, spill_max=4 << 20)
+    capture = make_capture(database, tables=["public.t"], windows=windows)
+    capture.prepare()
+    database.execute("INSERT INTO t SELECT i, 'small' FROM generate_series(1, 100) i")
+    database.execute(f"INSERT INTO t SELECT i, repeat(md5(i::text), 90) FROM generate_series(1000, {999 + ROWS}) i")
+    token = Token("1/1/low")
+    capture.chunks.write_mark(token)
+    stream = capture.stream
+    assert isinstance(stream, CatchingUp)
+    found: list[StreamEvent] = []
+    deadline = time.monotonic() + 120
+    while not any(isinstance(e, MarkSeen) and e.token == token for e in found):
+        assert time.monotonic() < deadline, "the mark never came"
+        found += (events := stream.poll())
+        if not events:
+            time.sleep(0.005)
+    rows = [e.run.rows for e in found if isinstance(e, Committed)]
+    assert rows == [100, ROWS]
+    assert stream.windows == 0
+    capture.close()
+    while database.execute("SELECT FROM pg_stat_activity WHERE application_name = 'cdcflow catch-up'"):
+        assert time.monotonic() < deadline, "the window's session never ended"
+        time.sleep(0.05)
+    assert temp_bytes(database) < FILE_BYTES_MAX

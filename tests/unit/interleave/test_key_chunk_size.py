@@ -1,0 +1,79 @@
+"""How many keys the next chunk of kind "keys" has: fewer where their rows were too large, slowly more again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.interleave.backlog import Backlog, Limits
+from cdcflow.interleave.delivered import Delivered
+from cdcflow.interleave.messages import ChunkRead, Planned, XidSnapshot
+from cdcflow.interleave.progress import Progress
+from cdcflow.model.change import KeySet, reads
+from cdcflow.model.position import Offset, Position, Token
+from cdcflow.model.table import Column, Table, TableId
+from cdcflow.model.types import ColumnType
+
+ORDERS = Table(TableId("public", "orders"), 16400, (Column("id", 1, ColumnType("bigint", pa.int64())),), ("id",))
+KEYS_PER_CHUNK = 100
+
+
+class Reading:
+    """A table whose pages are read, and many of whose rows are still to be read by key."""
+
+    def __init__(self) -> None:
+        limits = Limits(keys_per_chunk=KEYS_PER_CHUNK)
+        self.backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
+        asked = self.backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
+        assert asked is not None
+        self.backlog.planned(Planned(ORDERS.id, asked.generation, "all", 1, 1, ORDERS))
+        self.backlog.pause(ORDERS.id)
+        self.backlog.resume(ORDERS.id, [KeySet(pa.table({"id": pa.array(range(100_000))}))])
+        self._count(self._chunk(), exhausted=True)
+
+    def chunk(self, *, fits: int = 1 << 40) -> int:
+        """One chunk of keys, of which `fits` rows at most are given; how many it asked for."""
+        read = self._chunk()
+        keys = read.chunk.keys
+        assert keys is not None
+        _, left = keys.take(fits)
+        self._count(read, left if len(left) else None)
+        return len(keys)
+
+    def _chunk(self) -> ChunkRead:
+        chunk = self.backlog.chunk(ORDERS.id, Token("1/1/low"))
+        assert chunk is not None
+        run = reads(ORDERS, [], Position("0"), 0)
+        return ChunkRead(chunk, run, ORDERS, (XidSnapshot(1, 1, frozenset()),), "1", 1)
+
+    def _count(self, read: ChunkRead, left: KeySet | None = None, *, exhausted: bool = False) -> None:
+        counted = replace(read, keys_left=left, exhausted=exhausted)
+        self.backlog.count_in(counted, 0, held=False, live=False)
+
+
+def test_chunk_that_got_fewer_rows_asks_for_so_many_the_next_time() -> None:
+    """What does not fit is read for nothing."""
+    reading = Reading()
+    assert reading.chunk() == KEYS_PER_CHUNK
+    assert reading.chunk(fits=4) == KEYS_PER_CHUNK
+    assert reading.chunk(fits=4) == 4
+
+
+def test_keys_grow_again_slowly_once_their_rows_fit() -> None:
+    """One run of large rows made every later chunk small: a chunk a row, each with its window and two marks."""
+    reading = Reading()
+    reading.chunk(fits=1)
+    assert [reading.chunk() for _ in range(6)] == [1, 2, 3, 4, 6, 8]
+    sizes = [reading.chunk() for _ in range(20)]
+    assert max(sizes) == sizes[-1] == KEYS_PER_CHUNK
+
+
+def test_keys_of_a_window_that_held_too_much_grow_again() -> None:
+    """It was given up for what came meanwhile, which is over."""
+    reading = Reading()
+    for _ in range(5):
+        reading.backlog.overflowed(ORDERS.id)
+    assert reading.chunk() == KEYS_PER_CHUNK >> 5
+    assert reading.chunk() > KEYS_PER_CHUNK >> 5
