@@ -140,6 +140,8 @@ def test_set_is_its_labels(way: Any) -> None:
         None,
     ]
     assert both(way, of, cells).to_pylist() == ["", "m0,m63", ",".join(labels), None]
+    few = column("s", TypeCode.SET, 1, labels=("a", "b", "c"), collation=45)
+    assert both(way, few, [(b"\5", b"a,c"), (b"\7", b"a,b,c"), (b"\0", b"")]).to_pylist() == ["a,c", "a,b,c", ""]
 
 
 @pytest.mark.parametrize(("code", "cell"), [(TypeCode.ENUM, b"\3"), (TypeCode.SET, b"\4")])
