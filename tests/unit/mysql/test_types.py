@@ -199,7 +199,9 @@ def test_vector_is_a_list_of_floats(way: Any) -> None:
         column("v", TypeCode.VECTOR, 4),
         column("v", TypeCode.VARCHAR, 12, collation=63, extra="vector"),
     ):
-        assert both(way, of, cells).to_pylist() == [None, [1.0, 2.5, -3.0], [], None, [1.0]]
+        found = both(way, of, cells)
+        assert found.to_pylist() == [None, [1.0, 2.5, -3.0], [], None, [1.0]]
+        assert found.type.value_field.name == "element"  # what Spark calls it, too
 
 
 def test_uuid_is_printed_as_people_write_it(way: Any) -> None:
