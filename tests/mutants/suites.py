@@ -25,7 +25,7 @@ ROOMS: tuple[str, ...] = (
         f"sources/mysql/{name}.py"
         for name in ("statements", "alters", "sql", "ddl", "fences", "keys", "gtids", "position")
     ),
-    *(f"sources/mysql/types/{name}.py" for name in ("registry", "numbers", "temporal", "labels", "text", "special")),
+    *(f"sources/mysql/types/{name}.py" for name in ("registry", "labels", "text", "special")),
 )
 
 Stages = tuple[tuple[str, ...], ...]
@@ -80,7 +80,10 @@ _NEAR: dict[str, Stages] = {
     "sources/mysql/gtids": ((f"{_UNIT}/mysql/test_gtids.py",), _BINLOG),
     "sources/mysql/keys": ((f"{_UNIT}/mysql/test_keys_as_sql.py", f"{_UNIT}/mysql/test_ranges.py"),),
     "sources/mysql/types/": (
-        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("types", "keys_as_sql", "table_map", "temporal", "decimals")),
+        tuple(
+            f"{_UNIT}/mysql/test_{n}.py"
+            for n in ("type_families", "catalog_columns", "keys_as_sql", "types", "table_map")
+        ),
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("charsets", "rows")),
     ),
     "sources/mysql/": _MYSQL,

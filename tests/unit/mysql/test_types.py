@@ -140,6 +140,8 @@ def test_set_is_its_labels(way: Any) -> None:
         None,
     ]
     assert both(way, of, cells).to_pylist() == ["", "m0,m63", ",".join(labels), None]
+    few = column("s", TypeCode.SET, 1, labels=("a", "b", "c"), collation=45)
+    assert both(way, few, [(b"\5", b"a,c"), (b"\7", b"a,b,c"), (b"\0", b"")]).to_pylist() == ["a,c", "a,b,c", ""]
 
 
 @pytest.mark.parametrize(("code", "cell"), [(TypeCode.ENUM, b"\3"), (TypeCode.SET, b"\4")])
@@ -197,7 +199,9 @@ def test_vector_is_a_list_of_floats(way: Any) -> None:
         column("v", TypeCode.VECTOR, 4),
         column("v", TypeCode.VARCHAR, 12, collation=63, extra="vector"),
     ):
-        assert both(way, of, cells).to_pylist() == [None, [1.0, 2.5, -3.0], [], None, [1.0]]
+        found = both(way, of, cells)
+        assert found.to_pylist() == [None, [1.0, 2.5, -3.0], [], None, [1.0]]
+        assert found.type.value_field.name == "element"  # what Spark calls it, too
 
 
 def test_uuid_is_printed_as_people_write_it(way: Any) -> None:
