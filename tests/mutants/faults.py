@@ -247,7 +247,7 @@ def _changes(node: ast.AST, *, inside_text: bool, running: bool) -> Iterator[_Ch
         case ast.Name(id=name) if name in _NAMES and isinstance(node.ctx, ast.Load):
             yield "function", _with(node, id=_NAMES[name])
         case ast.Call(args=[first, second, *rest]) if not any(isinstance(a, ast.Starred) for a in node.args):
-            is_plain = _called(node) in ("isinstance", "getattr", "cast", "min", "max")
+            is_plain = _called(node) in ("isinstance", "getattr", "cast", "min", "max", "suppress")
             if not isinstance(first, ast.Constant) and not is_plain and ast.unparse(first) != ast.unparse(second):
                 yield "arguments swapped", _with(node, args=[second, first, *rest])
         case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):

@@ -40,6 +40,7 @@ _POSTGRES: Stages = ((f"{_UNIT}/postgres", f"{_UNIT}/postgres_sessions", "tests/
 
 _NEAR: dict[str, Stages] = {
     "model/": (
+        (f"{_UNIT}/model",),
         (f"{_UNIT}/interleave", f"{_UNIT}/merge/test_evolution.py"),
         ("tests/scenarios", f"{_UNIT}/changelog"),
         _SINKS,
@@ -61,7 +62,16 @@ _NEAR: dict[str, Stages] = {
     **{f"changelog/{name}": (_READERS, *_FILES) for name in ("inventory", "extents", "following", "reader", "folder")},
     "changelog/": _FILES,
     "merge/": (
-        tuple(f"{_UNIT}/merge/test_{n}.py" for n in ("fold", "evolution", "types_in_spark", "reduce_and_statement")),
+        tuple(
+            f"{_UNIT}/merge/test_{n}.py"
+            for n in (
+                "fold",
+                "evolution",
+                "shapes_that_follow_one_another",
+                "types_in_spark",
+                "reduce_and_statement",
+            )
+        ),
         (f"{_UNIT}/merge/test_merge_on_an_embedded_engine.py",),
     ),
     "pipeline/": ((f"{_UNIT}/pipeline",), (_SIMULATION,)),
