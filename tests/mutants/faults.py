@@ -1,8 +1,8 @@
 """Small faults that can be planted in a source file, one at a time: what a tired person might have written instead.
 
 A fault replaces one piece of the text, so everything else keeps its line. Left alone are docstrings, annotations,
-decorators, log lines, what an error says, and the numbers of module-level constants (they are settings: tests must
-hold for any of them). F-strings are changed only where they are SQL.
+decorators, log lines, what an error says, zip's `strict` (an assertion), and the numbers of module-level constants
+(they are settings: tests must hold for any of them). F-strings are changed only where they are SQL.
 """
 
 from __future__ import annotations
@@ -201,6 +201,8 @@ def _is_docstring(node: ast.AST) -> bool:
 
 
 def _is_typing(node: ast.AST) -> bool:
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return True
     if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
         return True
     return (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING") or (

@@ -33,6 +33,7 @@ _JOURNALS = tuple(
 _SIMULATION = "tests/simulation/test_simulation.py::test_every_schedule_keeps_the_invariants"
 _SINKS = ("tests/contracts/test_sinks.py::TestFileLog",)
 _FILES: Stages = ((f"{_UNIT}/changelog",), _SINKS)
+_LOG_FILES = f"{_UNIT}/changelog/test_log_files.py"
 _READERS = tuple(f"{_UNIT}/changelog/test_{name}.py" for name in ("inventory", "following", "readers"))
 _BINLOG = tuple(f"{_UNIT}/mysql/test_binlog_{n}.py" for n in ("statements", "transactions", "cases", "histories"))
 _MYSQL: Stages = ((*_BINLOG, f"{_UNIT}/mysql/test_fences.py"), ("tests/corpus/test_mysql_corpus.py",))
@@ -54,11 +55,15 @@ _NEAR: dict[str, Stages] = {
     "changelog/compaction": ((f"{_UNIT}/changelog/test_compaction.py",), *_FILES),
     "changelog/sealing": ((f"{_UNIT}/changelog/test_sealing.py",), *_FILES),
     "changelog/parquet": ((f"{_UNIT}/changelog/test_sealing.py",), *_FILES),
-    "changelog/layout": ((f"{_UNIT}/changelog/test_layout.py",), *_FILES),
+    "changelog/layout": ((f"{_UNIT}/changelog/test_layout.py", _LOG_FILES), *_FILES),
+    "changelog/segment": ((_LOG_FILES,), *_FILES),
+    "changelog/spool": ((f"{_UNIT}/changelog/test_spools.py",), *_FILES),
+    "changelog/lookup": (tuple(f"{_UNIT}/changelog/test_{n}.py" for n in ("lookup", "past_lookups")), *_FILES),
+    "changelog/checking": ((f"{_UNIT}/changelog/test_checking.py",), *_FILES),
     "changelog/records": ((f"{_UNIT}/changelog/test_tail.py",), *_FILES),
     "changelog/tail": ((f"{_UNIT}/changelog/test_tail.py",),),
     "changelog/numbers": ((f"{_UNIT}/changelog/test_lying_frames.py",), *_FILES),
-    "changelog/schema_history": ((f"{_UNIT}/changelog/test_schema_history.py",), *_FILES),
+    "changelog/schema_history": ((f"{_UNIT}/changelog/test_schema_history.py", _LOG_FILES), *_FILES),
     **{f"changelog/{name}": (_READERS, *_FILES) for name in ("inventory", "extents", "following", "reader", "folder")},
     "changelog/": _FILES,
     "merge/": (
