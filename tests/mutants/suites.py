@@ -86,10 +86,15 @@ _NEAR: dict[str, Stages] = {
     ),
     "sources/mysql/alters": ((f"{_UNIT}/mysql/test_alters.py",), (f"{_UNIT}/mysql/test_statements.py",)),
     "sources/mysql/words": ((f"{_UNIT}/mysql/test_alters.py", f"{_UNIT}/mysql/test_statements.py"), _BINLOG),
-    "sources/mysql/ddl": ((f"{_UNIT}/mysql/test_binlog_statements.py",), *_MYSQL),
+    "sources/mysql/ddl": (
+        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("binlog_statements", "copies_and_set_keys")),
+        *_MYSQL,
+    ),
     "sources/mysql/fences": ((f"{_UNIT}/mysql/test_fences.py",),),
     "sources/mysql/gtids": ((f"{_UNIT}/mysql/test_gtids.py",), _BINLOG),
-    "sources/mysql/keys": ((f"{_UNIT}/mysql/test_keys_as_sql.py", f"{_UNIT}/mysql/test_ranges.py"),),
+    "sources/mysql/keys": (
+        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("keys_as_sql", "ranges", "copies_and_set_keys")),
+    ),
     "sources/mysql/": _MYSQL,
     "sources/engine/selection": ((f"{_UNIT}/engine/test_selection.py",), (f"{_UNIT}/engine",)),
     "sources/engine/connections": ((f"{_UNIT}/engine",), (f"{_UNIT}/postgres_sessions",)),
@@ -97,10 +102,21 @@ _NEAR: dict[str, Stages] = {
         (f"{_UNIT}/engine", f"{_UNIT}/mysql/test_binlog_transactions.py"),
         (f"{_UNIT}/postgres/test_pgoutput_decoder.py",),
     ),
-    "sources/postgres/rewrites": ((f"{_UNIT}/postgres/test_row_versions.py", f"{_UNIT}/postgres/test_rewrites.py"),),
-    "sources/postgres/overlap": ((f"{_UNIT}/postgres_sessions/test_overlap.py",), (f"{_UNIT}/postgres_sessions",)),
-    "sources/postgres/sqlstates": ((f"{_UNIT}/postgres_sessions/test_refusals_of_the_server.py",),),
-    "sources/postgres/publication": ((f"{_UNIT}/postgres/test_publication.py",), *_POSTGRES),
+    "sources/postgres/rewrites": (
+        tuple(f"{_UNIT}/postgres/test_{n}.py" for n in ("row_versions", "versions_of_tables")),
+    ),
+    "sources/postgres/overlap": ((f"{_UNIT}/postgres_sessions",),),
+    "sources/postgres/sqlstates": ((f"{_UNIT}/postgres_sessions",),),
+    "sources/postgres/types": (
+        tuple(f"{_UNIT}/postgres/test_{n}.py" for n in ("described_tables", "types_of_columns")),
+        *_POSTGRES,
+    ),
+    "sources/postgres/keys": ((f"{_UNIT}/postgres/test_keys_as_sql.py",), *_POSTGRES),
+    "sources/postgres/messages": ((f"{_UNIT}/postgres/test_rare_messages.py",), *_POSTGRES),
+    "sources/postgres/publication": (
+        tuple(f"{_UNIT}/postgres/test_{n}.py" for n in ("publication", "publications_since")),
+        *_POSTGRES,
+    ),
     "sources/postgres/": _POSTGRES,
 }
 
