@@ -91,7 +91,8 @@ _NEAR: dict[str, Stages] = {
         *_MYSQL,
     ),
     "sources/mysql/fences": ((f"{_UNIT}/mysql/test_fences.py",),),
-    "sources/mysql/gtids": ((f"{_UNIT}/mysql/test_gtids.py",), _BINLOG),
+    "sources/mysql/gtids": (tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("gtids", "gtids_exactly")), _BINLOG),
+    "sources/mysql/position": (tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("gtids", "gtids_exactly")), *_MYSQL),
     "sources/mysql/keys": (
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("keys_as_sql", "ranges", "copies_and_set_keys")),
     ),
