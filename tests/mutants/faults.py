@@ -62,6 +62,10 @@ _SQL = (
     (" + ", " - "),
     (" - ", " + "),
 )
+_ANY_ORDER = frozenset(
+    ("isinstance", "getattr", "cast", "min", "max", "maximum", "minimum", "equal", "and_", "or_", "suppress")
+)
+"""Functions whose arguments are not swapped: nothing would differ, or nothing would run."""
 _TELLING = ("_tell", "_on_event", "_log", "info", "warning")
 
 
@@ -203,6 +207,8 @@ def _is_docstring(node: ast.AST) -> bool:
 def _is_typing(node: ast.AST) -> bool:
     if isinstance(node, ast.keyword) and node.arg == "strict":
         return True
+    if isinstance(node, ast.Call) and _called(node) in ("TypeVar", "NewType"):
+        return True
     if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
         return True
     return (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING") or (
@@ -249,7 +255,7 @@ def _changes(node: ast.AST, *, inside_text: bool, running: bool) -> Iterator[_Ch
         case ast.Name(id=name) if name in _NAMES and isinstance(node.ctx, ast.Load):
             yield "function", _with(node, id=_NAMES[name])
         case ast.Call(args=[first, second, *rest]) if not any(isinstance(a, ast.Starred) for a in node.args):
-            is_plain = _called(node) in ("isinstance", "getattr", "cast", "min", "max", "suppress")
+            is_plain = _called(node) in _ANY_ORDER
             if not isinstance(first, ast.Constant) and not is_plain and ast.unparse(first) != ast.unparse(second):
                 yield "arguments swapped", _with(node, args=[second, first, *rest])
         case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):

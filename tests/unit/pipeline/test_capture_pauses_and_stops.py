@@ -203,3 +203,28 @@ def test_stops_orders_answers_and_syncs_wake_the_loop(monkeypatch: pytest.Monkey
     stage.capture.stop()
     running.join(30)
     assert not running.is_alive()
+
+
+def test_a_start_is_broken_off_by_a_thread_that_keeps_no_process_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing may wait for a server that is gone; and its name shows in a dump of a daemon that hangs."""
+    closing: list[tuple[str, bool]] = []
+    preparing, closed = threading.Event(), threading.Event()
+
+    class Slow(Small):
+        def prepare(self, *_: object) -> Any:
+            preparing.set()
+            assert closed.wait(30)
+            raise SourceUnavailable("the connection is gone")
+
+        def close(self) -> None:
+            thread = threading.current_thread()
+            closing.append((thread.name, thread.daemon))
+            closed.set()
+
+    stage = Stage(monkeypatch, Slow())
+    running = beside(stage.capture.run)
+    assert preparing.wait(30)
+    stage.capture.stop()
+    running.join(30)
+    assert closing[0] == ("break-off", True)
+    assert [event for event, _ in stage.told] == ["start broken off"]
