@@ -233,6 +233,8 @@ def _changes(node: ast.AST, *, inside_text: bool, running: bool) -> Iterator[_Ch
                 if type(op) in _COMPARISONS:
                     ops = [*node.ops[:i], _COMPARISONS[type(op)](), *node.ops[i + 1 :]]
                     yield "comparison", _with(node, ops=ops)
+        case ast.BinOp(left=ast.Constant(), right=ast.Constant()) if not running:
+            pass  # a setting, written as people read it (64 << 20)
         case ast.BinOp(op=op) if type(op) in _ARITHMETIC and not _is_type_union(node):
             yield "arithmetic", _with(node, op=_ARITHMETIC[type(op)]())
         case ast.BoolOp(op=op):

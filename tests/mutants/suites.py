@@ -43,7 +43,7 @@ _NEAR: dict[str, Stages] = {
     "model/": (
         (f"{_UNIT}/model",),
         (f"{_UNIT}/interleave", f"{_UNIT}/merge/test_evolution.py"),
-        ("tests/scenarios", f"{_UNIT}/changelog"),
+        ("tests/scenarios",),
         _SINKS,
     ),
     "interleave/": ((f"{_UNIT}/interleave", "tests/scenarios"), (f"{_UNIT}/pipeline",), (_SIMULATION,)),
@@ -81,7 +81,7 @@ _NEAR: dict[str, Stages] = {
     ),
     "pipeline/": ((f"{_UNIT}/pipeline",), (_SIMULATION,)),
     "sources/mysql/statements": (
-        (f"{_UNIT}/mysql/test_statements.py", f"{_UNIT}/mysql/test_alters.py"),
+        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("statements", "statement_ends", "alters")),
         _BINLOG,
     ),
     "sources/mysql/alters": ((f"{_UNIT}/mysql/test_alters.py",), (f"{_UNIT}/mysql/test_statements.py",)),
