@@ -51,7 +51,7 @@ _NEAR: dict[str, Stages] = {
     "changelog/journal": (_JOURNALS, *_FILES),
     "changelog/recovery": (_JOURNALS, *_FILES),
     "changelog/rows": ((f"{_UNIT}/changelog/test_rows_frames.py", *_JOURNALS), *_FILES),
-    "changelog/transactions": (_JOURNALS, *_FILES),
+    "changelog/transactions": ((f"{_UNIT}/changelog/test_headers_of_runs.py", *_JOURNALS), *_FILES),
     "changelog/compaction": ((f"{_UNIT}/changelog/test_compaction.py",), *_FILES),
     "changelog/sealing": ((f"{_UNIT}/changelog/test_sealing.py",), *_FILES),
     "changelog/parquet": ((f"{_UNIT}/changelog/test_sealing.py",), *_FILES),
