@@ -85,7 +85,7 @@ def test_a_body_is_compressed_from_the_size_on_that_pays() -> None:
         payload = given.encode()
         assert HEAD.unpack_from(payload)[2:4] == (form, size)
         assert (len(payload) == HEAD.size + size) == (form == 0)
-        assert decoded(given)["position"] == given.position.to_pylist()
+        assert decoded(given) == given.headers.to_pydict()
 
 
 @pytest.mark.parametrize("origin", [["a", None, "b"], ["", "x", "y"], [None, None, "z"], [None, None, None]])
