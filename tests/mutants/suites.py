@@ -54,7 +54,7 @@ _NEAR: dict[str, Stages] = {
     "changelog/transactions": ((f"{_UNIT}/changelog/test_headers_of_runs.py", *_JOURNALS), *_FILES),
     "changelog/compaction": ((f"{_UNIT}/changelog/test_compaction.py",), *_FILES),
     "changelog/sealing": ((f"{_UNIT}/changelog/test_sealing.py",), *_FILES),
-    "changelog/parquet": ((f"{_UNIT}/changelog/test_sealing.py",), *_FILES),
+    "changelog/parquet": (tuple(f"{_UNIT}/changelog/test_{n}.py" for n in ("parquet_files", "sealing")), *_FILES),
     "changelog/layout": ((f"{_UNIT}/changelog/test_layout.py", _LOG_FILES), *_FILES),
     "changelog/segment": ((_LOG_FILES,), *_FILES),
     "changelog/spool": ((f"{_UNIT}/changelog/test_spools.py",), *_FILES),
