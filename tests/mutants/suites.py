@@ -48,7 +48,7 @@ _NEAR: dict[str, Stages] = {
     ),
     "interleave/": ((f"{_UNIT}/interleave", "tests/scenarios"), (f"{_UNIT}/pipeline",), (_SIMULATION,)),
     "changelog/framing": (_JOURNALS, *_FILES),
-    "changelog/journal": (_JOURNALS, *_FILES),
+    "changelog/journal": ((f"{_UNIT}/changelog/test_journal_encoder.py", *_JOURNALS), *_FILES),
     "changelog/recovery": (_JOURNALS, *_FILES),
     "changelog/rows": ((f"{_UNIT}/changelog/test_rows_frames.py", *_JOURNALS), *_FILES),
     "changelog/transactions": ((f"{_UNIT}/changelog/test_headers_of_runs.py", *_JOURNALS), *_FILES),
