@@ -47,7 +47,7 @@ _NEAR: dict[str, Stages] = {
         _SINKS,
     ),
     "interleave/": ((f"{_UNIT}/interleave", "tests/scenarios"), (f"{_UNIT}/pipeline",), (_SIMULATION,)),
-    "changelog/framing": (_JOURNALS, *_FILES),
+    "changelog/framing": ((f"{_UNIT}/changelog/test_format_numbers.py", *_JOURNALS), *_FILES),
     "changelog/journal": ((f"{_UNIT}/changelog/test_journal_encoder.py", *_JOURNALS), *_FILES),
     "changelog/recovery": (_JOURNALS, *_FILES),
     "changelog/rows": ((f"{_UNIT}/changelog/test_rows_frames.py", *_JOURNALS), *_FILES),

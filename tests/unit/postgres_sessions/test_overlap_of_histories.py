@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 from pgbytes import begin, commit, insert, message, relation, table, truncate, xlog
 
-from cdcflow.errors import HistoryLost
+from cdcflow.errors import HistoryLost, SourceUnavailable
+from cdcflow.interleave.messages import Advanced
 from cdcflow.model.position import Position
+from cdcflow.ports import StreamEvent
 from cdcflow.sources.postgres import overlap
 from cdcflow.sources.postgres.lsn import position_of
 from cdcflow.sources.postgres.overlap import TransactionsOnly, check_same
@@ -146,3 +148,85 @@ def test_what_touches_no_captured_table_need_not_be_in_our_log(monkeypatch: pyte
     compared(monkeypatch, headers(*BOTH), headers(*BOTH, counts=True, none=(7, 8, 9)))
     with pytest.raises(HistoryLost):
         compared(monkeypatch, headers(*BOTH), headers(*BOTH[:1], (50, 0x250), *BOTH[1:], counts=True))
+
+
+# ── what the slot gives ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Stream:
+    """Gives what it was told to, poll by poll; polled once more it would wait for what may never come."""
+
+    made: ClassVar[list[Stream]]
+    polls: ClassVar[list[list[StreamEvent]]]
+    fails = False
+
+    def __init__(self, connector: object, **options: Any) -> None:
+        self.options = options
+        self.closed = False
+        self.left = [*self.polls]
+        self.ready = True
+        self.made.append(self)
+
+    def poll(self) -> list[StreamEvent]:
+        assert self.left, "everything that was asked for is here"
+        if self.fails:
+            raise SourceUnavailable("gone")
+        return self.left.pop(0)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> type[Stream]:
+    class Given(Stream):
+        made: ClassVar[list[Stream]] = []
+        polls: ClassVar[list[list[StreamEvent]]] = []
+
+    monkeypatch.setattr(overlap, "PostgresStream", Given)
+    return Given
+
+
+def advanced(lsn: int) -> Advanced:
+    return Advanced(position_of(lsn))
+
+
+def given(since: int, position: int) -> pa.Table:
+    nothing: Any = None
+    slot: Any = Slot()
+    return overlap._given(nothing, slot, "p", since, position, [ORDERS])
+
+
+def test_a_slot_is_read_up_to_our_position_and_no_further(stream: type[Stream]) -> None:
+    """An idle server says nothing behind it, and nobody would come back."""
+    stream.polls = [[], [advanced(0x110), advanced(0x150)], [advanced(0x120)], [advanced(0x200)]]
+    assert given(0x100, 0x200).num_rows == 0
+    (made,) = stream.made
+    assert (made.left, made.closed) == ([], True)
+    options = {k: v for k, v in made.options.items() if k not in ("make_decoder", "check_slot")}
+    assert options == {
+        "slot": "cdcflow_shop",
+        "publication": "p",
+        "position": 0x100,
+        "binary": False,
+        "streaming": False,
+    }
+    assert made.options["check_slot"](None) is None
+    assert isinstance(made.options["make_decoder"](None, False), TransactionsOnly)
+    stream.polls = [[advanced(0x300)]]
+    given(0x100, 0x200)
+
+
+def test_where_the_slot_stands_at_our_position_nothing_is_read(stream: type[Stream]) -> None:
+    """There is nothing to compare."""
+    assert given(0x200, 0x200).num_rows == 0
+    assert all(made.closed for made in stream.made)
+
+
+def test_the_stream_is_closed_whatever_ends_it(stream: type[Stream]) -> None:
+    """The slot is needed again at once."""
+    stream.polls = [[]]
+    stream.fails = True
+    with pytest.raises(SourceUnavailable):
+        given(0x100, 0x200)
+    assert stream.made[0].closed
