@@ -138,6 +138,8 @@ class _Planting:
         yield from self._walk(tree, "", None)
 
     def _walk(self, node: ast.AST, function: str, anchor: ast.AST | None) -> Iterator[Fault]:
+        if not self._running and _is_product(node):
+            return  # a setting, written as people read it (64 << 20)
         for operator, instead in _changes(node, inside_text=anchor is not None, running=self._running):
             yield from self._fault(node, function, operator, instead, anchor)
         before, self._running = self._running, self._running or isinstance(node, ast.FunctionDef | ast.Lambda)
@@ -200,6 +202,10 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
                 yield child
 
 
+def _is_product(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant) and isinstance(node.right, ast.Constant)
+
+
 def _is_docstring(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
@@ -233,8 +239,6 @@ def _changes(node: ast.AST, *, inside_text: bool, running: bool) -> Iterator[_Ch
                 if type(op) in _COMPARISONS:
                     ops = [*node.ops[:i], _COMPARISONS[type(op)](), *node.ops[i + 1 :]]
                     yield "comparison", _with(node, ops=ops)
-        case ast.BinOp(left=ast.Constant(), right=ast.Constant()) if not running:
-            pass  # a setting, written as people read it (64 << 20)
         case ast.BinOp(op=op) if type(op) in _ARITHMETIC and not _is_type_union(node):
             yield "arithmetic", _with(node, op=_ARITHMETIC[type(op)]())
         case ast.BoolOp(op=op):

@@ -16,7 +16,7 @@ PACKAGE = Path(cdcflow.__file__).parent
 SOURCE = '''
 """A docstring stays."""
 LIMIT_MAX = 500
-ROOM_BYTES = 64 << 20
+ROOM_BYTES = 1 << 20
 K = TypeVar("K")
 
 def place(rows: int, at: "text", *, sure: bool = True) -> int:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from cdcflow.changelog import framing, layout, rows, schema_history, segment, transactions
 from cdcflow.changelog.framing import FileKind, FrameKind
 from cdcflow.changelog.records import HEAD
+from cdcflow.changelog.tail import Topic
+from cdcflow.interleave import progress
+from cdcflow.interleave.progress import Progress
 from cdcflow.model import position
 
 
@@ -37,3 +42,34 @@ def test_bits_and_forms_in_frames_are_those_of_the_format_s_page() -> None:
     assert (rows._DICTIONARY, rows._DEFLATED) == (1, 2)
     assert (transactions._LZ4, transactions._ORIGINS) == (1, 2)
     assert transactions._KIND_NUMBERS == {"source": 0, "read": 1}
+
+
+def test_headers_of_transactions_are_all_there_but_for_their_origin() -> None:
+    """A reader need not ask whether a position or a time is NULL."""
+    schema = segment.TRANSACTIONS_SCHEMA
+    assert [field.name for field in schema if field.nullable] == ["origin"]
+    assert schema.names == [
+        *("number", "first_offset", "last_offset", "position", "xid"),
+        *("commit_ts", "commit_clock", "kind", "origin"),
+    ]
+    assert schema.field("xid").type == pa.uint64()
+    assert schema.field("commit_ts").type == schema.field("commit_clock").type == pa.timestamp("us", tz="UTC")
+
+
+def test_what_a_file_of_a_segment_does_not_say_is_nothing() -> None:
+    """The transactions' entry has none of it."""
+    entry = segment.SegmentFile("transactions.parquet", 3, 30, "aa")
+    assert (entry.table, entry.version, entry.first_offset, entry.last_offset) == (None, 0, 0, 0)
+    assert (entry.key_min, entry.key_max, entry.ops, entry.partial, entry.moved) == (None, None, None, 0, 0)
+
+
+def test_progress_is_written_with_its_version() -> None:
+    """In every checkpoint."""
+    assert Progress({}).to_json()["version"] == progress.PROGRESS_VERSION == 1
+
+
+def test_a_topic_s_options_are_not_shown() -> None:
+    """S03: there are passwords among them, and a log line shows what it is given."""
+    topic = Topic("broker:9092", "cdcflow-shop", {"sasl.password": "secret"})
+    assert "secret" not in repr(topic)
+    assert "cdcflow-shop" in repr(topic)

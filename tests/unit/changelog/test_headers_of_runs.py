@@ -99,6 +99,16 @@ def test_origins_are_written_where_there_are_any(origin: list[str | None]) -> No
     assert source_xids(one.encode()) == [50]
 
 
+def test_one_transaction_with_a_long_origin_is_compressed_like_many() -> None:
+    """What is read of it without decoding all of it must not be read from compressed bytes."""
+    one = run(1, origin=pa.array(["x" * 2 * PLAIN_BYTES_MAX], pa.string()))
+    payload = one.encode()
+    assert HEAD.unpack_from(payload)[2] == LZ4 | ORIGINS
+    assert decoded(one) == one.headers.to_pydict()
+    assert source_xids(payload) == [50]
+    assert extent(payload) == (100, 2, 7, 1)
+
+
 def test_pieces_of_longer_arrays_are_written_alone() -> None:
     """A run is often a slice: what lies around it in memory is other transactions'."""
     position = pa.array(["before", "ä", "", "z" * 700, "behind"], pa.string()).slice(1, 3)
