@@ -58,3 +58,10 @@ def test_positions_of_the_key_are_those_of_its_columns_in_its_order() -> None:
     columns = tuple(TargetColumn(name, number, "int") for number, name in enumerate("abc", start=1))
     assert Target(1, ("c", "a"), columns).key_positions == (2, 0)
     assert Target(1, (), columns).key_positions == (0, 1, 2)
+
+
+@pytest.mark.parametrize("arrow", [pa.time64("us"), pa.duration("us")], ids=str)
+def test_times_are_read_as_the_numbers_that_parquet_has(arrow: pa.DataType) -> None:
+    """Spark has no type for them: it reads microseconds, and the table shows their text."""
+    assert (stored(arrow).read, stored(arrow).table) == ("bigint", "string")
+    assert (stored(pa.list_(arrow)).read, stored(pa.list_(arrow)).table) == ("array<bigint>", "array<string>")

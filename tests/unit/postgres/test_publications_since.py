@@ -265,7 +265,9 @@ def test_what_a_publication_has_as_a_whole_is_asked_only_where_it_can_be() -> No
     assert seen is not None
     assert (seen.schemas, seen.members, seen.broad) == ({}, {}, False)
     assert [word for word, _ in old.asked] == ["pg_publication p", "pg_publication_rel"]
-    assert publication_of(Server(150000)) is not None
+    seen = publication_of(Server(150000))
+    assert seen is not None
+    assert seen.broad
     every = Server(row=(70, 500, True, *ROW[3:]))
     seen = publication_of(every)
     assert seen is not None
