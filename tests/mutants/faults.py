@@ -1,8 +1,8 @@
 """Small faults that can be planted in a source file, one at a time: what a tired person might have written instead.
 
 A fault replaces one piece of the text, so everything else keeps its line. Left alone are docstrings, annotations,
-decorators, log lines, what an error says, and the numbers of module-level constants (they are settings: tests must
-hold for any of them). F-strings are changed only where they are SQL.
+decorators, log lines, what an error says, zip's `strict` (an assertion), and the numbers of module-level constants
+(they are settings: tests must hold for any of them). F-strings are changed only where they are SQL.
 """
 
 from __future__ import annotations
@@ -62,6 +62,10 @@ _SQL = (
     (" + ", " - "),
     (" - ", " + "),
 )
+_ANY_ORDER = frozenset(
+    ("isinstance", "getattr", "cast", "min", "max", "maximum", "minimum", "equal", "and_", "or_", "suppress")
+)
+"""Functions whose arguments are not swapped: nothing would differ, or nothing would run."""
 _TELLING = ("_tell", "_on_event", "_log", "info", "warning")
 
 
@@ -132,6 +136,8 @@ class _Planting:
         yield from self._walk(tree, "", None)
 
     def _walk(self, node: ast.AST, function: str, anchor: ast.AST | None) -> Iterator[Fault]:
+        if not self._running and _is_product(node):
+            return  # a setting, written as people read it (64 << 20)
         for operator, instead in _changes(node, inside_text=anchor is not None, running=self._running):
             yield from self._fault(node, function, operator, instead, anchor)
         before, self._running = self._running, self._running or isinstance(node, ast.FunctionDef | ast.Lambda)
@@ -194,11 +200,19 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
                 yield child
 
 
+def _is_product(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant) and isinstance(node.right, ast.Constant)
+
+
 def _is_docstring(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _is_typing(node: ast.AST) -> bool:
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return True
+    if isinstance(node, ast.Call) and _called(node) in ("TypeVar", "NewType"):
+        return True
     if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
         return True
     return (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING") or (
@@ -245,7 +259,7 @@ def _changes(node: ast.AST, *, inside_text: bool, running: bool) -> Iterator[_Ch
         case ast.Name(id=name) if name in _NAMES and isinstance(node.ctx, ast.Load):
             yield "function", _with(node, id=_NAMES[name])
         case ast.Call(args=[first, second, *rest]) if not any(isinstance(a, ast.Starred) for a in node.args):
-            is_plain = _called(node) in ("isinstance", "getattr", "cast", "min", "max")
+            is_plain = _called(node) in _ANY_ORDER
             if not isinstance(first, ast.Constant) and not is_plain and ast.unparse(first) != ast.unparse(second):
                 yield "arguments swapped", _with(node, args=[second, first, *rest])
         case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):

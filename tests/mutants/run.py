@@ -41,12 +41,15 @@ ROOT = HERE.parent.parent
 PACKAGE = ROOT / "src" / "cdcflow"
 SURVIVORS = HERE / "survivors.txt"
 EQUIVALENT = HERE / "equivalent.txt"
-TIMEOUT_S = 90
-"""A fault that makes the tests hang is found: so long is waited for that."""
-PYTEST = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", "--timeout", "45", "-k", "not planted"]
+TIMEOUT_S = 90.0
+"""A fault that makes the tests hang is found: so long is waited for that, and longer where the tests take long."""
+PYTEST = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", "-k", "not planted and not while_new_shapes_come"]
 PYTEST += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what was imported before
-"""Tests of planted bugs plant their own."""
+"""Tests of planted bugs plant their own; and one test hands over to other threads for as long as twenty others."""
 SIMULATED = "60"
+SLOWER = 4
+"""On a machine that others use too a stage may take so many times as long as when it was tried without a fault."""
+_took_s: dict[tuple[str, ...], float] = {}
 
 sys.path.insert(0, str(ROOT))
 
@@ -76,10 +79,11 @@ class _Planted(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def _tests_in_fork(tests: Sequence[str], fault: Fault | None, learned: Path | None = None) -> tuple[int, str]:
     """pytest's answer (-1: it took too long), and the end of what it printed."""
     with tempfile.TemporaryFile() as output:
+        patience_s = max(TIMEOUT_S, SLOWER * _took_s.get(tuple(tests), 600.0))
         child = os.fork()
         if child == 0:
-            _run(tests, fault, learned, output.fileno())
-        code = _waited(child)
+            _run([f"--timeout={patience_s / 2}", *tests], fault, learned, output.fileno())
+        code = _waited(child, patience_s)
         output.seek(0)
         return code, output.read().decode(errors="replace")[-3000:]
 
@@ -109,8 +113,8 @@ def _run(tests: Sequence[str], fault: Fault | None, learned: Path | None, output
         os._exit(code)
 
 
-def _waited(child: int) -> int:
-    end = time.monotonic() + TIMEOUT_S
+def _waited(child: int, seconds: float) -> int:
+    end = time.monotonic() + seconds
     pause = 0.005
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -141,7 +145,8 @@ def _prepare(stages: set[tuple[str, ...]]) -> None:
             for name in json.loads(learned.read_text()):
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
-        print(f"passes as it is, in {time.monotonic() - began:.0f} s: {' '.join(stage)}", flush=True)
+        _took_s[stage] = time.monotonic() - began
+        print(f"passes as it is, in {_took_s[stage]:.0f} s: {' '.join(stage)}", flush=True)
 
 
 def _found(fault: Fault, *, servers: bool) -> bool:

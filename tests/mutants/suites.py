@@ -37,6 +37,7 @@ _JOURNALS = tuple(
 _SIMULATION = "tests/simulation/test_simulation.py::test_every_schedule_keeps_the_invariants"
 _SINKS = ("tests/contracts/test_sinks.py::TestFileLog",)
 _FILES: Stages = ((f"{_UNIT}/changelog",), _SINKS)
+_LOG_FILES = f"{_UNIT}/changelog/test_log_files.py"
 _READERS = tuple(f"{_UNIT}/changelog/test_{name}.py" for name in ("inventory", "following", "readers"))
 _BINLOG = tuple(f"{_UNIT}/mysql/test_binlog_{n}.py" for n in ("statements", "transactions", "cases", "histories"))
 _MYSQL: Stages = ((*_BINLOG, f"{_UNIT}/mysql/test_fences.py"), ("tests/corpus/test_mysql_corpus.py",))
@@ -44,41 +45,61 @@ _POSTGRES: Stages = ((f"{_UNIT}/postgres", f"{_UNIT}/postgres_sessions", "tests/
 
 _NEAR: dict[str, Stages] = {
     "model/": (
+        (f"{_UNIT}/model",),
         (f"{_UNIT}/interleave", f"{_UNIT}/merge/test_evolution.py"),
-        ("tests/scenarios", f"{_UNIT}/changelog"),
+        ("tests/scenarios",),
         _SINKS,
     ),
     "interleave/": ((f"{_UNIT}/interleave", "tests/scenarios"), (f"{_UNIT}/pipeline",), (_SIMULATION,)),
-    "changelog/framing": (_JOURNALS, *_FILES),
-    "changelog/journal": (_JOURNALS, *_FILES),
+    "changelog/framing": ((f"{_UNIT}/changelog/test_format_numbers.py", *_JOURNALS), *_FILES),
+    "changelog/journal": ((f"{_UNIT}/changelog/test_journal_encoder.py", *_JOURNALS), *_FILES),
     "changelog/recovery": (_JOURNALS, *_FILES),
-    "changelog/rows": (_JOURNALS, *_FILES),
-    "changelog/transactions": (_JOURNALS, *_FILES),
+    "changelog/rows": ((f"{_UNIT}/changelog/test_rows_frames.py", *_JOURNALS), *_FILES),
+    "changelog/transactions": ((f"{_UNIT}/changelog/test_headers_of_runs.py", *_JOURNALS), *_FILES),
     "changelog/compaction": ((f"{_UNIT}/changelog/test_compaction.py",), *_FILES),
     "changelog/sealing": ((f"{_UNIT}/changelog/test_sealing.py",), *_FILES),
-    "changelog/parquet": ((f"{_UNIT}/changelog/test_sealing.py",), *_FILES),
-    "changelog/layout": ((f"{_UNIT}/changelog/test_layout.py",), *_FILES),
+    "changelog/parquet": (tuple(f"{_UNIT}/changelog/test_{n}.py" for n in ("parquet_files", "sealing")), *_FILES),
+    "changelog/layout": ((f"{_UNIT}/changelog/test_layout.py", _LOG_FILES), *_FILES),
+    "changelog/segment": ((_LOG_FILES,), *_FILES),
+    "changelog/spool": ((f"{_UNIT}/changelog/test_spools.py",), *_FILES),
+    "changelog/lookup": (tuple(f"{_UNIT}/changelog/test_{n}.py" for n in ("lookup", "past_lookups")), *_FILES),
+    "changelog/checking": ((f"{_UNIT}/changelog/test_checking.py",), *_FILES),
     "changelog/records": ((f"{_UNIT}/changelog/test_tail.py",), *_FILES),
     "changelog/tail": ((f"{_UNIT}/changelog/test_tail.py",),),
     "changelog/numbers": ((f"{_UNIT}/changelog/test_lying_frames.py",), *_FILES),
-    "changelog/schema_history": ((f"{_UNIT}/changelog/test_schema_history.py",), *_FILES),
+    "changelog/schema_history": ((f"{_UNIT}/changelog/test_schema_history.py", _LOG_FILES), *_FILES),
     **{f"changelog/{name}": (_READERS, *_FILES) for name in ("inventory", "extents", "following", "reader", "folder")},
     "changelog/": _FILES,
     "merge/": (
-        tuple(f"{_UNIT}/merge/test_{n}.py" for n in ("fold", "evolution", "types_in_spark", "reduce_and_statement")),
+        tuple(
+            f"{_UNIT}/merge/test_{n}.py"
+            for n in (
+                "fold",
+                "evolution",
+                "shapes_that_follow_one_another",
+                "types_in_spark",
+                "reduce_and_statement",
+            )
+        ),
         (f"{_UNIT}/merge/test_merge_on_an_embedded_engine.py",),
     ),
     "pipeline/": ((f"{_UNIT}/pipeline",), (_SIMULATION,)),
     "sources/mysql/statements": (
-        (f"{_UNIT}/mysql/test_statements.py", f"{_UNIT}/mysql/test_alters.py"),
+        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("statements", "statement_ends", "alters")),
         _BINLOG,
     ),
     "sources/mysql/alters": ((f"{_UNIT}/mysql/test_alters.py",), (f"{_UNIT}/mysql/test_statements.py",)),
     "sources/mysql/sql": ((f"{_UNIT}/mysql/test_alters.py", f"{_UNIT}/mysql/test_statements.py"), _BINLOG),
-    "sources/mysql/ddl": ((f"{_UNIT}/mysql/test_binlog_statements.py",), *_MYSQL),
+    "sources/mysql/ddl": (
+        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("binlog_statements", "copies_and_set_keys")),
+        *_MYSQL,
+    ),
     "sources/mysql/fences": ((f"{_UNIT}/mysql/test_fences.py",),),
-    "sources/mysql/gtids": ((f"{_UNIT}/mysql/test_gtids.py",), _BINLOG),
-    "sources/mysql/keys": ((f"{_UNIT}/mysql/test_keys_as_sql.py", f"{_UNIT}/mysql/test_ranges.py"),),
+    "sources/mysql/gtids": (tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("gtids", "gtids_exactly")), _BINLOG),
+    "sources/mysql/position": (tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("gtids", "gtids_exactly")), *_MYSQL),
+    "sources/mysql/keys": (
+        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("keys_as_sql", "ranges", "copies_and_set_keys")),
+    ),
     "sources/mysql/types/": (
         tuple(
             f"{_UNIT}/mysql/test_{n}.py"
@@ -93,10 +114,21 @@ _NEAR: dict[str, Stages] = {
         (f"{_UNIT}/engine", f"{_UNIT}/mysql/test_binlog_transactions.py"),
         (f"{_UNIT}/postgres/test_pgoutput_decoder.py",),
     ),
-    "sources/postgres/rewrites": ((f"{_UNIT}/postgres/test_row_versions.py", f"{_UNIT}/postgres/test_rewrites.py"),),
-    "sources/postgres/overlap": ((f"{_UNIT}/postgres_sessions/test_overlap.py",), (f"{_UNIT}/postgres_sessions",)),
-    "sources/postgres/sqlstates": ((f"{_UNIT}/postgres_sessions/test_refusals_of_the_server.py",),),
-    "sources/postgres/publication": ((f"{_UNIT}/postgres/test_publication.py",), *_POSTGRES),
+    "sources/postgres/rewrites": (
+        tuple(f"{_UNIT}/postgres/test_{n}.py" for n in ("row_versions", "versions_of_tables")),
+    ),
+    "sources/postgres/overlap": ((f"{_UNIT}/postgres_sessions",),),
+    "sources/postgres/sqlstates": ((f"{_UNIT}/postgres_sessions",),),
+    "sources/postgres/types": (
+        tuple(f"{_UNIT}/postgres/test_{n}.py" for n in ("described_tables", "types_of_columns")),
+        *_POSTGRES,
+    ),
+    "sources/postgres/keys": ((f"{_UNIT}/postgres/test_keys_as_sql.py",), *_POSTGRES),
+    "sources/postgres/messages": ((f"{_UNIT}/postgres/test_rare_messages.py",), *_POSTGRES),
+    "sources/postgres/publication": (
+        tuple(f"{_UNIT}/postgres/test_{n}.py" for n in ("publication", "publications_since")),
+        *_POSTGRES,
+    ),
     "sources/postgres/": _POSTGRES,
 }
 

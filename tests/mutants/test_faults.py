@@ -16,6 +16,8 @@ PACKAGE = Path(cdcflow.__file__).parent
 SOURCE = '''
 """A docstring stays."""
 LIMIT_MAX = 500
+ROOM_BYTES = 1 << 20
+K = TypeVar("K")
 
 def place(rows: int, at: "text", *, sure: bool = True) -> int:
     """Another one."""
@@ -25,6 +27,7 @@ def place(rows: int, at: "text", *, sure: bool = True) -> int:
         if row == "c":
             continue
         count(rows, at)
+        count(suppress(rows, at), strict=True)
     return rows + 1
 '''
 
@@ -35,6 +38,7 @@ EXPECTED = {
     "[operand left out] rows < LIMIT_MAX and not at -> (not at)",
     "[comparison] rows < LIMIT_MAX -> (rows <= LIMIT_MAX)",
     "[not] not at -> (at)",
+    "[statement left out] count(suppress(rows, at), strict=True) -> pass",
     '[raise left out] raise ValueError(f"at {rows + 1} rows") -> pass',
     "[text] \"c\" -> ('c_')",
     "[text] \"c\" -> ('c_') #2",

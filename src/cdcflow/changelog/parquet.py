@@ -72,15 +72,6 @@ class _Hashed:
             self.closed = True
             self._target.close()
 
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
     def tell(self) -> int:
         return self.bytes
 

@@ -196,15 +196,6 @@ class _Pieces:
     def close(self) -> None:
         pass
 
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
 
 def _deflater(dictionary: bytes) -> zlib._Compress:
     # The window must reach back over a message and the dictionary; a larger one costs time at every copy.

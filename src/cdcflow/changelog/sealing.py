@@ -183,10 +183,10 @@ class Tally:
         if not key or not any(plain(batch.schema.field(key[0]).type) for plain in PLAIN_ORDER):
             return
         found = pc.min_max(batch.column(key[0]))
-        if found["min"].is_valid and self.key_min is not None:
-            # Not `min_element_wise`: Arrow has none for times with a zone.
-            found = pc.min_max(pa.array([self.key_min, self.key_max, found["min"], found["max"]], found["min"].type))
         if found["min"].is_valid:
+            # Not `min_element_wise`: Arrow has none for times with a zone.
+            ends = pa.array([self.key_min, self.key_max, found["min"], found["max"]], found["min"].type)
+            found = pc.min_max(ends)
             self.key_min, self.key_max = found["min"], found["max"]
 
 

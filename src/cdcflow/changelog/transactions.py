@@ -126,7 +126,12 @@ class Transactions:
         if int(ends[-1]) != rows or (count > 1 and int(steps[0].min()) < 0):
             raise ValueError("the rows are not those of the transactions")
         position, rest = _read_texts(body[_WORDS * 8 * count :], count)
-        origin = _array(_read_texts(rest, count)[0]) if form & _ORIGINS else None
+        origin: pa.Array | None = None
+        if form & _ORIGINS:
+            origins, rest = _read_texts(rest, count)
+            origin = _array(origins)
+        if len(rest):  # of a compressed body Arrow does not say that it was shorter
+            raise ValueError("the body's size is wrong")
         return cls(offset, number, _KINDS[kind], ends, xid.view(np.uint64), position, ts, ts + steps[3], origin)
 
 

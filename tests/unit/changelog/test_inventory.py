@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cdcflow.changelog.inventory import Inventory, inventory
+from cdcflow.changelog.journal import JournalHeader
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import InvariantViolated
-from cdcflow.model.position import SourceIdentity
+from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
 from cdcflow.sinks.files import FileLog
 from cdcflow.testing.sinks import ORDERS, PRODUCTS, Writer, changes, orders, transactions
 
@@ -150,3 +152,36 @@ def test_files_of_another_log_are_refused(layout: Layout, where: str, tmp_path: 
         shutil.copytree(theirs.segment(2, 2), layout.segment(2, 2))
         with pytest.raises(InvariantViolated, match="segment 2-2 is another log's"):
             found(layout)
+
+
+def test_a_journal_that_does_not_begin_where_the_one_before_it_ends_is_refused(layout: Layout) -> None:
+    """Its head may be whole and wrong; the offsets in between would be nobody's."""
+    before = layout.journal(3)
+    base = Checkpoint(next_offset=Offset(6), next_transaction=5, cut=4, epoch=Epoch(1))
+    head = JournalHeader(layout.log_file().log_id, Epoch(1), base, 3, before.stat().st_size)
+    layout.journal(5).unlink()
+    layout.journal(6).write_bytes(head.encode()[0])
+    with pytest.raises(InvariantViolated, match="from offset 5 is missing"):
+        found(layout)
+
+
+@pytest.mark.parametrize(("what", "missing"), [("segments", 3), ("expired", 2), ("shapes", 1)])
+def test_a_log_that_has_lost_its_newest_journal_is_no_new_one(tmp_path: Path, what: str, missing: int) -> None:
+    """Each of these alone says that there was one: a segment, an offset that has expired, a list of shapes."""
+    log = FileLog.open(tmp_path / "log", IDENTITY)
+    layout, writer = Layout(log.path), Writer.of(log)
+    for number in (1, 2):
+        writer.put(orders(number))
+        log.roll()
+        log.seal_pending()
+    log.close()
+    for first in layout.journal_offsets():
+        layout.journal(first).unlink()
+    if what != "shapes":
+        layout.schemas.unlink()
+    if what != "segments":
+        shutil.rmtree(layout.segments)
+    if what == "expired":
+        layout.log_json.write_text(replace(layout.log_file(), first_offset=2).to_json())
+    with pytest.raises(InvariantViolated, match=f"from offset {missing} is missing"):
+        found(layout)

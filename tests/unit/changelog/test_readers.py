@@ -144,6 +144,8 @@ def test_files_behind_the_last_offset_are_not_opened(copy: Layout) -> None:
     assert sorted(ids(copy.root, 1, 3)) == [1, 2, 3]
     assert len(list(read_transactions(copy.root, 1, 3))) == 1
     assert sorted(ids(copy.root, 8, 9)) == [8, 9]
+    (copy.segment(4, 7) / "segment.json").unlink()
+    assert sorted(ids(copy.root, 1, 3)) == [1, 2, 3]
 
 
 def test_middle_segment_that_is_missing_is_told(log: FileLog, tmp_path: Path) -> None:
@@ -185,3 +187,16 @@ def test_offset_that_has_expired_is_refused_and_the_first_that_is_there_is_not(l
     assert [s.first_offset for s in list_segments(other.path)] == [2, 3]
     with pytest.raises(HistoryLost):
         list(read_transactions(other.path, 1, 1))
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_rows_are_cut_out_of_the_middle_of_what_was_written_together(tmp_path: Path, sealed: bool) -> None:
+    """One frame, or one row group, has many of them; a range may begin and end inside."""
+    other = FileLog.open(tmp_path / "log", IDENTITY)
+    Writer.of(other).put(transactions([1, 2], [3, 7], changes(ORDERS, [{"id": i} for i in range(1, 8)])))
+    if sealed:
+        other.roll()
+        other.seal_pending()
+    for first in range(1, 8):
+        for last in range(first, 8):
+            assert ids(other.path, first, last) == list(range(first, last + 1))

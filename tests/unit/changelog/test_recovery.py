@@ -215,3 +215,21 @@ def test_frame_of_a_spool_does_not_belong_in_a_journal() -> None:
     piece = b"".join(Framer(seed).frame(FrameKind.PIECE, (0).to_bytes(8, "little")))
     with pytest.raises(InvariantViolated, match="a PIECE does not belong in a journal"):
         kept(head + piece)
+
+
+def test_rows_outside_of_their_run_stop_recovery_although_their_number_and_sum_are_right() -> None:
+    """One before it and one behind it: nothing else would tell."""
+    head, seed = JournalHeader("x", Epoch(1), Checkpoint(next_offset=Offset(10))).encode()
+    for index, right in (([0, 1], True), ([-1, 2], False)):
+        encoder = Encoder(seed)
+        run = orders(1, 2)
+        encoder.transactions(Transactions.of(run, 10, 1, np.array([1])))
+        encoder.shape(ORDERS, 1)
+        encoder.rows(replace(run.batches[0], index=np.array(index)), 10)
+        encoder.cut(Checkpoint(Position("p"), Offset(12), 2, 1), 0)
+        content = head + b"".join(encoder.take())
+        if right:
+            assert kept(content).rows == 2
+        else:
+            with pytest.raises(InvariantViolated, match="2 rows with offsets 9 to 12 come in the run from offset 10"):
+                kept(content)

@@ -56,3 +56,14 @@ def test_other_marks_belong_to_no_window(text: str) -> None:
 def test_a_token_names_its_window() -> None:
     """What we write is what we find again."""
     assert window_number(token(Epoch(1), 7, "high"), Epoch(1)) == 7
+
+
+def test_runs_that_are_not_split_stay_as_they_are_and_no_part_is_empty() -> None:
+    """A piece without transactions would be a run that nobody can place."""
+    first, rest = split_runs(HELD, 2)
+    assert (len(first), len(rest)) == (1, 1)
+    assert first[0] is HELD[0]
+    assert rest[0] is HELD[1]
+    assert [len(part) for part in split_runs(HELD, 0)] == [0, 2]
+    assert [len(part) for part in split_runs(HELD, 5)] == [2, 0]
+    assert [len(part) for part in split_runs(HELD, 3)] == [2, 1]

@@ -138,9 +138,7 @@ _XID = re.compile(
 )
 _ROW_WORDS = frozenset(("INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH", "CALL", "DO", "SELECT", "VALUES"))
 _HARMLESS_WORDS = frozenset(("FLUSH", "RELEASE", "GRANT", "REVOKE", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "SET"))
-_NOISE = frozenset(
-    ("LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK", "IGNORE", "INTO", "FROM", "ONLINE", "OFFLINE", "CONCURRENT")
-)
+_NOISE = frozenset(("LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK", "IGNORE", "INTO", "FROM"))
 _PART_WORDS = frozenset(("EXCHANGE", "TRUNCATE", "DROP", "DISCARD", "IMPORT", "CONVERT"))
 _ROW_TOKENS_MAX = 4000
 """Of a statement that changes rows only the first words are looked at, and there may be millions."""

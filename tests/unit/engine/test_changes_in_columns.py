@@ -1,0 +1,174 @@
+"""What both ends of a source make of changes: parts put together, a table emptied, key changes split."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cdcflow.model.change import ChangeBatch, Kind, reads
+from cdcflow.model.position import Position
+from cdcflow.model.table import Column, Table, TableId
+from cdcflow.model.types import ColumnType
+from cdcflow.sources.buffers import Cells, padded
+from cdcflow.sources.engine.changes import (
+    after_truncate,
+    merged,
+    ops,
+    same_values,
+    split_key_changes,
+    truncation,
+    unchanged_names,
+)
+
+INT, TEXT = ColumnType("bigint", pa.int64()), ColumnType("text", pa.string())
+ORDERS = Table(
+    TableId("public", "orders"), 1, (Column("id", 1, INT), Column("a", 2, TEXT), Column("b", 3, TEXT)), ("id",)
+)
+OTHER = replace(ORDERS, id=TableId("public", "other"))
+
+
+def rows_of(*keys: int) -> pa.RecordBatch:
+    found = [{"id": key, "a": f"a{key}", "b": None, "_op": "c"} for key in keys]
+    return pa.RecordBatch.from_pylist(found, schema=ORDERS.change_schema)
+
+
+def flat(batch: ChangeBatch) -> list[tuple[int, int]]:
+    return list(zip(batch.index.tolist(), batch.rows.column("id").to_pylist(), strict=True))
+
+
+def part(*at: tuple[int, int]) -> tuple[np.ndarray, pa.RecordBatch]:
+    return np.array([index for index, _ in at], np.int64), rows_of(*(key for _, key in at))
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        ([part((0, 10), (4, 14))], [(0, 10), (4, 14)]),
+        ([part((0, 10), (1, 11)), part((2, 12))], [(0, 10), (1, 11), (2, 12)]),
+        ([part((0, 10), (3, 13)), part((1, 11), (2, 12))], [(0, 10), (1, 11), (2, 12), (3, 13)]),
+        ([part((2, 12)), part((0, 10))], [(0, 10), (2, 12)]),
+    ],
+)
+def test_parts_become_one_batch_in_the_order_of_their_run(
+    parts: list[tuple[np.ndarray, pa.RecordBatch]],
+    whole: list[tuple[int, int]],
+) -> None:
+    """The index is the offset to come: each row keeps its own, whichever part it came with."""
+    batch = merged(ORDERS, parts)
+    assert flat(batch) == whole
+    assert batch.table is ORDERS
+    assert batch.rows.schema == ORDERS.change_schema
+
+
+def test_an_emptied_table_is_one_row_that_says_nothing_else() -> None:
+    """Of which row would its values be?"""
+    row = truncation(ORDERS)
+    assert row.schema == ORDERS.change_schema
+    assert row.to_pylist() == [{"id": None, "a": None, "b": None, "_op": "t", "_unchanged": None, "_before": None}]
+
+
+def test_a_table_that_is_read_whole_is_emptied_first() -> None:
+    """Its rows stand behind the truncate, in the same transaction, and nothing else is different."""
+    schema = ORDERS.row_schema
+    run = reads(ORDERS, [pa.record_batch([[7], ["x"], ["y"]], schema=schema)] * 2, Position("0009"), 5)
+    found = after_truncate(run, ORDERS)
+    assert [(b.index.tolist(), b.rows.column("_op").to_pylist()) for b in found.batches] == [
+        ([0], ["t"]),
+        ([1], ["r"]),
+        ([2], ["r"]),
+    ]
+    assert (found.kind, found.transactions, found.rows) == (Kind.READ, 1, 3)
+    assert (found.xid.tolist(), found.last_position, found.last_commit_ts) == ([0], "0009", 5)
+    assert [b.table for b in found.batches] == [ORDERS] * 3
+
+
+def test_letters_become_the_column_of_ops() -> None:
+    """However wide their codes were."""
+    assert ops(np.frombuffer(b"cud", np.uint8)).to_pylist() == ["c", "u", "d"]
+    assert ops(np.array([114, 116], np.int64)).to_pylist() == ["r", "t"]
+    assert ops(np.frombuffer(b"c_u_d", np.uint8)[::2]).to_pylist() == ["c", "u", "d"]
+    assert ops(np.empty(0, np.uint8)).to_pylist() == []
+
+
+def test_each_change_names_the_columns_that_were_not_sent() -> None:
+    """NULL, and not an empty list, says that all were."""
+    omitted = np.array([[False, False, False, True], [True, False, False, True], [True, False, True, False]])
+    type_ = ORDERS.change_schema.field("_unchanged").type
+    found = unchanged_names(ORDERS, omitted, type_)
+    assert found.to_pylist() == [["a", "b"], None, ["b"], ["id", "a"]]
+    assert found.type == type_
+
+
+# ── key changes ─────────────────────────────────────────────────────────────────────────────────────────────
+
+U, D, C = (ord(letter) for letter in "udc")
+
+
+def bools(*values: int) -> np.ndarray:
+    return np.array(values, np.bool_)
+
+
+def test_a_key_change_is_a_delete_and_directly_after_it_an_insert() -> None:
+    """P09. The delete has the old image's values; the insert names the old row, an update only where it carries it."""
+    new = np.array([10, 11, 12, 13], np.int64)
+    split = split_key_changes(
+        bools(0, 1, 0, 1), bools(0, 0, 1, 0), new, np.array([U, U, U, C], np.uint8), delete=D, insert=C
+    )
+    assert bytes(split.op.tolist()) == b"udcudc"
+    assert split.value.tolist() == [10, 1, 11, 12, 3, 13]
+    assert split.before.tolist() == [-1, -1, 1, 2, -1, 3]
+    assert split.place.tolist() == [0, 2, 3, 5], "where each row's last change stands"
+
+
+def test_rows_that_keep_their_keys_stay_one_change_each() -> None:
+    """The usual case."""
+    split = split_key_changes(
+        bools(0, 0), bools(0, 1), np.array([5, 6], np.int64), np.array([U, D], np.uint8), delete=D, insert=C
+    )
+    assert (bytes(split.op.tolist()), split.value.tolist(), split.before.tolist()) == (b"ud", [5, 6], [-1, 1])
+    assert split.place.tolist() == [0, 1]
+
+
+# ── values that are the same bytes ──────────────────────────────────────────────────────────────────────────
+
+BUFFER = padded([b"abcdXbcdabcd"])
+
+
+def cells(*at: tuple[int, int] | None) -> Cells:
+    """Values by place and size; None is NULL, with a place and a size that mean nothing."""
+    found = [(2, 3) if a is None else a for a in at]
+    start, size = (np.array([a[i] for a in found], np.int64) for i in (0, 1))
+    return Cells(BUFFER, start, size, np.array([a is not None for a in at]) if None in at else None)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ((0, 4), (8, 4), True),
+        ((0, 4), (4, 4), False),
+        ((0, 4), (0, 3), False),
+        ((1, 3), (5, 3), True),
+        ((0, 0), (4, 0), True),
+        ((0, 4), (0, 4), True),
+        ((0, 4), None, False),
+        (None, (0, 4), False),
+        (None, None, True),
+    ],
+)
+def test_two_values_are_the_same_when_their_bytes_are(
+    one: tuple[int, int] | None, other: tuple[int, int] | None, same: bool
+) -> None:
+    """A key that only looks changed would be two changes; one that changed unseen would leave the old row."""
+    assert same_values(cells(one), cells(other)).tolist() == [same]
+
+
+def test_each_row_is_compared_with_its_own() -> None:
+    """Also when only some of them need a look at their bytes."""
+    one = cells((0, 4), None, (0, 4), (0, 2), (4, 1), None)
+    other = cells((8, 4), None, (4, 4), (8, 2), (0, 1), (0, 1))
+    assert same_values(one, other).tolist() == [True, True, False, True, False, False]
+    moved = Cells(BUFFER, np.array([0, 3], np.int64), np.array([4, 2], np.int64), np.array([True, False]))
+    assert same_values(moved, cells((8, 4), None)).tolist() == [True, True], "NULL has no size"

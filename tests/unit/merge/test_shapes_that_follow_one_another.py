@@ -1,0 +1,67 @@
+"""Evolutions of several steps at once, and of what a table made again is compared with."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.merge.evolution import Add, Rename, Target, TargetColumn, Widen, evolve
+from cdcflow.merge.types import stored
+from cdcflow.model.table import Column, Table, TableId
+from cdcflow.model.types import ColumnType
+
+INT, BIG, TEXT = pa.int32(), pa.int64(), pa.string()
+
+
+def shape(*columns: tuple[str, int, pa.DataType], key: tuple[str, ...] = ("id",), incarnation: int = 1) -> Table:
+    made = tuple(Column(name, number, ColumnType(str(arrow), arrow)) for name, number, arrow in columns)
+    return Table(TableId("public", "orders"), incarnation, made, key)
+
+
+def test_columns_behind_a_dropped_one_are_followed_too() -> None:
+    """A column that is gone ends nothing: the ones after it may be renamed, widened and added in the same look."""
+    before = evolve(None, [shape(("id", 1, INT), ("gone", 2, TEXT), ("qty", 3, INT), ("note", 4, TEXT))]).target
+    found = evolve(before, [shape(("id", 1, INT), ("qty", 3, BIG), ("remark", 4, TEXT), ("added", 5, TEXT))])
+    assert found.steps == (
+        Widen("qty", "bigint"),
+        Rename("note", "remark"),
+        Add(TargetColumn("added", 5, "string"), None),
+    )
+    assert [(c.name, c.number, c.type) for c in found.target.columns] == [
+        ("id", 1, "int"),
+        ("gone", 2, "string"),
+        ("qty", 3, "bigint"),
+        ("remark", 4, "string"),
+        ("added", 5, "string"),
+    ]
+
+
+def test_a_key_that_is_written_otherwise_in_the_table_made_again_stops_by_name() -> None:
+    """What else became of that table is unknown; its folder is moved away, and nothing is guessed."""
+    before = evolve(None, [shape(("Id", 1, INT), key=("Id",))]).target
+    with pytest.raises(ConfigurationError, match=r"its key was \(Id\) and is \(id\) now"):
+        evolve(before, [shape(("id", 1, INT), incarnation=2)])
+
+
+def test_a_struct_is_kept_only_where_all_of_its_fields_are_kept_as_they_are() -> None:
+    """One field that Spark would change makes the whole one another value."""
+    fine, wide = ("a", pa.int32()), ("b", pa.decimal256(50, 1))
+    assert stored(pa.struct([fine])).convert is None
+    for fields in ([fine, wide], [wide, fine]):
+        with pytest.raises(ConfigurationError, match="Spark has no type"):
+            stored(pa.struct(fields))
+
+
+def test_positions_of_the_key_are_those_of_its_columns_in_its_order() -> None:
+    """Joins go by position; without a key all columns are it."""
+    columns = tuple(TargetColumn(name, number, "int") for number, name in enumerate("abc", start=1))
+    assert Target(1, ("c", "a"), columns).key_positions == (2, 0)
+    assert Target(1, (), columns).key_positions == (0, 1, 2)
+
+
+@pytest.mark.parametrize("arrow", [pa.time64("us"), pa.duration("us")], ids=str)
+def test_times_are_read_as_the_numbers_that_parquet_has(arrow: pa.DataType) -> None:
+    """Spark has no type for them: it reads microseconds, and the table shows their text."""
+    assert (stored(arrow).read, stored(arrow).table) == ("bigint", "string")
+    assert (stored(pa.list_(arrow)).read, stored(pa.list_(arrow)).table) == ("array<bigint>", "array<string>")

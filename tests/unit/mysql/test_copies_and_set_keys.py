@@ -1,0 +1,73 @@
+"""Shadow tables that take a name again, histories of other tables, and keys that are sets of labels or times."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from binlogbytes import Log
+from binlogreading import TestTables, one, reader, rows_of
+
+from cdcflow.interleave.messages import RowsFilled
+from cdcflow.model.table import TableId
+from cdcflow.sources.mysql.keys import value_literal
+from cdcflow.sources.mysql.types import ServerColumn, TypeCode
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        # Put aside under a name that looks like a left-over of its own, and made anew with other columns.
+        ["RENAME TABLE _t_gho TO __t_gho_del", "CREATE TABLE _t_gho (id int PRIMARY KEY)"],
+        ["ALTER TABLE _t_gho RENAME TO __t_gho_old", "CREATE TABLE _t_gho (id int PRIMARY KEY, v text)"],
+    ],
+)
+def test_a_shadow_table_that_got_another_name_is_a_copy_no_more(before: list[str]) -> None:
+    """M37: the next table of that name may hold less, and the captured table would be taken for whole."""
+    log = Log()
+    one(log, 1)
+    for said in ["CREATE TABLE _t_gho LIKE t", *before, "RENAME TABLE t TO _t_del, _t_gho TO t"]:
+        log.standalone(said)
+    found = reader(log)
+    found.feed(log.dump())
+    assert [(e.table.name, e.swapped) for e in found.events if isinstance(e, RowsFilled)] == [("t", False)]
+
+
+@pytest.mark.parametrize(
+    ("value", "sql"), [(["z", "a"], "5"), (["b"], "2"), ([], "0"), ("z,b", "3"), ("", "0"), (["gone", "a"], "4")]
+)
+def test_a_set_in_a_key_is_the_number_of_its_labels(value: object, sql: str) -> None:
+    """W19: the server orders and compares it by its bits, however the log writes it."""
+    column = ServerColumn("s", TypeCode.SET, 1, False, collation=45, labels=("z", "b", "a"))
+    assert value_literal(column, value) == sql
+
+
+@pytest.mark.parametrize(
+    ("time", "sql"),
+    [
+        ({}, "'0:00:00.000000'"),
+        ({"seconds": 59, "microseconds": 999_999}, "'0:00:59.999999'"),
+        ({"seconds": 60}, "'0:01:00.000000'"),
+        ({"seconds": 3599}, "'0:59:59.000000'"),
+        ({"seconds": 3600}, "'1:00:00.000000'"),
+        ({"hours": 838, "minutes": 59, "seconds": 59}, "'838:59:59.000000'"),
+        ({"microseconds": -1}, "'-0:00:00.000001'"),
+        ({"seconds": -3600}, "'-1:00:00.000000'"),
+        ({"days": 1, "seconds": -1}, "'23:59:59.000000'"),
+    ],
+)
+def test_a_time_in_a_key_is_the_server_s_text_of_it(time: dict[str, int], sql: str) -> None:
+    """A second more or less is another key, and the row is not found."""
+    column = ServerColumn("t", TypeCode.TIME, 6, False)
+    assert value_literal(column, datetime.timedelta(**time)) == sql
+
+
+def test_history_of_a_table_that_is_not_captured_is_nobody_s_matter() -> None:
+    """Only rows of captured tables are mixed with it."""
+    log = Log("mariadb")
+    one(log, 1)
+    log.standalone("ALTER TABLE elsewhere.h ADD SYSTEM VERSIONING")
+    one(log, 2)
+    found = reader(log, tables=TestTables(versioned=frozenset({TableId("elsewhere", "h")})))
+    found.feed(log.dump())
+    assert [row[2]["id"] for row in rows_of(found)] == [1, 2]

@@ -1,0 +1,38 @@
+"""Statements with something behind their last word: what they are is said by their first ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcflow.model.table import TableId
+from cdcflow.sources.mysql.events import Query
+from cdcflow.sources.mysql.statements import (
+    Begin,
+    Commit,
+    Emptied,
+    Harmless,
+    Rollback,
+    Savepoint,
+    SchemaDropped,
+    Statement,
+    statement_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "statement"),
+    [
+        ("ROLLBACK TO SAVEPOINT s1;", Savepoint("s1", to=True)),
+        ("ROLLBACK TO s1;", Savepoint("s1", to=True)),
+        ("SAVEPOINT s1;", Savepoint("s1", to=False)),
+        ("BEGIN;", Begin()),
+        ("COMMIT;", Commit()),
+        ("ROLLBACK;", Rollback()),
+        ("TRUNCATE TABLE t;", Emptied((TableId("shop", "t"),))),
+        ("DROP DATABASE shop;", SchemaDropped("shop")),
+        ("OPTIMIZE TABLE a, b, c, d;", Harmless()),
+    ],
+)
+def test_what_stands_behind_a_statement_makes_no_other_one_of_it(text: str, statement: Statement) -> None:
+    """Clients leave a semicolon there, and the server logs the text as it came."""
+    assert statement_of(Query("shop", text)) == statement

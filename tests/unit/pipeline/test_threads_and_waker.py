@@ -1,0 +1,206 @@
+"""The threads beside the loop and what wakes it: work that was asked for is done, errors are heard, stops end."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cdcflow.pipeline.threads import Threads, Worker
+from cdcflow.pipeline.waker import Waker
+
+
+class Held:
+    """Work that waits until it may go on, and counts how often it was done."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_go = threading.Semaphore(0), threading.Semaphore(0)
+        self.done = 0
+
+    def __call__(self) -> None:
+        self.begun.release()
+        assert self.may_go.acquire(timeout=30)
+        self.done += 1
+
+
+@pytest.fixture
+def held() -> Held:
+    return Held()
+
+
+@pytest.fixture
+def worker(held: Held) -> Iterator[Worker]:
+    made = Worker("held", held)
+    yield made
+    held.may_go.release(100)
+    made.stop()
+
+
+def test_asking_while_it_works_is_one_more_turn_however_often_it_was_asked(worker: Worker, held: Held) -> None:
+    """Group commit: what was cut before a sync begins is in it, what is cut while it runs is in the next one."""
+    assert (worker.idle, worker.behind) == (True, 0)
+    worker.ask()
+    assert held.begun.acquire(timeout=30)
+    assert (worker.idle, worker.behind) == (False, 1)
+    worker.ask()
+    worker.ask()
+    assert worker.behind == 3
+    held.may_go.release()
+    assert held.begun.acquire(timeout=30), "it begins anew by itself"
+    assert (worker.idle, worker.behind) == (False, 2)
+    held.may_go.release()
+    assert worker.settle(30)
+    assert (worker.idle, worker.behind, held.done) == (True, 0, 2)
+
+
+def test_settling_waits_for_what_was_asked_and_says_when_it_took_too_long(worker: Worker, held: Held) -> None:
+    """False: what was cut may not be durable."""
+    assert worker.settle(0), "nothing was asked for"
+    worker.ask()
+    assert not worker.settle(0.01)
+    held.may_go.release()
+    assert worker.settle(30)
+
+
+def test_an_error_ends_the_thread_and_waits_for_whoever_looks() -> None:
+    """The loop must not go on behind a sync that failed in its thread, and settling must not wait for a dead one."""
+
+    def fails() -> None:
+        raise OSError("no room")
+
+    worker = Worker("fails", fails)
+    worker.check()
+    worker.ask()
+    assert not worker.settle(3600)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no room"):
+            worker.check()
+    assert not worker.settle(3600), "nothing is done any more"
+    worker.stop()
+
+
+def test_a_stop_lets_the_work_under_way_finish_and_begins_no_other(worker: Worker, held: Held) -> None:
+    """Half a seal would be done again; another one would keep the process from ending."""
+    worker.ask()
+    assert held.begun.acquire(timeout=30)
+    worker.ask()
+    stopping = threading.Thread(target=worker.stop)
+    stopping.start()
+    stopping.join(0.05)
+    assert stopping.is_alive(), "the work is under way"
+    while not worker._stopping:
+        pass
+    held.may_go.release()
+    stopping.join(30)
+    assert not stopping.is_alive()
+    assert held.done == 1
+
+
+def test_threads_bear_names_and_keep_no_process_from_ending() -> None:
+    """Names show in a dump of a daemon that hangs; one that waits for a dead disk must not keep it from ending."""
+    seen = threading.Event()
+    worker = Threads().worker("cdcflow-x", seen.set)
+    (thread,) = (t for t in threading.enumerate() if t.name == "cdcflow-x")
+    assert thread.daemon
+    worker.stop()
+    with Threads().pool("cdcflow-y", 3) as pool:
+        barrier = threading.Barrier(3)
+
+        def name() -> str:
+            barrier.wait(30)
+            return threading.current_thread().name
+
+        names = [task.result() for task in [pool.submit(name) for _ in range(3)]]
+    assert sorted(names) == ["cdcflow-y_0", "cdcflow-y_1", "cdcflow-y_2"]
+
+
+# ── the waker ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def waker() -> Iterator[Waker]:
+    made = Waker()
+    yield made
+    made.close()
+
+
+HOUR_S = 3600.0
+"""A wait that nobody ends is a test that hangs."""
+
+
+def test_a_wake_ends_the_wait_that_runs_or_the_next_one_and_no_other(waker: Waker) -> None:
+    """It may come before the loop waits; if it were kept for ever, the loop would never wait again."""
+    waker.wake()
+    waker.wake()
+    waker.wait(None, HOUR_S)
+    ended = threading.Event()
+
+    def waits() -> None:
+        waker.wait(None, HOUR_S)
+        ended.set()
+
+    waiting = threading.Thread(target=waits)
+    waiting.start()
+    assert not ended.wait(0.05), "both wakes were heard already"
+    waker.wake()
+    waiting.join(30)
+    assert ended.is_set()
+
+
+def test_the_stream_s_socket_ends_the_wait_as_long_as_it_is_the_stream_s(waker: Waker) -> None:
+    """A stream that is made anew has another socket; the old one's must not be watched, or the loop never waits."""
+    near, far = socket.socketpair()
+    other, beside = socket.socketpair()
+    with near, far, other, beside:
+        far.send(b"x")
+        waker.wait(near.fileno(), HOUR_S)
+        waker.wait(near.fileno(), HOUR_S)
+        assert near.recv(9) == b"x", "reading it is the stream's"
+        far.send(b"y")
+        beside.send(b"z")
+        waker.wait(other.fileno(), HOUR_S)
+        assert other.recv(9) == b"z"
+        ended = threading.Event()
+
+        def waits() -> None:
+            waker.wait(None, HOUR_S)
+            ended.set()
+
+        waiting = threading.Thread(target=waits)
+        waiting.start()
+        assert not ended.wait(0.05), "neither socket is watched now"
+        waker.wake()
+        waiting.join(30)
+        assert ended.is_set()
+        waker.wait(near.fileno(), HOUR_S)
+        assert near.recv(9) == b"y", "and it can be watched again"
+
+
+def test_a_wake_never_waits_for_the_loop(waker: Waker) -> None:
+    """A loop that is busy hears none for a while; and after it has closed nobody is there."""
+    for _ in range(100_000):
+        waker.wake()
+    waker.close()
+    waker.wake()
+
+
+def test_a_wait_is_as_long_as_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds in, milliseconds for the system."""
+    asked: list[float] = []
+
+    class Poll:
+        def register(self, *_: object) -> None:
+            pass
+
+        def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+            asked.append(milliseconds)
+            return []
+
+    monkeypatch.setattr(select, "poll", Poll)
+    waker = Waker()
+    waker.wait(None, 0.25)
+    waker.close()
+    assert asked == [250]

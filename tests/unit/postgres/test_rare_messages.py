@@ -1,0 +1,75 @@
+"""Messages of pgoutput that are read one by one: what they say, and that a short or long one is never half believed."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from cdcflow.errors import SourceUnavailable
+from cdcflow.sources.postgres.messages import (
+    Relation,
+    RelationColumn,
+    exactly,
+    name_of,
+    relation_of,
+    string_at,
+    truncated_of,
+)
+
+
+def relation(columns: int = 2, namespace: bytes = b"shop") -> bytes:
+    body = struct.pack(">I", 16384) + namespace + b"\0orders\0" + b"f" + struct.pack(">H", columns)
+    for number in range(columns):
+        body += bytes([number == 0]) + f"c{number}".encode() + b"\0" + struct.pack(">Ii", 23 + number, number - 1)
+    return body
+
+
+def test_a_relation_says_what_its_columns_are() -> None:
+    """Only the lowest bit of a column's flags means anything; no namespace is pg_catalog's."""
+    columns = (RelationColumn("c0", 23, -1, True), RelationColumn("c1", 24, 0, False))
+    assert relation_of(relation()) == Relation(16384, "shop", "orders", "f", columns)
+    assert relation_of(relation(0)) == Relation(16384, "shop", "orders", "f", ())
+    assert relation_of(relation(0, b"")).namespace == "pg_catalog"
+    flags = bytearray(relation(1))
+    flags[19] = 0xFE
+    assert not relation_of(bytes(flags)).columns[0].in_identity
+    flags[19] = 0xFF
+    assert relation_of(bytes(flags)).columns[0].in_identity
+
+
+@pytest.mark.parametrize("columns", [0, 1, 2])
+def test_a_relation_of_another_length_is_refused(columns: int) -> None:
+    """O10: a length that lies must end in an error that renews the connection, not in other columns."""
+    whole = relation(columns)
+    for end in range(len(whole)):
+        with pytest.raises(SourceUnavailable, match="connection is made anew"):
+            relation_of(whole[:end])
+    with pytest.raises(SourceUnavailable, match="goes on after its columns"):
+        relation_of(whole + b"\0")
+
+
+def test_a_truncate_names_its_tables() -> None:
+    """Their number must be that of its length."""
+    body = struct.pack(">IBII", 2, 3, 7, 4_000_000_000)
+    assert truncated_of(body) == (7, 4_000_000_000)
+    assert truncated_of(struct.pack(">IB", 0, 0)) == ()
+    for wrong in (body[:-1], body + b"\0", body[:4], b""):
+        with pytest.raises(SourceUnavailable, match="Truncate message"):
+            truncated_of(wrong)
+
+
+def test_names_end_with_a_zero_and_are_utf_8() -> None:
+    """What follows them is not theirs."""
+    assert string_at(b"xxab\0rest", 2) == (b"ab", b"rest")
+    assert string_at(b"\0", 0) == (b"", b"")
+    for body, at in ((b"ab", 0), (b"ab\0", 3), (b"", 0)):
+        with pytest.raises(SourceUnavailable, match="a name without an end"):
+            string_at(body, at)
+    assert name_of("ü".encode()) == "ü"
+    with pytest.raises(SourceUnavailable, match="not UTF-8"):
+        name_of(b"\xff")
+    assert exactly(b"ab", 2) == b"ab"
+    for size in (1, 3):
+        with pytest.raises(SourceUnavailable, match="a message of a wrong length"):
+            exactly(b"ab", size)

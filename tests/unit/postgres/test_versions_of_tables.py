@@ -1,0 +1,236 @@
+"""Versions of tables' rows from the catalog's answers, and when a table is said to be read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cdcflow.interleave.messages import RowVersion
+from cdcflow.model.table import TableId
+from cdcflow.sources.postgres.catalog import Relid
+from cdcflow.sources.postgres.rewrites import CatalogVersion, RowVersions, versions
+
+T, U = TableId("public", "t"), TableId("public", "u")
+
+
+@dataclass
+class Server:
+    """Answers the questions of `versions` about tables 10 (t) and 20 (u, with partitions 21 and 22)."""
+
+    files: list[tuple[int, int, int, int | None, bool]] = field(
+        default_factory=lambda: [(10, 10, 100, -1, False), (20, 21, 210, 5, True), (20, 22, 220, None, False)]
+    )
+    columns: list[tuple[int, int, bool]] = field(
+        default_factory=lambda: [(10, 23, True), (10, 0, True), (10, 1043, False), (20, 900, True)]
+    )
+    types: list[tuple[int, int, int, bool | None, list[int | None] | None]] = field(
+        default_factory=lambda: [
+            (20, 900, 901, None, None),
+            (20, 901, 1042, None, None),
+            (10, 800, 0, True, [17, None]),
+            (20, 801, 0, False, [-1]),
+        ]
+    )
+    oids: list[tuple[int, str, str]] = field(default_factory=lambda: [(10, "public", "t"), (20, "public", "u")])
+    asked: list[object] = field(default_factory=list)
+
+    def execute(self, sql: str, parameters: Sequence[Any]) -> Any:
+        if "unnest" in sql:
+            self.asked.append(parameters)
+            return [row for row in self.oids if row[2] in parameters[1]]
+        (wanted,) = parameters
+        assert wanted == sorted(wanted)
+        rows: Any = self.files if "tree" in sql else self.types if "used" in sql else self.columns
+        return [row for row in rows if row[0] in wanted]
+
+
+def found(server: Server, *oids: int) -> dict[int, CatalogVersion]:
+    given: Any = server
+    return versions(given, oids)
+
+
+def test_a_version_holds_what_the_values_of_rows_depend_on() -> None:
+    """Files with the digests of their columns, each column's type under its domains, labels; hashes as words."""
+    t, u = found(Server(), 20, 10).values()
+    if t.oid != 10:
+        t, u = u, t
+    assert t == CatalogVersion(10, {10: (100, "f" * 16)}, ("17", "", "-19"), {800: frozenset({"11", "0"})})
+    assert u == CatalogVersion(20, {21: (210, "5"), 22: (220, "0")}, ("19",), {801: frozenset({"f" * 16})})
+    assert (t.attached, u.attached) == (frozenset(), frozenset({22})), "only a partition can come with rows"
+    assert (t.altered, u.altered) == (frozenset({800}), frozenset())
+
+
+def test_tables_that_are_gone_have_no_version() -> None:
+    """And only those that are asked for have one."""
+    assert found(Server(), 30) == {}
+    assert list(found(Server(), 10, 30)) == [10]
+
+
+def test_a_version_is_stored_in_few_words_and_the_same_ones_each_time() -> None:
+    """It is compared as text."""
+    t = found(Server(), 10)[10]
+    assert t.to_json() == (
+        '{"columns":"17..-19","files":{"10":[100,"ffffffffffffffff"]},"oid":10,"types":{"800":"0.11"},"version":1}'
+    )
+    assert "types" not in json.loads(CatalogVersion(1, {}, ("17",), {}).to_json())
+
+
+class Catalog:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.asked: list[str] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def ask(self, attempted: str, question: Callable[[Any], Any]) -> Any:
+        self.asked.append(attempted)
+        answer = question(self._server)
+        self.meanwhile()
+        return answer
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.server = Server()
+        self.catalog = Catalog(self.server)
+        given: Any = self.catalog
+        self.versions = RowVersions(given)
+
+    def take(self, oid: int, table: TableId) -> str | None:
+        given: Any = self.server
+        return self.versions.take(given, Relid(oid, table))
+
+    def rewrite(self) -> None:
+        """Another file and other columns of t."""
+        self.server.files[0] = (10, 10, 101, 7, False)
+
+    def move(self) -> None:
+        """Another file alone: VACUUM FULL."""
+        self.server.files[0] = (10, 10, 102, -1, False)
+
+
+def test_a_version_is_taken_when_a_table_is_planned() -> None:
+    """None where the table is gone by then: the plan will fail by itself."""
+    on = Stage()
+    assert on.take(10, T) == found(on.server, 10)[10].to_json()
+    assert on.take(30, T) is None
+    assert on.versions.changed(30, 0) is None
+
+
+def test_tables_whose_rows_changed_are_told_and_those_with_a_new_version_too() -> None:
+    """The first are read again, of the others the new version is stored; of the same one nothing is said."""
+    on = Stage()
+    t, u = (found(on.server, oid)[oid].to_json() for oid in (10, 20))
+    assert on.versions.compare({T: t, U: u}).found == ()
+    assert on.catalog.asked == ["comparing the versions of tables"]
+    on.move()
+    moved = found(on.server, 10)[10].to_json()
+    assert on.versions.compare({T: t, U: u}).found == (RowVersion(T, t, moved, False),)
+    on.rewrite()
+    rewritten = found(on.server, 10)[10].to_json()
+    assert on.versions.compare({T: t, U: u}).found == (RowVersion(T, t, rewritten, True),)
+    assert on.server.asked == [], "the numbers of the tables were known"
+
+
+def test_a_table_without_a_version_gets_one_by_its_name() -> None:
+    """It is still to be read, or a newer cdcflow wrote it: nothing is known to have changed."""
+    on = Stage()
+    t = found(on.server, 10)[10].to_json()
+    newer = t.replace('"version":1', '"version":2')
+    u = found(on.server, 20)[20].to_json()
+    assert on.versions.compare({T: newer, U: None}).found == (
+        RowVersion(T, newer, t, False),
+        RowVersion(U, None, u, False),
+    )
+    assert on.server.asked == [(["public", "public"], ["t", "u"])]
+    assert on.versions.compare({TableId("public", "gone"): None}).found == ()
+    on.catalog.asked.clear()
+    assert on.versions.compare({}).found == ()
+    assert on.catalog.asked == [], "nothing to ask"
+
+
+def test_what_was_compared_is_what_the_stream_is_compared_with() -> None:
+    """A table that is to be read again is not known until it is planned."""
+    on = Stage()
+    t = found(on.server, 10)[10].to_json()
+    on.versions.compare({T: t})
+    on.rewrite()
+    now = found(on.server, 10)[10].to_json()
+    assert on.versions.changed(10, 0) == RowVersion(T, t, now, True)
+    assert on.versions.changed(10, 0) is None, "it is said once"
+    assert on.catalog.asked[1:] == ["comparing the version of public.t"]
+    on.versions.compare({T: now})
+    assert on.versions.changed(10, 0) is None, "the same"
+    on.versions.compare({T: t})
+    assert on.versions.changed(10, 0) is None, "told by the comparison already"
+
+
+def test_a_table_that_nobody_read_or_that_is_gone_has_nothing_to_say() -> None:
+    """The stream describes every table that it sends a row of."""
+    on = Stage()
+    assert on.versions.changed(10, 0) is None
+    assert on.catalog.asked == []
+    on.take(10, T)
+    on.server.files.clear()
+    on.server.columns.clear()
+    assert on.versions.changed(10, 0) is None
+
+
+def test_another_file_alone_is_no_reason_and_is_not_remembered() -> None:
+    """Else the version that is stored would not be the one that is compared with."""
+    on = Stage()
+    before = on.take(10, T)
+    on.move()
+    assert on.versions.changed(10, 0) is None
+    on.rewrite()
+    changed = on.versions.changed(10, 0)
+    assert changed is not None
+    assert changed.known == before
+
+
+def test_a_new_partition_is_told_with_the_version_that_has_it() -> None:
+    """It came empty, so nothing is read again; the next one is compared with this version."""
+    on = Stage()
+    before = on.take(20, U)
+    on.server.files.append((20, 23, 23, 9, True))
+    now = found(on.server, 20)[20].to_json()
+    assert on.versions.changed(20, 23) == RowVersion(U, before, now, False)
+    asked = len(on.catalog.asked)
+    assert on.versions.changed(20, 23) is None
+    assert on.versions.changed(20, 21) is None
+    assert len(on.catalog.asked) == asked, "known partitions need no question"
+
+
+def test_a_partition_that_came_and_went_left_rows_that_no_catalog_tells_of() -> None:
+    """The stream described it; it is in neither version."""
+    on = Stage()
+    before = on.take(20, U)
+    now = found(on.server, 20)[20].to_json()
+    assert on.versions.changed(20, 29) == RowVersion(U, before, now, True)
+
+
+def test_a_table_without_partitions_is_none_of_its_own() -> None:
+    """Its own number is in its version: what the stream calls a partition of it is nothing new."""
+    on = Stage()
+    on.take(10, T)
+    assert on.versions.changed(10, 99) is None
+    assert on.catalog.asked == []
+
+
+def test_a_version_that_was_taken_meanwhile_is_kept() -> None:
+    """A plan between the question and its answer has pinned newer rows; the answer is about the older ones."""
+    on = Stage()
+    before = on.take(10, T)
+    on.rewrite()
+
+    def planned() -> None:
+        on.catalog.meanwhile = lambda: None
+        on.take(10, T)
+
+    on.catalog.meanwhile = planned
+    now = found(on.server, 10)[10].to_json()
+    assert on.versions.changed(10, 0) == RowVersion(T, before, now, True)
+    assert on.versions.changed(10, 0) is None, "the plan's version is the one that is known"
+    on.server.files[0] = (10, 10, 105, 55, False)
+    assert on.versions.changed(10, 0) is not None
