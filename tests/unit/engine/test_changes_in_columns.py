@@ -120,7 +120,7 @@ def test_a_key_change_is_a_delete_and_directly_after_it_an_insert() -> None:
     assert bytes(split.op.tolist()) == b"udcudc"
     assert split.value.tolist() == [10, 1, 11, 12, 3, 13]
     assert split.before.tolist() == [-1, -1, 1, 2, -1, 3]
-    assert split.place.tolist() == [0, 2, 3, 5], "where each row's last change stands"
+    assert split.last.tolist() == [0, 2, 3, 5], "where each row's last change stands"
 
 
 def test_rows_that_keep_their_keys_stay_one_change_each() -> None:
@@ -129,7 +129,7 @@ def test_rows_that_keep_their_keys_stay_one_change_each() -> None:
         bools(0, 0), bools(0, 1), np.array([5, 6], np.int64), np.array([U, D], np.uint8), delete=D, insert=C
     )
     assert (bytes(split.op.tolist()), split.value.tolist(), split.before.tolist()) == (b"ud", [5, 6], [-1, 1])
-    assert split.place.tolist() == [0, 1]
+    assert split.last.tolist() == [0, 1]
 
 
 # ── values that are the same bytes ──────────────────────────────────────────────────────────────────────────

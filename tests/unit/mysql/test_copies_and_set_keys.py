@@ -11,7 +11,7 @@ from binlogreading import TestTables, one, reader, rows_of
 from cdcflow.interleave.messages import RowsFilled
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.keys import value_literal
-from cdcflow.sources.mysql.types import ServerColumn, TypeCode
+from cdcflow.sources.mysql.types.columns import ServerColumn, TypeCode
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.sources.postgres.messages import (
+from cdcflow.sources.postgres.wire import (
     Relation,
     RelationColumn,
     exactly,

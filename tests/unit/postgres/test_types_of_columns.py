@@ -16,7 +16,8 @@ from cdcflow.config import Postgres
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.table import Column, Identity, TableId
 from cdcflow.sources.buffers import Cells, padded
-from cdcflow.sources.postgres.types import AttributeInfo, Codec, DescribedTable, Policy, decode, describe_table, quoted
+from cdcflow.sources.postgres.types import AttributeInfo, Codec, DescribedTable, Policy, decode, describe_table
+from cdcflow.sources.postgres.types.describe import quoted
 
 NUMERIC, INT4, BOX = 1700, 23, 603
 TIMESTAMP, TIMESTAMPTZ = pa.timestamp("us"), pa.timestamp("us", tz="UTC")
