@@ -165,9 +165,10 @@ def test_a_journal_that_does_not_begin_where_the_one_before_it_ends_is_refused(l
         found(layout)
 
 
-@pytest.mark.parametrize(("what", "missing"), [("segments", 3), ("expired", 2), ("shapes", 1)])
+@pytest.mark.parametrize(("what", "missing"), [("segments", 3), ("expired", 2), ("shapes", 1), ("note", 3)])
 def test_a_log_that_has_lost_its_newest_journal_is_no_new_one(tmp_path: Path, what: str, missing: int) -> None:
-    """Each of these alone says that there was one: a segment, an offset that has expired, a list of shapes."""
+    """Each of these alone says that there was one: a segment, an offset that has expired, a list of shapes, the note
+    of the newest journal."""
     log = FileLog.open(tmp_path / "log", IDENTITY)
     layout, writer = Layout(log.path), Writer.of(log)
     for number in (1, 2):
@@ -179,6 +180,8 @@ def test_a_log_that_has_lost_its_newest_journal_is_no_new_one(tmp_path: Path, wh
         layout.journal(first).unlink()
     if what != "shapes":
         layout.schemas.unlink()
+    if what != "note":
+        layout.newest.unlink()
     if what != "segments":
         shutil.rmtree(layout.segments)
     if what == "expired":

@@ -88,7 +88,7 @@ def expired_whole(topics: Topics, state: State, history: Path | None) -> str | N
         return None
     return (
         f"the brokers have let go of the rows up to offset {upto}, which topic {topics.state} says are there: topic "
-        f"{topics.name} begins at place {low}"
+        f"{topics.name} begins at topic offset {low}"
     )
 
 

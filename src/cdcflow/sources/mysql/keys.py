@@ -135,10 +135,16 @@ def value_literal(column: ServerColumn, value: Any) -> str:  # Any: whatever Arr
             return f"'{value.isoformat()}'"
         case datetime.timedelta():
             return f"'{_time(value)}'"
+        case list():  # labels of a set
+            return _text_literal(column, ",".join(value))
         case str():
-            family = family_of(column)
-            return literal(value) if family is None else family.text_literal(column, value)
+            return _text_literal(column, value)
     raise no_key(column)
+
+
+def _text_literal(column: ServerColumn, value: str) -> str:
+    family = family_of(column)
+    return literal(value) if family is None else family.text_literal(column, value)
 
 
 def _time(value: datetime.timedelta) -> str:
