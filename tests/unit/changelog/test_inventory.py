@@ -188,3 +188,18 @@ def test_a_log_that_has_lost_its_newest_journal_is_no_new_one(tmp_path: Path, wh
         layout.log_json.write_text(replace(layout.log_file(), first_offset=2).to_json())
     with pytest.raises(InvariantViolated, match=f"from offset {missing} is missing"):
         found(layout)
+
+
+def test_a_log_whose_oldest_part_is_missing_is_refused(tmp_path: Path) -> None:
+    """A journal that continues nothing must begin where the log does; behind that is a hole."""
+    log = FileLog.open(tmp_path / "log", IDENTITY)
+    layout = Layout(log.path)
+    log.close()
+    (first,) = layout.journal_offsets()
+    head = JournalHeader(layout.log_file().log_id, Epoch(1), Checkpoint(next_offset=Offset(6), cut=4))
+    layout.journal(first).unlink()
+    layout.journal(6).write_bytes(head.encode()[0])
+    with pytest.raises(InvariantViolated, match="from offset 1 is missing"):
+        found(layout)
+    layout.log_json.write_text(replace(layout.log_file(), first_offset=6).to_json())
+    assert [w.header.first_offset for w in found(layout).journals] == [6]

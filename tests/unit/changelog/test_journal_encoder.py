@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cdcflow.changelog import journal
 from cdcflow.changelog.framing import FileKind, Frame, FrameKind, Header, frames, read_header
 from cdcflow.changelog.journal import (
     Attach,
@@ -26,7 +27,7 @@ from cdcflow.changelog.journal import (
     progress_change,
     records,
 )
-from cdcflow.changelog.rows import Rows, RowsDecoder, Shape
+from cdcflow.changelog.rows import SMALL_ROWS, Rows, RowsDecoder, Shape
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
@@ -289,3 +290,16 @@ def test_an_extent_that_makes_no_sense_is_refused_like_a_record() -> None:
     for kind in (FrameKind.TRANSACTIONS, FrameKind.ROWS):
         with pytest.raises(InvariantViolated, match=f"the {kind.name.lower()} frame at byte 640"):
             decoder().extent(Frame(kind, b"x", 640, 700))
+
+
+@pytest.mark.parametrize(("count", "pieces"), [(SMALL_ROWS, 1), (SMALL_ROWS + 1, 2)])
+def test_a_few_large_rows_are_not_split(monkeypatch: pytest.MonkeyPatch, count: int, pieces: int) -> None:
+    """Half of them would be as large as they are; from some more rows on a reader is spared them."""
+    monkeypatch.setattr(journal, "BATCH_BYTES_MAX", 2000)
+    made = encoder()
+    made.shape(ORDERS, 1)
+    made.rows(changes(ORDERS, [{"id": i, "note": "x" * 300} for i in range(count)]), 11)
+    file, header = opened(made)
+    found = [r.offsets.tolist() for r in records(file, header, "x") if isinstance(r, Rows)]
+    assert len(found) == pieces
+    assert [offset for offsets in found for offset in offsets] == list(range(11, 11 + count))

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from cdcflow.interleave.machine import Interleave, Limits
 from cdcflow.interleave.messages import (
+    Advanced,
     Append,
     ChunkRead,
     Committed,
@@ -176,3 +177,13 @@ def test_another_incarnation_is_read_anew() -> None:
     )
     known = second.progress.tables[ORDERS.id]
     assert (known.state, known.generation, known.incarnation) == ("waiting", 2, 17000)
+
+
+def test_a_position_that_is_reached_again_is_worth_no_cut() -> None:
+    """An idle server says the same again and again: each cut would be an fsync."""
+    of = machine()
+    of.step(Advanced(Position("00000000")))  # the first cut is for the table that is new
+    assert [e for e in of.step(Advanced(Position("00000000"))) if isinstance(e, Cut)] == []
+    (cut,) = [e for e in of.step(Advanced(Position("00000007"))) if isinstance(e, Cut)]
+    assert cut.position == "00000007"
+    assert [e for e in of.step(Advanced(Position("00000007"))) if isinstance(e, Cut)] == []

@@ -7,6 +7,7 @@ import pytest
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.evolution import Add, Rename, Target, TargetColumn, Widen, evolve
+from cdcflow.merge.statement import alter, describe, fill
 from cdcflow.merge.types import stored
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
@@ -65,3 +66,27 @@ def test_times_are_read_as_the_numbers_that_parquet_has(arrow: pa.DataType) -> N
     """Spark has no type for them: it reads microseconds, and the table shows their text."""
     assert (stored(arrow).read, stored(arrow).table) == ("bigint", "string")
     assert (stored(pa.list_(arrow)).read, stored(pa.list_(arrow)).table) == ("array<bigint>", "array<string>")
+
+
+@pytest.mark.parametrize(
+    ("type_", "needed"), [("timestamp_ntz", 1), ("array<timestamp_ntz>", 1), ("timestamp", 0), ("int", 0)]
+)
+def test_a_column_without_a_time_zone_needs_a_feature_of_the_table_first(type_: str, needed: int) -> None:
+    """Delta refuses the column without it; and no other column needs it."""
+    *before, added = alter("t1", Add(TargetColumn("at", 3, type_), None))
+    assert added == f"ALTER TABLE t1 ADD COLUMNS (`at` {type_})"
+    feature = "ALTER TABLE t1 SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
+    assert before == [feature] * needed
+
+
+def test_a_wider_column_is_widened_once_the_table_allows_it() -> None:
+    """The default that a new column brings is put into the rows that are there, and the description last."""
+    assert alter("t1", Widen("qty", "bigint")) == [
+        "ALTER TABLE t1 SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')",
+        "ALTER TABLE t1 ALTER COLUMN `qty` TYPE bigint",
+    ]
+    assert (
+        fill("t1", Add(TargetColumn("qty", 3, "int"), "CAST('7' AS int)")) == "UPDATE t1 SET `qty` = CAST('7' AS int)"
+    )
+    target = Target(1, ("id",), (TargetColumn("id", 1, "int"),))
+    assert describe("t1", target) == f"ALTER TABLE t1 SET TBLPROPERTIES ('cdcflow.table' = '{target.to_json()}')"
