@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
-from cdcflow.merge.evolution import Add, Rename, Step, Target, Widen
+from cdcflow.merge.evolution import Act, Add, Describe, Fill, MissAlso, MissOnly, Rename, Target, Widen
 from cdcflow.merge.reduce import Family
 from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
@@ -81,34 +81,41 @@ def create(table: str, target: Target, source: str) -> str:
     return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)}) USING delta TBLPROPERTIES ({listed})"
 
 
-def alter(table: str, step: Step) -> list[str]:
-    """The statements of one step of an evolution; an added column's default comes apart (`fill`)."""
-    match step:
+def act(table: str, act: Act) -> list[str]:
+    """The statements of one act of an evolution. Each may be said again."""
+    match act:
+        case Describe(target):
+            return [_set(table, TARGET_PROPERTY, target.to_json())]
         case Add(column):
             feature = "timestamp_ntz" in column.type
             needed = [_set(table, "delta.feature.timestampNtz", "supported")] if feature else []
             return [*needed, f"ALTER TABLE {table} ADD COLUMNS ({name_sql(column.name)} {column.type})"]
+        case Fill(column, default):  # hard case P18
+            return [f"UPDATE {table} SET {name_sql(column.name)} = {default}"]
         case Rename(old, new):
-            listed = f"transform({MISSING}, x -> CASE WHEN x = {text_sql(old)} THEN {text_sql(new)} ELSE x END)"
-            return [
-                f"UPDATE {table} SET {MISSING} = {listed} WHERE array_contains({MISSING}, {text_sql(old)})",
-                f"ALTER TABLE {table} RENAME COLUMN {name_sql(old)} TO {name_sql(new)}",
-            ]
+            return [f"ALTER TABLE {table} RENAME COLUMN {name_sql(old)} TO {name_sql(new)}"]
         case Widen(name, type_):
             return [
                 _set(table, "delta.enableTypeWidening", "true"),
                 f"ALTER TABLE {table} ALTER COLUMN {name_sql(name)} TYPE {type_}",
             ]
+        case MissAlso(old, new):
+            says = f"array_contains({MISSING}, {text_sql(old)}) AND NOT array_contains({MISSING}, {text_sql(new)})"
+            longer = f"concat({MISSING}, array({text_sql(new)}))"
+            return [f"UPDATE {table} SET {MISSING} = {longer} WHERE {MISSING} IS NOT NULL AND {says}"]
+        case MissOnly(names):
+            strange = f"array_except({MISSING}, array({', '.join(map(text_sql, names))}))"
+            left = f"array_except({MISSING}, {strange})"
+            return [
+                f"UPDATE {table} SET {MISSING} = CASE WHEN size({left}) > 0 THEN {left} END"
+                f" WHERE {MISSING} IS NOT NULL AND size({strange}) > 0"
+            ]
 
 
-def fill(table: str, step: Add) -> str:
-    """Give the rows that are there the constant default of a column that was just added (hard case P18)."""
-    return f"UPDATE {table} SET {name_sql(step.column.name)} = {step.default}"
-
-
-def describe(table: str, target: Target) -> str:
-    """Record what the table looks like now, after its steps were carried out."""
-    return _set(table, TARGET_PROPERTY, target.to_json())
+def transaction(act: Act, incarnation: int) -> str:
+    """What an act is known by that must be done once only, ever: a run that died after it must not fill a column
+    again, over newer NULLs. "": it may be done again."""
+    return f"fill/{incarnation}.{act.column.number}" if isinstance(act, Fill) else ""
 
 
 def merge(

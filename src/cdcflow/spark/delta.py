@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cdcflow.merge.evolution import FormatColumn
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -20,17 +22,22 @@ _APP = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _MARK = "cdcflow"
+_COLUMN_ID = "delta.columnMapping.id"
+_TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+"""Types that SQL calls otherwise."""
 _HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END", "COMPUTE STATS", "REORG", "CLUSTER BY"}
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A table's newest version. `transactions`: the newest version that each writer recorded with its data."""
+    """A table's newest version. `id` is the table's own: another table at the same path has another one.
+    `transactions`: the newest version that each writer recorded with its data."""
 
+    id: str
     version: int
     properties: Mapping[str, str]
     transactions: Mapping[str, int]
-    columns: tuple[str, ...]
+    columns: tuple[FormatColumn, ...]
 
 
 def snapshot(spark: SparkSession, path: Path) -> Snapshot | None:
@@ -44,11 +51,22 @@ def snapshot(spark: SparkSession, path: Path) -> Snapshot | None:
         return None
     as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
     return Snapshot(
+        id=str(found.metadata().id()),
         version=int(found.version()),
         properties={str(k): str(v) for k, v in dict(as_java(found.metadata().configuration())).items()},
         transactions={str(k): int(v) for k, v in dict(as_java(found.transactions())).items()},
-        columns=tuple(str(name) for name in found.schema().fieldNames()),
+        columns=_columns(str(found.schema().json())),
     )
+
+
+def _columns(schema: str) -> tuple[FormatColumn, ...]:
+    """A schema's columns from its JSON. A table without column mapping has no ids: there, columns never change."""
+    found = []
+    for number, field in enumerate(json.loads(schema)["fields"], start=1):
+        type_ = field["type"]
+        text = _TYPES.get(type_, type_) if isinstance(type_, str) else None
+        found.append(FormatColumn(field["name"], field["metadata"].get(_COLUMN_ID, number), text))
+    return tuple(found)
 
 
 @contextmanager

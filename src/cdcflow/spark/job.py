@@ -21,7 +21,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -33,10 +33,10 @@ import structlog
 from cdcflow.changelog.layout import Layout as LogLayout
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.merge import statement
-from cdcflow.merge.evolution import Add, Evolution, Rename, Target, evolve
+from cdcflow.merge.evolution import CannotFollow, Evolution, Target, evolve, rebuilt, seen
 from cdcflow.merge.reduce import Layout, counting, families, reduction
 from cdcflow.model.position import Checkpoint
-from cdcflow.model.table import MISSING, TableId
+from cdcflow.model.table import MISSING, Table, TableId
 from cdcflow.spark import changes
 from cdcflow.spark.cuts import Cut, CutTable, newest_cut, publish
 from cdcflow.spark.delta import Snapshot, committing, edits_since, snapshot
@@ -212,9 +212,9 @@ class _Run:
             self._log.check_reaches(table, start, self._backfill_number(table, "since"))
         edits = self._edits(spark, table, before)
         if files:
-            _TableMerge(self, spark, table, before, files).run()
+            _TableMerge(self, spark, table, before, files, start).run()
         elif before is not None and table not in self._ahead and self._sweep_due(table):
-            _TableMerge(self, spark, table, before, files).sweep()
+            _TableMerge(self, spark, table, before, files, start).sweep()
         after = snapshot(spark, self._warehouse.resolve() / path)
         if after is None:
             raise InvariantViolated(f"merging {table}: no table came of {len(files)} files of the log")
@@ -351,13 +351,20 @@ class _TableMerge:
     """One table, one range."""
 
     def __init__(
-        self, run: _Run, spark: SparkSession, table: TableId, before: Snapshot | None, files: list[InputFile]
+        self,
+        run: _Run,
+        spark: SparkSession,
+        table: TableId,
+        before: Snapshot | None,
+        files: list[InputFile],
+        start: int,
     ) -> None:
         self._run = run
         self._spark = spark
         self._table = table
         self._files = files
         self._before = before
+        self._start = start
         self._sql = delta_sql(run._warehouse, table_path(table))
         self._sweep = run._backfill_number(table, "since") if run._sweep_due(table) else 0
 
@@ -377,9 +384,9 @@ class _TableMerge:
 
     def _merge(self) -> None:
         shapes = shapes_of(self._files)
-        target = None if self._before is None else _described(self._table, self._before)
-        evolution = evolve(target, shapes)
-        self._evolve(evolution, target)
+        target = None if self._before is None else _described(self._table, self._before, shapes)
+        evolution = evolve(target, shapes, self._start)
+        self._evolve(evolution)
         layout = Layout.of(evolution, shapes)
         keyed = bool(evolution.target.key)
         living = [f for f in self._files if f.shape.incarnation == evolution.target.incarnation]
@@ -406,34 +413,19 @@ class _TableMerge:
             with self._commit():
                 self._spark.sql(merging)
 
-    def _evolve(self, evolution: Evolution, target: Target | None) -> None:
-        """Bring the table into the shape that the range needs. Every statement is one that may be said again."""
+    def _evolve(self, evolution: Evolution) -> None:
+        """Bring the table into the shape that the range needs."""
         run = self._run
-        if target is None:
+        if evolution.before is None:
             source = json.dumps(run._source(self._table), separators=(",", ":"))
             with committing(self._spark, self._metadata()):
                 self._spark.sql(statement.create(self._sql, evolution.target, source))
-            return
-        for step in evolution.steps:
-            there = snapshot(self._spark, run._warehouse.resolve() / table_path(self._table))
-            names = () if there is None else there.columns
-            match step:
-                case Add(column) if column.name in names:
-                    pass
-                case Rename(old, _) if old not in names:
-                    pass
-                case _:
-                    for sql in statement.alter(self._sql, step):
-                        with committing(self._spark, self._metadata()):
-                            self._spark.sql(sql)
-            if isinstance(step, Add) and step.default is not None and not evolution.fresh:
-                # Its own transaction id: a run that died after it must not fill the column again, over newer NULLs.
-                app = f"{run._app(self._table)}/fill/{evolution.target.incarnation}.{step.column.number}"
-                with committing(self._spark, self._metadata(), app, 1):
-                    self._spark.sql(statement.fill(self._sql, step))
-        if target != evolution.target:
-            with committing(self._spark, self._metadata()):
-                self._spark.sql(statement.describe(self._sql, evolution.target))
+        for act in evolution.acts():
+            once = statement.transaction(act, evolution.target.incarnation)
+            app = f"{run._app(self._table)}/{once}" if once else ""
+            for sql in statement.act(self._sql, act):
+                with committing(self._spark, self._metadata(), app, 1 if once else 0):
+                    self._spark.sql(sql)
 
     def _commit(self) -> AbstractContextManager[None]:
         return committing(self._spark, self._metadata(), self._run._app(self._table), self._run._cut)
@@ -450,15 +442,16 @@ class _TableMerge:
         }
 
 
-def _described(table: TableId, before: Snapshot) -> Target:
+def _described(table: TableId, before: Snapshot, shapes: Sequence[Table]) -> Target:
+    """What the table looks like: its own description, with the names that its columns have by now."""
     text = before.properties.get(statement.TARGET_PROPERTY)
     if text is None:
-        raise ConfigurationError(
+        raise CannotFollow(
             f"merging into {table}: the table's property {statement.TARGET_PROPERTY} is gone, which says what its"
             " columns are",
-            remedy=f"move the table's folder away and run `cdcflow backfill {table}`",
+            remedy=rebuilt(table),
         )
-    return Target.from_json(text)
+    return seen(Target.from_json(text), before.columns, table, shapes)
 
 
 @contextmanager
