@@ -179,6 +179,7 @@ class _Run:
         self._backfills = backfills(log, newest)
         self._newest_backfills = backfills(whole, newest)
         self._there: dict[TableId, Snapshot | None] = {}
+        self._ids: dict[TableId, str] = {}
         self._refused: list[CdcflowError] = []
         self._origin = origin
         self._published = newest_cut(spark, warehouse)
@@ -255,6 +256,7 @@ class _Run:
                     str(table), 0, 0, False, 0.0, left_out=f"it begins at offset {since}, after this cut"
                 )
             raise InvariantViolated(f"merging {table}: no table came of {len(files)} files of the log")
+        self._ids[table] = after.id
         known = self._backfill(table)
         report = TableReport(
             name=str(table),
@@ -298,6 +300,7 @@ class _Run:
             try:
                 evolve(None, shapes_of(self._whole.files(table, 0, since)))
             except CannotFollow as error:
+                evolve(None, [files[-1].shape])  # of a shape that no table can have it says so itself
                 refused = CannotFollow(
                     f"{str(error).splitlines()[0]}, and no backfill after that is in the log's sealed segments",
                     remedy=f"run `cdcflow backfill {table}`, and `cdcflow merge` when it is sealed (log.seal.age_max)",
@@ -324,8 +327,10 @@ class _Run:
                 continue
             left_out.pop(name, None)
             tables[name] = self._pin(known[name], report)
-        for name in tables.keys() - merged.keys():
-            tables[name] = replace(tables[name], state=Backfill.of(self._backfills.get(name, {})).state)
+        for name in (tables.keys() - merged.keys()) & self._backfills.keys():
+            now = Backfill.of(self._backfills[name])
+            complete = tables[name].complete and now.floor is not None
+            tables[name] = replace(tables[name], complete=complete, state=now.state)
         if before is not None and (before.cut, dict(before.tables), dict(before.left_out)) == (
             self._cut,
             tables,
@@ -346,7 +351,7 @@ class _Run:
         return True
 
     def _pin(self, table: TableId, report: TableReport) -> CutTable:
-        known, there = self._backfill(table), snapshot(self._spark, self._path(table))
+        known = self._backfill(table)
         complete = report.complete
         if complete and (count := self._rows_that_miss(table)):
             if known.is_done:
@@ -359,7 +364,7 @@ class _Run:
             version=report.version,
             complete=complete,
             generation=known.generation if known.is_done else self._swept(table),
-            id="" if there is None else there.id,
+            id=self._ids[table],
             state=known.state,
         )
 
