@@ -8,7 +8,6 @@ nobody dies, and show what the source has.
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -208,6 +207,10 @@ class ModelTable:
     transactions: set[str] = field(default_factory=set)
     cut: int = 0
 
+    def copy(self) -> ModelTable:
+        rows = {key: ModelRow(dict(row.values), set(row.missing), row.offset) for key, row in self.rows.items()}
+        return ModelTable(dict(self.columns), rows, self.described, set(self.transactions), self.cut)
+
     def merge(self, changes: Sequence[Change], cut: int, commits: int | None = None) -> int:
         """Merge a range, and die before commit `commits` (None: live). How many commits there were."""
         shapes = list(dict.fromkeys(c.shape for c in changes))
@@ -323,7 +326,7 @@ def check(found: ModelTable, alive: ModelTable, changes: Sequence[Change], told:
 def killed(start: ModelTable, changes: Sequence[Change], cut: int) -> Iterator[tuple[int, ModelTable]]:
     """The table as it is after a death at each commit of a merge; at last one that did not die."""
     for death in itertools.count():
-        table = copy.deepcopy(start)
+        table = start.copy()
         try:
             table.merge(changes, cut, death)
         except Died:
@@ -340,7 +343,7 @@ def kills(first: str, second: str) -> int:
     start.merge(zero, 1)
     count = 0
     later = [*one, *two] if second else one
-    alive = copy.deepcopy(start)
+    alive = start.copy()
     alive.merge(later, 3)
     check(alive, alive, [*zero, *later], f"{first}, {second}: nobody died")
     for death, table in killed(start, one, 2):
