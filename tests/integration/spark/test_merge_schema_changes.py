@@ -4,7 +4,11 @@ left of older cuts after it. What else may pass while a merge works."""
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from cdcflow.changelog.layout import Layout
 from cdcflow.errors import CdcflowError, HistoryLost
 from cdcflow.merge import statement
 from cdcflow.merge.statement import TARGET_PROPERTY
@@ -44,6 +49,24 @@ def killed_before_commit(number: int) -> Iterator[None]:
             yield
 
 
+KILLED_BEFORE_A_COMMIT = """
+import os, signal, sys
+from cdcflow.spark import job
+
+right, left = job.committing, int(sys.argv.pop(1))
+
+def committing(*given):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return right(*given)
+
+job.committing = committing
+sys.exit(job.main())
+"""
+
+
 def test_a_swap_of_names_that_was_cut_off_keeps_every_value_in_its_column(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
 ) -> None:
@@ -72,9 +95,16 @@ def test_a_swap_of_names_that_was_cut_off_keeps_every_value_in_its_column(
     columns = {"id": "int64", "b": "string", "a": "string", "C": "int64", "d": "int32"}
     after = make_table("orders", numbers=numbers, missing={"d": "7"}, **columns)
     hand_log.segment([(after, "c", {"id": 3, "b": "a3", "a": "b3", "C": 2**40, "d": None})])
+    # The first is killed as a process, the others in this one.
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_BEFORE_A_COMMIT, "6", "--log", hand_log.root, "--warehouse", warehouse],
+        capture_output=True,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     # Describe, then three commits for each rename (a and c step aside first): the second run ends after the last of
     # them, the third after ADD.
-    for number in (6, 11, 5):
+    for number in (11, 5):
         with killed_before_commit(number):
             job.merge(spark, hand_log.root, warehouse)
     found = snapshot(spark, warehouse / table_path(before.id))
@@ -150,6 +180,31 @@ def test_a_retyped_column_s_remedy_works_to_the_letter_and_the_other_tables_go_o
     for cut in (2, 4):
         with pytest.raises(HistoryLost, match=r"public\.products .*VACUUM"):
             read_cut(spark, warehouse, cut, tables=["public.products"])
+
+
+def test_the_remedy_of_a_log_that_expired_behind_a_table_works_to_the_letter(
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+) -> None:
+    """Nothing is known of what was between; a backfill that is in the log says what there is, and the sweep takes the
+    rows that went meanwhile."""
+    table = make_table("orders", id="int64", v="string")
+    hand_log.state(table)
+    hand_log.segment([(table, "c", {"id": n, "v": "old"}) for n in (1, 2, 3)])
+    job.merge(spark, hand_log.root, warehouse)
+    hand_log.segment([(table, "d", {"id": 1}), (table, "u", {"id": 2, "v": "missed"})])
+    hand_log.segment([(table, "u", {"id": 3, "v": "new"})])
+    layout = Layout(hand_log.root)
+    for segment in layout.segment_offsets()[:2]:
+        shutil.rmtree(layout.segment(*segment))
+    with pytest.raises(
+        HistoryLost, match=r"public\.orders from cut 1: .*begins at cut 3(?s:.*)cdcflow backfill public"
+    ):
+        job.merge(spark, hand_log.root, warehouse)
+
+    hand_log.state(table, "done", 2, since=hand_log.next_offset, whole_since=hand_log.next_offset)
+    hand_log.segment([(table, "r", {"id": 2, "v": "missed"}), (table, "r", {"id": 3, "v": "new"})])
+    assert job.merge(spark, hand_log.root, warehouse).published
+    assert rows_of(read_cut(spark, warehouse)["public.orders"]) == [(2, "missed"), (3, "new")]
 
 
 def as_an_older_cdcflow_wrote_them(spark: Any, cuts: Path) -> None:
