@@ -205,13 +205,15 @@ Act = Describe | MissAlso | MissOnly | Step
 class Evolution:
     """`target` is what the table looks like after `steps`. `defaults` (SQL) by column number: what a row of a shape
     without that column has there. `fresh`: the table was dropped and made again at the source, so nothing of what
-    stood in it before the newest incarnation's first row lives on. `before`: the table as it is; None: not there."""
+    stood in it before the newest incarnation's first row lives on. `before`: the table as it is; None: not there.
+    `added`: columns that it does not describe yet."""
 
     target: Target
     steps: tuple[Step, ...]
     defaults: dict[int, str]
     fresh: bool = False
     before: Target | None = None
+    added: tuple[TargetColumn, ...] = ()
 
     def acts(self) -> Iterator[Act]:
         """What brings the table there, commit by commit."""
@@ -220,7 +222,7 @@ class Evolution:
             return
         names = [c.name for c in before.columns]
         if self.steps:
-            announced = tuple(replace(s.column, added=True) for s in self.steps if isinstance(s, Add))
+            announced = tuple(replace(column, added=True) for column in self.added)
             described = before.as_described()
             yield Describe(replace(described, columns=(*described.columns, *announced), is_open=True))
             if before.is_open:
@@ -317,10 +319,10 @@ def evolve(target: Target | None, shapes: Sequence[Table], at: int | None = None
             incarnation, first.key, tuple(TargetColumn(c.name, c.number, _type(first, c)) for c in first.columns)
         )
     else:
+        if target.version < TARGET_VERSION and target.incarnation == incarnation:
+            target = _detached(target, living[0])
         fresh = fresh or target.incarnation != incarnation or (at is not None and target.emptied_at == at)
         current = target if target.incarnation == incarnation else _reborn(target, living)
-        if target.version < TARGET_VERSION:
-            current = _detached(current, living[0])
     goal = current
     for shape in living:
         goal = _follow(goal, shape)
@@ -333,8 +335,12 @@ def evolve(target: Target | None, shapes: Sequence[Table], at: int | None = None
         others=(),
         version=TARGET_VERSION,
     )
-    steps = () if target is None else tuple(_steps(current, goal, living, fresh))
-    return Evolution(after, steps, _defaults(living), fresh, target)
+    if target is None:
+        return Evolution(after, (), _defaults(living), fresh)
+    steps = tuple(_steps(current, goal, living, fresh))
+    known = {c.number for c in current.columns}
+    added = tuple(replace(c, id=None) for c in after.columns if c.number not in known)
+    return Evolution(after, steps, _defaults(living), fresh, target, added)
 
 
 def _follow(target: Target, shape: Table) -> Target:
@@ -394,7 +400,7 @@ def _steps(current: Target, goal: Target, living: Sequence[Table], fresh: bool) 
         if before is None and not _is_taken_over(column, current, living[-1]):
             yield Add(replace(column, id=None), default)
         elif default is not None and not fresh:
-            yield Fill(replace(column, added=False), default)
+            yield Fill(replace(column, id=None, added=False, was=""), default)
 
 
 def _is_taken_over(column: TargetColumn, current: Target, shape: Table) -> bool:

@@ -11,6 +11,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.merge.evolution import (
     Add,
     CannotFollow,
+    Describe,
     Evolution,
     Fill,
     FormatColumn,
@@ -196,6 +197,10 @@ def test_a_number_that_an_older_cdcflow_made_up_is_taken_out_of_the_source_s_way
     found = evolve(old, [now, later])
     assert numbers(found.target) == {"id": 1, "a": -3, "b": 2, "c": 3}
     assert found.steps == (Add(TargetColumn("c", 3, "int"), None),)
+    (announced, *_) = found.acts()
+    assert isinstance(announced, Describe)
+    again = evolve(Target.from_json(announced.target.to_json()), [later])
+    assert numbers(again.target) == numbers(found.target), "also when the first run that saw it dies"
 
 
 def test_a_name_that_says_dropped_is_not_given_twice() -> None:
@@ -277,6 +282,10 @@ def test_a_column_that_an_older_cdcflow_added_before_it_died_is_taken_over() -> 
     columns = [FormatColumn(n, i, None) for i, n in enumerate(["id", "note", "_offset", "_missing", "qty"])]
     found = evolve(seen(old, columns, more.id, [more]), [more])
     assert found.steps == (Fill(TargetColumn("qty", 3, "int"), "CAST('7' AS int)"),)
+    (announced, *_) = found.acts()
+    assert isinstance(announced, Describe)
+    again = evolve(seen(Target.from_json(announced.target.to_json()), columns, more.id, [more]), [more])
+    assert again.steps == found.steps, "and the same when the run that took it over dies"
 
 
 def test_a_column_that_somebody_added_or_removed_in_the_table_is_told_apart_from_ours() -> None:
