@@ -15,9 +15,13 @@ from sparksql import duckdb_sql, session
 
 from cdcflow.merge import moves, statement
 from cdcflow.merge import reduce as reduction
-from cdcflow.merge.evolution import Add, Evolution, Target, evolve
+from cdcflow.merge.evolution import Add, Describe, Evolution, FormatColumn, Rename, Target, evolve, seen
 from cdcflow.merge.types import name_sql
-from cdcflow.model.table import BEFORE, COMMIT_TS, MISSING, OFFSET, OP, TRANSACTION, UNCHANGED, Table
+from cdcflow.model.table import BEFORE, COMMIT_TS, MISSING, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
+
+
+class Died(Exception):
+    """The job was killed between two commits."""
 
 
 class EmbeddedWarehouse:
@@ -25,8 +29,12 @@ class EmbeddedWarehouse:
 
     def __init__(self) -> None:
         self._db = session()
-        self._targets: dict[str, Target] = {}
+        self._described: dict[str, str] = {}
+        self._ids: dict[str, dict[str, int]] = {}
+        self._done: set[tuple[str, str]] = set()
         self._numbers = itertools.count(1)
+        self.commits_left: int | None = None
+        """After so many commits the job is killed (`Died`); None: it lives."""
 
     def close(self) -> None:
         self._db.close()
@@ -34,14 +42,21 @@ class EmbeddedWarehouse:
     def run(self, spark_sql: str) -> list[tuple[Any, ...]]:
         return self._db.execute(duckdb_sql(spark_sql)).fetchall()
 
-    def merge(self, name: str, written: Sequence[Written], *, sweep_before: int = 0, bounded: bool = False) -> None:
+    def merge(
+        self,
+        name: str,
+        written: Sequence[Written],
+        *,
+        sweep_before: int = 0,
+        bounded: bool = False,
+        at: int | None = None,
+    ) -> None:
         """Merge a range of one table. `sweep_before`: a backfill is done that began there. `bounded`: say the first
-        key column's ends, as manifests do."""
+        key column's ends, as manifests do. `at`: the cut at which the table is."""
         shapes = list(dict.fromkeys(shape for shape, _ in written))
-        target = self._targets.get(name)
-        evolution = evolve(target, shapes)
-        self._evolve(name, target, evolution)
-        self._targets[name] = evolution.target
+        target = self.described(name, shapes)
+        evolution = evolve(target, shapes, at)
+        self._evolve(name, evolution)
         layout = reduction.Layout.of(evolution, shapes)
         living = [(s, c) for s, c in written if s.incarnation == evolution.target.incarnation]
         after = max((c.offset for _, c in living if c.op == "t"), default=0)
@@ -54,7 +69,8 @@ class EmbeddedWarehouse:
         kinds = reduction.families(layout, masks)
         if not evolution.target.key:
             counted = f"({reduction.counting(layout, changes)})"
-            self.run(statement.merge_counted(name, evolution.target, counted, emptied=emptied, sweep_before=sweep))
+            merging = statement.merge_counted(name, evolution.target, counted, emptied=emptied, sweep_before=sweep)
+            self._commit(merging)
             return
         reduced = reduction.reduction(layout, kinds, changes, emptied=emptied, sweep_before=sweep)
         limits = None
@@ -63,7 +79,7 @@ class EmbeddedWarehouse:
             keys = sorted(c.values[first.name] for _, c in left)  # type: ignore[type-var]  # integers here
             limits = statement.bounds(first.type, [(str(keys[0]), str(keys[-1]))])
         merging = statement.merge(name, evolution.target, kinds, f"({reduced})", sweep_before=sweep, limits=limits)
-        self.run(merging)
+        self._commit(merging)
 
     def sweep(self, name: str, before: int) -> None:
         self.run(statement.sweep(name, before))
@@ -81,16 +97,40 @@ class EmbeddedWarehouse:
             found[key] = ({n: v for n, v in row.items() if n not in missing}, missing, offset, count)
         return found
 
-    def _evolve(self, name: str, target: Target | None, evolution: Evolution) -> None:
-        if target is None:
-            self.run(statement.create(name, evolution.target, "{}"))
-            return
-        for step in evolution.steps:
-            for sql in statement.alter(name, step):
-                self.run(sql)
-            if isinstance(step, Add) and step.default is not None and not evolution.fresh:
-                self.run(statement.fill(name, step))
-        self.run(statement.describe(name, evolution.target))
+    def described(self, name: str, shapes: Sequence[Table]) -> Target | None:
+        """The table's description, as the next merge sees it."""
+        if name not in self._described:
+            return None
+        columns = [FormatColumn(column, id_, None) for column, id_ in self._ids[name].items()]
+        return seen(Target.from_json(self._described[name]), columns, TableId("", name), shapes)
+
+    def _evolve(self, name: str, evolution: Evolution) -> None:
+        if evolution.before is None:
+            self._commit(statement.create(name, evolution.target, "{}"))
+            self._described[name] = evolution.target.to_json()
+            self._ids[name] = {column.name: i for i, column in enumerate(evolution.target.columns, start=1)}
+        for act in evolution.acts():
+            once = (name, statement.transaction(act, evolution.target.incarnation))
+            if once in self._done:
+                continue
+            for sql in statement.act(name, act):
+                self._commit(sql)
+            self._done |= {once} if once[1] else set()
+            ids = self._ids[name]
+            match act:
+                case Describe(target):
+                    self._described[name] = target.to_json()
+                case Add(column):
+                    ids[column.name] = max(ids.values()) + 1
+                case Rename(old, new):
+                    self._ids[name] = {new if n == old else n: id_ for n, id_ in ids.items()}
+
+    def _commit(self, spark_sql: str) -> None:
+        if self.commits_left is not None:
+            if not self.commits_left:
+                raise Died
+            self.commits_left -= 1
+        self.run(spark_sql)
 
     def _changes(
         self, layout: reduction.Layout, written: Sequence[Written], table: str | None

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdcflow.cli import output
+from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 
 if TYPE_CHECKING:
-    from cdcflow.spark.job import MergeReport
+    from cdcflow.spark.job import MergeReport, TableReport
 
 
 def merge(
@@ -29,12 +29,18 @@ def merge(
     once: Annotated[bool, typer.Option("--once", help="One merge, even if the settings say merge.every.")] = False,
     json: Json = False,
 ) -> None:
-    """Merge what the log has up to its newest sealed cut, then publish that cut."""
+    """Merge what the log has up to its newest sealed cut, then publish that cut.
+
+    Exits with 1 when a table was left out of the cut.
+    """
     settings = load(config)
     pause_s = None if once else (seconds(every) if every is not None else settings.merge.every)
     merged = _merging(settings)
     if pause_s is None:
-        _tell(merged(), json)
+        report = merged()
+        _tell(report, json)
+        if any(table.left_out is not None for table in report.tables):
+            raise typer.Exit(failure.FINDINGS)
     else:
         _again_and_again(merged, pause_s, json)
 
@@ -90,13 +96,16 @@ def _tell(report: MergeReport, json: bool) -> None:
         output.print_json(plain(report))
         return
     rows = [
-        (t.name, output.number(t.changes), t.version, "yes" if t.complete else "not yet", f"{t.seconds:.1f} s")
+        (t.name, output.number(t.changes), t.version, _whole(t), f"{t.seconds:.1f} s")
         for t in report.tables
+        if t.left_out is None
     ]
     if rows:
-        columns = ("table", "changes", "version", "backfill done", "took")
+        columns = ("table", "changes", "version", "whole", "took")
         output.stdout().print(output.table(None, columns, rows))
     for table in report.tables:
+        if table.left_out is not None:
+            typer.echo(f"{table.name} is left out of the cut: {table.left_out}", err=True)
         for edit in table.edits:
             typer.echo(f"somebody else changed {table.name}: {edit}", err=True)
     typer.echo(
@@ -104,6 +113,13 @@ def _tell(report: MergeReport, json: bool) -> None:
         if report.cut
         else "the log has no sealed segment yet; merge again a little later"
     )
+
+
+def _whole(table: TableReport) -> str:
+    """Whether every row is there, and what the log says where that is not all."""
+    if not table.complete:
+        return "not yet"
+    return "yes" if table.state in ("", "done") else f"yes ({table.state})"
 
 
 def plain(report: MergeReport) -> dict[str, Any]:

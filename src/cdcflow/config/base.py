@@ -7,6 +7,8 @@ import re
 from pydantic import BaseModel, ConfigDict
 
 HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}")
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""How a URL begins, also one that lost a slash as a path."""
 
 
 class Settings(BaseModel):
@@ -14,4 +16,4 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-__all__ = ["HOST_AND_PORT", "Settings"]
+__all__ = ["HOST_AND_PORT", "URL", "Settings"]

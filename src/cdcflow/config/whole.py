@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidatorFunctionWrapHandler, field_validator
 
-from cdcflow.config.base import HOST_AND_PORT, Settings
+from cdcflow.config.base import HOST_AND_PORT, URL, Settings
 from cdcflow.config.logs import FileLog, KafkaLog
 from cdcflow.config.publishing import Publish
 from cdcflow.config.sources import MySQL, Postgres
@@ -21,6 +21,16 @@ class Merge(Settings):
     warehouse: Path = Path("warehouse")
     every: Seconds | None = None
     spark: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("warehouse", mode="before")
+    @classmethod
+    def _local(cls, warehouse: object) -> object:
+        # A path would lose one of the slashes and be a folder of that name.
+        if isinstance(warehouse, str) and URL.match(warehouse):
+            raise ValueError(
+                "must be a local folder: cdcflow merges into no other place yet, so copy or mount it there"
+            )
+        return warehouse
 
 
 class Service(Settings):

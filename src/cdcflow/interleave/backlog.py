@@ -158,7 +158,11 @@ class Backlog:
             if table in tables:
                 incarnation = getattr(tables[table], "incarnation", known.incarnation)
                 same = known.state != "forgotten" and known.incarnation == incarnation
-                yield table, known if same else _next_generation(known, next_offset, incarnation)
+                # What changed while nobody captured it, or made it another table, is not in the log.
+                yield (
+                    table,
+                    known if same else _next_generation(replace(known, whole_since=None), next_offset, incarnation),
+                )
             else:
                 yield table, replace(known, state="forgotten", plan=None, cursor=None, keys_since=None)
         for table in sorted(tables.keys() - stored.tables.keys()):
@@ -257,6 +261,7 @@ class Backlog:
         if planned.whole:
             work.forget_keys()  # no row can be read by them, and the one chunk shows all of these
         size = min(planned.size, self._rows_max(known) // planned.rows_per_unit_max)
+        incarnation = getattr(planned.shape, "incarnation", known.incarnation)
         self._set(
             table,
             replace(
@@ -265,9 +270,10 @@ class Backlog:
                 plan=planned.plan,
                 size=max(1, size),
                 units=planned.units,
-                incarnation=getattr(planned.shape, "incarnation", known.incarnation),
+                incarnation=incarnation,
                 whole=planned.whole,
                 row_version=version,
+                whole_since=known.whole_since if incarnation == known.incarnation else None,
             ),
         )
         return "taken"
@@ -430,7 +436,8 @@ class Backlog:
         work.collecting = work.planning = False
         work.forget_keys()
         ended = replace(self.progress.tables[table], state=state, reason=reason, plan=None, cursor=None)
-        self._set(table, replace(ended, keys_since=None))
+        whole_since = ended.since if state == "done" else ended.whole_since
+        self._set(table, replace(ended, keys_since=None, whole_since=whole_since))
 
     # ── people ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -472,6 +479,7 @@ def _next_generation(known: TableProgress, since: Offset, incarnation: int | Non
         known.generation + 1,
         since=since,
         incarnation=known.incarnation if incarnation is None else incarnation,
+        whole_since=known.whole_since,
         priority=known.priority,
         rows_per_second_max=known.rows_per_second_max,
     )

@@ -8,7 +8,7 @@ of the rows from `since` on that came with unchanged columns.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from cdcflow.model.position import Offset
@@ -37,6 +37,9 @@ class TableProgress:
                   it shows that they must be read again (None: the source's log tells, or an older cdcflow wrote this)
     `keys_since`  the offset from which rows may be incomplete although everything was read once: the keys of partial
                   rows from there on are to be read again; None mostly
+    `whole_since`  the `since` of the newest generation that was done: from there on the log has every row of the table,
+                  whatever became of later generations. None: no generation of this table was ever done, or changes
+                  were lost since, or the table was not captured for a while
     `priority`, `rows_per_second_max`  what an operator adjusted (higher first; 0: no limit, None: the settings')
 
     The rest says where to go on and is for the machine and the source only: `plan` and `cursor` as the source wrote
@@ -62,6 +65,7 @@ class TableProgress:
     whole: bool = False
     row_version: str | None = None
     keys_since: Offset | None = None
+    whole_since: Offset | None = None
 
     @property
     def active(self) -> bool:
@@ -106,11 +110,10 @@ class Progress:
             return cls()
         if value["version"] > PROGRESS_VERSION:
             raise ValueError(f"progress version {value['version']} is newer than {PROGRESS_VERSION}")
-        return cls(
-            {
-                TableId(entry["schema"], entry["name"]): TableProgress(
-                    **{name: entry[name] for name in _FIELDS if name in entry}
-                )
-                for entry in value["tables"].values()
-            }
-        )
+        return cls({TableId(e["schema"], e["name"]): _table_progress(e) for e in value["tables"].values()})
+
+
+def _table_progress(entry: Mapping[str, Any]) -> TableProgress:
+    known = TableProgress(**{name: entry[name] for name in _FIELDS if name in entry})
+    # An older cdcflow did not say it.
+    return replace(known, whole_since=known.since) if known.state == "done" and "whole_since" not in entry else known

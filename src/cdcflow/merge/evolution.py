@@ -16,39 +16,82 @@ added again under the same name gets another one and must not come back with the
 | dropped, added again | keeps the old one as `<name>__dropped_<number>`, adds the new one      |
 | anything else        | stops, and names column, types and remedy                              |
 
-Steps are values; `cdcflow.spark` carries them out, each only where the table does not show it yet, so that a crash
-between two of them is mended by the next run.
+An evolution is several commits, and a run may die between any two. What was done by then is read from the table and
+not from what it is called: the format gives each of its columns an id that it never uses again (Delta's column
+mapping, Iceberg's field ids), and the table's description says which of our columns has which id.
+
+    describe   which ids our columns have, and which columns will be added         "open"
+    steps      rename, widen, add, fill
+    describe   the table's new names and numbers                                   closed
+
+The next run finds an open description, reads names and types by id, and evolves from there: a swap that was carried
+out is not carried out again, and a column that was added is known by what the description announced. Nothing else
+of an interrupted evolution needs to be remembered, whatever the source did to the table since.
+
+`_missing` holds names. A row says the new name besides the old one before a column is renamed, and what is no column's
+name is removed after it; so at every moment the names of columns in there are true.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.types import literal, stored, widens
-from cdcflow.model.table import LOG_COLUMNS, MISSING, OFFSET, Column, Table
+from cdcflow.model.table import LOG_COLUMNS, MISSING, OFFSET, Column, Table, TableId
 
-TARGET_VERSION = 1
+TARGET_VERSION = 2
+
+
+class CannotFollow(ConfigurationError):
+    """A table cannot take the rows that come next. The others can go on without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """A column of a current-state table. `type` is Spark's text for it."""
+    """A column of a current-state table. `type` is Spark's text for it.
+
+    `number` is the source's, from 1; below zero where the source's table has no such column and never will (it was
+    dropped and made again without it). `id` is the table format's own; None: the column is known by its name, which
+    nobody has changed since. `added`: it is announced, and may be there already, perhaps without its default. `was`:
+    what an open description calls it, which is its name before the evolution began ("": the same).
+    """
 
     name: str
     number: int
     type: str
+    id: int | None = None
+    added: bool = False
+    was: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FormatColumn:
+    """A column as the table format shows it. `type` is Spark's text for it, None where it has parts (a list)."""
+
+    name: str
+    id: int
+    type: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a current-state table looks like, without `_offset` and `_missing`. Kept in a property of the table."""
+    """What a current-state table looks like, without `_offset` and `_missing`. Kept in a property of the table.
+
+    `is_open`: an evolution was begun and not ended. `emptied_at`: the table's position (a cut) when its source table
+    was found to be another one; as long as it is there, rows of the old one may still be in it. `others` are columns
+    of the table that are not ours; not kept.
+    """
 
     incarnation: int
     key: tuple[str, ...]
     columns: tuple[TargetColumn, ...]
+    is_open: bool = False
+    emptied_at: int | None = None
+    others: tuple[str, ...] = ()
+    version: int = TARGET_VERSION
 
     def to_json(self) -> str:
         return json.dumps(
@@ -56,22 +99,36 @@ class Target:
                 "version": TARGET_VERSION,
                 "incarnation": self.incarnation,
                 "key": self.key,
-                "columns": [[c.name, c.number, c.type] for c in self.columns],
+                "columns": [[c.name, c.number, c.type, c.id] for c in self.columns if not c.added],
+                "adding": [[c.name, c.number, c.type, c.id] for c in self.columns if c.added],
+                "open": self.is_open,
+                "emptied_at": self.emptied_at,
             },
             separators=(",", ":"),
         )
 
     @classmethod
     def from_json(cls, text: str) -> Target:
-        """Read what `to_json` wrote. ConfigurationError when a newer cdcflow wrote it."""
+        """Read what `to_json` wrote, or an older cdcflow (version 1: no ids, never open).
+
+        ConfigurationError when a newer cdcflow wrote it.
+        """
         value = json.loads(text)
         if value["version"] > TARGET_VERSION:
             raise ConfigurationError(
                 f"the table was written by a newer cdcflow (version {value['version']} of its description)",
                 remedy="merge with that cdcflow or a newer one",
             )
-        columns = tuple(TargetColumn(name, number, type_) for name, number, type_ in value["columns"])
-        return cls(value["incarnation"], tuple(value["key"]), columns)
+        columns = [TargetColumn(*column) for column in value["columns"]]
+        columns += [replace(TargetColumn(*column), added=True) for column in value.get("adding", ())]
+        return cls(
+            value["incarnation"],
+            tuple(value["key"]),
+            tuple(columns),
+            value.get("open", False),
+            value.get("emptied_at"),
+            version=value["version"],
+        )
 
     @property
     def key_positions(self) -> tuple[int, ...]:
@@ -80,6 +137,12 @@ class Target:
         at = {c.name: i for i, c in enumerate(self.columns)}
         return tuple(at[n] for n in names)
 
+    def as_described(self) -> Target:
+        """The same with the names from before the evolution that is open."""
+        was = {c.name: c.was or c.name for c in self.columns}
+        columns = tuple(replace(c, name=was[c.name], was="") for c in self.columns)
+        return replace(self, key=tuple(was[name] for name in self.key), columns=columns)
+
 
 @dataclass(frozen=True, slots=True)
 class Add:
@@ -87,6 +150,14 @@ class Add:
 
     column: TargetColumn
     default: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Give the rows that are there the default (SQL) of a column that was added. Done once a column, ever."""
+
+    column: TargetColumn
+    default: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,102 +172,303 @@ class Widen:
     type: str
 
 
-Step = Add | Rename | Widen
+Step = Add | Fill | Rename | Widen
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Record what the table looks like."""
+
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class MissAlso:
+    """Rows that miss column `old` say that they miss `new`, too."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class MissOnly:
+    """Rows say of these columns only that they miss them."""
+
+    names: tuple[str, ...]
+
+
+Act = Describe | MissAlso | MissOnly | Step
+"""One commit, which may be repeated. A job may die before and after each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
     """`target` is what the table looks like after `steps`. `defaults` (SQL) by column number: what a row of a shape
     without that column has there. `fresh`: the table was dropped and made again at the source, so nothing of what
-    stood in it before the newest incarnation's first row lives on."""
+    stood in it before the newest incarnation's first row lives on. `before`: the table as it is; None: not there.
+    `added`: columns that it does not describe yet."""
 
     target: Target
     steps: tuple[Step, ...]
     defaults: dict[int, str]
     fresh: bool = False
+    before: Target | None = None
+    added: tuple[TargetColumn, ...] = ()
+
+    def acts(self) -> Iterator[Act]:
+        """What brings the table there, commit by commit."""
+        before = self.before
+        if before is None:
+            return
+        names = [c.name for c in before.columns]
+        if self.steps:
+            announced = tuple(replace(column, added=True) for column in self.added)
+            described = before.as_described()
+            yield Describe(replace(described, columns=(*described.columns, *announced), is_open=True))
+            if before.is_open:
+                yield MissOnly(tuple(names))
+        for step in self.steps:
+            match step:
+                case Rename(old, new):
+                    names = [new if name == old else name for name in names]
+                    yield MissAlso(old, new)
+                    yield step
+                    yield MissOnly(tuple(names))
+                case Add(column, default):
+                    names.append(column.name)
+                    yield step
+                    if default is not None and not self.fresh:
+                        yield Fill(column, default)
+                case Widen() | Fill():
+                    yield step
+        if self.steps or self.target != replace(before.as_described(), others=()):
+            yield Describe(self.target)
 
 
-def evolve(target: Target | None, shapes: Sequence[Table]) -> Evolution:
-    """What must happen to a table (None: it does not exist) before rows of these shapes, oldest first, can come.
+def seen(described: Target, columns: Sequence[FormatColumn], table: TableId, shapes: Sequence[Table]) -> Target:
+    """The description with the names and types that the table's own columns have now.
 
-    Shapes of an incarnation before the last one's are passed over: their rows died with their table.
+    `shapes` are those of the rows that come next: they say which names an evolution that died may have given.
 
     Raises:
-        ConfigurationError: the table cannot follow; the message names column, types and remedy.
+        CannotFollow: a column is gone.
+    """
+    ours = [c for c in columns if c.name not in (OFFSET, MISSING)]
+    known = {c.id for c in described.columns}
+    unknown = sorted((c for c in ours if c.id not in known), key=lambda c: c.id)
+    if described.version < TARGET_VERSION:
+        ids = _by_age(described, unknown, table, shapes)
+    else:
+        by_name = {c.name: c.id for c in unknown}
+        ids = [by_name.get(c.name) if c.id is None else c.id for c in described.columns]
+    there = {c.id: c for c in ours}
+    found: list[TargetColumn] = []
+    for column, id_ in zip(described.columns, ids, strict=True):
+        own = None if id_ is None else there.get(id_)
+        if own is not None:
+            found.append(replace(column, name=own.name, id=id_, type=own.type or column.type, was=column.name))
+        elif not column.added:
+            raise _gone(table, column)
+    bound = {c.id for c in found}
+    new = {c.name: there[i].name for c, i in zip(described.columns, ids, strict=True) if i is not None and not c.added}
+    return replace(
+        described,
+        key=tuple(new[name] for name in described.key),
+        columns=tuple(found),
+        others=tuple(c.name for c in ours if c.id not in bound),
+    )
+
+
+def _by_age(
+    described: Target, columns: Sequence[FormatColumn], table: TableId, shapes: Sequence[Table]
+) -> list[int | None]:
+    """Ids for a description of an older cdcflow, which has none. Ids grow, and our columns are listed in the order in
+    which they were made; an evolution that died may have given them other names since."""
+    names = {column.name for shape in shapes for column in shape.columns} | {c.name for c in described.columns}
+
+    def may_be(column: TargetColumn, found: FormatColumn) -> bool:
+        ours = found.name.startswith("__cdcflow_") or "__dropped_" in found.name
+        return found.name == column.name or found.name in names or ours
+
+    if len(columns) >= len(described.columns) and all(map(may_be, described.columns, columns)):
+        return [c.id for c, _ in zip(columns, described.columns, strict=False)]
+    by_name = {c.name: c.id for c in columns}
+    for column in described.columns:
+        if column.name not in by_name:
+            raise _gone(table, column)
+    return [by_name[c.name] for c in described.columns]
+
+
+def evolve(target: Target | None, shapes: Sequence[Table], at: int | None = None) -> Evolution:
+    """What must happen to a table (None: it does not exist) before rows of these shapes, oldest first, can come.
+
+    Shapes of an incarnation before the last one's are passed over: their rows died with their table. `at`: the cut at
+    which the table is.
+
+    Raises:
+        CannotFollow: the message names column, types and remedy.
     """
     incarnation = shapes[-1].incarnation
     living = [s for s in shapes if s.incarnation == incarnation]
     for shape in living:
         _check_names(shape)
-    fresh = (target is not None and target.incarnation != incarnation) or len(living) < len(shapes)
+    fresh = len(living) < len(shapes)
     if target is None:
         first = living[0]
-        columns = tuple(TargetColumn(c.name, c.number, _type(first, c)) for c in first.columns)
-        current = Target(incarnation, first.key, columns)
+        current = Target(
+            incarnation, first.key, tuple(TargetColumn(c.name, c.number, _type(first, c)) for c in first.columns)
+        )
     else:
-        current = target if target.incarnation == incarnation else _reborn(target, living[0])
-    steps: list[Step] = []
+        if target.version < TARGET_VERSION and target.incarnation == incarnation:
+            target = _detached(target, living[0])
+        fresh = fresh or target.incarnation != incarnation or (at is not None and target.emptied_at == at)
+        current = target if target.incarnation == incarnation else _reborn(target, living)
+    goal = current
     for shape in living:
-        current, more = _follow(current, shape)
-        steps.extend(more)
-    return Evolution(current, tuple(steps if target is not None else ()), _defaults(living), fresh)
+        goal = _follow(goal, shape)
+    columns = tuple(replace(c, added=False, was="") for c in goal.columns)
+    after = replace(
+        goal,
+        columns=columns,
+        is_open=False,
+        emptied_at=at if fresh else None,
+        others=(),
+        version=TARGET_VERSION,
+    )
+    if target is None:
+        return Evolution(after, (), _defaults(living), fresh)
+    steps = tuple(_steps(current, goal, living, fresh))
+    known = {c.number for c in current.columns}
+    added = tuple(replace(c, id=None) for c in after.columns if c.number not in known)
+    return Evolution(after, steps, _defaults(living), fresh, target, added)
 
 
-def _follow(target: Target, shape: Table) -> tuple[Target, list[Step]]:
-    steps: list[Step] = []
-    columns = list(target.columns)
+def _follow(target: Target, shape: Table) -> Target:
+    """What the table looks like once rows of this shape are in it."""
     wanted = {c.number: c for c in shape.columns}
-    # A name that the shape needs for another number is freed first: by its new name where the column lives on under
-    # one (through a name of ours, because two columns may swap theirs), else by a name that says it was dropped.
-    taken = {c.name.lower(): c.number for c in shape.columns}
-    for i, column in enumerate(columns):
-        if taken.get(column.name.lower(), column.number) == column.number:
-            continue
-        gone = column.number not in wanted
-        free = f"{column.name}__dropped_{column.number}" if gone else f"__cdcflow_{column.number}"
-        steps.append(Rename(column.name, free))
-        columns[i] = replace(column, name=free)
-    for i, column in enumerate(columns):
+    taken = {c.name.lower() for c in shape.columns} | {name.lower() for name in target.others}
+    # Where a name is needed for another number, the column that has it lives on under one that says it was dropped.
+    kept = {c.name.lower() for c in target.columns if c.number not in wanted} - taken
+    columns: list[TargetColumn] = []
+    for column in target.columns:
         new = wanted.get(column.number)
-        if new is None:
-            continue
-        if new.name != column.name:
-            steps.append(Rename(column.name, new.name))
-        type_ = _widened(shape, column, _type(shape, new))
-        if type_ != column.type:
-            steps.append(Widen(new.name, type_))
-        columns[i] = TargetColumn(new.name, column.number, type_)
+        if new is not None:
+            columns.append(replace(column, name=new.name, type=_widened(shape, column, _type(shape, new))))
+        elif column.name.lower() in kept:
+            columns.append(column)
+        else:
+            name = _free(f"{column.name}__dropped_{abs(column.number)}", taken | kept)
+            kept.add(name.lower())
+            columns.append(replace(column, name=name))
     known = {c.number for c in columns}
-    for new in shape.columns:
-        if new.number not in known:
-            added = TargetColumn(new.name, new.number, _type(shape, new))
-            steps.append(Add(added, _default(shape, new)))
-            columns.append(added)
-    after = Target(shape.incarnation, shape.key, tuple(columns))
+    columns += [TargetColumn(c.name, c.number, _type(shape, c)) for c in shape.columns if c.number not in known]
+    after = replace(target, incarnation=shape.incarnation, key=shape.key, columns=tuple(columns))
     _check_key(target, after, shape)
-    return after, steps
+    return after
 
 
-def _reborn(target: Target, shape: Table) -> Target:
-    """The same columns with the numbers that the new table of this name gives them."""
-    numbers = {c.name.lower(): c.number for c in shape.columns}
-    free = max([*numbers.values(), *(c.number for c in target.columns)]) + 1
+def _steps(current: Target, goal: Target, living: Sequence[Table], fresh: bool) -> Iterator[Step]:
+    """What makes the one of the other. At no moment two columns have one name."""
+    was = {c.number: c for c in current.columns}
+    names = {c.number: c.name for c in current.columns}
+    held = {c.name.lower() for c in current.columns}
+    moving = [c for c in goal.columns if c.number in was and was[c.number].name != c.name]
+    for column in moving:
+        if column.name.lower() in {name.lower() for name in current.others}:
+            raise _in_the_way(living[-1], column)
+    while moving:
+        free = [c for c in moving if c.name.lower() not in held]
+        if free:
+            column, name = free[0], free[0].name
+            moving.remove(column)
+        else:  # a circle of names, or other letters only: one of them steps aside
+            column = moving[0]
+            name = _free(f"__cdcflow_{column.number}", held)
+        old = names[column.number]
+        yield Rename(old, name)
+        held = held - {old.lower()} | {name.lower()}
+        names[column.number] = name
+    for column in goal.columns:
+        before = was.get(column.number)
+        if before is not None and before.type != column.type:
+            yield Widen(column.name, column.type)
+    for column in goal.columns:
+        before = was.get(column.number)
+        if before is not None and not before.added:
+            continue
+        default = _first_default(column.number, living)
+        if before is None and not _is_taken_over(column, current, living[-1]):
+            yield Add(replace(column, id=None), default)
+        elif default is not None and not fresh:
+            yield Fill(replace(column, id=None, added=False, was=""), default)
+
+
+def _is_taken_over(column: TargetColumn, current: Target, shape: Table) -> bool:
+    """Whether the column is there already: added by an older cdcflow that died before it said so."""
+    if column.name.lower() not in {name.lower() for name in current.others}:
+        return False
+    if current.version < TARGET_VERSION:
+        return True
+    raise _in_the_way(shape, column)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    free, count = name, 1
+    while free.lower() in taken:
+        count += 1
+        free = f"{name}_{count}"
+    return free
+
+
+def _reborn(target: Target, living: Sequence[Table]) -> Target:
+    """The same columns with the numbers that the new table of this name gives them.
+
+    What it lacks gets a number below zero, which no column of the source's ever has.
+    """
+    shape, key = living[0], target.as_described().key
+    if key != shape.key:
+        raise _cannot(shape, f"its key was ({', '.join(key)}) and is ({', '.join(shape.key)}) now")
+    first = {c.name.lower(): c.number for c in shape.columns}
+    # An announced column may be the new table's already, and one that it did not have from the beginning.
+    any_ = {c.name.lower(): c.number for s in living for c in s.columns}
+    given: set[int] = set()
     columns = []
     for column in target.columns:
-        number = numbers.get(column.name.lower())
-        if number is None:
-            number, free = free, free + 1
-        columns.append(replace(column, number=number))
-    if target.key != shape.key:
-        raise _cannot(shape, f"its key was ({', '.join(target.key)}) and is ({', '.join(shape.key)}) now")
-    return Target(shape.incarnation, target.key, tuple(columns))
+        number = (any_ if column.added else first).get((column.was or column.name).lower(), 0)
+        columns.append(replace(column, number=0 if number in given else number))
+        given.add(number)
+    return replace(target, incarnation=shape.incarnation, columns=_numbered_apart(target.columns, columns))
+
+
+def _detached(target: Target, shape: Table) -> Target:
+    """An older cdcflow gave a column that a new table of the same name lacks a number above all others, which a later
+    column may get: take it away from where the source could."""
+    greatest = max((c.number for c in shape.columns), default=0)
+    named = {c.number for c in shape.columns}
+    columns = [replace(c, number=0) if c.number > greatest and c.number not in named else c for c in target.columns]
+    return replace(target, columns=_numbered_apart(target.columns, columns))
+
+
+def _numbered_apart(before: Sequence[TargetColumn], columns: Sequence[TargetColumn]) -> tuple[TargetColumn, ...]:
+    """Columns whose number is 0 get one below zero: the old one's, unless it is another's."""
+    taken = {c.number for c in columns}
+    found: list[TargetColumn] = []
+    for old, column in zip(before, columns, strict=True):
+        number = column.number
+        if number == 0:
+            number = -abs(old.number)
+            if number in taken:
+                number = min(taken) - 1
+            taken.add(number)
+        found.append(replace(column, number=number))
+    return tuple(found)
 
 
 def _check_names(shape: Table) -> None:
     seen: set[str] = {OFFSET, MISSING, *LOG_COLUMNS}
     for column in shape.columns:
         if column.name.lower() in seen:
-            raise ConfigurationError(
+            raise CannotFollow(
                 f"table {shape.id}: column {column.name} has a name that the current-state table cannot hold,"
                 " because Spark does not tell names apart by case and cdcflow's own begin with an underscore",
                 remedy=f'rename it: ALTER TABLE {shape.id} RENAME COLUMN "{column.name}" TO …',
@@ -221,11 +493,30 @@ def _widened(shape: Table, old: TargetColumn, new: str) -> str:
     raise _cannot(shape, f"column {old.name} was {old.type} and is {new} now, which does not hold the old values")
 
 
-def _cannot(shape: Table, why: str) -> ConfigurationError:
-    return ConfigurationError(
+def _in_the_way(shape: Table, column: TargetColumn) -> CannotFollow:
+    return CannotFollow(
+        f"table {shape.id} cannot be merged further: the source has a column {column.name} now, and somebody added a"
+        " column of that name to the current-state table",
+        remedy="rename or drop that column in the current-state table, then run `cdcflow merge`",
+    )
+
+
+def _gone(table: TableId, column: TargetColumn) -> CannotFollow:
+    return CannotFollow(
+        f"table {table} cannot be merged further: somebody removed column {column.name} from the current-state table",
+        remedy=rebuilt(table),
+    )
+
+
+def rebuilt(table: TableId) -> str:
+    """What to do with a current-state table that is of no more use."""
+    return f"move the table's folder away in the warehouse, then run `cdcflow backfill {table}` and `cdcflow merge`"
+
+
+def _cannot(shape: Table, why: str) -> CannotFollow:
+    return CannotFollow(
         f"table {shape.id} cannot be merged further: {why}",
-        remedy="move the table's folder away in the warehouse,"
-        f" then run `cdcflow backfill {shape.id}` and `cdcflow merge`",
+        remedy=rebuilt(shape.id),
     )
 
 
@@ -233,7 +524,7 @@ def _type(shape: Table, column: Column) -> str:
     try:
         return stored(column.type.arrow).table
     except ConfigurationError as error:
-        raise ConfigurationError(f"table {shape.id}, column {column.name}: {error}") from error
+        raise CannotFollow(f"table {shape.id}, column {column.name}: {error}") from error
 
 
 def _default(shape: Table, column: Column) -> str | None:
@@ -247,6 +538,14 @@ def _default(shape: Table, column: Column) -> str | None:
             " and cdcflow cannot write a constant of that type",
         )
     return found
+
+
+def _first_default(number: int, shapes: Sequence[Table]) -> str | None:
+    for shape in shapes:
+        for column in shape.columns:
+            if column.number == number:
+                return _default(shape, column)
+    return None
 
 
 def _defaults(shapes: Sequence[Table]) -> dict[int, str]:

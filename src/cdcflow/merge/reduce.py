@@ -31,7 +31,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from cdcflow.merge.evolution import Evolution, Target
-from cdcflow.merge.types import name_sql, stored, text_sql
+from cdcflow.merge.types import has_two_zeros, name_sql, stored, text_sql
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
 
 Mask = frozenset[int]
@@ -161,10 +161,16 @@ def reduction(layout: Layout, found: Sequence[Family], changes: str, *, emptied:
     """
     key = [f"c{i}" for i in layout.key]
     inner = [*key, "max(o) AS o", "max_by(op, o) AS op"]
+    exact = {i for i in layout.key if has_two_zeros(layout.target.columns[i].type)}
+    inner += [f"max_by(c{i}, o) AS k{i}" for i in sorted(exact)]
     partial = not all(f.always for f in found)
     if partial:
         inner.append("max(CASE WHEN op IN ('c', 'r', 'd') THEN o END) AS b")
-    outer = [*key, "o", f"(op = 'd' OR o < {sweep_before}) AS gone"]
+    outer = [
+        *(f"k{i} AS c{i}" if i in exact else f"c{i}" for i in layout.key),
+        "o",
+        f"(op = 'd' OR o < {sweep_before}) AS gone",
+    ]
     whole = "true" if emptied or not partial else "(b IS NOT NULL)"
     outer.append(f"{whole} AS whole")
     sent, miss = [], []
@@ -209,9 +215,15 @@ def counting(layout: Layout, changes: str) -> str:
     a row that is not there does nothing.
     """
     columns = ", ".join(f"c{i}" for i in range(len(layout.target.columns)))
+    newest = ", ".join(
+        f"max_by(c{i}, o) AS k{i}" if has_two_zeros(column.type) else f"c{i} AS k{i}"
+        for i, column in enumerate(layout.target.columns)
+    )
+    shown = ", ".join(f"k{i} AS c{i}" for i in range(len(layout.target.columns)))
     step = "CASE WHEN op = 'd' THEN -1 ELSE 1 END"
     return (
-        f"SELECT {columns}, max(o) AS o, sum(step) AS total, least(0, min(running)) AS lowest FROM ("
+        f"SELECT {shown}, o, total, lowest FROM ("
+        f"SELECT {newest}, max(o) AS o, sum(step) AS total, least(0, min(running)) AS lowest FROM ("
         f"SELECT {columns}, o, {step} AS step, sum({step}) OVER (PARTITION BY {columns} ORDER BY o) AS running"
-        f" FROM {changes}) GROUP BY {columns}"
+        f" FROM {changes}) GROUP BY {columns})"
     )

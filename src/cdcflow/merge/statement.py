@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
-from cdcflow.merge.evolution import Add, Rename, Step, Target, Widen
+from cdcflow.merge.evolution import Act, Add, Describe, Fill, MissAlso, MissOnly, Rename, Target, Widen
 from cdcflow.merge.reduce import Family
-from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.merge.types import has_two_zeros, name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
 
 TARGET_PROPERTY = "cdcflow.table"
 IDENTITY_PROPERTY = "cdcflow.source"
+BEGUN_PROPERTY = "cdcflow.begun"
+"""The offset from which on the log was folded into the table; without it, from the log's beginning."""
 
 _SETTINGS = {
     "delta.columnMapping.mode": "name",  # renames without rewriting, and names with spaces
@@ -68,47 +70,61 @@ def bounds(key_type: str, ends: Sequence[tuple[str | None, str | None]]) -> Boun
     return Bounds(*(f"CAST({text_sql(end)} AS {key_type})" for end in chosen))
 
 
-def create(table: str, target: Target, source: str) -> str:
-    """CREATE TABLE of a current-state table. `source` is the JSON that says which log's which table this is."""
+def create(table: str, target: Target, source: str, begun: int = 0) -> str:
+    """CREATE TABLE of a current-state table. `source` is the JSON that says which log's which table this is, `begun`
+    the offset from which on the log is folded into it."""
     columns = [f"{name_sql(c.name)} {c.type}" for c in target.columns]
     columns += [f"{OFFSET} bigint", f"{MISSING} array<string>"]
     properties = {
         **_SETTINGS,
         TARGET_PROPERTY: target.to_json(),
         IDENTITY_PROPERTY: source,
+        BEGUN_PROPERTY: str(begun),
     }
     listed = ", ".join(f"{text_sql(k)} = {text_sql(v)}" for k, v in properties.items())
     return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)}) USING delta TBLPROPERTIES ({listed})"
 
 
-def alter(table: str, step: Step) -> list[str]:
-    """The statements of one step of an evolution; an added column's default comes apart (`fill`)."""
-    match step:
+def begin(table: str, begun: int) -> str:
+    """Of a table that was made and has no rows yet: from where it is folded now."""
+    return _set(table, BEGUN_PROPERTY, str(begun))
+
+
+def act(table: str, act: Act) -> list[str]:
+    """The statements of one act of an evolution. Each may be said again."""
+    match act:
+        case Describe(target):
+            return [_set(table, TARGET_PROPERTY, target.to_json())]
         case Add(column):
             feature = "timestamp_ntz" in column.type
             needed = [_set(table, "delta.feature.timestampNtz", "supported")] if feature else []
             return [*needed, f"ALTER TABLE {table} ADD COLUMNS ({name_sql(column.name)} {column.type})"]
+        case Fill(column, default):  # hard case P18
+            return [f"UPDATE {table} SET {name_sql(column.name)} = {default}"]
         case Rename(old, new):
-            listed = f"transform({MISSING}, x -> CASE WHEN x = {text_sql(old)} THEN {text_sql(new)} ELSE x END)"
-            return [
-                f"UPDATE {table} SET {MISSING} = {listed} WHERE array_contains({MISSING}, {text_sql(old)})",
-                f"ALTER TABLE {table} RENAME COLUMN {name_sql(old)} TO {name_sql(new)}",
-            ]
+            return [f"ALTER TABLE {table} RENAME COLUMN {name_sql(old)} TO {name_sql(new)}"]
         case Widen(name, type_):
             return [
                 _set(table, "delta.enableTypeWidening", "true"),
                 f"ALTER TABLE {table} ALTER COLUMN {name_sql(name)} TYPE {type_}",
             ]
+        case MissAlso(old, new):
+            says = f"array_contains({MISSING}, {text_sql(old)}) AND NOT array_contains({MISSING}, {text_sql(new)})"
+            longer = f"concat({MISSING}, array({text_sql(new)}))"
+            return [f"UPDATE {table} SET {MISSING} = {longer} WHERE {MISSING} IS NOT NULL AND {says}"]
+        case MissOnly(names):
+            strange = f"array_except({MISSING}, array({', '.join(map(text_sql, names))}))"
+            left = f"array_except({MISSING}, {strange})"
+            return [
+                f"UPDATE {table} SET {MISSING} = CASE WHEN size({left}) > 0 THEN {left} END"
+                f" WHERE {MISSING} IS NOT NULL AND size({strange}) > 0"
+            ]
 
 
-def fill(table: str, step: Add) -> str:
-    """Give the rows that are there the constant default of a column that was just added (hard case P18)."""
-    return f"UPDATE {table} SET {name_sql(step.column.name)} = {step.default}"
-
-
-def describe(table: str, target: Target) -> str:
-    """Record what the table looks like now, after its steps were carried out."""
-    return _set(table, TARGET_PROPERTY, target.to_json())
+def transaction(act: Act, incarnation: int) -> str:
+    """What an act is known by that must be done once only, ever: a run that died after it must not fill a column
+    again, over newer NULLs. "": it may be done again."""
+    return f"fill/{incarnation}.{act.column.number}" if isinstance(act, Fill) else ""
 
 
 def merge(
@@ -134,6 +150,8 @@ def merge(
     assigned = []
     for i, name in enumerate(names):
         if i in key:
+            if has_two_zeros(target.columns[i].type):
+                assigned.append(f"t.{name} = s.c{i}")
             continue
         family = found[family_of[i]]
         kept = f"CASE WHEN s.whole OR s.f{family_of[i]} THEN s.c{i} ELSE t.{name} END"
@@ -159,18 +177,24 @@ def merge_counted(table: str, target: Target, counted: str, *, emptied: bool, sw
     """The MERGE of a table without a key; `counted` is the view that `reduce.counting` describes.
 
     Each distinct row of the range takes all its copies out of the table and puts as many back as there are now: one
-    source row that matches them (`copy` 0), and one for each copy, which matches nothing.
+    source row that matches them (`copy` 0) where the table has some, and one for each copy, which matches nothing. A
+    source row must have something to do: beside a sweep Delta takes one of NULLs that has not for an error.
     """
     names = [name_sql(c.name) for c in target.columns]
     columns = ", ".join(f"s.c{i}" for i in range(len(names)))
+    newest = ", ".join(
+        f"max_by(s.c{i}, s.o) AS c{i}" if has_two_zeros(column.type) else f"s.c{i}"
+        for i, column in enumerate(target.columns)
+    )
     same = " AND ".join(f"t.{name} <=> s.c{i}" for i, name in enumerate(names))
     standing = "0" if emptied else "count(t." + OFFSET + ")"
     joined = "" if emptied else f" LEFT JOIN {table} t ON {same}"
     number = f"greatest({standing}, -s.lowest) + s.total"
     kept = f"CASE WHEN s.o < {sweep_before} THEN 0 ELSE {number} END"
     source = (
-        f"SELECT *, explode(sequence(0, CAST(n AS int))) AS copy FROM ("
-        f"SELECT {columns}, s.o, {kept} AS n FROM {counted} s{joined} GROUP BY {columns}, s.o, s.total, s.lowest)"
+        f"SELECT * FROM (SELECT *, explode(sequence(0, CAST(n AS int))) AS copy FROM ("
+        f"SELECT {newest}, s.o, {kept} AS n, {standing} > 0 AS stood FROM {counted} s{joined}"
+        f" GROUP BY {columns}, s.o, s.total, s.lowest)) WHERE copy > 0 OR stood"
     )
     parts = [
         f"MERGE INTO {table} t USING ({source}) s ON s.copy = 0 AND {same}",

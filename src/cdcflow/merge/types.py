@@ -117,6 +117,12 @@ def literal(text: str, table_type: str) -> str | None:
     return f"CAST({text_sql(text)} AS {table_type})"
 
 
+def has_two_zeros(table_type: str) -> bool:
+    """Whether 0.0 and -0.0 are two values of this type, or of its parts. They are equal, and GROUP BY makes them one:
+    a value that is to be kept must be taken beside the group."""
+    return "float" in table_type or "double" in table_type
+
+
 _INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 

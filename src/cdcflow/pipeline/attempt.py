@@ -456,10 +456,10 @@ def table_ids(names: Sequence[str], tables: Sequence[Table]) -> tuple[TableId, .
 def unread(progress: Mapping[str, object]) -> dict[str, object]:
     """The progress after a hole in the history: no table may be called done before it is read again."""
     known = Progress.from_json(progress)
-    tables = {
-        t: replace(p, state="waiting", plan=None, cursor=None) if p.state == "done" else p
-        for t, p in known.tables.items()
-    }
+    tables = {t: replace(p, whole_since=None) for t, p in known.tables.items()}
+    for table, progress_of in tables.items():
+        if progress_of.state == "done":
+            tables[table] = replace(progress_of, state="waiting", plan=None, cursor=None)
     return Progress(tables).to_json()
 
 

@@ -2,6 +2,7 @@
 
     merge(spark, log_path, warehouse)       fold what is new in a change log into Delta tables (`job`)
     read_cut(spark, warehouse)              all tables as of one cut (`cuts`)
+    published_cut(spark, warehouse)         what is in that cut, and what is not
     session()                               a local Spark session with the right settings (`session`)
 
 Importing this package does not import pyspark; what needs it says so when it is called.
@@ -9,6 +10,7 @@ Importing this package does not import pyspark; what needs it says so when it is
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +19,10 @@ from cdcflow.spark.session import session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from cdcflow.spark.cuts import Cut
     from cdcflow.spark.job import MergeReport
 
-__all__ = ["merge", "read_cut", "session"]
+__all__ = ["merge", "published_cut", "read_cut", "session"]
 
 
 def merge(spark: SparkSession, log_path: Path | str, warehouse: Path | str) -> MergeReport:
@@ -30,9 +33,21 @@ def merge(spark: SparkSession, log_path: Path | str, warehouse: Path | str) -> M
 
 
 def read_cut(
-    spark: SparkSession, warehouse: Path | str, cut: int | None = None, *, incomplete: bool = False
+    spark: SparkSession,
+    warehouse: Path | str,
+    cut: int | None = None,
+    *,
+    incomplete: bool = False,
+    tables: Collection[str] | None = None,
 ) -> dict[str, DataFrame]:
-    """All tables as they were at one cut (see `cdcflow.spark.cuts.read_cut`)."""
+    """All tables, or some, as they were at one cut (see `cdcflow.spark.cuts.read_cut`)."""
     from cdcflow.spark import cuts
 
-    return cuts.read_cut(spark, warehouse, cut, incomplete=incomplete)
+    return cuts.read_cut(spark, warehouse, cut, incomplete=incomplete, tables=tables)
+
+
+def published_cut(spark: SparkSession, warehouse: Path | str, cut: int | None = None) -> Cut:
+    """A published cut: its tables with their states, and which were left out (see `cdcflow.spark.cuts`)."""
+    from cdcflow.spark import cuts
+
+    return cuts.published_cut(spark, warehouse, cut)

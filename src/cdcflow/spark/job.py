@@ -21,7 +21,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -31,22 +31,26 @@ from typing import TYPE_CHECKING, Literal
 import structlog
 
 from cdcflow.changelog.layout import Layout as LogLayout
-from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
 from cdcflow.merge import statement
-from cdcflow.merge.evolution import Add, Evolution, Rename, Target, evolve
+from cdcflow.merge.evolution import CannotFollow, Evolution, Target, evolve, rebuilt, seen
 from cdcflow.merge.reduce import Layout, counting, families, reduction
+from cdcflow.merge.standing import Backfill
 from cdcflow.model.position import Checkpoint
-from cdcflow.model.table import MISSING, TableId
+from cdcflow.model.table import MISSING, Table, TableId
 from cdcflow.spark import changes
 from cdcflow.spark.cuts import Cut, CutTable, newest_cut, publish
-from cdcflow.spark.delta import Snapshot, committing, edits_since, snapshot
-from cdcflow.spark.paths import LEASE, delta_sql, table_path
+from cdcflow.spark.delta import Snapshot, committing, edits_since, is_conflict, snapshot
+from cdcflow.spark.paths import LEASE, delta_sql, local_warehouse, table_path
 from cdcflow.spark.segments import InputFile, Range, backfills, offsets_of, present, sealed, shapes_of, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OnEdit = Literal["warn", "stop"]
+
+CONFLICTS_MAX = 5
+"""A table that somebody else commits to (OPTIMIZE, a retention job) is merged again so often."""
 
 TABLES_AT_ONCE = 3
 """Much of a small merge is planning and commits on the driver, one thread's work: three tables keep two cores busy."""
@@ -57,7 +61,8 @@ _log = structlog.get_logger()
 @dataclass(frozen=True, slots=True)
 class TableReport:
     """One table of a merge. `changes` counts rows read from the log; 0 with `version` unchanged: nothing was new.
-    `edits`: what someone else did to the table's rows since the last published cut."""
+    `edits`: what someone else did to the table's rows since the last published cut. `complete`: every row is there;
+    `state` is what the log says of its backfill. `left_out`: why the table is not in the cut; None: it is."""
 
     name: str
     changes: int
@@ -65,6 +70,8 @@ class TableReport:
     complete: bool
     seconds: float
     edits: tuple[str, ...] = ()
+    state: str = ""
+    left_out: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +104,18 @@ def merge(
     Where the directory is the history of a log in Kafka, `newest` is that log's newest checkpoint, and `origin` the
     place in its topic where the history ends, which each table's commit then tells (see `cdcflow.spark.kafka`).
 
+    A table that cannot follow its source, or for which the log no longer has what it needs, is left out of the cut, and
+    its report says why; the others go on.
+
     Raises:
-        SinkUnavailable: another merge works in this warehouse; try again later.
-        ConfigurationError: the tables belong to another log or are ahead of this one, or cannot follow a schema
-            change; the message says what to do.
-        HistoryLost: the log no longer has what a table needs.
+        SinkUnavailable: another merge works in this warehouse, or somebody changed a table again and again meanwhile;
+            try again later.
+        ConfigurationError: the tables belong to another log or are ahead of this one, the warehouse is a URL, or no
+            table at all can follow its source; the message says what to do.
+        HistoryLost: the log no longer has what any table needs.
         InvariantViolated: a row of a table whose backfill is done misses columns.
     """
-    root = Path(warehouse)
+    root = local_warehouse(warehouse)
     began = time.monotonic()
     with _lease(root):
         whole = sealed(LogLayout.of(log))
@@ -114,7 +125,7 @@ def merge(
         reports: dict[str, TableReport] = {}
         published = False
         for step in whole.steps(0 if before is None else before.cut):
-            run = _Run(spark, step, root, on_edit, whole.checkpoint.cut, newest, origin or {})
+            run = _Run(spark, step, root, on_edit, whole, newest, origin or {})
             found = run.tables(_known(tables, step, whole))
             published |= run.publish(found)
             reports |= {r.name: _both(reports.get(r.name), r) for r in found}
@@ -144,7 +155,7 @@ def _both(before: TableReport | None, after: TableReport) -> TableReport:
 
 
 class _Run:
-    """One merge: the log's newest cut, and what was published before."""
+    """One merge: the log's newest cut, and what was published before. `log` is what this step merges of `whole`."""
 
     def __init__(
         self,
@@ -152,7 +163,7 @@ class _Run:
         log: Range,
         warehouse: Path,
         on_edit: OnEdit,
-        last_cut: int,
+        whole: Range,
         newest: Checkpoint | None,
         origin: Mapping[str, object],
     ) -> None:
@@ -162,9 +173,14 @@ class _Run:
         self._on_edit = on_edit
         self._checkpoint = log.checkpoint
         self._cut = self._checkpoint.cut
-        self._last_cut = last_cut
+        self._whole = whole
+        self._last_cut = whole.checkpoint.cut
         self._ahead: set[TableId] = set()
         self._backfills = backfills(log, newest)
+        self._newest_backfills = backfills(whole, newest)
+        self._there: dict[TableId, Snapshot | None] = {}
+        self._ids: dict[TableId, str] = {}
+        self._refused: list[CdcflowError] = []
         self._origin = origin
         self._published = newest_cut(spark, warehouse)
         self._check_log()
@@ -196,39 +212,102 @@ class _Run:
             )
         chosen = [known[n] for n in sorted(known) if wanted is None or n in wanted]
         with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
-            return tuple(pool.map(self._table, chosen))
+            reports = tuple(pool.map(self._table, chosen))
+        if self._refused and all(r.left_out is not None for r in reports):
+            raise self._refused[0]
+        return reports
 
     def _table(self, table: TableId) -> TableReport:
+        for _ in range(CONFLICTS_MAX):
+            try:
+                return self._merged(table)
+            except (CannotFollow, HistoryLost) as error:
+                self._refused.append(error)
+                _log.error("table left out of the cut", table=str(table), reason=str(error))
+                return TableReport(str(table), 0, 0, False, 0.0, left_out=str(error))
+            except Exception as error:
+                if not is_conflict(error):
+                    raise
+                _log.info("table changed meanwhile, merging it again", table=str(table))
+        raise SinkUnavailable(
+            f"merging into {table}: somebody else changed the table during each of {CONFLICTS_MAX} tries",
+            remedy="nothing is lost; merge again when less is done to it",
+        )
+
+    def _merged(self, table: TableId) -> TableReport:
         began = time.monotonic()
-        path = table_path(table)
         # A session of its own: what marks a commit as ours is a session's setting (see `delta.committing`).
         spark = self._spark.newSession()
-        before = snapshot(spark, self._warehouse.resolve() / path)
-        start = self._position(table, before)
+        before = self._there[table] = snapshot(spark, self._path(table))
+        start, since = self._start(table, before)
         if start > self._cut:
             self._ahead.add(table)  # a merge that died had come further with it than this step goes
-        files = self._log.files(table, start)
-        if start < self._cut:
-            self._log.check_reaches(table, start, self._backfill_number(table, "since"))
+        files = self._log.files(table, start, since)
         edits = self._edits(spark, table, before)
+        work = _TableMerge(self, spark, table, before, files, start, since)
         if files:
-            _TableMerge(self, spark, table, before, files).run()
-        elif before is not None and table not in self._ahead and self._sweep_due(table):
-            _TableMerge(self, spark, table, before, files).sweep()
-        after = snapshot(spark, self._warehouse.resolve() / path)
+            work.run()
+        elif before is not None and table not in self._ahead and work.sweeps:
+            work.sweep()
+        after = snapshot(spark, self._path(table))
         if after is None:
+            if since > self._checkpoint.next_offset - 1:
+                return TableReport(
+                    str(table), 0, 0, False, 0.0, left_out=f"it begins at offset {since}, after this cut"
+                )
             raise InvariantViolated(f"merging {table}: no table came of {len(files)} files of the log")
+        self._ids[table] = after.id
+        known = self._backfill(table)
         report = TableReport(
             name=str(table),
             changes=sum(f.file.rows for f in files),
             version=after.version,
-            complete=self._backfill(table).get("state") == "done",
+            complete=known.is_whole(int(after.properties.get(statement.BEGUN_PROPERTY, "0"))),
             seconds=time.monotonic() - began,
             edits=tuple(edits),
+            state=known.state,
         )
         if report.changes:
             _log.info("table merged", table=report.name, changes=report.changes, seconds=round(report.seconds, 2))
         return report
+
+    def _start(self, table: TableId, before: Snapshot | None) -> tuple[int, int]:
+        """The cut behind which a table is to be merged, and the offset before which nothing is needed (0: none).
+
+        Raises:
+            CannotFollow: it is to be made, and the log holds a change of shape that no table follows.
+            HistoryLost: the log does not reach back to where the table is.
+        """
+        start = self._position(table, before)
+        if before is None or not before.transactions.get(self._app(table)):
+            return start, self._beginning(table)
+        if start >= self._cut or self._log.reaches(start):
+            return start, 0
+        floor = self._backfill(table).floor
+        if floor is not None and self._log.has(floor):
+            return start, floor  # everything was read since, so what lies between is not needed
+        raise self._log.history_lost(table, start)
+
+    def _beginning(self, table: TableId) -> int:
+        """The offset from which on a table is folded that has no rows yet, as whole as the log allows."""
+        refused: CdcflowError = self._whole.history_lost(table, 0)
+        for offset in Backfill.of(self._newest_backfills.get(str(table), {})).beginnings():
+            if not (self._whole.reaches(0) or self._whole.has(offset)):
+                continue
+            files = self._whole.files(table, 0)
+            # At least one row, of which the table learns its columns; the sweep takes it.
+            since = min(offset, files[-1].file.last_offset) if files else offset
+            try:
+                evolve(None, shapes_of(self._whole.files(table, 0, since)))
+            except CannotFollow as error:
+                evolve(None, [files[-1].shape])  # of a shape that no table can have it says so itself
+                refused = CannotFollow(
+                    f"{str(error).splitlines()[0]}, and no backfill after that is in the log's sealed segments",
+                    remedy=f"run `cdcflow backfill {table}`, and `cdcflow merge` when it is sealed (log.seal.age_max)",
+                )
+            else:
+                return since
+        raise refused
 
     def publish(self, reports: tuple[TableReport, ...]) -> bool:
         """Publish the cut unless it says nothing new, or unless a table has not got there."""
@@ -240,13 +319,23 @@ class _Run:
             return False
         before = self._published
         tables = dict(before.tables) if before is not None else {}
+        left_out = dict(before.left_out) if before is not None else {}
         for name, report in merged.items():
-            table = known[name]
-            if report.complete:
-                self._check_whole(table)
-            generation = self._backfill_number(table, "generation") if report.complete else self._swept(table)
-            tables[name] = CutTable(table_path(table), report.version, report.complete, generation)
-        if before is not None and before.cut == self._cut and dict(before.tables) == tables:
+            if report.left_out is not None:
+                tables.pop(name, None)
+                left_out[name] = report.left_out
+                continue
+            left_out.pop(name, None)
+            tables[name] = self._pin(known[name], report)
+        for name in (tables.keys() - merged.keys()) & self._backfills.keys():
+            now = Backfill.of(self._backfills[name])
+            complete = tables[name].complete and now.floor is not None
+            tables[name] = replace(tables[name], complete=complete, state=now.state)
+        if before is not None and (before.cut, dict(before.tables), dict(before.left_out)) == (
+            self._cut,
+            tables,
+            left_out,
+        ):
             return False
         cut = Cut(
             cut=self._cut,
@@ -255,32 +344,56 @@ class _Run:
             position=self._checkpoint.position or "",
             commit_clock=self._checkpoint.commit_clock,
             tables=tables,
+            left_out=left_out,
         )
         publish(self._spark, self._warehouse, cut)
         _log.info("cut published", cut=self._cut, tables=len(tables))
         return True
 
+    def _pin(self, table: TableId, report: TableReport) -> CutTable:
+        known = self._backfill(table)
+        complete = report.complete
+        if complete and (count := self._rows_that_miss(table)):
+            if known.is_done:
+                raise InvariantViolated(
+                    f"merging {table} up to cut {self._cut}: its backfill is done, and {count} rows miss columns"
+                )
+            complete = False
+        return CutTable(
+            path=table_path(table),
+            version=report.version,
+            complete=complete,
+            generation=known.generation if known.is_done else self._swept(table),
+            id=self._ids[table],
+            state=known.state,
+        )
+
+    def _path(self, table: TableId) -> Path:
+        return self._warehouse.resolve() / table_path(table)
+
     def _untouched(self, table: TableId) -> bool:
+        if self._published is not None and str(table) in self._published.left_out:
+            return True  # and it stays out
         entry = self._entry(table)
         return entry is not None and self._published is not None and not self._log.files(table, self._published.cut)
 
     def _entry(self, table: TableId) -> CutTable | None:
-        return None if self._published is None else self._published.tables.get(str(table))
+        """The table in the newest published cut; None if that was another table in the same folder."""
+        found = None if self._published is None else self._published.tables.get(str(table))
+        there = self._there.get(table)
+        return None if found is not None and there is not None and found.id not in ("", there.id) else found
 
-    def _backfill(self, table: TableId) -> Mapping[str, object]:
-        return self._backfills.get(str(table), {})
-
-    def _backfill_number(self, table: TableId, field: str) -> int:
-        found = self._backfill(table).get(field, 0)
-        return found if isinstance(found, int) else 0
+    def _backfill(self, table: TableId) -> Backfill:
+        return Backfill.of(self._backfills.get(str(table), {}))
 
     def _swept(self, table: TableId) -> int:
         entry = self._entry(table)
         return 0 if entry is None else entry.generation
 
-    def _sweep_due(self, table: TableId) -> bool:
-        done = self._backfill(table).get("state") == "done"
-        return done and self._backfill_number(table, "generation") > self._swept(table)
+    def _sweep_due(self, table: TableId) -> int:
+        """The offset before which rows go that nothing touched since; 0: none is to go."""
+        known = self._backfill(table)
+        return known.since if known.is_done and known.generation > self._swept(table) else 0
 
     def _app(self, table: TableId) -> str:
         return f"cdcflow/{self._log.log_id}/{table}"
@@ -304,7 +417,8 @@ class _Run:
                 remedy="merge into another warehouse, or move the table's folder away",
             )
         done = before.transactions.get(ours, 0)
-        if entry is not None and self._published is not None and before.version >= entry.version:
+        # A table that nothing was ever merged into is none that a cut was published of, whatever its version.
+        if done and entry is not None and self._published is not None and before.version >= entry.version:
             done = max(done, self._published.cut)
         if done > self._last_cut:
             raise ConfigurationError(
@@ -332,39 +446,51 @@ class _Run:
             _log.warning("table changed by somebody else", table=str(table), edits=found)
         return found
 
-    def _check_whole(self, table: TableId) -> None:
-        """Once a table's backfill is done no row may miss a column. Asked only if one could have come or was there."""
+    def _rows_that_miss(self, table: TableId) -> int:
+        """How many rows miss columns: none once its backfill is done. Looked for only if one could have come or was
+        there."""
         entry = self._entry(table)
         if entry is not None and entry.complete and self._published is not None:
             since = self._log.files(table, self._published.cut)
             if not any(f.file.partial for f in since):
-                return
+                return 0
         sql = delta_sql(self._warehouse, table_path(table))
-        count = self._spark.table(sql).where(f"{MISSING} IS NOT NULL").count()
-        if count:
-            raise InvariantViolated(
-                f"merging {table} up to cut {self._cut}: its backfill is done, and {count} rows miss columns"
-            )
+        return self._spark.table(sql).where(f"{MISSING} IS NOT NULL").count()
 
 
 class _TableMerge:
     """One table, one range."""
 
     def __init__(
-        self, run: _Run, spark: SparkSession, table: TableId, before: Snapshot | None, files: list[InputFile]
+        self,
+        run: _Run,
+        spark: SparkSession,
+        table: TableId,
+        before: Snapshot | None,
+        files: list[InputFile],
+        start: int,
+        since: int,
     ) -> None:
         self._run = run
         self._spark = spark
         self._table = table
         self._files = files
         self._before = before
+        self._start = start
+        self._since = since
         self._sql = delta_sql(run._warehouse, table_path(table))
-        self._sweep = run._backfill_number(table, "since") if run._sweep_due(table) else 0
+        # Where the range begins behind something, nothing of before it is known to live.
+        self._sweep = max(run._sweep_due(table), since if before is not None else 0)
+
+    @property
+    def sweeps(self) -> bool:
+        """Rows may be there that a backfill did not find."""
+        return self._sweep > 0
 
     def sweep(self) -> None:
         """Nothing new, but a backfill is done: remove what it did not find."""
         app = f"{self._run._app(self._table)}/sweep"
-        generation = self._run._backfill_number(self._table, "generation")
+        generation = self._run._backfill(self._table).generation
         with committing(self._spark, self._metadata(), app, generation):
             self._spark.sql(statement.sweep(self._sql, self._sweep))
 
@@ -377,9 +503,9 @@ class _TableMerge:
 
     def _merge(self) -> None:
         shapes = shapes_of(self._files)
-        target = None if self._before is None else _described(self._table, self._before)
-        evolution = evolve(target, shapes)
-        self._evolve(evolution, target)
+        target = None if self._before is None else _described(self._table, self._before, shapes)
+        evolution = evolve(target, shapes, self._start)
+        self._evolve(evolution)
         layout = Layout.of(evolution, shapes)
         keyed = bool(evolution.target.key)
         living = [f for f in self._files if f.shape.incarnation == evolution.target.incarnation]
@@ -406,34 +532,22 @@ class _TableMerge:
             with self._commit():
                 self._spark.sql(merging)
 
-    def _evolve(self, evolution: Evolution, target: Target | None) -> None:
-        """Bring the table into the shape that the range needs. Every statement is one that may be said again."""
+    def _evolve(self, evolution: Evolution) -> None:
+        """Bring the table into the shape that the range needs."""
         run = self._run
-        if target is None:
+        if evolution.before is None:
             source = json.dumps(run._source(self._table), separators=(",", ":"))
             with committing(self._spark, self._metadata()):
-                self._spark.sql(statement.create(self._sql, evolution.target, source))
-            return
-        for step in evolution.steps:
-            there = snapshot(self._spark, run._warehouse.resolve() / table_path(self._table))
-            names = () if there is None else there.columns
-            match step:
-                case Add(column) if column.name in names:
-                    pass
-                case Rename(old, _) if old not in names:
-                    pass
-                case _:
-                    for sql in statement.alter(self._sql, step):
-                        with committing(self._spark, self._metadata()):
-                            self._spark.sql(sql)
-            if isinstance(step, Add) and step.default is not None and not evolution.fresh:
-                # Its own transaction id: a run that died after it must not fill the column again, over newer NULLs.
-                app = f"{run._app(self._table)}/fill/{evolution.target.incarnation}.{step.column.number}"
-                with committing(self._spark, self._metadata(), app, 1):
-                    self._spark.sql(statement.fill(self._sql, step))
-        if target != evolution.target:
+                self._spark.sql(statement.create(self._sql, evolution.target, source, self._since))
+        elif self._before is not None and not self._before.transactions.get(run._app(self._table)):
             with committing(self._spark, self._metadata()):
-                self._spark.sql(statement.describe(self._sql, evolution.target))
+                self._spark.sql(statement.begin(self._sql, self._since))
+        for act in evolution.acts():
+            once = statement.transaction(act, evolution.target.incarnation)
+            app = f"{run._app(self._table)}/{once}" if once else ""
+            for sql in statement.act(self._sql, act):
+                with committing(self._spark, self._metadata(), app, 1 if once else 0):
+                    self._spark.sql(sql)
 
     def _commit(self) -> AbstractContextManager[None]:
         return committing(self._spark, self._metadata(), self._run._app(self._table), self._run._cut)
@@ -445,20 +559,21 @@ class _TableMerge:
             "table": str(self._table),
             "cut": self._run._cut,
             "offsets": [first, last],
-            "generation": self._run._backfill(self._table).get("generation", 0) if self._sweep else 0,
+            "generation": self._run._backfill(self._table).generation if self._sweep else 0,
             **self._run._origin,
         }
 
 
-def _described(table: TableId, before: Snapshot) -> Target:
+def _described(table: TableId, before: Snapshot, shapes: Sequence[Table]) -> Target:
+    """What the table looks like: its own description, with the names that its columns have by now."""
     text = before.properties.get(statement.TARGET_PROPERTY)
     if text is None:
-        raise ConfigurationError(
+        raise CannotFollow(
             f"merging into {table}: the table's property {statement.TARGET_PROPERTY} is gone, which says what its"
             " columns are",
-            remedy=f"move the table's folder away and run `cdcflow backfill {table}`",
+            remedy=rebuilt(table),
         )
-    return Target.from_json(text)
+    return seen(Target.from_json(text), before.columns, table, shapes)
 
 
 @contextmanager
@@ -497,7 +612,7 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         spark.stop()
     sys.stdout.write(json.dumps(asdict(report)) + "\n")
-    return 0
+    return 1 if any(table.left_out is not None for table in report.tables) else 0
 
 
 if __name__ == "__main__":

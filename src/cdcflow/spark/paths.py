@@ -5,11 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import quote
 
+from cdcflow.config.base import URL
+from cdcflow.errors import ConfigurationError
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import TableId
 
 CUTS = "_cdcflow_cuts"
 LEASE = "_cdcflow.lock"
+
+
+def local_warehouse(warehouse: Path | str) -> Path:
+    """The warehouse's folder.
+
+    Raises:
+        ConfigurationError: it is a URL. A folder of that name would be made, and nobody would look there.
+    """
+    if URL.match(str(warehouse)):
+        raise ConfigurationError(
+            f"the warehouse {warehouse} is a URL, and cdcflow merges into a local folder only",
+            remedy="name a folder in merge.warehouse; copy it, or mount the other place there",
+        )
+    return Path(warehouse)
 
 
 def table_path(table: TableId) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.layout import Layout, Store
 from cdcflow.changelog.reader import LogLocation, list_segments, newest_checkpoint
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import HistoryLost, InvariantViolated
@@ -59,8 +59,8 @@ class Range:
                     found[str(table)] = table
         return found
 
-    def files(self, table: TableId, after_cut: int) -> list[InputFile]:
-        """The files with rows of `table` behind cut `after_cut`, in the order of their offsets.
+    def files(self, table: TableId, after_cut: int, since: int = 0) -> list[InputFile]:
+        """The files with rows of `table` behind cut `after_cut`, from offset `since` on, in the order of their offsets.
 
         Raises:
             InvariantViolated: no segment has ended at the cut, so no merge of ours can have left it.
@@ -77,6 +77,7 @@ class Range:
                     f"merging {table}: it has cut {after_cut}, which lies inside segment"
                     f" {segment.first_offset}-{segment.last_offset} of {self.layout.name}"
                 )
+            after = max(after, since - 1)
             room = self.layout.segment(segment.first_offset, segment.last_offset)
             found += [
                 InputFile(str(room.resolve() / f.path), table_from_json(f.table), f, segment, after)
@@ -100,22 +101,24 @@ class Range:
                     total = 0
         yield self
 
-    def check_reaches(self, table: TableId, after_cut: int, since: int) -> None:
-        """Refuse to go on from a cut behind which the log has expired. `since`: where the table's backfill began.
-
-        Raises:
-            HistoryLost: segments with changes of this table may be gone.
-        """
+    def reaches(self, after_cut: int) -> bool:
+        """Whether everything behind a cut is in the log still."""
         first = self.segments[0]
         # A copy has fewer cuts than its original, and begins where that began.
-        if first.first_offset == 1 or first.first_cut <= after_cut + 1:
-            return
-        if after_cut == 0 and since >= first.first_offset:
-            return
-        raise HistoryLost(
+        return first.first_offset == 1 or first.first_cut <= after_cut + 1
+
+    def has(self, offset: int) -> bool:
+        """Whether everything from an offset on is in the log still. Offset 0: all that ever was."""
+        first = self.segments[0].first_offset
+        return first == 1 or offset >= first
+
+    def history_lost(self, table: TableId, after_cut: int) -> HistoryLost:
+        """What to say when a table must go on from a cut that is not reached."""
+        first = self.segments[0]
+        return HistoryLost(
             f"merging {table} from cut {after_cut}: the log {self.layout.name} begins at cut {first.first_cut}"
             f" (offset {first.first_offset}); what was before has expired",
-            remedy=f"run `cdcflow backfill {table}`, then merge again",
+            remedy=f"run `cdcflow backfill {table}`, then `cdcflow merge`",
         )
 
 
@@ -164,20 +167,32 @@ def present(layout: Layout, files: Sequence[InputFile], room: Path) -> list[Inpu
 
 def _present(layout: Layout, file: InputFile, room: Path) -> InputFile:
     store = layout.store
-    bounds = file.segment.first_offset, file.segment.last_offset
-    target = room / f"{bounds[0]}-{Path(file.path).name}"
+    target = room / f"{file.segment.first_offset}-{Path(file.path).name}"
     if store is None:
         return file
     try:
         # Another name for it: the log lets go of its own copy when it has been in the store for a while.
         target.hardlink_to(file.path)
     except FileNotFoundError:
-        store.fetch(bounds, file.file, target)
+        _fetch(store, layout, file, target)
     except OSError:  # another file system
         if layout.is_here(file.segment, file.file):
             return file
-        store.fetch(bounds, file.file, target)
+        _fetch(store, layout, file, target)
     return replace(file, path=str(target))
+
+
+def _fetch(store: Store, layout: Layout, file: InputFile, target: Path) -> None:
+    first, last = file.segment.first_offset, file.segment.last_offset
+    try:
+        store.fetch((first, last), file.file, target)
+    except FileNotFoundError as error:
+        raise HistoryLost(
+            f"merging {file.shape.id}: file {file.file.path} of segment {first}-{last} is neither in {layout.root}"
+            f" nor in {store.name}",
+            remedy="run `cdcflow merge` again if the segment was expired or compacted just now; else run"
+            " `cdcflow log check`, which says what is missing",
+        ) from error
 
 
 def visible(file: InputFile, room: Path) -> InputFile:

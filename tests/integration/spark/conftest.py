@@ -55,10 +55,12 @@ class HandLog:
         source = SourceIdentity("postgres", "1", "shop")
         Layout(self.root).log_json.write_text(LogFile(self.log_id, source, "2026-01-01").to_json())
 
-    def state(self, table: Table | TableId, state: str = "done", generation: int = 1, since: int = 1) -> None:
+    def state(
+        self, table: Table | TableId, state: str = "done", generation: int = 1, since: int = 1, **more: int | None
+    ) -> None:
         """What the next segment's checkpoint says of a table's backfill."""
         name = str(table.id if isinstance(table, Table) else table)
-        self.progress[name] = {"state": state, "generation": generation, "since": since}
+        self.progress[name] = {"state": state, "generation": generation, "since": since, **more}
 
     def segment(self, rows: Sequence[tuple[Table, str, Mapping[str, Any]]], **more: Any) -> int:
         """Seal these changes and return the cut. A row is (table, op, values), values with `_unchanged` (names) and

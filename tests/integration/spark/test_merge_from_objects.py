@@ -11,10 +11,11 @@ from pyspark.sql import SparkSession
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.config import Objects
+from cdcflow.errors import HistoryLost
 from cdcflow.model.table import UNCHANGED, TableId
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.retention import Retention
-from cdcflow.spark import job
+from cdcflow.spark import job, segments
 from cdcflow.spark.paths import delta_sql, table_path
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
 
@@ -117,6 +118,17 @@ def test_merge_goes_on_from_a_cut_inside_a_compacted_segment(
     assert job.merge(spark, log.layout, warehouse).published
     assert rows_of(spark, warehouse, ORDERS.id) == expected(5)
     assert rows_of(spark, warehouse, _HIDDEN) == [(n, "h") for n in range(1, 6)]
+
+
+def test_a_file_that_is_neither_here_nor_in_the_bucket_is_named(log: ObjectLog, tmp_path: Path) -> None:
+    """Somebody tidied the bucket, or the segment expired a moment ago: the message says which, and what to do."""
+    put(log, 1)
+    place = log.alone
+    files = segments.sealed(place).files(ORDERS.id, 0)
+    gone = [name for name in log.bucket.listed("") if name.endswith(Path(files[0].path).name)]
+    log.bucket.delete(gone)
+    with pytest.raises(HistoryLost, match=r"shop\.orders: file .* of segment 1-3 is neither (?s:.*)cdcflow log check"):
+        segments.present(place, files, tmp_path)
 
 
 def test_truncate_that_was_merged_before_empties_nothing_again(spark: SparkSession, tmp_path: Path) -> None:

@@ -217,11 +217,13 @@ def test_values_come_through_exactly(
 ) -> None:
     """G19: NaN equals NaN and -0.0 equals 0.0 as keys, as in the source. G20: 'A' and 'a' are two keys.
 
-    Wide decimals keep every digit, lists their NULLs, intervals their parts. The log is the file sink's own.
+    A zero's sign is the one sent last. Wide decimals keep every digit, lists their NULLs, intervals their parts. The
+    log is the file sink's own.
     """
     wide = Decimal("-12345678901234567890123456789012345678901234567.120")
     interval = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())])
     floats = make_table("floats", key=("f",), f="float64", v="int32")
+    signs = make_table("signs", key=(), f="float64")
     texts = make_table("texts", key=("k",), k="string", v="int32")
     values = make_table(
         "values",
@@ -260,6 +262,8 @@ def test_values_come_through_exactly(
     rows: list[tuple[Table, str, dict[str, Any]]] = [
         (floats, "c", {"f": math.nan, "v": 1}),
         (floats, "c", {"f": -0.0, "v": 1}),
+        (signs, "c", {"f": -0.0}),
+        (signs, "r", {"f": -0.0}),
         (texts, "c", {"k": "a", "v": 1}),
         (texts, "d", {"k": "a"}),
         (texts, "c", {"k": "A", "v": 2, "_before": {"k": "a"}}),
@@ -267,11 +271,14 @@ def test_values_come_through_exactly(
         (values, "c", exact),
         (floats, "u", {"f": math.nan, "v": 2}),
         (floats, "u", {"f": 0.0, "v": 2}),
+        (floats, "c", {"f": 1.0, "v": 2}),
+        (floats, "u", {"f": -0.0, "v": 2}),
     ]
     sealed_by_the_sink(tmp_path / "log", rows)
     job.merge(spark, tmp_path / "log", warehouse)
     found = read_cut(spark, warehouse)
-    assert [v for _, v in rows_of(found["public.floats"])] == [2, 2]
+    assert sorted((str(f), v) for f, v in rows_of(found["public.floats"])) == [("-0.0", 2), ("1.0", 2), ("nan", 2)]
+    assert [str(f) for (f,) in rows_of(found["public.signs"])] == ["-0.0", "-0.0"]
     assert rows_of(found["public.texts"]) == [("A", 2), ("a ", 3)]
     (row,) = found["public.values"].drop("at", "_offset", "_missing").collect()
     wanted = {k: v for k, v in exact.items() if k != "at"} | {"big": str(wide), "clock": "-838:59:58.000001"}

@@ -12,7 +12,7 @@ import pytest
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.model.table import Table, TableId
-from cdcflow.spark import jars
+from cdcflow.spark import jars, job
 from cdcflow.spark.paths import table_path
 from cdcflow.spark.segments import sealed, shapes_of, visible
 
@@ -30,10 +30,15 @@ def test_a_position_behind_the_log_s_beginning_is_lost_history(make_table: Calla
         hand_log.segment([(table, "c", {"id": key})])
     without_first(hand_log)
     log = sealed(hand_log.root)
-    log.check_reaches(table.id, after_cut=1, since=1)
-    log.check_reaches(table.id, after_cut=0, since=2)  # its backfill began behind what has expired
-    with pytest.raises(HistoryLost, match=r"cdcflow backfill public\.orders"):
-        log.check_reaches(table.id, after_cut=0, since=1)
+    assert log.reaches(after_cut=1)
+    assert not log.reaches(after_cut=0)
+    assert log.has(2)
+    assert not log.has(1)
+    assert not log.has(0)
+    lost = log.history_lost(table.id, after_cut=0)
+    assert isinstance(lost, HistoryLost)
+    assert "cdcflow backfill public.orders" in str(lost)
+    assert "begins at cut 2" in str(lost)
 
 
 def test_a_segment_that_is_missing_between_two_others_stops(make_table: Callable[..., Table], hand_log: Any) -> None:
@@ -93,3 +98,26 @@ def test_a_machine_without_the_jars_is_told_how_to_get_them(tmp_path: Path, monk
     monkeypatch.setenv("CDCFLOW_JARS", str(tmp_path))
     with pytest.raises(ConfigurationError, match=r"python -m cdcflow\.spark\.jars"):
         jars.jars()
+
+
+@pytest.mark.parametrize(
+    "warehouse", ["s3a://bucket/shop", "hdfs://name:9000/shop", Path("s3a://bucket/shop"), "s3a:/b"]
+)
+def test_a_warehouse_elsewhere_is_refused_and_nothing_is_made(
+    warehouse: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hand_log: Any
+) -> None:
+    """As a path it would be a folder of that name beside the settings, and nobody would look there."""
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ConfigurationError, match=r"is a URL(?s:.*)merge\.warehouse"):
+        job.merge(None, hand_log.root, warehouse)  # type: ignore[arg-type]  # no session is needed to say so
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_rows_of_before_an_offset_are_not_read(make_table: Callable[..., Table], hand_log: Any) -> None:
+    """A table begins where a backfill of it was done, and that may be inside a segment and a file."""
+    old, new = make_table(id="int64"), make_table(id="string")
+    hand_log.segment([(old, "c", {"id": 1}), (old, "c", {"id": 2}), (new, "r", {"id": "1"}), (new, "r", {"id": "2"})])
+    log = sealed(hand_log.root)
+    assert [(f.shape, f.after) for f in log.files(old.id, 0, since=2)] == [(old, 1), (new, 1)]
+    assert [(f.shape, f.after) for f in log.files(old.id, 0, since=4)] == [(new, 3)]

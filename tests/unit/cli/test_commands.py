@@ -21,6 +21,7 @@ from cdcflow.cli.events import event_lines
 from cdcflow.config import load
 from cdcflow.ports import Finding
 from cdcflow.service.control import ControlServer
+from cdcflow.spark.job import MergeReport, TableReport
 
 CANARY = "c4n4ry-s3cret"
 runner = CliRunner()
@@ -150,6 +151,24 @@ def test_missing_log_is_named(folder: Path, command: list[str]) -> None:
     result = runner.invoke(app, command)
     assert result.exit_code == 78
     assert "there is no change log at" in result.stderr
+
+
+def test_merge_that_leaves_a_table_out_says_so_and_ends_with_1(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others have their cut; whoever waits for this one must learn why it is not in there, and what to do."""
+    tables = (
+        TableReport("public.orders", 0, 7, False, 0.0, left_out="column v was int\n  move the folder away"),
+        TableReport("public.products", 3, 9, True, 0.1, state="cancelled"),
+    )
+    left_out = MergeReport(5, 50, True, 0.2, tables)
+    whole = MergeReport(5, 50, True, 0.2, tables[1:])
+    for report, code in ((left_out, 1), (whole, 0)):
+        monkeypatch.setattr("cdcflow.cli.merge._merging", lambda settings, report=report: lambda: report)
+        result = runner.invoke(app, ["merge"])
+        assert result.exit_code == code
+        assert "yes (cancelled)" in result.stdout
+        assert "cut 5 published" in result.stdout
+        assert ("public.orders is left out of the cut: column v was int" in result.stderr) is bool(code)
+        assert ("move the folder away" in result.stderr) is bool(code)
 
 
 def test_secret_shows_nowhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

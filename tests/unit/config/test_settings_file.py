@@ -67,6 +67,8 @@ def test_whole_file_is_read_with_units_and_relative_paths(tmp_path: Path) -> Non
         ("kind: oracle", "kind: postgres", "2:3: source.kind must be 'postgres', 'mysql' or 'mariadb'"),
         ("k: postgres", "kind: postgres", "1:1: source.kind is missing"),
         ("url: mysql://", "url: postgresql://", "3:3: source.url must look like postgresql://"),
+        ("warehouse: s3a://b/w", "warehouse: /data/warehouse", "merge.warehouse must be a local folder"),
+        ("warehouse: hdfs:/w", "warehouse: /data/warehouse", "merge.warehouse must be a local folder"),
         ('listen: "8079"', 'listen: "[::1]:8079"', "13:11: service.listen must be host:port"),
         ("  every: 2m\n  every: 3m", "  every: 2m", "13:3: merge.every is set twice"),
         ("  listen: x\n  every: 2m", "  every: 2m", "12:3: unknown setting merge.listen; it belongs at service.listen"),

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
+from cdcflow.interleave.backlog import Backlog, Limits
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.position import Offset
-from cdcflow.model.table import TableId
+from cdcflow.model.table import Column, Table, TableId
+from cdcflow.model.types import ColumnType
 
 ORDERS = TableId("public", "orders")
+ORDERS_TABLE = Table(ORDERS, 7, (Column("id", 1, ColumnType("bigint", pa.int64())),), ("id",))
 READING = TableProgress(
     "reading",
     3,
@@ -63,3 +68,41 @@ def test_progress_of_an_older_cdcflow_has_no_row_version() -> None:
     del value["tables"]["public.orders"]["row_version"]
     assert Progress.from_json(value).tables[ORDERS] == READING
     assert READING.row_version is None
+
+
+def taken_up(stored: TableProgress, incarnation: int = 7, captured: bool = True) -> Backlog:
+    """A backlog that begins at offset 50 with this known of a table."""
+    table = replace(ORDERS_TABLE, incarnation=incarnation)
+    return Backlog(Progress({ORDERS: stored}), {ORDERS: table} if captured else {}, Limits(), Offset(50), {})
+
+
+def whole_since(backlog: Backlog) -> Offset | None:
+    return backlog.progress.tables[ORDERS].whole_since
+
+
+def test_what_was_whole_once_stays_whole_while_it_is_read_again() -> None:
+    """The merge goes on showing the table; only a hole in what was captured takes that away."""
+    backlog = taken_up(TableProgress("reading", 1, Offset(10), incarnation=7))
+    assert whole_since(backlog) is None
+    backlog.stop(ORDERS, "done")
+    assert whole_since(backlog) == 10
+    backlog.begin_generation(ORDERS, Offset(60))
+    assert whole_since(backlog) == 10
+    backlog.stop(ORDERS, "cancelled")
+    assert whole_since(backlog) == 10
+    known = backlog.progress.tables[ORDERS]
+    assert whole_since(taken_up(known)) == 10
+    assert whole_since(taken_up(known, captured=False)) == 10, "forgotten, and what it was is known"
+    forgotten = taken_up(known, captured=False).progress.tables[ORDERS]
+    assert whole_since(taken_up(forgotten)) is None, "nobody captured it for a while"
+    assert whole_since(taken_up(known, incarnation=8)) is None, "another table of the same name"
+
+
+def test_an_older_cdcflow_s_done_is_whole_since_then() -> None:
+    """It did not say so."""
+    entry = TableProgress("done", 2, Offset(9)).to_json(ORDERS)
+    del entry["whole_since"]
+    found = Progress.from_json({"version": 1, "tables": {"a": entry}})
+    assert found.tables[ORDERS].whole_since == 9
+    entry["state"] = "reading"
+    assert Progress.from_json({"version": 1, "tables": {"a": entry}}).tables[ORDERS].whole_since is None

@@ -8,7 +8,20 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.merge.evolution import Add, Evolution, Rename, Target, TargetColumn, Widen, evolve
+from cdcflow.merge.evolution import (
+    Add,
+    CannotFollow,
+    Describe,
+    Evolution,
+    Fill,
+    FormatColumn,
+    Rename,
+    Target,
+    TargetColumn,
+    Widen,
+    evolve,
+    seen,
+)
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 
@@ -148,25 +161,57 @@ def test_the_description_comes_back_as_it_was_written() -> None:
     target = target_of(FIRST)
     assert Target.from_json(target.to_json()) == target
     with pytest.raises(ConfigurationError, match="newer cdcflow"):
-        Target.from_json(target.to_json().replace('"version":1', '"version":99'))
+        Target.from_json(target.to_json().replace('"version":2', '"version":99'))
 
 
 def numbers(target: Target) -> dict[str, int]:
     return {c.name: c.number for c in target.columns}
 
 
-def test_columns_that_the_new_table_lacks_get_numbers_that_nobody_has() -> None:
+def test_columns_that_the_new_table_lacks_get_numbers_that_no_source_has() -> None:
     """P25: a number that the new table's column bears, or gets later, would give it the old one's values."""
     before = target_of(shape(("id", 1, INT), ("a", 2, TEXT), ("b", 3, TEXT), ("c", 9, TEXT)))
     made_again = shape(("id", 1, INT), ("x", 2, TEXT), ("c", 3, TEXT), incarnation=2)
-    assert numbers(evolve(before, [made_again]).target) == {"id": 1, "a": 10, "b": 11, "c": 3, "x": 2}
+    found = evolve(before, [made_again]).target
+    assert numbers(found) == {"id": 1, "a": -2, "b": -3, "c": 3, "x": 2}
+    again = evolve(found, [shape(("id", 1, INT), ("c", 2, TEXT), incarnation=3)]).target
+    assert numbers(again) == {"id": 1, "a": -2, "b": -3, "c": 2, "x": -4}, "-2 is another's already"
 
 
-def test_the_greatest_number_may_be_the_new_table_s() -> None:
-    """Free is what lies above both, whoever has more."""
+def test_a_column_that_a_table_made_again_gets_later_is_not_one_that_it_lacked() -> None:
+    """P25: the values of two columns would mix, or the types would clash for no reason."""
     before = target_of(shape(("id", 1, INT), ("a", 2, TEXT)))
-    made_again = shape(("id", 1, INT), ("b", 5, TEXT), incarnation=2)
-    assert numbers(evolve(before, [made_again]).target) == {"id": 1, "a": 6, "b": 5}
+    made_again = shape(("id", 1, INT), ("b", 2, TEXT), incarnation=2)
+    later = shape(("id", 1, INT), ("b", 2, TEXT), ("c", 3, INT), ("d", 4, INT), ("e", 5, INT), incarnation=2)
+    found = evolve(evolve(before, [made_again]).target, [later])
+    assert numbers(found.target) == {"id": 1, "a": -2, "b": 2, "c": 3, "d": 4, "e": 5}
+    assert [type(step) for step in found.steps] == [Add, Add, Add]
+
+
+def test_a_number_that_an_older_cdcflow_made_up_is_taken_out_of_the_source_s_way() -> None:
+    """P25: it was above all others, where the source's next column comes."""
+    columns = '[["id",1,"int"],["a",3,"string"],["b",2,"string"]]'
+    old = Target.from_json(f'{{"version":1,"incarnation":2,"key":["id"],"columns":{columns}}}')
+    now = shape(("id", 1, INT), ("b", 2, TEXT), incarnation=2)
+    later = shape(("id", 1, INT), ("b", 2, TEXT), ("c", 3, INT), incarnation=2)
+    found = evolve(old, [now, later])
+    assert numbers(found.target) == {"id": 1, "a": -3, "b": 2, "c": 3}
+    assert found.steps == (Add(TargetColumn("c", 3, "int"), None),)
+    (announced, *_) = found.acts()
+    assert isinstance(announced, Describe)
+    again = evolve(Target.from_json(announced.target.to_json()), [later])
+    assert numbers(again.target) == numbers(found.target), "also when the first run that saw it dies"
+
+
+def test_a_name_that_says_dropped_is_not_given_twice() -> None:
+    """A table made again numbers its columns anew, so two columns may be dropped under one name and number."""
+    target = target_of(shape(("id", 1, INT), ("note", 2, TEXT)))
+    for incarnation in (1, 2):
+        has = shape(("id", 1, INT), ("note", 2, TEXT), incarnation=incarnation)
+        has_another = shape(("id", 1, INT), ("note", 3, TEXT), incarnation=incarnation)
+        target = evolve(target, [has]).target
+        target = evolve(target, [has_another]).target
+    assert [c.name for c in target.columns] == ["id", "note__dropped_2", "note__dropped_2_2", "note"]
 
 
 def test_a_column_that_the_new_table_has_in_other_letters_is_the_same() -> None:
@@ -174,7 +219,7 @@ def test_a_column_that_the_new_table_has_in_other_letters_is_the_same() -> None:
     before = target_of(shape(("id", 1, INT), ("Note", 2, TEXT)))
     found = evolve(before, [shape(("id", 1, INT), ("NOTE", 2, TEXT), incarnation=2)])
     assert numbers(found.target) == {"id": 1, "NOTE": 2}
-    assert found.steps == (Rename("Note", "NOTE"),)
+    assert found.steps == (Rename("Note", "__cdcflow_2"), Rename("__cdcflow_2", "NOTE"))
 
 
 def test_a_table_made_again_with_another_key_stops_by_name() -> None:
@@ -193,3 +238,72 @@ def test_rows_of_a_table_that_was_made_again_since_are_passed_over() -> None:
     assert evolve(target_of(FIRST), [new]).fresh, "also when the range has nothing of the old one"
     assert not evolve(None, [new]).fresh
     assert not follow(FIRST).fresh
+
+
+def described_by_an_older_cdcflow(*columns: tuple[str, int, str]) -> Target:
+    listed = ",".join(f'["{name}",{number},"{type_}"]' for name, number, type_ in columns)
+    return Target.from_json(f'{{"version":1,"incarnation":1,"key":["id"],"columns":[{listed}]}}')
+
+
+def in_the_table(*names: str) -> list[FormatColumn]:
+    return [
+        FormatColumn(name, i, None) for i, name in enumerate([*names[:3], "_offset", "_missing", *names[3:]], start=1)
+    ]
+
+
+SWAPPED = shape(("id", 1, INT), ("b", 2, TEXT), ("a", 3, TEXT))
+
+
+@pytest.mark.parametrize(
+    ("names", "steps"),
+    [
+        (("id", "b", "a"), ()),
+        (("id", "__cdcflow_2", "b"), (Rename("b", "__cdcflow_3"), Rename("__cdcflow_3", "a"))),
+    ],
+    ids=["after the last rename", "between two"],
+)
+def test_an_older_cdcflow_that_died_in_a_swap_of_names_is_understood(names: Any, steps: Any) -> None:
+    """Its description has no ids, but ids grow and it lists columns in their order: no old row gets another's value."""
+    old = described_by_an_older_cdcflow(("id", 1, "int"), ("a", 2, "string"), ("b", 3, "string"))
+    found = seen(old, in_the_table(*names), SWAPPED.id, [SWAPPED])
+    assert {c.number: c.name for c in found.columns} == dict(zip((1, 2, 3), names, strict=True))
+    names_now = {c.name for c in found.columns}
+    for step in evolve(found, [SWAPPED]).steps:
+        assert isinstance(step, Rename)
+        names_now = names_now - {step.old} | {step.new}
+    assert bool(evolve(found, [SWAPPED]).steps) == bool(steps)
+    assert names_now == {"id", "a", "b"}
+
+
+def test_a_column_that_an_older_cdcflow_added_before_it_died_is_taken_over() -> None:
+    """It did not announce what it added; its default may or may not be in the rows."""
+    old = described_by_an_older_cdcflow(("id", 1, "int"), ("note", 2, "string"))
+    more = shape(("id", 1, INT), ("note", 2, TEXT), ("qty", 3, INT, "7"))
+    columns = [FormatColumn(n, i, None) for i, n in enumerate(["id", "note", "_offset", "_missing", "qty"])]
+    found = evolve(seen(old, columns, more.id, [more]), [more])
+    assert found.steps == (Fill(TargetColumn("qty", 3, "int"), "CAST('7' AS int)"),)
+    (announced, *_) = found.acts()
+    assert isinstance(announced, Describe)
+    again = evolve(seen(Target.from_json(announced.target.to_json()), columns, more.id, [more]), [more])
+    assert again.steps == found.steps, "and the same when the run that took it over dies"
+
+
+def test_a_column_that_somebody_added_or_removed_in_the_table_is_told_apart_from_ours() -> None:
+    """The table is ours, but nobody keeps people from ALTER TABLE: no value may come from their column."""
+    columns = [FormatColumn(n, i, None) for i, n in enumerate(["id", "note", "_offset", "_missing", "mine"])]
+    first = seen(target_of(FIRST), columns, FIRST.id, [FIRST])
+    assert first.others == ("mine",)
+    assert evolve(first, [FIRST]).steps == ()
+    for clash in (shape(("id", 1, INT), ("mine", 2, TEXT)), shape(("id", 1, INT), ("note", 2, TEXT), ("Mine", 3, INT))):
+        with pytest.raises(CannotFollow, match=r"column (mine|Mine) now, and somebody added .*(?s:.*)rename or drop"):
+            evolve(first, [clash])
+    for described in (target_of(FIRST), described_by_an_older_cdcflow(("id", 1, "int"), ("note", 2, "string"))):
+        with pytest.raises(CannotFollow, match="somebody removed column note"):
+            seen(described, columns[:1] + columns[2:], FIRST.id, [FIRST])
+
+
+def test_a_column_that_somebody_put_between_ours_is_passed_over() -> None:
+    """In a table that an older cdcflow described, where only order and names tell."""
+    old = described_by_an_older_cdcflow(("id", 1, "int"), ("note", 2, "string"))
+    found = seen(old, [FormatColumn(n, i, None) for i, n in enumerate(["id", "mine", "note"])], FIRST.id, [FIRST])
+    assert [(c.name, c.id) for c in found.columns] == [("id", 0), ("note", 2)]

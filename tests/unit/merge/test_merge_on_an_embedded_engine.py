@@ -300,3 +300,29 @@ def test_a_row_from_before_a_column_does_not_miss_it_when_an_update_leaves_it_un
         (1,): ({"id": 1, "a": 2, "added": value}, frozenset(), 2, 1),
         (2,): ({"id": 2, "a": 2, "added": value}, frozenset(), 4, 1),
     }
+
+
+def zeros(state: State, column: str) -> list[str]:
+    """How a column's zeros are written, in the order of their rows."""
+    return [str(values[column]) for values, *_ in state.values()]
+
+
+@pytest.mark.parametrize(("first", "second"), [(-0.0, None), (-0.0, 0.0), (0.0, -0.0)])
+def test_a_zero_keeps_the_sign_that_was_sent_last(
+    warehouse: EmbeddedWarehouse, first: float, second: float | None
+) -> None:
+    """-0.0 and 0.0 are one key, as in the fold; which of them is shown is what the source sent last."""
+    keyed, bag = make_table("keyed", key=("f",), f="float64", a="int32"), make_table("bag", key=(), f="float64")
+    for value in (first, second):
+        if value is None:
+            continue
+        for table in (keyed, bag):
+            op = "u" if table is keyed and value is second else "c"
+            values = {"f": value} | ({"a": 1} if table is keyed else {})
+            warehouse.merge(table.id.name, [(table, Change(1 if value is first else 2, op, values))])
+    for table in (keyed, bag):
+        changes = [Change(n, "c", {"f": v}) for n, v in enumerate((first, second), start=1) if v is not None]
+        folded = fold({}, changes, ("f",), keyed=table is keyed)
+        found = warehouse.state(table.id.name, table)
+        assert len(found) == len(folded) == 1
+        assert set(zeros(found, "f")) == {str(row.values["f"]) for row in folded.values()}

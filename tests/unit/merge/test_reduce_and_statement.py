@@ -7,7 +7,7 @@ import pytest
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge import statement
-from cdcflow.merge.evolution import Rename, evolve
+from cdcflow.merge.evolution import MissAlso, MissOnly, Rename, evolve
 from cdcflow.merge.reduce import Layout, families, read_schema
 from cdcflow.merge.types import literal, name_sql, stored, text_sql, widens
 from cdcflow.model.table import Column, Table, TableId
@@ -105,9 +105,13 @@ def test_a_sweep_lifts_the_bounds() -> None:
 
 def test_a_rename_also_renames_what_rows_miss() -> None:
     """Else a row would miss a column for ever that it got under its new name."""
-    first, second = statement.alter("t1", Rename("old", "new"))
-    assert "CASE WHEN x = 'old' THEN 'new'" in first
-    assert second == "ALTER TABLE t1 RENAME COLUMN `old` TO `new`"
+    target = evolve(None, [table("id", "old")]).target
+    acts = list(evolve(target, [table("id", "new")]).acts())
+    assert acts[1:-1] == [MissAlso("old", "new"), Rename("old", "new"), MissOnly(("id", "new"))]
+    (also,), (renamed,), (only,) = (statement.act("t1", act) for act in acts[1:-1])
+    assert "concat(_missing, array('new')) WHERE _missing IS NOT NULL AND array_contains(_missing, 'old')" in also
+    assert renamed == "ALTER TABLE t1 RENAME COLUMN `old` TO `new`"
+    assert "array_except(_missing, array('id', 'new'))" in only
 
 
 @pytest.mark.parametrize(

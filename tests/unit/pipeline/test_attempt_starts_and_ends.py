@@ -196,6 +196,18 @@ def test_only_what_was_done_is_unread_after_a_hole() -> None:
     assert dict(found.tables) == {ORDERS.id: waiting, ITEMS.id: reading, other: gone}
 
 
+def test_no_table_is_whole_after_a_hole() -> None:
+    """What was read before it may be gone from the source, whether the table is read again already or not."""
+    known = [TableProgress(state, 2, Offset(9), whole_since=Offset(3)) for state in ("done", "reading", "cancelled")]
+    tables = {TableId("public", f"t{n}"): progress for n, progress in enumerate(known)}
+    found = Progress.from_json(unread(Progress(tables).to_json()))
+    assert [(p.state, p.whole_since) for p in found.tables.values()] == [
+        ("waiting", None),
+        ("reading", None),
+        ("cancelled", None),
+    ]
+
+
 # ── what it orders ──────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -1,0 +1,63 @@
+"""Where the fold of a table begins, and whether every row of it is there: by what the log says of its backfills.
+
+    offsets   1 ───────── 40 ═══════════ 70 ─────────── 90 ═══ ─ ─
+    backfill              │ generation 1 │              │ generation 2, under way
+                          since          done           since
+    whole since           ─              40             40 (until generation 2 is done: 90)
+
+From `since` of a generation that is done on the log has a row of everything that exists, so a table that is folded
+from there needs nothing of before: neither rows nor shapes. That is what makes a table that could not follow its
+source a new one. A generation that is under way, or was given up, takes nothing away from a table that was whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ACTIVE = frozenset(("waiting", "reading", "paused"))
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """A table's newest backfill, as a checkpoint has it (`cdcflow.interleave.progress` says what the fields mean)."""
+
+    state: str = ""
+    generation: int = 0
+    since: int = 0
+    whole_since: int | None = None
+
+    @classmethod
+    def of(cls, entry: Mapping[str, object]) -> Backfill:
+        """Read a table's entry. Of a table without one nothing is known."""
+
+        def number(field: str) -> int:
+            found = entry.get(field, 0)
+            return found if isinstance(found, int) else 0
+
+        whole = entry.get("whole_since")
+        return cls(
+            str(entry.get("state", "")),
+            number("generation"),
+            number("since"),
+            whole if isinstance(whole, int) else None,
+        )
+
+    @property
+    def is_done(self) -> bool:
+        return self.state == "done"
+
+    @property
+    def floor(self) -> int | None:
+        """The offset from which on the log has every row of the table; None: there is none yet."""
+        return self.since if self.is_done else self.whole_since
+
+    def is_whole(self, begun: int) -> bool:
+        """Whether a table that was folded from offset `begun` on has every row."""
+        return self.floor is not None and begun <= self.floor
+
+    def beginnings(self) -> tuple[int, ...]:
+        """The offsets from which on a new table can be folded, the best first: as whole as it can be. 0: all of it."""
+        whole = self.floor or 0
+        # The rows of a generation that is under way are all there is, once it is done.
+        return (whole, self.since) if self.state in ACTIVE and self.since > whole else (whole,)

@@ -1,0 +1,289 @@
+"""Schema changes on real tables: the job killed between commits, the remedy of one that cannot be followed, and what is
+left of older cuts after it. What else may pass while a merge works."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.errors import CdcflowError, HistoryLost
+from cdcflow.merge import statement
+from cdcflow.merge.statement import TARGET_PROPERTY
+from cdcflow.model.table import Table
+from cdcflow.spark import delta, job, read_cut
+from cdcflow.spark.cuts import published_cut
+from cdcflow.spark.delta import snapshot
+from cdcflow.spark.paths import CUTS, delta_sql, table_path
+
+pytestmark = pytest.mark.spark
+
+
+@contextmanager
+def killed_before_commit(number: int) -> Iterator[None]:
+    """The job dies before its next commit but so many."""
+    done = 0
+    right = delta.committing
+
+    def commits(*given: Any, **more: Any) -> Any:
+        nonlocal done
+        done += 1
+        if done > number:
+            raise KeyboardInterrupt
+        return right(*given, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "committing", commits)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+KILLED_BEFORE_A_COMMIT = """
+import os, signal, sys
+from cdcflow.spark import job
+
+right, left = job.committing, int(sys.argv.pop(1))
+
+def committing(*given):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return right(*given)
+
+job.committing = committing
+sys.exit(job.main())
+"""
+
+
+def test_a_swap_of_names_that_was_cut_off_keeps_every_value_in_its_column(
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+) -> None:
+    """G10, G25: killed three times on its way, in a table that an older cdcflow described."""
+    before = make_table("orders", id="int64", a="string", b="string", c="int32")
+    hand_log.state(before, "reading")
+    hand_log.segment(
+        [
+            (before, "c", {"id": 1, "a": "a1", "b": "b1", "c": 1}),
+            (before, "u", {"id": 2, "b": "b2", "c": 2, "_unchanged": ["a"]}),
+        ]
+    )
+    job.merge(spark, hand_log.root, warehouse)
+    older = json.dumps(
+        {
+            "version": 1,
+            "incarnation": 1,
+            "key": ["id"],
+            "columns": [["id", 1, "bigint"], ["a", 2, "string"], ["b", 3, "string"], ["c", 4, "int"]],
+        }
+    )
+    sql = delta_sql(warehouse, table_path(before.id))
+    spark.sql(f"ALTER TABLE {sql} SET TBLPROPERTIES ('{TARGET_PROPERTY}' = '{older}')")
+
+    numbers = {"id": 1, "b": 2, "a": 3, "C": 4, "d": 5}
+    columns = {"id": "int64", "b": "string", "a": "string", "C": "int64", "d": "int32"}
+    after = make_table("orders", numbers=numbers, missing={"d": "7"}, **columns)
+    hand_log.segment([(after, "c", {"id": 3, "b": "a3", "a": "b3", "C": 2**40, "d": None})])
+    # The first is killed as a process, the others in this one.
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_BEFORE_A_COMMIT, "6", "--log", hand_log.root, "--warehouse", warehouse],
+        capture_output=True,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    # Describe, then three commits for each rename (a and c step aside first): the second run ends after the last of
+    # them, the third after ADD.
+    for number in (11, 5):
+        with killed_before_commit(number):
+            job.merge(spark, hand_log.root, warehouse)
+    found = snapshot(spark, warehouse / table_path(before.id))
+    assert found is not None
+    assert json.loads(found.properties[TARGET_PROPERTY])["open"]
+    job.merge(spark, hand_log.root, warehouse)
+    rows = read_cut(spark, warehouse, incomplete=True)["public.orders"].drop("_offset").collect()
+    assert sorted(tuple(row) for row in rows if row["_missing"] is None) == [
+        (1, "a1", "b1", 1, None, 7),
+        (3, "a3", "b3", 2**40, None, None),
+    ]
+    (partial,) = (row.asDict() for row in rows if row["_missing"] is not None)
+    assert partial == {"id": 2, "b": None, "a": "b2", "C": 2, "d": 7, "_missing": ["b"]}
+
+
+def rows_of(frame: Any) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in frame.drop("_offset", "_missing").collect())
+
+
+def test_a_retyped_column_s_remedy_works_to_the_letter_and_the_other_tables_go_on(
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+) -> None:
+    """G24, G36: a table that cannot follow is left out by name. Its folder moved away, read again with a backfill and
+    merged, it is back; and no older cut shows the new table's versions as if they were the old one's, or a table whose
+    files VACUUM took. What was whole stays readable while it is read again or is no longer captured, and says so."""
+    orders = make_table("orders", id="int64", v="int32")
+    products = make_table("products", id="int64", name="string")
+    hand_log.state(orders)
+    hand_log.state(products)
+    hand_log.segment([(orders, "c", {"id": 1, "v": 1}), (products, "c", {"id": 1, "name": "pen"})])
+    job.merge(spark, hand_log.root, warehouse)
+    as_an_older_cdcflow_wrote_them(spark, warehouse / CUTS)
+    assert rows_of(read_cut(spark, warehouse)["public.orders"]) == [(1, 1)]
+
+    retyped = make_table("orders", id="int64", v="string")
+    hand_log.segment([(retyped, "u", {"id": 1, "v": "one"}), (products, "c", {"id": 2, "name": "ink"})])
+    report = job.merge(spark, hand_log.root, warehouse)
+    assert report.published
+    (left_out,) = published_cut(spark, warehouse).left_out.items()
+    assert left_out == ("public.orders", report.tables[0].left_out)
+    assert "column v was int and is string now" in left_out[1]
+    assert "move the table's folder away" in left_out[1]
+    found = read_cut(spark, warehouse)
+    assert {name: rows_of(frame) for name, frame in found.items()} == {"public.products": [(1, "pen"), (2, "ink")]}
+    assert rows_of(read_cut(spark, warehouse, 1)["public.orders"]) == [(1, 1)]
+    with pytest.raises(CdcflowError, match="column v was int"):
+        job.merge(spark, hand_log.root, warehouse, ["public.orders"])
+
+    (warehouse / table_path(orders.id)).rename(warehouse / "moved away")
+    hand_log.state(orders, "done", 2, since=hand_log.next_offset, whole_since=hand_log.next_offset)
+    hand_log.segment([(retyped, "r", {"id": 1, "v": "one"}), (retyped, "r", {"id": 2, "v": "two"})])
+    report = job.merge(spark, hand_log.root, warehouse)
+    assert report.tables[0].left_out is None
+    assert rows_of(read_cut(spark, warehouse)["public.orders"]) == [(1, "one"), (2, "two")]
+    assert not published_cut(spark, warehouse).left_out
+    with pytest.raises(HistoryLost, match=r"cut 1 .*public\.orders .*another table(?s:.*)tables="):
+        read_cut(spark, warehouse, 1)
+    assert rows_of(read_cut(spark, warehouse, 1, tables=["public.products"])["public.products"]) == [(1, "pen")]
+
+    hand_log.state(orders, "forgotten", 2, since=5, whole_since=5)
+    hand_log.state(products, "cancelled", 2, since=7, whole_since=1)
+    hand_log.segment([(products, "u", {"id": 2, "name": "red ink"})])
+    job.merge(spark, hand_log.root, warehouse)
+    found = read_cut(spark, warehouse)
+    assert rows_of(found["public.orders"]) == [(1, "one"), (2, "two")]
+    assert rows_of(found["public.products"]) == [(1, "pen"), (2, "red ink")]
+    states = {name: table.state for name, table in published_cut(spark, warehouse).tables.items()}
+    assert states == {"public.orders": "forgotten", "public.products": "cancelled"}
+
+    spark.sql(f"OPTIMIZE {delta_sql(warehouse, table_path(products.id))}")
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    spark.sql(f"VACUUM {delta_sql(warehouse, table_path(products.id))} RETAIN 0 HOURS")
+    for cut in (2, 4):
+        with pytest.raises(HistoryLost, match=r"public\.products .*VACUUM"):
+            read_cut(spark, warehouse, cut, tables=["public.products"])
+
+
+def test_the_remedy_of_a_log_that_expired_behind_a_table_works_to_the_letter(
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+) -> None:
+    """Nothing is known of what was between; a backfill that is in the log says what there is, and the sweep takes the
+    rows that went meanwhile."""
+    table = make_table("orders", id="int64", v="string")
+    hand_log.state(table)
+    hand_log.segment([(table, "c", {"id": n, "v": "old"}) for n in (1, 2, 3)])
+    job.merge(spark, hand_log.root, warehouse)
+    hand_log.segment([(table, "d", {"id": 1}), (table, "u", {"id": 2, "v": "missed"})])
+    hand_log.segment([(table, "u", {"id": 3, "v": "new"})])
+    layout = Layout(hand_log.root)
+    for segment in layout.segment_offsets()[:2]:
+        shutil.rmtree(layout.segment(*segment))
+    with pytest.raises(
+        HistoryLost, match=r"public\.orders from cut 1: .*begins at cut 3(?s:.*)cdcflow backfill public"
+    ):
+        job.merge(spark, hand_log.root, warehouse)
+
+    hand_log.state(table, "done", 2, since=hand_log.next_offset, whole_since=hand_log.next_offset)
+    hand_log.segment([(table, "r", {"id": 2, "v": "missed"}), (table, "r", {"id": 3, "v": "new"})])
+    assert job.merge(spark, hand_log.root, warehouse).published
+    assert rows_of(read_cut(spark, warehouse)["public.orders"]) == [(2, "missed"), (3, "new")]
+
+
+def as_an_older_cdcflow_wrote_them(spark: Any, cuts: Path) -> None:
+    """Published cuts without what an older cdcflow did not keep."""
+    plain = spark.createDataFrame(
+        spark.read.format("delta").load(str(cuts)).drop("ids", "states", "left_out").collect()
+    )
+    plain.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(cuts))
+
+
+def test_a_merge_that_meets_an_optimize_is_repeated(
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OPTIMIZE may run at any time, the docs say: also while the MERGE has read the files that it takes away.
+
+    Beside it, in the same merge: a table without a key has a sweep, and a delete of a row of NULLs that is not there.
+    """
+    table, bag = make_table("orders", id="int64", v="int32"), make_table("bag", key=(), a="int64", b="string")
+    hand_log.state(bag)
+    hand_log.segment([(bag, "c", {"a": 1, "b": "x"})])
+    sql = delta_sql(warehouse, table_path(table.id))
+    hand_log.state(table)
+    for number in (1, 2):
+        hand_log.segment([(table, "c", {"id": number, "v": 0})])
+        job.merge(spark, hand_log.root, warehouse)
+    hand_log.state(bag, "done", 2, since=hand_log.next_offset)
+    hand_log.segment(
+        [
+            (bag, "r", {"a": None, "b": "y"}),
+            (bag, "d", {"a": None, "b": None}),
+            (bag, "d", {"a": 7, "b": "z"}),
+            (table, "u", {"id": 1, "v": 1}),
+        ]
+    )
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        asked: list[str] = []
+
+        def optimize_once() -> None:
+            while True:
+                connection, _ = server.accept()
+                with connection:
+                    if connection.recv(1) == b"q":
+                        return
+                    if not asked:
+                        asked.extend(row.path for row in spark.newSession().sql(f"OPTIMIZE {sql}").collect())
+                    connection.sendall(b".")
+
+        def held(offset: int) -> int:
+            with socket.create_connection(("127.0.0.1", port)) as waiting:
+                waiting.sendall(b"?")
+                waiting.recv(1)
+            return offset
+
+        right_merge, right_committing = statement.merge, delta.committing
+
+        def merge(name: str, target: Any, found: Any, reduced: str, **more: Any) -> str:
+            # The MERGE cannot end before the test has had its turn.
+            return right_merge(name, target, found, f"(SELECT * FROM {reduced} WHERE held(o) > 0)", **more)
+
+        def committing(session: Any, *given: Any) -> Any:
+            session.udf.register("held", held, "bigint")
+            return right_committing(session, *given)
+
+        monkeypatch.setattr(statement, "merge", merge)
+        monkeypatch.setattr(job, "committing", committing)
+        answering = threading.Thread(target=optimize_once)
+        answering.start()
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(job, "CONFLICTS_MAX", 3)
+                report = job.merge(spark, hand_log.root, warehouse)
+        finally:
+            with socket.create_connection(("127.0.0.1", port)) as over:
+                over.sendall(b"q")
+            answering.join()
+    assert asked, "nothing was optimized meanwhile"
+    assert report.published
+    found = read_cut(spark, warehouse)
+    assert rows_of(found["public.orders"]) == [(1, 1), (2, 0)]
+    assert rows_of(found["public.bag"]) == [(None, "y")]
