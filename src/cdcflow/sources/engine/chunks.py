@@ -78,7 +78,7 @@ class PartRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ChunkProgress:
     """Where the next chunk begins, as the dialect wrote it, and how far that is (see `ChunkRead`)."""
 
     cursor: str | None
@@ -139,7 +139,7 @@ class ChunkDialect(Protocol[C_contra, P, R]):
         """The same for a chunk of kind "whole", in a snapshot that has one exact position in the log."""
         ...
 
-    def reached(self, chunk: Chunk, found: Sequence[R]) -> Reached:
+    def reached(self, chunk: Chunk, found: Sequence[R]) -> ChunkProgress:
         """What is told of a range chunk once its parts are read; `found` is empty where nothing was left."""
         ...
 

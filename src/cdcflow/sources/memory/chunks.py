@@ -23,7 +23,7 @@ from cdcflow.interleave.messages import Chunk, Planned, Visibility
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.engine.chunks import PartRead, Reached, Rewritten, Snapshot, TooLarge
+from cdcflow.sources.engine.chunks import ChunkProgress, PartRead, Rewritten, Snapshot, TooLarge
 from cdcflow.sources.engine.connections import Connector
 from cdcflow.sources.memory.database import MemoryDatabase, MemoryTable, Row, position_of
 
@@ -120,9 +120,9 @@ class MemoryChunks:
         with self.opened(connection, chunk, None) as opened:
             yield opened
 
-    def reached(self, chunk: Chunk, found: Sequence[PartRead]) -> Reached:
+    def reached(self, chunk: Chunk, found: Sequence[PartRead]) -> ChunkProgress:
         _, last, bound = _bounds_of(chunk)
-        return Reached(str(last), last, exhausted=last >= bound)
+        return ChunkProgress(str(last), last, exhausted=last >= bound)
 
     def close(self) -> None:
         """It has no thread of its own."""

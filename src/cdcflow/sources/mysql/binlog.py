@@ -38,7 +38,7 @@ from cdcflow.sources.mysql.decoders import COMPILED, Compiled
 from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, Xid, check_types, prepared_xid
 from cdcflow.sources.mysql.gtids import Flavor, Gtids, GtidSet, MysqlGtids, gtid_set
-from cdcflow.sources.mysql.position import BinlogPosition, Progress
+from cdcflow.sources.mysql.position import BinlogPosition, StreamProgress
 from cdcflow.sources.mysql.row_events import HEARTBEAT, Changes, Marks, RowEvents, numbered
 from cdcflow.sources.mysql.statements import Rollback, Savepoint, Statement, XaEnd
 from cdcflow.sources.mysql.tables import Tables
@@ -94,7 +94,7 @@ class BinlogDecoder:
         expanded_bytes_max: int = EXPANDED_BYTES_MAX,
         compiled: Compiled | None = COMPILED,
     ) -> None:
-        self.progress = Progress(position, by_gtid=by_gtid)
+        self.progress = StreamProgress(position, by_gtid=by_gtid)
         self._flavor: Flavor = flavor
         self._open_spool = open_spool
         self._spool_bytes_max = spool_bytes_max

@@ -37,7 +37,7 @@ from cdcflow.interleave.messages import Chunk, Planned, Visibility
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.engine.chunks import Reached, Rewritten, Snapshot, TooLarge
+from cdcflow.sources.engine.chunks import ChunkProgress, Rewritten, Snapshot, TooLarge
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.mysql.catalog import CatalogTable
 from cdcflow.sources.mysql.connection import Connection, query
@@ -175,15 +175,15 @@ class MySQLChunks:
             snapshot = stack.enter_context(self._snapshots.whole(connection, name, lambda: stack.enter_context(lock())))
             yield OpenTable(connection, snapshot, self._touched(connection, chunk.table))
 
-    def reached(self, chunk: Chunk, found: Sequence[PartRead]) -> Reached:
+    def reached(self, chunk: Chunk, found: Sequence[PartRead]) -> ChunkProgress:
         cursor = Cursor.from_json(chunk.after)
         if not found:
-            return Reached(cursor.to_json(), cursor.rows, exhausted=True)
+            return ChunkProgress(cursor.to_json(), cursor.rows, exhausted=True)
         rows = sum(part.rows for part in found)
         if rows:
             self._last[chunk.table] = _Last(sum(part.bytes for part in found) // rows, stride(cursor.row, found))
         reached = Cursor(found[-1].reached, cursor.rows + rows)
-        return Reached(reached.to_json(), reached.rows, found[-1].exhausted)
+        return ChunkProgress(reached.to_json(), reached.rows, found[-1].exhausted)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -27,7 +27,7 @@ from pymysql.constants import CLIENT, COMMAND
 from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.sources.engine import connections
-from cdcflow.sources.mysql.errors import explained, refused
+from cdcflow.sources.mysql.errors import map_error, refused
 from cdcflow.sources.mysql.sql import quoted
 
 Secret = Callable[[], str | None]
@@ -131,7 +131,7 @@ class Connector(connections.Connector[Connection]):
         connection = self._connected(purpose, read_timeout_s)
         try:
             self._check_server(connection)
-            with explaining(f"preparing a session at {self.address}"):
+            with mapping_errors(f"preparing a session at {self.address}"):
                 settings = {**SESSION_SETTINGS, **OF_FLAVOR[self.flavor]}
                 query(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 query(connection, "SET SESSION " + ", ".join(f"{k} = {v}" for k, v in settings.items()))
@@ -143,7 +143,7 @@ class Connector(connections.Connector[Connection]):
 
     def map_error(self, error: Exception, attempted: str) -> CdcflowError:
         assert isinstance(error, pymysql.Error)  # noqa: S101  `self.error`
-        return explained(error, attempted, self.account)
+        return map_error(error, attempted, self.account)
 
     def is_broken(self, connection: Connection) -> bool:
         return not connection.open
@@ -298,9 +298,9 @@ def at_once(connection: Connection, *statements: str) -> list[list[Row]]:
 
 
 @contextlib.contextmanager
-def explaining(attempted: str) -> Iterator[None]:
+def mapping_errors(attempted: str) -> Iterator[None]:
     """Turn pymysql's errors inside into ours; `attempted` says what was tried, on what."""
     try:
         yield
     except pymysql.Error as error:
-        raise explained(error, attempted) from None
+        raise map_error(error, attempted) from None

@@ -34,7 +34,7 @@ from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected
 from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, one, query, version_of
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled
-from cdcflow.sources.mysql.errors import NO_SUCH_TABLE, explained
+from cdcflow.sources.mysql.errors import NO_SUCH_TABLE, map_error
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.marks import WrittenMarks
 from cdcflow.sources.mysql.sql import quoted
@@ -244,7 +244,7 @@ def _looked(subject: str, looking: Iterator[Finding]) -> list[Finding]:
         for finding in looking:
             found.append(finding)  # noqa: PERF402  what came before an error counts
     except pymysql.Error as error:
-        found.append(of_error(subject, explained(error, f"looking at {subject}")))
+        found.append(of_error(subject, map_error(error, f"looking at {subject}")))
     except CdcflowError as error:
         found.append(of_error(subject, error))
     return found
@@ -348,7 +348,7 @@ def _marks(connection: Connection, settings: MySQL) -> Iterator[Finding]:
         if error.args and error.args[0] in (NO_SUCH_TABLE, 1049):
             yield ok("source.marks_table", f"{settings.marks_table} is made at the first start")
         else:
-            yield of_error("source.marks_table", marks.explained(connection, error))
+            yield of_error("source.marks_table", marks.map_error(connection, error))
     else:
         yield ok("source.marks_table", f"{settings.marks_table} can be written")
 
@@ -369,7 +369,7 @@ def _table(connection: Connection, table: CatalogTable) -> Finding:
     try:
         query(connection, f"SELECT 1 FROM {table.sql} LIMIT 0")  # noqa: S608  quoted
     except pymysql.Error as error:
-        return of_error(str(table.id), explained(error, f"reading {table.id}"))
+        return of_error(str(table.id), map_error(error, f"reading {table.id}"))
     if not table.key:
         return warning(
             str(table.id),

@@ -20,8 +20,8 @@ from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.model.change import Int64s
 from cdcflow.ports import StreamEvent
 from cdcflow.sources.mysql import wire
-from cdcflow.sources.mysql.connection import Connection, explaining, query
-from cdcflow.sources.mysql.errors import explained, history_lost
+from cdcflow.sources.mysql.connection import Connection, mapping_errors, query
+from cdcflow.sources.mysql.errors import history_lost, map_error
 from cdcflow.sources.mysql.events import format_of, rotate_of, said_error
 from cdcflow.sources.mysql.gtids import Flavor, MysqlGtids
 from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition
@@ -61,9 +61,9 @@ def begin(connection: Connection, dump: Dump) -> None:
     """Prepare the session and send the command; from here on the server only sends.
 
     Raises:
-        SourceUnavailable, ConfigurationError: see `connection.explaining`.
+        SourceUnavailable, ConfigurationError: see `connection.mapping_errors`.
     """
-    with explaining("asking for the binary log"):
+    with mapping_errors("asking for the binary log"):
         query(connection, "SET " + ", ".join(f"@{name} = {value}" for name, value in _variables(dump).items()))
         command, text = _command(dump)
         connection._execute_command(command, text)  # pymysql has no public way to it
@@ -232,7 +232,7 @@ class ServerIdConflicts:
 
 
 def refusal_of(packet: bytes, dump: Dump, conflicts: ServerIdConflicts, account: str = "") -> CdcflowError:
-    """What the packet that ended the stream means. `account`: as `explained` has it."""
+    """What the packet that ended the stream means. `account`: as `map_error` has it."""
     if packet[:1] == b"\xfe":
         return SourceUnavailable("reading the binary log: the server ended the stream, as it does when it shuts down")
     found = said_error(packet)
@@ -243,7 +243,7 @@ def refusal_of(packet: bytes, dump: Dump, conflicts: ServerIdConflicts, account:
     if "with the same server_uuid" in said or "with the same server_id" in said:
         return conflicts.another(dump, said)
     if code != _READING_FAILED:
-        return explained(pymysql.OperationalError(code, said), "reading the binary log", account)
+        return map_error(pymysql.OperationalError(code, said), "reading the binary log", account)
     if "max_allowed_packet" in said:
         return ConfigurationError(
             f"reading the binary log: {said}",

@@ -81,7 +81,7 @@ _RETRIED = frozenset(
 _READ_ONLY = frozenset((1290, 1792, 1836))
 
 
-def explained(error: pymysql.Error, attempted: str, account: str = "") -> CdcflowError:
+def map_error(error: pymysql.Error, attempted: str, account: str = "") -> CdcflowError:
     """A server's refusal as one of our kinds, without the values that some of its texts quote. `account`: as whom the
     server knows us, where that is known."""
     number, said = parts(error)

@@ -19,7 +19,7 @@ from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.connection import Connection, query
-from cdcflow.sources.mysql.errors import NO_SUCH_TABLE, explained
+from cdcflow.sources.mysql.errors import NO_SUCH_TABLE, map_error
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.row_events import HEARTBEAT
 from cdcflow.sources.mysql.sql import literal, quoted
@@ -80,7 +80,7 @@ class WrittenMarks:
             )
         except pymysql.Error as error:
             if error.args and error.args[0] in _DENIED:
-                raise self.explained(connection, error) from None
+                raise self.map_error(connection, error) from None
             raise
 
     def beat(self, connection: Connection) -> None:
@@ -97,7 +97,7 @@ class WrittenMarks:
             self._make(connection)
             self.check(connection)
         except pymysql.Error as error:
-            raise self.explained(connection, error) from None
+            raise self.map_error(connection, error) from None
 
     def check(self, connection: Connection) -> None:
         """Whether the table is there and can be written, as pymysql's errors. Nothing is written."""
@@ -107,10 +107,10 @@ class WrittenMarks:
             "ON DUPLICATE KEY UPDATE `token` = ''",
         )
 
-    def explained(self, connection: Connection, error: pymysql.Error) -> CdcflowError:
+    def map_error(self, connection: Connection, error: pymysql.Error) -> CdcflowError:
         """Why the table cannot be made or written."""
         if not error.args or error.args[0] not in _DENIED:
-            return explained(error, f"preparing the table of marks {self.table}")
+            return map_error(error, f"preparing the table of marks {self.table}")
         name, _, host = str(query(connection, "SELECT CURRENT_USER()")[0][0]).rpartition("@")
         rights, schema = "CREATE, SELECT, INSERT, UPDATE", quoted(self.table.schema)
         return RightMissing(

@@ -24,7 +24,7 @@ from cdcflow.model.change import Int64s
 from cdcflow.ports import StreamEvent, TransactionsBack
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.mysql import binlog_status
-from cdcflow.sources.mysql.connection import Connection, Connector, explaining
+from cdcflow.sources.mysql.connection import Connection, Connector, mapping_errors
 from cdcflow.sources.mysql.dump import Dump, Packets, ServerIdConflicts, begin, refusal_of
 from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.events import IS_OPENER
@@ -59,7 +59,7 @@ def check_same(connector: Connector, dump: Dump, first_transaction: int, back: T
     oldest, newest = ours[0].end, ours[-1].end
     connection = connector.connect("overlap")
     try:
-        with explaining(f"comparing our log with the binary log at {connector.address}"):
+        with mapping_errors(f"comparing our log with the binary log at {connector.address}"):
             size = dict(binlog_status.files(connection)).get(newest.file)
             if size is None:
                 return
@@ -141,7 +141,7 @@ def _committed(connection: Connection, dump: Dump, ends: Int64s, account: str) -
     packets = Packets(commits, flavor=dump.flavor, pos=dump.start[1])
     left = b""
     while commits.reached < upto and not commits.is_past and packets.refusal is None:
-        with explaining("comparing our log with the binary log"):
+        with mapping_errors("comparing our log with the binary log"):
             left += _read(connection)
         _, taken = packets.take(left + bytes(PAD), len(left))
         left = left[taken:]

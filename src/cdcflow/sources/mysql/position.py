@@ -89,7 +89,7 @@ def byte_of(coordinate: int) -> int:
 # ── how far a stream is ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Progress:
+class StreamProgress:
     """How far a stream is, as coordinates and as positions between transactions, and the marks that it has to answer.
     Any thread may call `expect`, one thread everything else.
 

@@ -32,7 +32,7 @@ from cdcflow.interleave.messages import Chunk, Planned, XidSnapshot
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.engine.chunks import PartRead, Reached, Rewritten, Snapshot, TooLarge
+from cdcflow.sources.engine.chunks import ChunkProgress, PartRead, Rewritten, Snapshot, TooLarge
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import advice
 from cdcflow.sources.postgres import keys as key_texts
@@ -183,7 +183,7 @@ class PostgresChunks:
         with self._transaction(connection, chunk.table, plan.root, plan.leaves) as opened:
             yield opened
 
-    def reached(self, chunk: Chunk, found: Sequence[PagesRead]) -> Reached:
+    def reached(self, chunk: Chunk, found: Sequence[PagesRead]) -> ChunkProgress:
         planned, (plan, begin) = Plan.from_json(chunk.plan), plan_of(chunk)
         at = found[-1].reached
         # Parts that end early make others read for nothing.
@@ -192,7 +192,9 @@ class PostgresChunks:
         if at.unit >= plan.units and plan.units == planned.units:
             plan = self._attached(chunk.table, plan)
         later = plan.to_json() if plan.units > planned.units else ""
-        return Reached(str(replace(at, later=later)), min(at.unit, planned.units), exhausted=at.unit >= plan.units)
+        return ChunkProgress(
+            str(replace(at, later=later)), min(at.unit, planned.units), exhausted=at.unit >= plan.units
+        )
 
     def close(self) -> None:
         self._decoders.shutdown(wait=True, cancel_futures=True)
