@@ -7,7 +7,7 @@ A file and position mean something on one server only; the set of GTIDs (empty w
 same on every server that has these transactions. `;xa=` is there while XA transactions are prepared and not decided:
 their rows were held back, so a restart reads from there on again, and leaves out what was delivered.
 
-`Progress` is how far a stream is, and the marks that wait for a position.
+`StreamProgress` is how far a stream is, and the marks that wait for a position.
 """
 
 from __future__ import annotations
