@@ -10,7 +10,8 @@ import pytest
 from tests.servers.postgres import PostgresServer
 
 from cdcflow.cli.demo import flights, load
-from cdcflow.cli.demo.databases import Kind, demo_source, seed, session
+from cdcflow.cli.demo.databases import Kind
+from cdcflow.cli.demo.opening import demo_source, seed, session
 from cdcflow.cli.demo.writer import Workload
 
 AIRPORTS = "2d5c66a8a1ddc420d7.2d0474be378d158da1"

@@ -85,39 +85,3 @@ class Source(Protocol):
     def digest(self, table: str, columns: Columns) -> Digest:
         """The table's digest as the server computes it."""
         ...
-
-
-# ── which of them; only its client library is loaded ─────────────────────────────────────────────────────────────
-
-
-def demo_source(kind: Kind) -> Source:
-    """A server of this kind, not started yet."""
-    if kind == "postgres":
-        from cdcflow.cli.demo.postgres import Postgres
-
-        return Postgres()
-    from cdcflow.cli.demo.mysql import MySQL
-
-    return MySQL(kind)
-
-
-def session(url: str, password: str | None = None) -> Session:
-    """A session of the writer."""
-    if url.startswith("postgres"):
-        from cdcflow.cli.demo.postgres import PostgresSession
-
-        return PostgresSession(url, password)
-    from cdcflow.cli.demo.mysql import MySQLSession
-
-    return MySQLSession(url, password)
-
-
-def seed(url: str, password: str | None, rows_max: int | None) -> Mapping[str, int]:
-    """Create and fill the tables at this address. Returns the rows of each table; none if they are there already."""
-    if url.startswith("postgres"):
-        from cdcflow.cli.demo import postgres
-
-        return postgres.seed(url, password, rows_max)
-    from cdcflow.cli.demo import mysql
-
-    return mysql.seed(url, password, rows_max)

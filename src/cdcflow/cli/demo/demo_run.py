@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from cdcflow.cli.demo import flights, logs, proof
-from cdcflow.cli.demo.databases import Kind, Source, demo_source
+from cdcflow.cli.demo.databases import Kind, Source
+from cdcflow.cli.demo.opening import demo_source
 from cdcflow.cli.demo.screen import Screen
 from cdcflow.cli.events import send_structlog_to
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SourceUnavailable

@@ -25,7 +25,8 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from types import FrameType
 
-from cdcflow.cli.demo.databases import Session, StatementResult, Undone, session
+from cdcflow.cli.demo.databases import Session, StatementResult, Undone
+from cdcflow.cli.demo.opening import session
 
 Key = tuple[datetime, str, int]
 ORIGINS = ("EWR", "JFK", "LGA")

@@ -1,0 +1,40 @@
+"""Which room of the demo a database is in. Only the chosen one's client library is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cdcflow.cli.demo.databases import Kind, Session, Source
+
+
+def demo_source(kind: Kind) -> Source:
+    """A server of this kind, not started yet."""
+    if kind == "postgres":
+        from cdcflow.cli.demo.postgres import Postgres
+
+        return Postgres()
+    from cdcflow.cli.demo.mysql import MySQL
+
+    return MySQL(kind)
+
+
+def session(url: str, password: str | None = None) -> Session:
+    """A session of the writer."""
+    if url.startswith("postgres"):
+        from cdcflow.cli.demo.postgres import PostgresSession
+
+        return PostgresSession(url, password)
+    from cdcflow.cli.demo.mysql import MySQLSession
+
+    return MySQLSession(url, password)
+
+
+def seed(url: str, password: str | None, rows_max: int | None) -> Mapping[str, int]:
+    """Create and fill the tables at this address. Returns the rows of each table; none if they are there already."""
+    if url.startswith("postgres"):
+        from cdcflow.cli.demo import postgres
+
+        return postgres.seed(url, password, rows_max)
+    from cdcflow.cli.demo import mysql
+
+    return mysql.seed(url, password, rows_max)
