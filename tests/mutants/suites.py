@@ -56,7 +56,10 @@ _NEAR: dict[str, Stages] = {
     "changelog/recovery": (_JOURNALS, *_FILES),
     "changelog/rows": ((f"{_UNIT}/changelog/test_rows_frames.py", *_JOURNALS), *_FILES),
     "changelog/transactions": ((f"{_UNIT}/changelog/test_headers_of_runs.py", *_JOURNALS), *_FILES),
-    "changelog/compaction": ((f"{_UNIT}/changelog/test_compaction.py",), *_FILES),
+    "changelog/compaction": (
+        tuple(f"{_UNIT}/changelog/test_{n}.py" for n in ("compaction_of_some", "compaction")),
+        *_FILES,
+    ),
     "changelog/sealing": ((f"{_UNIT}/changelog/test_sealing.py",), *_FILES),
     "changelog/parquet": (tuple(f"{_UNIT}/changelog/test_{n}.py" for n in ("parquet_files", "sealing")), *_FILES),
     "changelog/layout": ((f"{_UNIT}/changelog/test_layout.py", _LOG_FILES), *_FILES),

@@ -11,6 +11,7 @@ from cdcflow.sources.mysql.statements import (
     Commit,
     Emptied,
     Harmless,
+    OtherDdl,
     Rollback,
     Savepoint,
     SchemaDropped,
@@ -36,3 +37,21 @@ from cdcflow.sources.mysql.statements import (
 def test_what_stands_behind_a_statement_makes_no_other_one_of_it(text: str, statement: Statement) -> None:
     """Clients leave a semicolon there, and the server logs the text as it came."""
     assert statement_of(Query("shop", text)) == statement
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE VIEW v AS SELECT 1",
+        "CREATE INDEX i ON t (v)",
+        "DROP INDEX i ON t",
+        "ALTER DATABASE shop CHARACTER SET latin1",
+        "CREATE TABLE",
+        "ALTER TABLE",
+        "ALTER TABLE 'no name' ADD COLUMN v int",
+        "SOMETHING NEW",
+    ],
+)
+def test_what_is_not_known_may_have_changed_any_table(text: str) -> None:
+    """Shapes that were learned before it are learned anew, of every table."""
+    assert statement_of(Query("shop", text)) == OtherDdl(None)
