@@ -67,7 +67,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
             # The tests run many small statements once: compiling them well costs more than running them.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+            # With that flag the JVM keeps 48 MB for compiled code, and dies of it in a session as long as this one.
+            " -XX:ReservedCodeCacheSize=256m",
         },
     )
     yield running

@@ -113,7 +113,7 @@ class EmbeddedWarehouse:
             once = (name, statement.transaction(act, evolution.target.incarnation))
             if once in self._done:
                 continue
-            for sql in statement.act(name, act):
+            for sql in statement.alter(name, act):
                 self._commit(sql)
             self._done |= {once} if once[1] else set()
             ids = self._ids[name]

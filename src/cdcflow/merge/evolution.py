@@ -372,26 +372,23 @@ def _steps(current: Target, goal: Target, living: Sequence[Table], fresh: bool) 
     was = {c.number: c for c in current.columns}
     names = {c.number: c.name for c in current.columns}
     held = {c.name.lower() for c in current.columns}
-    moving = [c for c in goal.columns if c.number in was and was[c.number].name != c.name]
-    for column in moving:
-        if column.name.lower() in {name.lower() for name in current.others}:
+    waiting = [c for c in goal.columns if c.number in was and (c.name, c.type) != (names[c.number], was[c.number].type)]
+    for column in waiting:
+        if column.name != names[column.number] and column.name.lower() in {name.lower() for name in current.others}:
             raise _in_the_way(living[-1], column)
-    while moving:
-        free = [c for c in moving if c.name.lower() not in held]
-        if free:
-            column, name = free[0], free[0].name
-            moving.remove(column)
-        else:  # a circle of names, or other letters only: one of them steps aside
-            column = moving[0]
-            name = _free(f"__cdcflow_{column.number}", held)
-        old = names[column.number]
-        yield Rename(old, name)
-        held = held - {old.lower()} | {name.lower()}
-        names[column.number] = name
-    for column in goal.columns:
-        before = was.get(column.number)
-        if before is not None and before.type != column.type:
-            yield Widen(column.name, column.type)
+    while waiting:
+        ready = [c for c in waiting if c.name == names[c.number] or c.name.lower() not in held]
+        # A circle of names, or other letters only: one of them steps aside.
+        column = ready[0] if ready else waiting[0]
+        old, new = names[column.number], column.name if ready else _free(f"__cdcflow_{column.number}", held)
+        if new != old:
+            yield Rename(old, new)
+            held = held - {old.lower()} | {new.lower()}
+            names[column.number] = new
+        if ready:
+            waiting.remove(column)
+            if column.type != was[column.number].type:
+                yield Widen(column.name, column.type)
     for column in goal.columns:
         before = was.get(column.number)
         if before is not None and not before.added:

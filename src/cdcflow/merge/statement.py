@@ -90,17 +90,17 @@ def begin(table: str, begun: int) -> str:
     return _set(table, BEGUN_PROPERTY, str(begun))
 
 
-def act(table: str, act: Act) -> list[str]:
+def alter(table: str, act: Act) -> list[str]:
     """The statements of one act of an evolution. Each may be said again."""
     match act:
         case Describe(target):
-            return [_set(table, TARGET_PROPERTY, target.to_json())]
+            return [describe(table, target)]
         case Add(column):
             feature = "timestamp_ntz" in column.type
             needed = [_set(table, "delta.feature.timestampNtz", "supported")] if feature else []
             return [*needed, f"ALTER TABLE {table} ADD COLUMNS ({name_sql(column.name)} {column.type})"]
-        case Fill(column, default):  # hard case P18
-            return [f"UPDATE {table} SET {name_sql(column.name)} = {default}"]
+        case Fill():
+            return [fill(table, act)]
         case Rename(old, new):
             return [f"ALTER TABLE {table} RENAME COLUMN {name_sql(old)} TO {name_sql(new)}"]
         case Widen(name, type_):
@@ -119,6 +119,16 @@ def act(table: str, act: Act) -> list[str]:
                 f"UPDATE {table} SET {MISSING} = CASE WHEN size({left}) > 0 THEN {left} END"
                 f" WHERE {MISSING} IS NOT NULL AND size({strange}) > 0"
             ]
+
+
+def fill(table: str, act: Add | Fill) -> str:
+    """Give the rows that are there the constant default of a column that was just added (hard case P18)."""
+    return f"UPDATE {table} SET {name_sql(act.column.name)} = {act.default}"
+
+
+def describe(table: str, target: Target) -> str:
+    """Record what the table looks like."""
+    return _set(table, TARGET_PROPERTY, target.to_json())
 
 
 def transaction(act: Act, incarnation: int) -> str:

@@ -545,7 +545,7 @@ class _TableMerge:
         for act in evolution.acts():
             once = statement.transaction(act, evolution.target.incarnation)
             app = f"{run._app(self._table)}/{once}" if once else ""
-            for sql in statement.act(self._sql, act):
+            for sql in statement.alter(self._sql, act):
                 with committing(self._spark, self._metadata(), app, 1 if once else 0):
                     self._spark.sql(sql)
 
