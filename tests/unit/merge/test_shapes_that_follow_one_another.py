@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.merge.evolution import Add, Describe, Fill, Rename, Target, TargetColumn, Widen, evolve
-from cdcflow.merge.statement import act
+from cdcflow.merge.evolution import Add, Rename, Target, TargetColumn, Widen, evolve
+from cdcflow.merge.statement import alter, describe, fill
 from cdcflow.merge.types import stored
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
@@ -25,8 +25,8 @@ def test_columns_behind_a_dropped_one_are_followed_too() -> None:
     before = evolve(None, [shape(("id", 1, INT), ("gone", 2, TEXT), ("qty", 3, INT), ("note", 4, TEXT))]).target
     found = evolve(before, [shape(("id", 1, INT), ("qty", 3, BIG), ("remark", 4, TEXT), ("added", 5, TEXT))])
     assert found.steps == (
-        Rename("note", "remark"),
         Widen("qty", "bigint"),
+        Rename("note", "remark"),
         Add(TargetColumn("added", 5, "string"), None),
     )
     assert [(c.name, c.number, c.type) for c in found.target.columns] == [
@@ -73,7 +73,7 @@ def test_times_are_read_as_the_numbers_that_parquet_has(arrow: pa.DataType) -> N
 )
 def test_a_column_without_a_time_zone_needs_a_feature_of_the_table_first(type_: str, needed: int) -> None:
     """Delta refuses the column without it; and no other column needs it."""
-    *before, added = act("t1", Add(TargetColumn("at", 3, type_), None))
+    *before, added = alter("t1", Add(TargetColumn("at", 3, type_), None))
     assert added == f"ALTER TABLE t1 ADD COLUMNS (`at` {type_})"
     feature = "ALTER TABLE t1 SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
     assert before == [feature] * needed
@@ -81,11 +81,12 @@ def test_a_column_without_a_time_zone_needs_a_feature_of_the_table_first(type_: 
 
 def test_a_wider_column_is_widened_once_the_table_allows_it() -> None:
     """The default that a new column brings is put into the rows that are there, and the description last."""
-    assert act("t1", Widen("qty", "bigint")) == [
+    assert alter("t1", Widen("qty", "bigint")) == [
         "ALTER TABLE t1 SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')",
         "ALTER TABLE t1 ALTER COLUMN `qty` TYPE bigint",
     ]
-    column = TargetColumn("qty", 3, "int")
-    assert act("t1", Fill(column, "CAST('7' AS int)")) == ["UPDATE t1 SET `qty` = CAST('7' AS int)"]
+    assert (
+        fill("t1", Add(TargetColumn("qty", 3, "int"), "CAST('7' AS int)")) == "UPDATE t1 SET `qty` = CAST('7' AS int)"
+    )
     target = Target(1, ("id",), (TargetColumn("id", 1, "int"),))
-    assert act("t1", Describe(target)) == [f"ALTER TABLE t1 SET TBLPROPERTIES ('cdcflow.table' = '{target.to_json()}')"]
+    assert describe("t1", target) == f"ALTER TABLE t1 SET TBLPROPERTIES ('cdcflow.table' = '{target.to_json()}')"
