@@ -7,7 +7,7 @@ import pytest
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.evolution import Add, Rename, Target, TargetColumn, Widen, evolve
-from cdcflow.merge.statement import alter, describe, fill
+from cdcflow.merge.statement import alter, create, describe, fill
 from cdcflow.merge.types import stored
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
@@ -90,3 +90,14 @@ def test_a_wider_column_is_widened_once_the_table_allows_it() -> None:
     )
     target = Target(1, ("id",), (TargetColumn("id", 1, "int"),))
     assert describe("t1", target) == f"ALTER TABLE t1 SET TBLPROPERTIES ('cdcflow.table' = '{target.to_json()}')"
+
+
+def test_a_table_is_made_with_what_tells_whose_it_is() -> None:
+    """By these properties the next merge knows it again; tables of older versions bear them."""
+    target = Target(1, ("id",), (TargetColumn("id", 1, "int"), TargetColumn("it's", 2, "string")))
+    described = target.to_json().replace("'", "\\'")
+    assert create("w.t1", target, '{"log": "x"}') == (
+        "CREATE TABLE IF NOT EXISTS w.t1 (`id` int, `it's` string, _offset bigint, _missing array<string>) USING delta"
+        " TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true',"
+        f" 'cdcflow.table' = '{described}', 'cdcflow.source' = '{{\"log\": \"x\"}}')"
+    )
