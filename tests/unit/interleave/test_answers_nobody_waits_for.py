@@ -187,3 +187,12 @@ def test_a_chunk_behind_a_mark_that_nobody_asked_for_is_refused(token: str) -> N
     chunk = Chunk(ORDERS, 1, 1, "plan", None, size=1, low=Token(token))
     with pytest.raises(InvariantViolated, match="which nobody wrote"):
         reading.step(ChunkRead(chunk, None, SHAPE, (SEEN,)))
+
+
+def test_a_plan_that_comes_too_late_is_told_so() -> None:
+    """Of a generation that is over, or when there is one already: neither is taken, and neither is an error."""
+    reading = backlog()
+    plan(reading)
+    assert reading.planned(replace(planned(ORDERS), generation=0)) == "late"
+    assert reading.planned(planned(ORDERS)) == "taken"
+    assert reading.planned(planned(ORDERS)) == "late"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import datetime
 
+import pyarrow as pa
 import pytest
 from binlogbytes import Log
 from binlogreading import TestTables, one, reader, rows_of
 
 from cdcflow.interleave.messages import RowsFilled
+from cdcflow.model.change import KeySet
 from cdcflow.model.table import TableId
-from cdcflow.sources.mysql.keys import value_literal
+from cdcflow.sources.mysql.keys import Key, value_literal
 from cdcflow.sources.mysql.types import ServerColumn, TypeCode
 
 
@@ -71,3 +73,12 @@ def test_history_of_a_table_that_is_not_captured_is_nobody_s_matter() -> None:
     found = reader(log, tables=TestTables(versioned=frozenset({TableId("elsewhere", "h")})))
     found.feed(log.dump())
     assert [row[2]["id"] for row in rows_of(found)] == [1, 2]
+
+
+def test_keys_of_one_column_are_looked_for_without_parentheses() -> None:
+    """As people write it, and as every version's optimizer takes it for a range of the index."""
+    key = Key((ServerColumn("a", TypeCode.LONG, 0, False),), "PRIMARY")
+    assert list(key.among(KeySet(pa.table({"a": [5, 7]})))) == ["`a` IN (5, 7)"]
+    both = Key((*key.columns, ServerColumn("b", TypeCode.LONG, 0, False)), "PRIMARY")
+    assert list(both.among(KeySet(pa.table({"a": [5, 7], "b": [1, 2]})))) == ["(`a`, `b`) IN ((5, 1), (7, 2))"]
+    assert list(key.among(KeySet(pa.table({"a": pa.array([], pa.int64())})))) == []
