@@ -82,3 +82,15 @@ def test_keys_of_one_column_are_looked_for_without_parentheses() -> None:
     both = Key((*key.columns, ServerColumn("b", TypeCode.LONG, 0, False)), "PRIMARY")
     assert list(both.among(KeySet(pa.table({"a": [5, 7], "b": [1, 2]})))) == ["(`a`, `b`) IN ((5, 1), (7, 2))"]
     assert list(key.among(KeySet(pa.table({"a": pa.array([], pa.int64())})))) == []
+
+
+@pytest.mark.parametrize("said", ["ALTER TABLE t MODIFY w bigint", "ALTER TABLE t MODIFY IF EXISTS gone bigint"])
+def test_a_column_of_which_the_log_never_told_is_not_taken_for_wider(said: str) -> None:
+    """Nobody knows what it was: the table is read again."""
+    log = Log()
+    one(log, 1)
+    log.standalone(said)
+    wider = [ServerColumn(name, TypeCode.LONG, 0, nullable=True) for name in ("id", "v", "w")]
+    found = reader(log, tables=TestTables(columns_now={TableId("shop", "t"): wider}))
+    found.feed(log.dump())
+    assert [e.table.name for e in found.events if isinstance(e, RowsFilled)] == ["t"]
