@@ -8,7 +8,7 @@ import pytest
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.evolution import Add, Rename, Target, TargetColumn, Widen, evolve
 from cdcflow.merge.statement import alter, create, describe, fill
-from cdcflow.merge.types import stored
+from cdcflow.merge.types import stored, widens
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 
@@ -101,3 +101,22 @@ def test_a_table_is_made_with_what_tells_whose_it_is() -> None:
         " TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true',"
         f" 'cdcflow.table' = '{described}', 'cdcflow.source' = '{{\"log\": \"x\"}}')"
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "holds"),
+    [
+        ("int", "decimal(9,2)", False),
+        ("int", "decimal(10,1)", False),
+        ("int", "decimal(11,1)", True),
+        ("smallint", "decimal(9,0)", False),
+        ("bigint", "decimal(20,1)", False),
+        ("bigint", "decimal(21,1)", True),
+        ("decimal(5,2)", "decimal(5,3)", False),
+        ("decimal(5,2)", "decimal(6,3)", True),
+        ("decimal(5,2)", "decimal(9,1)", False),
+    ],
+)
+def test_a_decimal_holds_a_number_with_all_digits_before_its_point(old: str, new: str, holds: bool) -> None:
+    """Digits behind the point are no room for those before it."""
+    assert widens(old, new) is holds
