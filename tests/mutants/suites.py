@@ -91,7 +91,10 @@ _NEAR: dict[str, Stages] = {
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("statements", "statement_ends", "alters")),
         _BINLOG,
     ),
-    "sources/mysql/alters": ((f"{_UNIT}/mysql/test_alters.py",), (f"{_UNIT}/mysql/test_statements.py",)),
+    "sources/mysql/alters": (
+        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("alters", "alters_words")),
+        (f"{_UNIT}/mysql/test_statements.py",),
+    ),
     "sources/mysql/sql": ((f"{_UNIT}/mysql/test_alters.py", f"{_UNIT}/mysql/test_statements.py"), _BINLOG),
     "sources/mysql/ddl": (
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("binlog_statements", "copies_and_set_keys")),

@@ -9,6 +9,7 @@ import random
 import pytest
 
 from cdcflow.changelog.framing import (
+    FRAME_BYTES_MAX,
     MAGIC,
     Damaged,
     FileKind,
@@ -16,11 +17,12 @@ from cdcflow.changelog.framing import (
     FrameKind,
     Framer,
     encode_header,
+    frame_bytes,
     frames,
     frames_beyond,
     read_header,
 )
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import ConfigurationError, InvariantViolated
 
 
 def made(payloads: list[bytes], *, epoch: int = 1) -> bytes:
@@ -108,3 +110,19 @@ def test_whole_frames_behind_damage_are_found_wherever_they_lie() -> None:
         beyond: list[Frame] = list(frames_beyond(file, header, header.end + 1, FrameKind.CUT))
         assert [frame.payload for frame in beyond] == [b"cut 1", b"cut 2"]
         assert beyond[-1].end == len(content)
+
+
+@pytest.mark.parametrize(("more", "reason"), [(0, "torn"), (1, "checksum")])
+def test_a_length_that_no_frame_may_have_is_damage_and_not_an_unfinished_end(more: int, reason: str) -> None:
+    """A file that ends in a frame may just have been cut off there; nobody reads a gigabyte to learn otherwise."""
+    head, seed = encode_header(FileKind.JOURNAL, {"log_id": "x"})
+    frame = bytearray(b"".join(Framer(seed).frame(FrameKind.ROWS, b"payload!")))
+    frame[4:8] = (FRAME_BYTES_MAX + more).to_bytes(4, "little")
+    file = io.BytesIO(head + bytes(frame))
+    header = read_header(file, FileKind.JOURNAL, "x")
+    with pytest.raises(Damaged) as damaged:
+        list(frames(file, header))
+    assert (damaged.value.reason, damaged.value.at) == (reason, len(head))
+    assert frame_bytes(FRAME_BYTES_MAX) > FRAME_BYTES_MAX
+    with pytest.raises(InvariantViolated, match="framing"):
+        frame_bytes(FRAME_BYTES_MAX + 1)

@@ -200,3 +200,15 @@ def test_rows_are_cut_out_of_the_middle_of_what_was_written_together(tmp_path: P
     for first in range(1, 8):
         for last in range(first, 8):
             assert ids(other.path, first, last) == list(range(first, last + 1))
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_log_is_read_from_its_first_row_on_unless_it_is_said(tmp_path: Path, sealed: bool) -> None:
+    """Rows and transactions alike: the first one is the easiest to lose."""
+    other = FileLog.open(tmp_path / "log", IDENTITY)
+    Writer.of(other).put(orders(1, xid=1), orders(2, xid=2))
+    if sealed:
+        other.roll()
+        other.seal_pending()
+    assert ids(other.path) == [1, 2]
+    assert [t["number"] for table in read_transactions(other.path) for t in table.to_pylist()] == [1, 2]

@@ -207,3 +207,12 @@ def test_a_cut_that_comes_twice_is_refused() -> None:
     topic = Topic().topic_range(1, idle=1)
     topic.messages.append(topic.messages[-1])
     refused(topic, None, "cut 2 does not stand at the end")
+
+
+def test_a_segment_is_full_with_its_last_byte() -> None:
+    """And with one byte of room the next run goes into it, too."""
+    topic = Topic().topic_range(3)
+    kinds = [message.key[0] for message in topic.messages]
+    first = topic.messages[1 : kinds.index(FrameKind.CUT) + 1]
+    size = sum(len(message.value) for message in first)
+    assert [segments(topic.tail(None, bytes_max=most))[0][2] for most in (size, size + 1)] == [[1], [1, 2]]

@@ -13,11 +13,13 @@ from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.machine import Interleave, Limits
 from cdcflow.interleave.messages import (
+    Chunk,
     ChunkFailed,
     ChunkRead,
     Committed,
     Effect,
     Event,
+    MarkWritten,
     Pause,
     Planned,
     PlanTable,
@@ -156,3 +158,41 @@ def test_a_version_that_is_known_holds_no_plan_up_a_second_time() -> None:
     assert reading.keep_version(replace(version, now="c")) is True
     plan(reading)
     assert not reading.keep_version(replace(version, now="d")), "the plan under way has a version of its own"
+
+
+def test_keys_of_a_table_that_is_not_planned_yet_are_not_remembered() -> None:
+    """Its chunks will show them; too many of them would begin it again before it began."""
+    reading = backlog(Limits(keys_max=2))
+    reading.read_keys(ORDERS, Keys((1, 2, 3)), Offset(5))
+    assert reading.too_many_keys() == []
+    plan(reading)
+    reading.read_keys(ORDERS, Keys((1, 2, 3)), Offset(5))
+    assert reading.too_many_keys() == [ORDERS], "from the plan on they may have been read already"
+
+
+@pytest.mark.parametrize("token", ["1/1/low", "1/7/low", "2/1/low", "hello"])
+def test_a_mark_that_nobody_asked_for_is_refused(token: str) -> None:
+    """Of a window to come, of another run, of somebody else: the machine and the source would go apart."""
+    reading = machine()
+    reading.step(Tick(0))
+    with pytest.raises(InvariantViolated):
+        reading.step(MarkWritten(Token(token)))
+
+
+@pytest.mark.parametrize("token", ["1/1/low", "1/7/low", "2/1/low", "hello"])
+def test_a_chunk_behind_a_mark_that_nobody_asked_for_is_refused(token: str) -> None:
+    """Nobody knows what its rows stand behind."""
+    reading = machine()
+    reading.step(Tick(0))
+    chunk = Chunk(ORDERS, 1, 1, "plan", None, size=1, low=Token(token))
+    with pytest.raises(InvariantViolated, match="which nobody wrote"):
+        reading.step(ChunkRead(chunk, None, SHAPE, (SEEN,)))
+
+
+def test_a_plan_that_comes_too_late_is_told_so() -> None:
+    """Of a generation that is over, or when there is one already: neither is taken, and neither is an error."""
+    reading = backlog()
+    plan(reading)
+    assert reading.planned(replace(planned(ORDERS), generation=0)) == "late"
+    assert reading.planned(planned(ORDERS)) == "taken"
+    assert reading.planned(planned(ORDERS)) == "late"

@@ -7,8 +7,8 @@ import pytest
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.evolution import Add, Rename, Target, TargetColumn, Widen, evolve
-from cdcflow.merge.statement import alter, describe, fill
-from cdcflow.merge.types import stored
+from cdcflow.merge.statement import alter, create, describe, fill
+from cdcflow.merge.types import stored, widens
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 
@@ -90,3 +90,33 @@ def test_a_wider_column_is_widened_once_the_table_allows_it() -> None:
     )
     target = Target(1, ("id",), (TargetColumn("id", 1, "int"),))
     assert describe("t1", target) == f"ALTER TABLE t1 SET TBLPROPERTIES ('cdcflow.table' = '{target.to_json()}')"
+
+
+def test_a_table_is_made_with_what_tells_whose_it_is() -> None:
+    """By these properties the next merge knows it again; tables of older versions bear them."""
+    target = Target(1, ("id",), (TargetColumn("id", 1, "int"), TargetColumn("it's", 2, "string")))
+    described = target.to_json().replace("'", "\\'")
+    assert create("w.t1", target, '{"log": "x"}') == (
+        "CREATE TABLE IF NOT EXISTS w.t1 (`id` int, `it's` string, _offset bigint, _missing array<string>) USING delta"
+        " TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true',"
+        f" 'cdcflow.table' = '{described}', 'cdcflow.source' = '{{\"log\": \"x\"}}')"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "holds"),
+    [
+        ("int", "decimal(9,2)", False),
+        ("int", "decimal(10,1)", False),
+        ("int", "decimal(11,1)", True),
+        ("smallint", "decimal(9,0)", False),
+        ("bigint", "decimal(20,1)", False),
+        ("bigint", "decimal(21,1)", True),
+        ("decimal(5,2)", "decimal(5,3)", False),
+        ("decimal(5,2)", "decimal(6,3)", True),
+        ("decimal(5,2)", "decimal(9,1)", False),
+    ],
+)
+def test_a_decimal_holds_a_number_with_all_digits_before_its_point(old: str, new: str, holds: bool) -> None:
+    """Digits behind the point are no room for those before it."""
+    assert widens(old, new) is holds

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import datetime
 
+import pyarrow as pa
 import pytest
 from binlogbytes import Log
 from binlogreading import TestTables, one, reader, rows_of
 
 from cdcflow.interleave.messages import RowsFilled
+from cdcflow.model.change import KeySet
 from cdcflow.model.table import TableId
-from cdcflow.sources.mysql.keys import value_literal
+from cdcflow.sources.mysql.keys import Key, value_literal
 from cdcflow.sources.mysql.types.columns import ServerColumn, TypeCode
 
 
@@ -71,3 +73,24 @@ def test_history_of_a_table_that_is_not_captured_is_nobody_s_matter() -> None:
     found = reader(log, tables=TestTables(versioned=frozenset({TableId("elsewhere", "h")})))
     found.feed(log.dump())
     assert [row[2]["id"] for row in rows_of(found)] == [1, 2]
+
+
+def test_keys_of_one_column_are_looked_for_without_parentheses() -> None:
+    """As people write it, and as every version's optimizer takes it for a range of the index."""
+    key = Key((ServerColumn("a", TypeCode.LONG, 0, False),), "PRIMARY")
+    assert list(key.among(KeySet(pa.table({"a": [5, 7]})))) == ["`a` IN (5, 7)"]
+    both = Key((*key.columns, ServerColumn("b", TypeCode.LONG, 0, False)), "PRIMARY")
+    assert list(both.among(KeySet(pa.table({"a": [5, 7], "b": [1, 2]})))) == ["(`a`, `b`) IN ((5, 1), (7, 2))"]
+    assert list(key.among(KeySet(pa.table({"a": pa.array([], pa.int64())})))) == []
+
+
+@pytest.mark.parametrize("said", ["ALTER TABLE t MODIFY w bigint", "ALTER TABLE t MODIFY IF EXISTS gone bigint"])
+def test_a_column_of_which_the_log_never_told_is_not_taken_for_wider(said: str) -> None:
+    """Nobody knows what it was: the table is read again."""
+    log = Log()
+    one(log, 1)
+    log.standalone(said)
+    wider = [ServerColumn(name, TypeCode.LONG, 0, nullable=True) for name in ("id", "v", "w")]
+    found = reader(log, tables=TestTables(columns_now={TableId("shop", "t"): wider}))
+    found.feed(log.dump())
+    assert [e.table.name for e in found.events if isinstance(e, RowsFilled)] == ["t"]

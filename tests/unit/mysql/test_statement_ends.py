@@ -12,6 +12,7 @@ from cdcflow.sources.mysql.statements import (
     Emptied,
     Harmless,
     OtherDdl,
+    Renamed,
     Rollback,
     Savepoint,
     SchemaDropped,
@@ -55,3 +56,14 @@ def test_what_stands_behind_a_statement_makes_no_other_one_of_it(text: str, stat
 def test_what_is_not_known_may_have_changed_any_table(text: str) -> None:
     """Shapes that were learned before it are learned anew, of every table."""
     assert statement_of(Query("shop", text)) == OtherDdl(None)
+
+
+@pytest.mark.parametrize("part", ["COLUMN", "INDEX", "KEY", "CONSTRAINT"])
+def test_a_part_of_a_table_that_is_renamed_is_no_table(part: str) -> None:
+    """The table keeps its name, whatever its part is called now; a rename behind it is one."""
+    table = TableId("shop", "a")
+    found = statement_of(Query("shop", f"ALTER TABLE a RENAME {part} b TO c"))
+    assert isinstance(found, OtherDdl)
+    assert found.table == table
+    both = statement_of(Query("shop", f"ALTER TABLE a RENAME {part} b TO c, RENAME TO d"))
+    assert both == Renamed(((table, TableId("shop", "d")),))
