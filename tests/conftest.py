@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 import structlog
 from tests.servers.mysql import FLAVORS, Flavor, MySQLDatabase, MySQLServer
@@ -18,6 +19,12 @@ from xdist.scheduler import LoadScopeScheduling
 
 from cdcflow.config import Objects
 from cdcflow.spark.session import session
+
+# How long an example takes says what else the machine is doing.
+hypothesis.settings.register_profile(
+    "tests", hypothesis.settings(), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("tests")
 
 _numbers = itertools.count(1)
 _buckets = itertools.count(1)

@@ -96,10 +96,10 @@ def test_a_table_is_made_with_what_tells_whose_it_is() -> None:
     """By these properties the next merge knows it again; tables of older versions bear them."""
     target = Target(1, ("id",), (TargetColumn("id", 1, "int"), TargetColumn("it's", 2, "string")))
     described = target.to_json().replace("'", "\\'")
-    assert create("w.t1", target, '{"log": "x"}') == (
+    assert create("w.t1", target, '{"log": "x"}', 7) == (
         "CREATE TABLE IF NOT EXISTS w.t1 (`id` int, `it's` string, _offset bigint, _missing array<string>) USING delta"
         " TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true',"
-        f" 'cdcflow.table' = '{described}', 'cdcflow.source' = '{{\"log\": \"x\"}}')"
+        f" 'cdcflow.table' = '{described}', 'cdcflow.source' = '{{\"log\": \"x\"}}', 'cdcflow.begun' = '7')"
     )
 
 

@@ -11,6 +11,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ from cdcflow.sources.mysql.dump import Dump
 from cdcflow.sources.mysql.position import BinlogPosition, coordinate
 from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.stream import BinlogStream
+
+HEARTBEAT_S = 30.0
 
 
 @dataclass
@@ -86,7 +89,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
         spool_bytes_max=1 << 30,
     )
     connector: Any = FakeConnector(mine)
-    stream = BinlogStream(connector, Dump("mysql", place, False, 5, "", 0.2), decoder)
+    stream = BinlogStream(connector, Dump("mysql", place, False, 5, "", HEARTBEAT_S), decoder)
     yield Ends(stream, theirs, [])
     stream.close()
     theirs.close()
@@ -151,16 +154,22 @@ def test_buffer_grows_for_one_event_and_shrinks_again(ends: Ends) -> None:
     assert len(ends.stream._buffer) == 1 << 16
 
 
-def test_silence_is_noticed_and_heartbeats_are_not_silence(ends: Ends) -> None:
+def test_silence_is_noticed_and_heartbeats_are_not_silence(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     """M60: three heartbeats that did not come mean that nothing will."""
+    clock = [time.monotonic()]
+    monkeypatch.setattr("cdcflow.sources.mysql.stream.time", SimpleNamespace(monotonic=lambda: clock[0]))
     log = many(1)
     ends.server.sendall(log.dump())
     beat = struct.pack("<IBIIIH", 1, 27, 7, 19 + 13 + 4, log.pos, 0) + b"binlog.000001"
     for _ in range(8):
         ends.server.sendall(packet(beat + struct.pack("<I", zlib.crc32(beat))))
-        time.sleep(0.1)
+        clock[0] += HEARTBEAT_S
         ends.poll()
-    ends.fails(SourceUnavailable, "silent for")
+    clock[0] += 3 * HEARTBEAT_S
+    ends.poll()
+    clock[0] += 1.0
+    with pytest.raises(SourceUnavailable, match="silent for"):
+        ends.poll()
 
 
 def test_closed_connection_is_told_after_what_came_before_it(ends: Ends) -> None:
@@ -267,7 +276,7 @@ def test_a_decoder_that_takes_longer_than_a_server_may_be_silent_is_no_silence(
 ) -> None:
     decode = BinlogDecoder.decode
     clock = [time.monotonic()]
-    monkeypatch.setattr("cdcflow.sources.mysql.stream.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("cdcflow.sources.mysql.stream.time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     def slow(self: BinlogDecoder, *given: Any) -> Any:
         clock[0] += 60.0
