@@ -97,7 +97,9 @@ _NEAR: dict[str, Stages] = {
     ),
     "sources/mysql/sql": ((f"{_UNIT}/mysql/test_alters.py", f"{_UNIT}/mysql/test_statements.py"), _BINLOG),
     "sources/mysql/ddl": (
-        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("binlog_statements", "copies_and_set_keys")),
+        tuple(
+            f"{_UNIT}/mysql/test_{n}.py" for n in ("binlog_statements", "copies_and_set_keys", "statements_told_once")
+        ),
         *_MYSQL,
     ),
     "sources/mysql/fences": ((f"{_UNIT}/mysql/test_fences.py",),),

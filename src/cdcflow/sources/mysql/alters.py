@@ -160,19 +160,9 @@ def _added(rest: Sequence[Token]) -> bool:
         return False
     at = behind_if(rest, 1 if words[:1] == ["COLUMN"] else 0)
     if name_at(rest, at) == "(" and not rest[at].is_name:
-        return any(_comes_filled(part) for part in _split(_inside(rest, at)))
+        # The sign that closes them ends the clause, and says nothing of the last column.
+        return any(_comes_filled(part) for part in _split(rest[at + 1 :]))
     return _comes_filled(rest[at:])
-
-
-def _inside(tokens: Sequence[Token], at: int) -> Sequence[Token]:
-    """The tokens inside the parentheses that open here."""
-    depth = 0
-    for end in range(at, len(tokens)):
-        if not tokens[end].is_name:
-            depth += (tokens[end].name == "(") - (tokens[end].name == ")")
-            if depth == 0:
-                return tokens[at + 1 : end]
-    return tokens[at + 1 :]
 
 
 def _comes_filled(definition: Sequence[Token]) -> bool:
