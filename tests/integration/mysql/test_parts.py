@@ -334,5 +334,6 @@ def test_failed_part_fails_the_chunk_and_leaks_nothing(
         capture.read(planned, None, 40)
     assert {id(c) for c in chunks._pool._connector._open} == {id(c) for c in chunks._pool._idle}
     assert [row["id"] for row in seen(capture.read(planned, None, 40))] == list(range(2, 82, 2))
-    assert len(chunks._pool._idle) == 2
+    # The second part takes the first one's connection where it begins after that has ended.
+    assert len(chunks._pool._idle) in (1, 2)
     assert {id(c) for c in chunks._pool._connector._open} == {id(c) for c in chunks._pool._idle}
