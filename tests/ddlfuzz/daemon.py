@@ -42,6 +42,7 @@ class Status:
     tables: dict[str, Any] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
     interrupted: str = ""
+    left_out: tuple[str, ...] = ()
 
 
 class Daemon:
@@ -132,7 +133,8 @@ def _run(pipe: Connection, path: str, look_s: float, small: bool, orders: Orders
             now: dict[str, Any] = dict(capture.status())
             status = Status(interrupted=interrupted[0])
             if now.get("position"):
-                status = replace(status, position=now["position"], tables=now["tables"], events=now["events"])
+                told = {name: now[name] for name in ("position", "tables", "events")}
+                status = replace(status, **told, left_out=tuple(now["left_out"]))
             with lock:
                 pipe.send(status)
 

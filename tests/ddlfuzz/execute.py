@@ -209,11 +209,31 @@ class _Run:
                 self._check_failed(status)
                 if self._is_read(status, tables):
                     return
+                self._take_in([t for t in tables if str(t) in status.left_out])
             if time.monotonic() > deadline:
                 states = {name: t["state"] for name, t in status.tables.items()}
                 at = f"at {status.position or 'no position'}, {states} {status.interrupted}"
                 raise Failure("hang", f"waited {PATIENCE_S:.0f} s in vain: {at}")
             time.sleep(0.004)
+
+    def _take_in(self, left_out: list[TableId]) -> None:
+        """Do what `doctor` says of tables that are left out by name: then they are captured."""
+        if not left_out:
+            return
+        source = wiring.open_source(load(self.path))
+        try:
+            findings = {f.subject: f for f in source.doctor()}
+        finally:
+            source.close()
+        for table in left_out:
+            found = findings.get(str(table))
+            if found is None or found.level == "ok":
+                continue  # mended already, and the daemon has not looked since
+            if len(self.outcome.stops) > STOPS_MAX or not (said := _SQL.findall(found.remedy or "")):
+                raise Failure("stop", f"table {table} is left out, and no remedy ends that: {found}")
+            self.outcome.stops.append(f"left out: {table}: {found.text}")
+            for statement in said:
+                self._said([statement], own=False)
 
     def _is_read(self, status: Status, tables: tuple[TableId, ...]) -> bool:
         """A table that is gone, or left out now, waits until the next look at the list of tables."""
