@@ -52,13 +52,25 @@ def logged(runs: list[Run]) -> pa.Table:
 
 
 def write_in_a_new_file(server: MySQLServer, database: MySQLDatabase, word: str) -> None:
+    # MariaDB writes events of its own into a new file, the last a moment later, and fewer where the file before had not
+    # got its own yet: none may come between ours, and each server must write as many.
+    wait_for_checkpoint(server)
     database.execute("FLUSH BINARY LOGS")
-    # MariaDB writes an event of its own into a new file, a moment later: it must not come between ours.
+    wait_for_checkpoint(server)
+    database.execute(*(f"INSERT INTO t VALUES ({n}, '{word}')" for n in range(7)))
+
+
+def wait_for_checkpoint(server: MySQLServer) -> None:
     deadline = time.monotonic() + 30
-    while server.flavor == "mariadb" and not any("Binlog_checkpoint" in row for row in events_of(server)):
+    while server.flavor == "mariadb" and not has_its_checkpoint(server):
         assert time.monotonic() < deadline, "no checkpoint in the new file"
         time.sleep(0.02)
-    database.execute(*(f"INSERT INTO t VALUES ({n}, '{word}')" for n in range(7)))
+
+
+def has_its_checkpoint(server: MySQLServer) -> bool:
+    """Whether the newest file has the event that says that no older one is needed: it names the file itself."""
+    file, _ = server.binlog()
+    return any("Binlog_checkpoint" in row and file in row for row in events_of(server))
 
 
 def events_of(server: MySQLServer) -> list[tuple[object, ...]]:
