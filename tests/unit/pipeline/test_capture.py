@@ -152,14 +152,18 @@ def test_other_tables_are_taken_up_at_once() -> None:
 
 def test_an_operator_s_word_counts_for_one_attempt() -> None:
     """What it accepted is in the log then; the next loss is another one, which nobody has accepted."""
-    broken = Small()
-    stage = Stage(broken, Small(), orders=Orders(backfill=(), once=True, accept_history_loss=True))
+    broken, again = Small(), Small()
+    stage = Stage(broken, again, orders=Orders(backfill=(), accept_history_loss=True))
 
     def breaks() -> None:
         if stage.memory.checkpoint.cut >= 2:
             raise SourceUnavailable("cut off")
 
-    broken.on_poll = breaks
+    def stop_when_done() -> None:
+        if stage.states == {"public.orders": "done"}:
+            stage.capture.stop()
+
+    broken.on_poll, again.on_poll = breaks, stop_when_done
     stage.capture.run()
     assert stage.accepted == [True, False]
     generations: Any = stage.memory.checkpoint.progress["tables"]
