@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,48 @@ def rows(ids: np.ndarray[Any, Any], seed: int) -> pa.RecordBatch:
     )
 
 
+def begin(root: Path, log_id: str) -> None:
+    """An empty log."""
+    root.mkdir(parents=True, exist_ok=True)
+    source = SourceIdentity("postgres", "1", "shop")
+    Layout(root).log_json.write_text(LogFile(log_id, source, "2026-01-01").to_json())
+
+
+def seal(
+    root: Path,
+    log_id: str,
+    offsets: tuple[int, int],
+    cut: int,
+    files: Sequence[SegmentFile],
+    progress: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """The manifest of a segment whose files are written: a segment of one cut, each change a transaction."""
+    first, last = offsets
+    checkpoint = Checkpoint(
+        position=Position(f"0/{last + 1:X}"),
+        next_offset=Offset(last + 1),
+        next_transaction=last + 1,
+        cut=cut,
+        commit_clock=1_700_000_000_000_000 + last + 1,
+        epoch=Epoch(1),
+        progress={"version": 1, "tables": dict(progress)},
+    )
+    segment = Segment(
+        log_id=log_id,
+        first_offset=first,
+        last_offset=last,
+        first_transaction=first,
+        last_transaction=last,
+        first_cut=cut,
+        last_cut=cut,
+        files=tuple(files),
+        checkpoint=json.loads(checkpoint.to_json()),
+        previous="",
+        epoch=1,
+    )
+    (Layout(root).segment(first, last) / "segment.json").write_text(segment.to_json())
+
+
 @dataclass
 class SealedLog:
     """A log that grows by one segment at a time."""
@@ -68,9 +110,7 @@ class SealedLog:
     progress: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.root.mkdir(parents=True, exist_ok=True)
-        source = SourceIdentity("postgres", "1", "bench")
-        Layout(self.root).log_json.write_text(LogFile("log-of-a-bench", source, "2026-01-01").to_json())
+        begin(self.root, "log-of-a-bench")
 
     def segment(self, changes: Mapping[Table, pa.RecordBatch], op: str, unchanged: tuple[str, ...] = ()) -> int:
         """Seal these rows, all by the same kind of change; the cut. `unchanged`: columns that every change left out."""
@@ -83,30 +123,7 @@ class SealedLog:
             files.append(self._file(room, shape, batch, op, unchanged))
             self.next_offset += batch.num_rows
             self.progress[str(shape.id)] = {"state": "done", "generation": 1, "since": 1}
-        last = self.next_offset - 1
-        checkpoint = Checkpoint(
-            position=Position(f"0/{self.next_offset:X}"),
-            next_offset=Offset(self.next_offset),
-            next_transaction=self.next_offset,
-            cut=self.cut,
-            commit_clock=1_700_000_000_000_000 + self.next_offset,
-            epoch=Epoch(1),
-            progress={"version": 1, "tables": dict(self.progress)},
-        )
-        segment = Segment(
-            log_id="log-of-a-bench",
-            first_offset=first,
-            last_offset=last,
-            first_transaction=first,
-            last_transaction=last,
-            first_cut=self.cut,
-            last_cut=self.cut,
-            files=tuple(files),
-            checkpoint=json.loads(checkpoint.to_json()),
-            previous="",
-            epoch=1,
-        )
-        (room / "segment.json").write_text(segment.to_json())
+        seal(self.root, "log-of-a-bench", (first, self.next_offset - 1), self.cut, files, self.progress)
         return self.cut
 
     def _file(
@@ -150,4 +167,4 @@ class SealedLog:
         )
 
 
-__all__ = ["COLUMNS", "SealedLog", "rows", "table"]
+__all__ = ["COLUMNS", "SealedLog", "begin", "rows", "seal", "table"]

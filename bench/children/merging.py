@@ -6,6 +6,7 @@ this process was told to take it from, so an older checkout is measured by the s
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -116,14 +117,12 @@ def _cpu_s() -> float:
     wanted = [mine]
     while wanted:
         pid = wanted.pop()
-        try:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            wanted += [
-                int(c) for t in Path(f"/proc/{pid}/task").iterdir() for c in (t / "children").read_text().split()
-            ]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        total += sum(int(n) for n in fields[11:15])
+            total += sum(int(n) for n in fields[11:15])
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    wanted += map(int, (thread / "children").read_text().split())
     return total / _TICKS
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +12,12 @@ import mergehistories
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bench import mergelog
 
-from cdcflow.changelog.layout import Layout, LogFile
+from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.sealing import file_name
-from cdcflow.changelog.segment import Segment, SegmentFile
+from cdcflow.changelog.segment import SegmentFile
 from cdcflow.merge.fold import Change
-from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
 
 _ORDERED = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
@@ -51,9 +50,7 @@ class HandLog:
     written: list[tuple[Table, Change]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.root.mkdir(parents=True, exist_ok=True)
-        source = SourceIdentity("postgres", "1", "shop")
-        Layout(self.root).log_json.write_text(LogFile(self.log_id, source, "2026-01-01").to_json())
+        mergelog.begin(self.root, self.log_id)
 
     def state(
         self, table: Table | TableId, state: str = "done", generation: int = 1, since: int = 1, **more: int | None
@@ -83,29 +80,7 @@ class HandLog:
         room = Layout(self.root).segment(first, self.next_offset - 1)
         room.mkdir(parents=True)
         files = tuple(self._file(room, table, listed) for table, listed in by_shape.items())
-        checkpoint = Checkpoint(
-            position=Position(f"0/{self.next_offset:X}"),
-            next_offset=Offset(self.next_offset),
-            next_transaction=self.next_offset,
-            cut=self.cut,
-            commit_clock=1_700_000_000_000_000 + self.next_offset,
-            epoch=Epoch(1),
-            progress={"version": 1, "tables": dict(self.progress)},
-        )
-        segment = Segment(
-            log_id=self.log_id,
-            first_offset=first,
-            last_offset=self.next_offset - 1,
-            first_transaction=first,
-            last_transaction=self.next_offset - 1,
-            first_cut=self.cut,
-            last_cut=self.cut,
-            files=files,
-            checkpoint=json.loads(checkpoint.to_json()),
-            previous="",
-            epoch=1,
-        )
-        (room / "segment.json").write_text(segment.to_json())
+        mergelog.seal(self.root, self.log_id, (first, self.next_offset - 1), self.cut, files, self.progress)
         return self.cut
 
     def _file(self, room: Path, table: Table, rows: list[dict[str, Any]]) -> SegmentFile:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pymysql
 
@@ -28,20 +28,12 @@ from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals, not_there
 from cdcflow.sources.mysql.connection import Connection, Connector, query
-from cdcflow.sources.mysql.errors import DENIED, LOCKED, NOT_THERE, READ_ANEW, parts
+from cdcflow.sources.mysql.errors import DENIED, LOCKED, NOT_THERE, READ_ANEW, parts, versioned
 from cdcflow.sources.mysql.rights import select_missing
 from cdcflow.sources.mysql.sql import listed, literal, quoted
-from cdcflow.sources.mysql.tables import DescribedTable, describe
-from cdcflow.sources.mysql.types.columns import ASKED, CatalogColumn, Policy, ServerColumn
+from cdcflow.sources.mysql.tables import DescribedTable, TableMap, describe
+from cdcflow.sources.mysql.types.columns import ASKED, CatalogColumn, Policy, ServerColumn, TypeCode
 from cdcflow.sources.mysql.types.registry import server_column
-
-if TYPE_CHECKING:
-    from cdcflow.sources.mysql.tables import TableMap
-
-
-from cdcflow.sources.mysql.errors import versioned
-from cdcflow.sources.mysql.tables import TableMap
-from cdcflow.sources.mysql.types.columns import TypeCode
 
 T = TypeVar("T")
 

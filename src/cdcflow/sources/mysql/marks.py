@@ -18,14 +18,14 @@ from cdcflow.errors import CdcflowError, RightMissing
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql import binlog_status
-from cdcflow.sources.mysql.connection import Connection, query
-from cdcflow.sources.mysql.errors import NO_SUCH_TABLE, map_error
+from cdcflow.sources.mysql.connection import Connection, account_of, query
+from cdcflow.sources.mysql.errors import DENIED, NO_SUCH_TABLE, map_error, parts
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.row_events import HEARTBEAT
 from cdcflow.sources.mysql.sql import literal, quoted
 
 _UNKNOWN_DATABASE = 1049
-_DENIED = (1044, 1142, 1143, 1227)
+_MAY_NOT_WRITE = DENIED | {1227}
 
 
 class Expecting(Protocol):
@@ -79,9 +79,9 @@ class WrittenMarks:
                 f"ON DUPLICATE KEY UPDATE `token` = {text}, `at` = NOW(6)",
             )
         except pymysql.Error as error:
-            if error.args and error.args[0] in _DENIED:
-                raise self.map_error(connection, error) from None
-            raise
+            if parts(error)[0] not in _MAY_NOT_WRITE:
+                raise
+            raise self.map_error(connection, error) from None
 
     def beat(self, connection: Connection) -> None:
         """A mark that nobody waits for. Its text is always another, or nothing would be logged."""
@@ -109,13 +109,13 @@ class WrittenMarks:
 
     def map_error(self, connection: Connection, error: pymysql.Error) -> CdcflowError:
         """Why the table cannot be made or written."""
-        if not error.args or error.args[0] not in _DENIED:
+        if parts(error)[0] not in _MAY_NOT_WRITE:
             return map_error(error, f"preparing the table of marks {self.table}")
-        name, _, host = str(query(connection, "SELECT CURRENT_USER()")[0][0]).rpartition("@")
+        account = account_of(connection)
         rights, schema = "CREATE, SELECT, INSERT, UPDATE", quoted(self.table.schema)
         return RightMissing(
-            f"marks cannot be written to {self.table} by '{name}'@'{host}'",
-            remedy=f"run GRANT {rights} ON {schema}.* TO '{name}'@'{host}', or set source.fence: read-only",
+            f"marks cannot be written to {self.table} by {account}",
+            remedy=f"run GRANT {rights} ON {schema}.* TO {account}, or set source.fence: read-only",
         )
 
     def _make(self, connection: Connection) -> None:

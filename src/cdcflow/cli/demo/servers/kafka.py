@@ -16,10 +16,9 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
 from cdcflow.cli.demo.servers.cached import cache
-from cdcflow.cli.demo.servers.processes import OrdinaryUser, Watcher, free_port
+from cdcflow.cli.demo.servers.processes import OrdinaryUser, Started, Watcher, free_port
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.sinks.kafka.topics import Admin, Topics
 
@@ -81,7 +80,7 @@ def is_whole(folder: Path) -> bool:
     return any(folder.glob("scala-library-*.jar"))
 
 
-class KafkaBroker:
+class KafkaBroker(Started):
     """A broker of one's own. A context manager: inside it runs, afterwards it is gone.
 
     `settings` add to or replace `SETTINGS`.
@@ -131,17 +130,9 @@ class KafkaBroker:
     def log(self) -> Path:
         return self.directory / "broker.log"
 
-    def __enter__(self) -> Self:
-        try:
-            self.format()
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def open(self) -> None:
+        self.format()
+        self.start()
 
     def format(self) -> None:
         """Prepare the storage, once, before the first start."""

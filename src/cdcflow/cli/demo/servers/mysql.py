@@ -18,12 +18,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import pymysql
 
 from cdcflow.cli.demo.servers import cached
-from cdcflow.cli.demo.servers.processes import OrdinaryUser, Watcher, free_port
+from cdcflow.cli.demo.servers.processes import OrdinaryUser, Started, Watcher, free_port
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 
 Flavor = Literal["mysql", "mariadb"]
@@ -245,7 +245,7 @@ def _system_tables(installed: Installation) -> str:
 _TEMPLATES = _Templates()
 
 
-class MySQLServer:
+class MySQLServer(Started):
     """A MySQL or MariaDB server of one's own. A context manager: inside it runs, afterwards it is gone.
 
     `settings` add to or replace `SETTINGS` and `OF_FLAVOR`; an empty value leaves one out. `installation` is the
@@ -271,17 +271,6 @@ class MySQLServer:
         self._settings = {**SETTINGS, **OF_FLAVOR[flavor], **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: Watcher | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def start(self) -> None:
         """Start the server and wait until it answers."""

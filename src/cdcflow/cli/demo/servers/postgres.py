@@ -18,11 +18,11 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 
-from cdcflow.cli.demo.servers.processes import OrdinaryUser, Watcher, free_port
+from cdcflow.cli.demo.servers.processes import OrdinaryUser, Started, Watcher, free_port
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 
 SUPERUSER = "postgres"
@@ -156,7 +156,7 @@ class _Templates:
 _TEMPLATES = _Templates()
 
 
-class PostgresServer:
+class PostgresServer(Started):
     """A PostgreSQL server of one's own. A context manager: inside it runs, afterwards it is gone.
 
     `bin_directory` holds `initdb` and `postgres` (None: what `installed` finds). `settings` add to or replace
@@ -178,17 +178,6 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: Watcher | None = None
         self._version = 0
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def start(self) -> None:
         """Start the server and wait until it answers."""

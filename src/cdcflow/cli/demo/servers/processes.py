@@ -12,10 +12,11 @@ import os
 import pwd
 import socket
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from cdcflow.errors import ConfigurationError
 
@@ -49,6 +50,31 @@ class OrdinaryUser:
             os.chown(path, *self.ids)
 
 
+class Started(ABC):
+    """A server that runs inside a `with` block, and leaves nothing behind when it does not come up."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.open()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """What the block begins with."""
+        self.start()
+
+    @abstractmethod
+    def start(self) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
 def free_port() -> int:
     """A loopback port that nobody listened on just now."""
     with socket.socket() as probe:
@@ -76,4 +102,4 @@ class Watcher:
         self._shell.communicate()
 
 
-__all__ = ["OrdinaryUser", "Watcher", "free_port"]
+__all__ = ["OrdinaryUser", "Started", "Watcher", "free_port"]
