@@ -144,7 +144,11 @@ class Branch(ABC):
     def assert_killed(self, daemon: subprocess.Popen[bytes], *, live: bool) -> None:
         """That a daemon killed itself at its point, and, where it must have been, that its capture was live by then:
         what it delivered was durable. A kill that hits a start only proves less than it says."""
-        assert daemon.wait(timeout=60) == -signal.SIGKILL, self.output()
+        try:
+            assert daemon.wait(timeout=60) == -signal.SIGKILL, self.output()
+        finally:
+            daemon.kill()
+            daemon.wait()
         note = (self.folder / "killed").read_text()
         assert note == "live" if live else note in ("live", "start")
 

@@ -83,6 +83,7 @@ POINTS: dict[str, Point | tuple[Point, Point]] = {
     "window feedback": (CatchingUp, "acknowledge", always),
     "change over": (CatchingUp, "_change_over", always),
 }
+NEED_DURABLE_WINDOWS = {"advance", "window asked", "window read", "window feedback"}
 SMALL_WINDOWS = Windows(backlog_min=1 << 14, rest_min=1 << 14, messages_max=300, advance_min=1)
 SMALL_RANGE = 1 << 18
 
@@ -157,8 +158,28 @@ def _arm(when: str, point: Point, trigger: Trigger) -> None:
     setattr(owner, method, wrapped)
 
 
+def wait_for_each_window() -> None:
+    """No window is read before something of the last one is acknowledged: else all of a small backlog may be read
+    before the first is durable, and the slot is never advanced."""
+    read = CatchingUp._read
+    seen: list[tuple[int, int]] = [(0, 0)]
+
+    def read_later(self: CatchingUp) -> Any:
+        windows, acknowledged = seen[-1]
+        if windows == self.windows and self._acknowledged == acknowledged:
+            return []
+        events = read(self)
+        if self.windows != windows:
+            seen.append((self.windows, self._acknowledged))
+        return events
+
+    CatchingUp._read = read_later  # type: ignore[method-assign]
+
+
 def main(path: str, point: str | None = None, count: str = "1", begins: str = "") -> None:
     if point is not None:
+        if point.split(":")[1] in NEED_DURABLE_WINDOWS:
+            wait_for_each_window()
         arm(point, Trigger(int(count), Live(), begins == "start", Path(path).with_name("killed")))
     # Every backlog of a test is small; without a point too, windows must be what they are in a daemon that died in one.
     (PostgresSource.__init__.__kwdefaults__ or {})["windows"] = SMALL_WINDOWS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from tests.servers.mysql import MySQLDatabase
 from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.messages import ChunkRead
 from cdcflow.model.change import KeySet, Run
+from cdcflow.sources.mysql import fetch
 
 pytestmark = pytest.mark.mysql
 
@@ -298,6 +300,30 @@ def test_chunk_of_large_rows_by_key_ends_early_and_leaves_the_rest(
     assert sorted(r["id"] for run in runs_of(reads) for r in rows_of(run)) == [*range(1, 41), 50]
     # One comes as it is; what is not known to fit is broken off.
     assert all(run.bytes < (2 << 20) or run.rows <= 1 for run in runs_of(reads))
+
+
+def test_rows_by_key_that_are_all_there_at_once_are_bounded_as_well(
+    mysql_database: MySQLDatabase, capture: MySQLCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer whose end arrived with its rows was taken, however large it was."""
+    read = fetch._Rows._read
+
+    def read_late(self: fetch._Rows, size: int) -> bytes:
+        time.sleep(0.05)
+        return read(self, size)
+
+    mysql_database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v longblob)",
+        "INSERT INTO t VALUES (1, REPEAT('x', 300000)), (2, REPEAT('x', 300000)), (3, REPEAT('y', 3000000))",
+    )
+    capture.prepare()
+    planned = capture.plan("t")
+    monkeypatch.setattr(capture.chunks, "_keys_bytes_max", 1 << 20)
+    monkeypatch.setattr(fetch._Rows, "_read", read_late)
+    first = capture.read(planned, kind="keys", keys=KeySet(pa.table({"id": pa.array([1, 2, 3], pa.int32())})))
+    assert [r["id"] for run in runs_of([first]) for r in rows_of(run)] == [1]
+    assert first.keys_left is not None
+    assert len(first.keys_left) == 2
 
 
 def test_first_rows_by_key_are_bounded_too(

@@ -239,20 +239,20 @@ class OpenTable:
         found: list[pa.RecordBatch] = []
         size = looked_for = 0
         some = 1  # nobody knows how large they are
-        while looked_for < len(keys) and (size < bytes_max or not looked_for):
+        while looked_for < len(keys) and some:
             _, left = keys.take(looked_for)
             these, _ = left.take(some)
             [condition] = self.ordered.key.among(these)
             room = bytes_max - size if looked_for else None
             rows = fetch(self.connection, f"{self.ordered.select} WHERE {condition}", room)
-            if not rows.is_whole:
-                break  # larger than those before, and the connection is closed: another chunk looks for them
+            if room is not None and (not rows.is_whole or len(rows.data) > room):
+                break  # larger than those before: another chunk looks for them
             found.append(self.ordered.decoded(rows))
             size += len(rows.data)
             looked_for += len(these)
             # As many as will fit, if their rows are like those before.
-            likely = (bytes_max - size) * looked_for // max(size, 1)
-            some = max(1, min(KEYS_AT_ONCE, KEYS_GROWTH * looked_for, likely))
+            likely = max(bytes_max - size, 0) * looked_for // max(size, 1)
+            some = min(KEYS_AT_ONCE, KEYS_GROWTH * looked_for, likely)
         _, left = keys.take(looked_for)
         return found, left if len(left) else None
 

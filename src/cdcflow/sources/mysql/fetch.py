@@ -87,9 +87,9 @@ class _Rows:
     def take(self, bytes_max: int | None) -> Fetched:
         left = b""
         while bytes_max is None or self._size < bytes_max:
-            # What is left is less than one packet: ask for all of it when it is a long one.
-            wanted = max(READ_BYTES, int.from_bytes(left[:3], "little") + PACKET_HEADER - len(left))
-            left = self._take(left + self._read(wanted))
+            # What is left is less than one packet. A long one is read to its end before it is looked at again.
+            packet = int.from_bytes(left[:3], "little") + PACKET_HEADER
+            left = self._take(self._with(left, packet) if packet > READ_BYTES else left + self._read(READ_BYTES))
             while left[:3] == b"\xff\xff\xff":
                 left = self._take_long(left)
             if self._ended(left):
