@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -188,9 +189,10 @@ class _Run:
             if stop is not None:
                 self._stopped(stop)
 
-    def _wait(self, tables: tuple[TableId, ...]) -> None:
+    def _wait(self, tables: tuple[TableId, ...], anew: Mapping[TableId, int] | None = None) -> None:
         """Until the log has everything that is committed now, and the tables known to the daemon (`tables` at least)
-        are read. A daemon that stops by name is started again, after what its message says to do."""
+        are read; those in `anew` once more since that generation. A daemon that stops by name is started again, after
+        what its message says to do."""
         fence = self.beside.fence()
         deadline = time.monotonic() + PATIENCE_S
         status: Status | None = None
@@ -207,7 +209,8 @@ class _Run:
                 continue
             if status.position and self.beside.is_past(status.position, fence):
                 self._check_failed(status)
-                if self._is_read(status, tables):
+                generations = {name: t["generation"] for name, t in status.tables.items()}
+                if self._is_read(status, tables) and all(generations[str(t)] > n for t, n in (anew or {}).items()):
                     return
                 self._take_in([t for t in tables if str(t) in status.left_out])
             if time.monotonic() > deadline:
@@ -306,8 +309,11 @@ class _Run:
             self.outcome.stops.append(f"merge: {unmergeable[min(unmergeable)]}")
             anew |= unmergeable.keys()
             self.backfill = tuple(map(str, unmergeable))
+            _, progress = oracle.read(wiring.log_reader(load(self.path)))
+            before = {table: progress.tables[table].generation for table in unmergeable}
             self._start()
-            self._wait(tuple(unmergeable))
+            # Its first words may come before it has begun.
+            self._wait(tuple(unmergeable), before)
 
     def _compare(self, anew: set[TableId]) -> dict[TableId, str]:
         """Raises Failure at a difference; gives back the tables that the merge would not take, and why."""
