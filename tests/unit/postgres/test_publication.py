@@ -281,6 +281,13 @@ def test_a_publication_that_vanishes_at_once_is_tried_again_later() -> None:
         ensured(Server(row=None), ORDERS)
 
 
+@pytest.mark.parametrize("gone", [psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName])
+def test_a_table_that_is_renamed_or_dropped_after_it_was_listed_is_tried_again(gone: type[psycopg.Error]) -> None:
+    """The next try lists the tables anew; a stop would have nothing to mend."""
+    with pytest.raises(SourceUnavailable, match="renamed or dropped meanwhile"):
+        ensured(Server(entries=listed(ORDERS), refuses=gone), ORDERS, ITEMS)
+
+
 def test_older_transactions_are_waited_for_up_to_the_first_that_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ran when the table was added may have rows that are not decoded; one that began later has none."""
     naps: list[float] = []

@@ -82,6 +82,13 @@ class Catalog:
         self._server = server
         self.asked: list[str] = []
         self.meanwhile: Callable[[], None] = lambda: None
+        self.columns_before: Callable[[int], Sequence[tuple[str, ...]]] = lambda oid: ()
+        self.uncertain: set[int] = set()
+
+    def take_uncertain(self, oid: int) -> bool:
+        found = oid in self.uncertain
+        self.uncertain.discard(oid)
+        return found
 
     def ask(self, attempted: str, question: Callable[[Any], Any]) -> Any:
         self.asked.append(attempted)
@@ -175,6 +182,51 @@ def test_a_table_that_nobody_read_or_that_is_gone_has_nothing_to_say() -> None:
     on.server.files.clear()
     on.server.columns.clear()
     assert on.versions.changed(10, 0) is None
+
+
+def test_a_column_that_is_dropped_is_remembered_for_messages_from_before() -> None:
+    """By the look that finds it gone, by the stream, and by a process that has only what the log keeps."""
+    on = Stage()
+    before = on.take(10, T)
+    assert before is not None
+    assert on.catalog.columns_before(10) == (("17", "", "-19"),)
+    on.server.columns[2] = (10, 0, True)
+    told = on.versions.changed(10, 0)
+    assert told is not None
+    assert not told.changed
+    assert on.catalog.columns_before(10) == (("17", "", "-19"), ("17", "", ""))
+    assert on.versions.changed(10, 0) is None, "it is said once"
+    assert on.versions.compare({T: told.now}).found == ()
+    again = Stage()
+    again.server.columns[2] = (10, 0, True)
+    (compared,) = again.versions.compare({T: before}).found
+    assert compared.now == told.now
+    assert again.catalog.columns_before(10) == (("17", "", "-19"), ("17", "", ""))
+    assert CatalogVersion.from_json(compared.now).was == (("17", "", "-19"),)
+    later = Stage()
+    later.versions.compare({T: compared.now})
+    assert later.catalog.columns_before(10)[0] == ("17", "", "-19")
+    for n in range(6):  # one column after another is made and dropped
+        later.server.columns.insert(3 + n, (10, 23, True))
+        later.versions.changed(10, 0)
+        later.server.columns[3 + n] = (10, 0, True)
+        later.versions.changed(10, 0)
+    assert len(later.catalog.columns_before(10)) == 5
+
+
+def test_a_message_whose_columns_nobody_can_tell_has_the_table_read_again() -> None:
+    """Once, and nothing else is needed for it."""
+    on = Stage()
+    before = on.take(10, T)
+    on.catalog.uncertain.add(10)
+    assert on.versions.changed(10, 10) is None, "of a partition nothing was asked"
+    found = on.versions.changed(10, 0)
+    assert found is not None
+    assert (found.known, found.changed) == (before, True)
+    assert on.versions.changed(10, 0) is None
+    on.catalog.uncertain.add(30)
+    assert on.versions.changed(30, 0) is None, "of a table that nobody reads it says nothing"
+    assert not on.catalog.uncertain
 
 
 def test_another_file_alone_is_no_reason_and_is_not_remembered() -> None:

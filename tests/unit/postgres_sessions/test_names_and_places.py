@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine.selection import Selection
-from cdcflow.sources.postgres.catalog import UNKNOWN_NUMBER, Attribute, placed
+from cdcflow.sources.postgres.catalog import UNKNOWN_NUMBER, Attribute, numbered, placed, word_of
 from cdcflow.sources.postgres.connection import Address, literal, quoted
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.pgoutput import RelationColumn
@@ -73,6 +73,35 @@ def test_column_that_was_dropped_before_is_passed_over() -> None:
 def test_column_that_nothing_knows_gets_a_number_of_its_own() -> None:
     """A table that is gone has no columns to compare with, and still must be described."""
     assert placed([column("a"), column("b")], []) == [UNKNOWN_NUMBER, UNKNOWN_NUMBER + 1]
+
+
+V1, V2 = (word_of(INT), word_of(TEXT)), (word_of(INT), "", word_of(INT))
+MADE_AGAIN = [attribute(1, "id"), dropped(2), attribute(3, "v")]
+
+
+@pytest.mark.parametrize(
+    ("types", "before", "numbers", "is_certain"),
+    [
+        ((INT, TEXT), [V1], [1, 2], True),  # as it was before the statement
+        ((INT, INT), [V1], [1, 3], True),  # as it is now
+        ((INT, TEXT), [V1, V2], [1, 2], True),  # a look has seen the statement, the stream has not
+        ((INT, INT), [V1, V2], [1, 3], True),
+        ((INT, INT), [(word_of(INT), word_of(INT)), V2], [1, 3], False),  # of one type: either
+        ((INT, 701), [V1], [1, 3], False),  # as no look has seen it
+        ((INT, TEXT), [], [1, 3], True),  # it was never looked at, so none of its rows was read
+        ((INT, TEXT), [V2], [1, 3], True),  # dropped before any row was read
+        ((INT, TEXT), [(*V1, "-17")], [1, 2], True),  # a column that is not published
+        ((INT,), [V1], [1], True),  # between the drop and what came after it
+        ((INT, TEXT), [V1[:1]], [1, 3], False),  # made and dropped between two looks
+        ((INT, 1043), [V1], [1, 2], True),  # character types are one type
+    ],
+)
+def test_column_that_took_a_dropped_ones_name_is_told_from_it(
+    types: tuple[int, ...], before: list[tuple[str, ...]], numbers: list[int], is_certain: bool
+) -> None:
+    """P19: values of the column that is gone would stand under the name of the one that is there, for good."""
+    columns = [column(name, type_oid) for name, type_oid in zip(("id", "v"), types, strict=False)]
+    assert numbered(columns, types, MADE_AGAIN, before) == (numbers, is_certain)
 
 
 @settings(max_examples=200)

@@ -26,6 +26,12 @@ from cdcflow.sources.postgres.wire import Relation, RelationColumn
 
 T = TypeVar("T")
 
+Words = tuple[str, ...]
+
+_TEXT = 25
+_CHARACTERS = {1042: _TEXT, 1043: _TEXT}
+"""bpchar and varchar: a change among them and text that rewrites nothing changes nothing."""
+
 _RELATIONS = """
 SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relispartition, c.relpersistence::text,
        c.relreplident::text, am.amname, c.relrowsecurity, pg_get_userbyid(c.relowner)
@@ -450,6 +456,9 @@ class Catalog:
         self.captured: Mapping[int, TableId] = {}
         """What the captured tables are called, by oid."""
         self._session = Session(connector, lambda: connector.connect("catalog", statement_timeout="30s"))
+        self.columns_before: Callable[[int], Sequence[Words]] = lambda oid: ()
+        """How a table's columns stood at earlier looks: a word for each number (`RowVersions`)."""
+        self._uncertain: set[int] = set()
         self._known: dict[int, tuple[Relation, DescribedTable]] = {}
         self._described: dict[Table, DescribedTable] = {}
 
@@ -494,6 +503,13 @@ class Catalog:
         self._known[relation.oid] = (relation, found)
         return found
 
+    def take_uncertain(self, oid: int) -> bool:
+        """Whether nobody can tell, since this was asked last, which columns a message of this table spoke of: then its
+        rows must be read again."""
+        found = oid in self._uncertain
+        self._uncertain.discard(oid)
+        return found
+
     def _interned(self, described: DescribedTable) -> DescribedTable:
         return self._described.setdefault(described.table, described)
 
@@ -507,8 +523,11 @@ class Catalog:
         else:
             table = load(connection, [rel])[rel.oid]
         attributes = table.attributes if table else ()
-        numbers = placed(relation.columns, attributes)
         types = load_types(connection, [c.type_oid for c in relation.columns])
+        bases = [_looked_through(c.type_oid, c.type_modifier, types)[0] for c in relation.columns]
+        numbers, is_certain = numbered(relation.columns, bases, attributes, self.columns_before(relation.oid))
+        if not is_certain:
+            self._uncertain.add(relation.oid)
         texts = _type_texts(connection, relation.columns)
         by_number = {a.number: a for a in attributes if not a.dropped}
         key = self._key(relation, table, dict(zip((c.name for c in relation.columns), numbers, strict=True)))
@@ -555,6 +574,39 @@ def _type_texts(connection: Connection, columns: Sequence[RelationColumn]) -> li
         ([c.type_oid for c in columns], [c.type_modifier for c in columns]),
     ).fetchall()
     return [f"oid {c.type_oid}" if text == "???" else text for c, (text,) in zip(columns, rows, strict=True)]
+
+
+def word_of(type_oid: int) -> str:
+    """A type in a version's list of columns."""
+    return f"{_CHARACTERS.get(type_oid, type_oid):x}"
+
+
+def numbered(
+    columns: Sequence[RelationColumn], bases: Sequence[int], attributes: Sequence[Attribute], before: Sequence[Words]
+) -> tuple[list[int], bool]:
+    """The column numbers of a message's columns, and whether they are certain. `bases` are their types, domains looked
+    through; `before` is how the table's columns stood at earlier looks.
+
+    A message may be from before a statement that the catalog shows already. What was dropped and made again under its
+    name is another column, and where the type is the same, too, only an earlier look tells the two apart, or nothing.
+    """
+    found = placed(columns, attributes)
+    dropped = {a.number for a in attributes if a.dropped}
+    if not any(number > len(words) or words[number - 1] for words in before for number in dropped):
+        return found, True  # what is gone was gone when rows were read first: the order of the columns tells them
+    wanted = [word_of(base) for base in bases]
+    fitting = set()
+    for words in before:
+        shown = [(number, word) for number, word in enumerate(words, 1) if word and not word.startswith("-")]
+        if [word for _, word in shown] == wanted:
+            fitting.add(tuple(number for number, _ in shown))
+    kinds = {(a.name, a.type_oid): a.number for a in attributes if not a.dropped}
+    now = [kinds.get((c.name, c.type_oid), 0) for c in columns]
+    if all(now) and now == sorted(now):
+        fitting.add(tuple(now))
+    if len(fitting) == 1:
+        return list(fitting.pop()), True
+    return found, False
 
 
 def placed(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -> list[int]:

@@ -372,14 +372,15 @@ class PgoutputDecoder:
             if kind == _RELATION:
                 relation = relation_of(body[1 + header :])
                 self._before[relation.oid], self._described_last = self._described_last, relation.oid
+                is_captured = self._captures(relation.oid)
+                shape = self._shape(relation) if is_captured else None
                 if not header:  # a streamed transaction is compared when it is committed
                     self._compare(relation.oid)
-                if not self._captures(relation.oid):
+                if shape is None:
                     self._left_out.add(relation.oid)
                     continue
                 if not relation.columns:
                     self._bare.add(relation.oid)
-                shape = self._shape(relation)
                 before = [(-1, shapes[relation.oid])] if relation.oid in shapes else []
                 out.relations.setdefault(relation.oid, before).append((at, shape))
                 shapes[relation.oid] = shape

@@ -323,6 +323,9 @@ def _run(connection: Connection, statement: str, name: str, *, gone_is_fine: boo
     except psycopg.errors.UndefinedObject as error:
         if not gone_is_fine:
             raise map_error(error, f"changing publication {name}") from None
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        # It was there when the tables were listed; the next try lists them anew.
+        raise SourceUnavailable(f"changing publication {name}: a table was renamed or dropped meanwhile") from None
     except psycopg.errors.InsufficientPrivilege as error:
         grant = ""
         if "for database" in (error.diag.message_primary or ""):

@@ -39,6 +39,9 @@ What a version holds, and when rows have changed since an older one:
   rows were written, before anyone looked. Rows count as changed unless the type is as CREATE TYPE made it: its rows
   in the catalogs are then from one command.
 
+- Beside that, of each column its number: a drop is kept in mind (`was`), because a message from before it may still
+  come, and names do not tell a column from one that took its place (`cdcflow.sources.postgres.catalog.numbered`).
+
 Two such differences apart may be compared as one (ADD COLUMN, and VACUUM FULL a year later, when no look came between):
 rows are then read again for nothing, never left unread. What the text of a value depends on beyond this, such as the
 name behind a `regclass`, is not watched.
@@ -52,12 +55,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from cdcflow.interleave.messages import RowsCompared, RowVersion
 from cdcflow.model.table import TableId
-from cdcflow.sources.postgres.catalog import Catalog, Relid
+from cdcflow.sources.postgres.catalog import Catalog, Relid, Words, word_of
 from cdcflow.sources.postgres.connection import Connection
 
 FORMAT = 1
@@ -131,11 +134,8 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 WHERE (n.nspname::text, c.relname::text) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
 """
 
-_TEXT = 25
-_CHARACTERS = {
-    1042: _TEXT,
-    1043: _TEXT,
-}  # bpchar and varchar: a change among them that rewrites nothing changes nothing
+WAS_MAX = 4
+"""So many earlier lists of columns are kept of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,8 @@ class CatalogVersion:
     `files` has (relfilenode, digest of columns) by oid. `columns` has a word for each column number from 1 on, empty
     where the column is dropped. `types` has words by type, which may become more. `attached` are the partitions that
     may have had rows when they came, `altered` the types that are not as they were made; neither is stored, because
-    only what is new is asked for it.
+    only what is new is asked for it. `was` are earlier lists of columns, of which some are dropped since: the stream
+    may still speak of those.
     """
 
     oid: int
@@ -154,6 +155,12 @@ class CatalogVersion:
     types: Mapping[int, frozenset[str]]
     attached: frozenset[int] = field(default=frozenset(), compare=False)
     altered: frozenset[int] = field(default=frozenset(), compare=False)
+    was: tuple[Words, ...] = ()
+
+    def after(self, before: CatalogVersion) -> CatalogVersion:
+        """This version, with what it must remember of one before it."""
+        gone = any(then and not now for now, then in zip(self.columns, before.columns, strict=False))
+        return replace(self, was=(*before.was, *((before.columns,) if gone else ()))[-WAS_MAX:])
 
     def changed_since(self, before: CatalogVersion) -> bool:
         """Whether rows that were read at `before` show other values now."""
@@ -176,7 +183,9 @@ class CatalogVersion:
     def to_json(self) -> str:
         types = {str(oid): ".".join(sorted(words)) for oid, words in self.types.items()}
         value = {"version": FORMAT, "oid": self.oid, "files": self.files, "columns": ".".join(self.columns)}
-        return json.dumps({**value, **({"types": types} if types else {})}, separators=(",", ":"), sort_keys=True)
+        more = {"types": types} if types else {}
+        was = {"was": [".".join(words) for words in self.was]} if self.was else {}
+        return json.dumps({**value, **more, **was}, separators=(",", ":"), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> CatalogVersion:
@@ -186,6 +195,7 @@ class CatalogVersion:
             {int(oid): (file, digest) for oid, (file, digest) in value["files"].items()},
             tuple(value["columns"].split(".")),
             {int(oid): frozenset(words.split(".")) for oid, words in value.get("types", {}).items()},
+            was=tuple(tuple(words.split(".")) for words in value.get("was", ())),
         )
 
 
@@ -212,7 +222,7 @@ def versions(connection: Connection, oids: Collection[int]) -> dict[int, Catalog
     for root, type_oid, published in connection.execute(_COLUMNS, wanted):
         while type_oid in bases:
             type_oid = bases[type_oid]
-        shown = f"{'' if published else '-'}{_CHARACTERS.get(type_oid, type_oid):x}" if type_oid else ""
+        shown = f"{'' if published else '-'}{word_of(type_oid)}" if type_oid else ""
         columns.setdefault(root, []).append(shown)
     return {
         root: CatalogVersion(
@@ -234,6 +244,15 @@ class RowVersions:
         self._catalog = catalog
         self._lock = threading.Lock()
         self._known: dict[int, tuple[TableId, str]] = {}
+        catalog.columns_before = self._columns_before
+
+    def _columns_before(self, oid: int) -> Sequence[Words]:
+        with self._lock:
+            known = self._known.get(oid)
+        if known is None:
+            return ()
+        version = CatalogVersion.from_json(known[1])
+        return *version.was, version.columns
 
     def take(self, connection: Connection, rel: Relid) -> str | None:
         """The version of a table that is about to be planned; None when it is gone."""
@@ -258,7 +277,8 @@ class RowVersions:
         compared = []
         with self._lock:
             for table, version in now.items():
-                then, text = before[table], version.to_json()
+                then = before[table]
+                text = (version if then is None else version.after(then)).to_json()
                 changed = then is not None and version.changed_since(then)
                 if changed:
                     self._known.pop(version.oid, None)
@@ -269,12 +289,13 @@ class RowVersions:
         return RowsCompared(tuple(compared))
 
     def changed(self, oid: int, partition: int) -> RowVersion | None:
-        """The version of a table that the stream describes now, when its rows changed since it was read (said once),
-        or when it has other partitions.
+        """The version of a table that the stream has just described, when its rows must be read again (said once), or
+        when it has other partitions or columns.
 
         `partition` is one that the stream says it has (0: none). One that came and is gone again left rows in the log
         that no catalog tells of.
         """
+        uncertain = not partition and self._catalog.take_uncertain(oid)
         with self._lock:
             known = self._known.get(oid)
         if known is None:
@@ -286,8 +307,10 @@ class RowVersions:
         now = self._catalog.ask(f"comparing the version of {table}", lambda c: versions(c, [oid])).get(oid)
         if now is None:
             return None
-        changed = now.changed_since(then) or bool(partition and partition not in now.files)
-        if not changed and now.files.keys() == then.files.keys():
+        now = now.after(then)
+        came_and_went = bool(partition and partition not in now.files)
+        changed = now.changed_since(then) or came_and_went or uncertain
+        if not changed and now.files.keys() == then.files.keys() and now.columns == then.columns:
             return None
         now_text = now.to_json()
         with self._lock:
