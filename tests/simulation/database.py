@@ -93,12 +93,13 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A column was added, with a value for the rows that were there. A binary log says that this happened, and nothing
-    more; PostgreSQL's says nothing."""
+    """A column was added, with a value for the rows that were there, or (no column) a partition was emptied, with the
+    rows of these keys. A binary log says that this happened, and nothing more; PostgreSQL's says nothing."""
 
     table: TableId
-    column: str
-    value: object
+    column: str = ""
+    value: object = None
+    gone: frozenset[int] = frozenset()
 
 
 class Database:
@@ -406,6 +407,18 @@ class Database:
             self.wal.append(Filled(table.id, column, value))
             self.flush()
             self.counts["columns filled"] += 1
+
+    def empty_part(self) -> None:
+        """TRUNCATE PARTITION on a server with a binary log: rows are gone, and no log says which."""
+        table = self.rewrite() if self.server.has_binlog else None
+        if table is None or not table.keyed:
+            return
+        odd = self._rng.randrange(2)
+        gone = frozenset(key for key in self._keys if key % 2 == odd)
+        table.versions = [v for v in table.versions if v.values["id"] not in gone]
+        self.wal.append(Filled(table.id, gone=gone))
+        self.flush()
+        self.counts["partitions emptied"] += 1
 
     # ── what the capture asks ───────────────────────────────────────────────────────────────────────────────
 

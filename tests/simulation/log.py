@@ -233,8 +233,12 @@ class ModelLog:
             elif isinstance(record, Filled):
                 versions[record.table] = versions.get(record.table, 0) + (not has_binlog)
                 stale.add(record.table)  # until it was read again
-                filled = {record.column: record.value}
-                truth[record.table] = {k: ({**v, **filled}, n) for k, (v, n) in truth[record.table].items()}
+                filled = {record.column: record.value} if record.column else {}
+                truth[record.table] = {
+                    k: ({**v, **filled}, n)
+                    for k, (v, n) in truth[record.table].items()
+                    if v.get("id") not in record.gone
+                }
         for table, found in changes.items():
             keyed = self._database.tables[table].keyed
             folded[table] = fold(folded[table], found, ("id",) if keyed else ("a", "b"), keyed=keyed)

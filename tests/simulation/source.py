@@ -400,6 +400,8 @@ class ModelStream:
                 deliver()
                 events += self._event(record)
         deliver()
+        # Orders to read again go first, so that no position behind a statement is durable without its order.
+        events.sort(key=lambda event: not isinstance(event, RowsFilled))
         if self._sent == self._database.flushed and self._sent > self._skip_to and self._rng.random() < 0.3:
             events.append(Advanced(position_of(self._sent)))
         return events

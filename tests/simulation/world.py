@@ -125,6 +125,7 @@ class World:
             (self._order, 0.4 * hostile),
             (self._truncate, 0.4 * hostile),
             (self.database.rewrite, 0.2 * hostile),
+            (self.database.empty_part, 0.4 * hostile if self.database.server.has_binlog else 0.0),
             (self.database.change_rows, 0 if server.has_binlog else 0.4 * hostile),
             (self._add_column, 1.0 * hostile),
             (self._capture_others, rng.choice([0, 0, 1, 3])),

@@ -303,11 +303,13 @@ class Interleave:
         # would stay empty.
         if not self._is_unread(table, "cancelled", "forgotten"):
             self._again(table, "a statement changed its old rows")
+            self._wait_for_mark()  # rows from before the statement may be in the same batch, behind this
 
     def _swapped(self, table: TableId) -> None:
         known = self._backlog.get(table)
         if known is not None and known.active:
             self._again(table, "another table took its name while it was read")
+            self._wait_for_mark()  # as above
 
     def _rows_incomplete(self, table: TableId, keys: KeySet) -> None:
         # Not where the reading failed: it would be tried and fail anew with every such row. None of its rows is proven

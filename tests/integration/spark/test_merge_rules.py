@@ -22,8 +22,8 @@ from cdcflow.model.table import Table
 from cdcflow.ports import Numbered
 from cdcflow.sinks.files import FileLog
 from cdcflow.spark import job, read_cut
-from cdcflow.spark.cuts import newest_cut
-from cdcflow.spark.paths import LEASE, delta_sql, table_path
+from cdcflow.spark.cuts import CutsTable, published_cut
+from cdcflow.spark.paths import LEASE
 
 pytestmark = pytest.mark.spark
 
@@ -56,7 +56,7 @@ def shop(spark: Any, make_table: Callable[..., Table], hand_log_at: Callable[...
         def dies(*_: object) -> None:
             raise KeyboardInterrupt
 
-        patch.setattr(job, "publish", dies)
+        patch.setattr(CutsTable, "publish", dies)
         with pytest.raises(KeyboardInterrupt):
             job.merge(spark, log.root, shop.warehouse)
     return shop
@@ -101,7 +101,7 @@ def test_a_later_merge_does_not_show_in_an_earlier_cut(
         with pytest.raises(SinkUnavailable, match="another merge"):
             job.merge(spark, hand_log.root, warehouse)
 
-    spark.sql(f"DELETE FROM {delta_sql(warehouse, table_path(orders.id))} WHERE id = 1")
+    spark.sql(f"DELETE FROM {sql_of(orders)} WHERE id = 1")
     with pytest.raises(ConfigurationError, match="somebody else changed its rows"):
         job.merge(spark, hand_log.root, warehouse, ["public.orders"], on_edit="stop")
 
@@ -123,16 +123,15 @@ def test_another_log_or_an_older_copy_is_refused(
     with pytest.raises(ConfigurationError, match="come from another log"):
         job.merge(spark, other.root, shop.warehouse)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "newest_cut", lambda *_: None)
+        patch.setattr(CutsTable, "newest", lambda _: None)
         with pytest.raises(ConfigurationError, match="was not made from"):
             job.merge(spark, other.root, shop.warehouse)
     older = hand_log_at("older")
     older.segment([(shop.orders, "c", {"id": 1, "item": "ink"})])
-    found = newest_cut(spark, shop.warehouse)
-    assert found is not None
+    found = published_cut(spark, shop.warehouse)
     with pytest.MonkeyPatch.context() as patch:
         newer = type(found)(9, found.log_id, found.offset, found.position, found.commit_clock, found.tables)
-        patch.setattr(job, "newest_cut", lambda *_: newer)
+        patch.setattr(CutsTable, "newest", lambda _: newer)
         with pytest.raises(ConfigurationError, match="older copy"):
             job.merge(spark, older.root, shop.warehouse)
 

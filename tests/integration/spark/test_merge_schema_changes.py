@@ -22,10 +22,11 @@ from cdcflow.errors import CdcflowError, HistoryLost
 from cdcflow.merge import statement
 from cdcflow.merge.statement import TARGET_PROPERTY
 from cdcflow.model.table import Table
-from cdcflow.spark import delta, job, read_cut
+from cdcflow.spark import job, read_cut
 from cdcflow.spark.cuts import published_cut
-from cdcflow.spark.delta import snapshot
-from cdcflow.spark.paths import CUTS, delta_sql, table_path
+from cdcflow.spark.formats import table_format
+from cdcflow.spark.formats.delta import DeltaTable
+from cdcflow.spark.paths import CUTS, table_path
 
 pytestmark = pytest.mark.spark
 
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.spark
 def killed_before_commit(number: int) -> Iterator[None]:
     """The job dies before its next commit but so many."""
     done = 0
-    right = delta.committing
+    right = DeltaTable.commit
 
     def commits(*given: Any, **more: Any) -> Any:
         nonlocal done
@@ -44,7 +45,7 @@ def killed_before_commit(number: int) -> Iterator[None]:
         return right(*given, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "committing", commits)
+        patch.setattr(DeltaTable, "commit", commits)
         with pytest.raises(KeyboardInterrupt):
             yield
 
@@ -52,17 +53,18 @@ def killed_before_commit(number: int) -> Iterator[None]:
 KILLED_BEFORE_A_COMMIT = """
 import os, signal, sys
 from cdcflow.spark import job
+from cdcflow.spark.formats.delta import DeltaTable
 
-right, left = job.committing, int(sys.argv.pop(1))
+right, left = DeltaTable.commit, int(sys.argv.pop(1))
 
-def committing(*given):
+def commit(*given):
     global left
     left -= 1
     if left < 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return right(*given)
 
-job.committing = committing
+DeltaTable.commit = commit
 sys.exit(job.main())
 """
 
@@ -88,7 +90,7 @@ def test_a_swap_of_names_that_was_cut_off_keeps_every_value_in_its_column(
             "columns": [["id", 1, "bigint"], ["a", 2, "string"], ["b", 3, "string"], ["c", 4, "int"]],
         }
     )
-    sql = delta_sql(warehouse, table_path(before.id))
+    sql = sql_of(before)
     spark.sql(f"ALTER TABLE {sql} SET TBLPROPERTIES ('{TARGET_PROPERTY}' = '{older}')")
 
     numbers = {"id": 1, "b": 2, "a": 3, "C": 4, "d": 5}
@@ -107,7 +109,7 @@ def test_a_swap_of_names_that_was_cut_off_keeps_every_value_in_its_column(
     for number in (11, 5):
         with killed_before_commit(number):
             job.merge(spark, hand_log.root, warehouse)
-    found = snapshot(spark, warehouse / table_path(before.id))
+    found = table_format("delta").table(spark, warehouse, table_path(before.id)).snapshot()
     assert found is not None
     assert json.loads(found.properties[TARGET_PROPERTY])["open"]
     job.merge(spark, hand_log.root, warehouse)
@@ -153,7 +155,7 @@ def test_a_retyped_column_s_remedy_works_to_the_letter_and_the_other_tables_go_o
     with pytest.raises(CdcflowError, match="column v was int"):
         job.merge(spark, hand_log.root, warehouse, ["public.orders"])
 
-    (warehouse / table_path(orders.id)).rename(warehouse / "moved away")
+    warehouse.joinpath(*table_path(orders.id)).rename(warehouse / "moved away")
     hand_log.state(orders, "done", 2, since=hand_log.next_offset, whole_since=hand_log.next_offset)
     hand_log.segment([(retyped, "r", {"id": 1, "v": "one"}), (retyped, "r", {"id": 2, "v": "two"})])
     report = job.merge(spark, hand_log.root, warehouse)
@@ -174,9 +176,9 @@ def test_a_retyped_column_s_remedy_works_to_the_letter_and_the_other_tables_go_o
     states = {name: table.state for name, table in published_cut(spark, warehouse).tables.items()}
     assert states == {"public.orders": "forgotten", "public.products": "cancelled"}
 
-    spark.sql(f"OPTIMIZE {delta_sql(warehouse, table_path(products.id))}")
+    spark.sql(f"OPTIMIZE {sql_of(products)}")
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    spark.sql(f"VACUUM {delta_sql(warehouse, table_path(products.id))} RETAIN 0 HOURS")
+    spark.sql(f"VACUUM {sql_of(products)} RETAIN 0 HOURS")
     for cut in (2, 4):
         with pytest.raises(HistoryLost, match=r"public\.products .*VACUUM"):
             read_cut(spark, warehouse, cut, tables=["public.products"])
@@ -225,7 +227,7 @@ def test_a_merge_that_meets_an_optimize_is_repeated(
     table, bag = make_table("orders", id="int64", v="int32"), make_table("bag", key=(), a="int64", b="string")
     hand_log.state(bag)
     hand_log.segment([(bag, "c", {"a": 1, "b": "x"})])
-    sql = delta_sql(warehouse, table_path(table.id))
+    sql = sql_of(table)
     hand_log.state(table)
     for number in (1, 2):
         hand_log.segment([(table, "c", {"id": number, "v": 0})])
@@ -260,18 +262,18 @@ def test_a_merge_that_meets_an_optimize_is_repeated(
                 waiting.recv(1)
             return offset
 
-        right_merge, right_committing = statement.merge, delta.committing
+        right_merge, right_commit = statement.merge, DeltaTable.commit
 
         def merge(name: str, target: Any, found: Any, reduced: str, **more: Any) -> str:
             # The MERGE cannot end before the test has had its turn.
             return right_merge(name, target, found, f"(SELECT * FROM {reduced} WHERE held(o) > 0)", **more)
 
-        def committing(session: Any, *given: Any) -> Any:
-            session.udf.register("held", held, "bigint")
-            return right_committing(session, *given)
+        def commit(table: DeltaTable, *given: Any) -> None:
+            table._spark.udf.register("held", held, "bigint")
+            right_commit(table, *given)
 
         monkeypatch.setattr(statement, "merge", merge)
-        monkeypatch.setattr(job, "committing", committing)
+        monkeypatch.setattr(DeltaTable, "commit", commit)
         answering = threading.Thread(target=optimize_once)
         answering.start()
         try:
