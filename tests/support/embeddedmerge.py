@@ -16,6 +16,7 @@ from sparksql import duckdb_sql, session
 from cdcflow.merge import moves, statement
 from cdcflow.merge import reduce as reduction
 from cdcflow.merge.evolution import Add, Describe, Evolution, FormatColumn, Rename, Target, evolve, seen
+from cdcflow.merge.format import ANY
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, MISSING, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
 
@@ -106,14 +107,14 @@ class EmbeddedWarehouse:
 
     def _evolve(self, name: str, evolution: Evolution) -> None:
         if evolution.before is None:
-            self._commit(statement.create(name, evolution.target, "{}"))
+            self._commit(statement.create(name, ANY, evolution.target, "{}"))
             self._described[name] = evolution.target.to_json()
             self._ids[name] = {column.name: i for i, column in enumerate(evolution.target.columns, start=1)}
         for act in evolution.acts():
             once = (name, statement.transaction(act, evolution.target.incarnation))
             if once in self._done:
                 continue
-            for sql in statement.alter(name, act):
+            for sql in statement.alter(name, ANY, act):
                 self._commit(sql)
             self._done |= {once} if once[1] else set()
             ids = self._ids[name]

@@ -8,6 +8,7 @@ import pytest
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import MissAlso, MissOnly, Rename, evolve
+from cdcflow.merge.format import ANY
 from cdcflow.merge.reduce import Layout, families, read_schema
 from cdcflow.merge.types import literal, name_sql, stored, text_sql, widens
 from cdcflow.model.table import Column, Table, TableId
@@ -108,7 +109,7 @@ def test_a_rename_also_renames_what_rows_miss() -> None:
     target = evolve(None, [table("id", "old")]).target
     acts = list(evolve(target, [table("id", "new")]).acts())
     assert acts[1:-1] == [MissAlso("old", "new"), Rename("old", "new"), MissOnly(("id", "new"))]
-    (also,), (renamed,), (only,) = (statement.alter("t1", act) for act in acts[1:-1])
+    (also,), (renamed,), (only,) = (statement.alter("t1", ANY, act) for act in acts[1:-1])
     assert "concat(_missing, array('new')) WHERE _missing IS NOT NULL AND array_contains(_missing, 'old')" in also
     assert renamed == "ALTER TABLE t1 RENAME COLUMN `old` TO `new`"
     assert "array_except(_missing, array('id', 'new'))" in only
