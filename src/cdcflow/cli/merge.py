@@ -1,4 +1,4 @@
-"""`cdcflow merge`: fold the change log into current-state tables. The only command that starts Spark (besides the demo)."""
+"""`cdcflow merge`: fold the change log into tables. The only command that starts Spark (besides the demo)."""
 
 from __future__ import annotations
 

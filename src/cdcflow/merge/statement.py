@@ -6,14 +6,14 @@ Names of the source's appear quoted (`name_sql`), names of the reduced view are 
 # ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
 from cdcflow.merge.evolution import Act, Add, Describe, Fill, MissAlso, MissOnly, Rename, Target, Widen
 from cdcflow.merge.format import Format
-from cdcflow.merge.reduce import Family
+from cdcflow.merge.reduce import Family, Layout, Mask, counting, families, reduction
 from cdcflow.merge.types import has_two_zeros, name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
 
@@ -63,6 +63,43 @@ def bounds(key_type: str, ends: Sequence[tuple[str | None, str | None]]) -> Boun
     except TypeError:  # some with a time zone, some without
         return None
     return Bounds(*(f"CAST({text_sql(end)} AS {key_type})" for end in chosen))
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """A range of changes that is to come into a table. `changes` names the view that `merge.reduce` describes, `masks`
+    are the sets of columns that they leave unchanged.
+
+    `empty`: the table has no rows. `emptied`: nothing of what it has lives on. `once`: no two changes are of one key,
+    and each brings a whole row. Rows older than `sweep_before` that the range does not touch go. `ends`: least and
+    greatest value of the first key column in each file of the range, as manifests have them.
+    """
+
+    layout: Layout
+    changes: str
+    masks: Collection[Mask]
+    empty: bool
+    emptied: bool
+    once: bool = False
+    sweep_before: int = 0
+    ends: Sequence[tuple[str | None, str | None]] = ()
+
+    def sql(self, table: str) -> str:
+        """The one statement that does it: a MERGE, or an INSERT where there is nothing to merge with."""
+        target, sweep = self.layout.target, self.sweep_before
+        if not target.key:
+            counted = f"({counting(self.layout, self.changes)})"
+            if self.empty:
+                return insert_counted(table, target, counted, sweep_before=sweep)
+            return merge_counted(table, target, counted, emptied=self.emptied, sweep_before=sweep)
+        if self.empty and self.once:
+            return append(table, target, self.changes, sweep_before=sweep)
+        kinds = families(self.layout, self.masks)
+        reduced = f"({reduction(self.layout, kinds, self.changes, emptied=self.emptied, sweep_before=sweep)})"
+        if self.empty:
+            return insert(table, target, reduced)
+        limits = bounds(target.columns[self.layout.key[0]].type, self.ends)
+        return merge(table, target, kinds, reduced, sweep_before=sweep, limits=limits)
 
 
 def create(
@@ -221,6 +258,35 @@ def merge_counted(table: str, target: Target, counted: str, *, emptied: bool, sw
     return "\n".join(parts)
 
 
+def insert(table: str, target: Target, reduced: str) -> str:
+    """What is left of the MERGE of a table with a key when it has no rows."""
+    names = [name_sql(c.name) for c in target.columns]
+    values = ", ".join([*(f"s.c{i}" for i in range(len(names))), "s.o", "s.miss"])
+    return f"INSERT INTO {table} ({_columns(names)}) SELECT {values} FROM {reduced} s WHERE NOT s.gone"
+
+
+def append(table: str, target: Target, changes: str, *, sweep_before: int) -> str:
+    """The same where each key has one change only, which brings the whole row; `changes` is the view of them."""
+    names = [name_sql(c.name) for c in target.columns]
+    values = ", ".join([*(f"s.c{i}" for i in range(len(names))), "s.o", "CAST(NULL AS array<string>)"])
+    return f"INSERT INTO {table} ({_columns(names)}) SELECT {values} FROM {changes} s WHERE s.o >= {sweep_before}"
+
+
+def repeated(target: Target, changes: str) -> str:
+    """A key of a range that has more than one change; no row where each has one."""
+    key = ", ".join(f"c{i}" for i in target.key_positions)
+    return f"SELECT 1 FROM {changes} GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
+
+
+def insert_counted(table: str, target: Target, counted: str, *, sweep_before: int) -> str:
+    """What is left of the MERGE of a table without a key when it has no rows."""
+    names = [name_sql(c.name) for c in target.columns]
+    values = ", ".join([*(f"c{i}" for i in range(len(names))), "o", "CAST(NULL AS array<string>)"])
+    copies = "explode(sequence(1, CAST(n AS int))) AS copy"
+    counts = f"SELECT *, total - lowest AS n FROM {counted} s WHERE o >= {sweep_before} AND total > lowest"
+    return f"INSERT INTO {table} ({_columns(names)}) SELECT {values} FROM (SELECT *, {copies} FROM ({counts}))"
+
+
 def sweep(table: str, sweep_before: int) -> str:
     """What is left of a MERGE when nothing but the sweep is to be done."""
     # Said so that it is a change of rows everywhere: files that are removed unread are another commit in Iceberg, which
@@ -229,9 +295,12 @@ def sweep(table: str, sweep_before: int) -> str:
 
 
 def _insert(names: Sequence[str], missing: str = "s.miss") -> str:
-    columns = ", ".join([*names, OFFSET, MISSING])
     values = ", ".join([*(f"s.c{i}" for i in range(len(names))), "s.o", missing])
-    return f"INSERT ({columns}) VALUES ({values})"
+    return f"INSERT ({_columns(names)}) VALUES ({values})"
+
+
+def _columns(names: Sequence[str]) -> str:
+    return ", ".join([*names, OFFSET, MISSING])
 
 
 def _set(table: str, properties: Mapping[str, str]) -> str:

@@ -34,7 +34,7 @@ from cdcflow.changelog.layout import Layout as LogLayout
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import CannotFollow, Evolution, Target, evolve, rebuilt, seen
-from cdcflow.merge.reduce import Layout, counting, families, reduction
+from cdcflow.merge.reduce import Layout
 from cdcflow.merge.standing import Backfill
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import MISSING, Table, TableId
@@ -517,29 +517,35 @@ class _TableMerge:
         evolution = evolve(target, shapes, self._start, self._run._format.rules)
         self._evolve(evolution)
         layout = Layout.of(evolution, shapes)
-        keyed = bool(evolution.target.key)
         living = [f for f in self._files if f.shape.incarnation == evolution.target.incarnation]
         after = changes.last_truncate(self._spark, living)
         if evolution.fresh:
             after = max(after, offsets_of(living)[0] - 1)
-        emptied = after > 0 or self._before is None
-        sweep = max(self._sweep, after + 1 if after else 0)
+        emptied = after > 0 or self._is_empty
         with changes.view(self._spark, layout, living, after, None if emptied else self._sql) as found:
-            kinds = families(layout, found.masks)
-            if keyed:
-                reduced = reduction(layout, kinds, found.name, emptied=emptied, sweep_before=sweep)
-                limits = statement.bounds(
-                    evolution.target.columns[layout.key[0]].type, [(f.file.key_min, f.file.key_max) for f in living]
-                )
-                merging = statement.merge(
-                    self._sql, evolution.target, kinds, f"({reduced})", sweep_before=sweep, limits=limits
-                )
-            else:
-                counted = f"({counting(layout, found.name)})"
-                merging = statement.merge_counted(
-                    self._sql, evolution.target, counted, emptied=emptied, sweep_before=sweep
-                )
+            folding = statement.Folding(
+                layout,
+                found.name,
+                found.masks,
+                empty=self._is_empty,
+                emptied=emptied,
+                once=self._is_empty and self._each_key_once(layout, living, found),
+                sweep_before=max(self._sweep, after + 1 if after else 0),
+                ends=tuple((f.file.key_min, f.file.key_max) for f in living),
+            )
+            merging = folding.sql(self._sql)
             self._there.commit(merging, self._metadata(), self._run._app(self._table), self._run._cut)
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether the table holds no row from before."""
+        return self._before is None or self._before.is_empty
+
+    def _each_key_once(self, layout: Layout, files: list[InputFile], found: changes.View) -> bool:
+        """Whether the changes are whole rows, and no two of one key: so it is after a backfill. Manifests say whether
+        it may be, and the keys alone, which cost little to read, whether it is."""
+        may = layout.target.key and all(f.ops and f.ops.keys() <= {"c", "r"} and not f.file.partial for f in files)
+        return bool(may) and not self._spark.sql(statement.repeated(layout.target, found.name)).take(1)
 
     def _evolve(self, evolution: Evolution) -> None:
         """Bring the table into the shape that the range needs."""
