@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
+from cdcflow.merge import reduce
 from cdcflow.merge.evolution import Act, Add, Describe, Fill, MissAlso, MissOnly, Rename, Target, Widen
 from cdcflow.merge.format import Format
-from cdcflow.merge.reduce import Family, Layout, Mask, counting, families, reduction
+from cdcflow.merge.reduce import Family, Layout, Mask
 from cdcflow.merge.types import has_two_zeros, name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
 
@@ -88,14 +89,14 @@ class Folding:
         """The one statement that does it: a MERGE, or an INSERT where there is nothing to merge with."""
         target, sweep = self.layout.target, self.sweep_before
         if not target.key:
-            counted = f"({counting(self.layout, self.changes)})"
+            counted = f"({reduce.counting(self.layout, self.changes)})"
             if self.empty:
                 return insert_counted(table, target, counted, sweep_before=sweep)
             return merge_counted(table, target, counted, emptied=self.emptied, sweep_before=sweep)
         if self.empty and self.once:
             return append(table, target, self.changes, sweep_before=sweep)
-        kinds = families(self.layout, self.masks)
-        reduced = f"({reduction(self.layout, kinds, self.changes, emptied=self.emptied, sweep_before=sweep)})"
+        kinds = reduce.families(self.layout, self.masks)
+        reduced = f"({reduce.reduction(self.layout, kinds, self.changes, emptied=self.emptied, sweep_before=sweep)})"
         if self.empty:
             return insert(table, target, reduced)
         limits = bounds(target.columns[self.layout.key[0]].type, self.ends)

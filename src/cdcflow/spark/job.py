@@ -134,6 +134,7 @@ def merge(
             found = run.tables(_known(tables, step, whole))
             new = run.cut(found)
             if new is not None:
+                run.pin(new)
                 cuts.publish(new)
                 _log.info("cut published", cut=new.cut, tables=len(new.tables))
                 before, published = new, True
@@ -341,7 +342,7 @@ class _Run:
                 left_out[name] = report.left_out
                 continue
             left_out.pop(name, None)
-            tables[name] = self._pin(known[name], report)
+            tables[name] = self._cut_table(known[name], report)
         for name in (tables.keys() - merged.keys()) & self._backfills.keys():
             now = Backfill.of(self._backfills[name])
             complete = tables[name].complete and now.floor is not None
@@ -362,7 +363,15 @@ class _Run:
             left_out=left_out,
         )
 
-    def _pin(self, table: TableId, report: TableReport) -> CutTable:
+    def pin(self, cut: Cut) -> None:
+        """Have the formats keep what the cut shows; what an older one shows already is kept."""
+        before = self._published.tables if self._published is not None else {}
+        for name, table in cut.tables.items():
+            known = before.get(name)
+            if known is None or (known.id, known.version) != (table.id, table.version):
+                self._format.table(self._spark, self._warehouse, table.path.split("/")).pin(table.version, cut.cut)
+
+    def _cut_table(self, table: TableId, report: TableReport) -> CutTable:
         known = self._backfill(table)
         complete = report.complete
         if complete and (count := self._rows_that_miss(table)):

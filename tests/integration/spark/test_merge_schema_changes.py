@@ -325,7 +325,7 @@ def test_a_merge_that_meets_an_optimize_is_repeated(
 
         right_merge, right_commit = statement.merge, TABLES[format_name].commit
 
-        def merge(name: str, target: Any, found: Any, reduced: str, **more: Any) -> str:
+        def held_merge(name: str, target: Any, found: Any, reduced: str, **more: Any) -> str:
             # The MERGE cannot end before the test has had its turn.
             return right_merge(name, target, found, f"(SELECT * FROM {reduced} WHERE held(o) > 0)", **more)
 
@@ -333,7 +333,7 @@ def test_a_merge_that_meets_an_optimize_is_repeated(
             table._spark.udf.register("held", held, "bigint")
             right_commit(table, *given)
 
-        monkeypatch.setattr(statement, "merge", merge)
+        monkeypatch.setattr(statement, "merge", held_merge)
         monkeypatch.setattr(TABLES[format_name], "commit", commit)
         answering = threading.Thread(target=optimize_once)
         answering.start()

@@ -197,8 +197,7 @@ class IcebergTable:
         return self._spark.sql(f"SELECT * FROM {self.sql} VERSION AS OF {found.snapshotId()}")  # noqa: S608  quoted
 
     def _table(self) -> Any:  # Any: py4j gives whatever the other side has
-        jvm: Any = self._spark._jvm
-        session: Any = self._spark._jsparkSession
+        jvm, session = self._active()
         try:
             return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, self.sql)
         except Exception as error:
@@ -206,16 +205,28 @@ class IcebergTable:
                 return None  # nor is it there when somebody moved its folder away
             raise
 
-    def _make_room(self) -> None:
-        """For a table that is to be made: its namespace, and its name, should the catalog have one without a folder."""
+    def _active(self) -> tuple[Any, Any]:
+        """The JVM and our session there; catalogs are looked up in the settings of the thread's active one."""
         jvm: Any = self._spark._jvm
         session: Any = self._spark._jsparkSession
-        catalog, namespace, name = self._name
-        self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name_sql(catalog)}.{name_sql(namespace)}")
-        levels = self._spark.sparkContext._gateway.new_array(jvm.java.lang.String, 2)  # type: ignore[union-attr]
-        levels[0], levels[1] = namespace, name
-        identifier = jvm.org.apache.iceberg.catalog.TableIdentifier.of(levels)
-        jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(session, catalog).dropTable(identifier, False)
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
+        return jvm, session
+
+    def _make_room(self) -> None:
+        """For a table that is to be made: its namespace, and its name, should the catalog have one without a folder."""
+        jvm, session = self._active()
+        of, schema, name = self._name
+        catalog = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(session, of)
+        text = self._spark.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]
+        text[0] = schema
+        namespace = jvm.org.apache.iceberg.catalog.Namespace.of(text)
+        try:
+            if not catalog.namespaceExists(namespace):
+                catalog.createNamespace(namespace)
+        except Exception:
+            if not catalog.namespaceExists(namespace):  # else another table's thread has made it meanwhile
+                raise
+        catalog.dropTable(jvm.org.apache.iceberg.catalog.TableIdentifier.of(namespace, name), False)
 
     def _snapshot(self, version: int) -> Any:
         """The snapshot with that sequence number; None where it is not there any more."""
