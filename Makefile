@@ -49,7 +49,7 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(COMPILED) | python
 
 $(JARS): $(INSTALLED) src/cdcflow/spark/jars.py | java
 	@echo "fetching Spark's jars into the cache (once) …"
-	$(BIN)/python -m cdcflow.spark.jars --kafka
+	$(BIN)/python -m cdcflow.spark.jars --kafka --iceberg
 	touch $@
 
 .PHONY: setup
@@ -58,8 +58,8 @@ setup: $(INSTALLED) $(JARS) ## install everything, do nothing else
 # ── see it ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 .PHONY: demo
-demo: setup demo-servers ## capture a busy database into Delta tables, kill the daemon on the way, prove the result (SOURCE=mysql, mariadb; LOG=kafka)
-	@$(BIN)/cdcflow demo $(if $(SOURCE),--source $(SOURCE)) $(if $(LOG),--log $(LOG)) $(DEMO)
+demo: setup demo-servers ## capture a busy database into Delta tables, kill the daemon on the way, prove the result (SOURCE=mysql, mariadb; LOG=kafka; FORMAT=iceberg)
+	@$(BIN)/cdcflow demo $(if $(SOURCE),--source $(SOURCE)) $(if $(LOG),--log $(LOG)) $(if $(FORMAT),--format $(FORMAT)) $(DEMO)
 
 .PHONY: demo-servers
 demo-servers: $(INSTALLED)

@@ -18,6 +18,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from cdcflow.config import Objects
+from cdcflow.spark.formats import FORMATS
 from cdcflow.spark.session import session
 
 # How long an example takes says what else the machine is doing.
@@ -70,6 +71,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         cores=2,
         scratch=tmp_path_factory.mktemp("spark"),
         kafka=True,
+        table_formats=FORMATS,
         settings={
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",

@@ -63,24 +63,28 @@ class EmbeddedWarehouse:
         after = max((c.offset for _, c in living if c.op == "t"), default=0)
         if evolution.fresh:
             after = max(after, living[0][1].offset - 1)
-        emptied = after > 0 or target is None
+        empty = not self.run(f"SELECT 1 FROM {name_sql(name)} LIMIT 1")
+        emptied = after > 0 or empty
         sweep = max(sweep_before, after + 1 if after else 0)
         left = [(s, c) for s, c in living if c.offset > after]
         changes, masks = self._changes(layout, left, None if emptied else name)
-        kinds = reduction.families(layout, masks)
-        if not evolution.target.key:
-            counted = f"({reduction.counting(layout, changes)})"
-            merging = statement.merge_counted(name, evolution.target, counted, emptied=emptied, sweep_before=sweep)
-            self._commit(merging)
-            return
-        reduced = reduction.reduction(layout, kinds, changes, emptied=emptied, sweep_before=sweep)
-        limits = None
-        if bounded and left:
+        ends: list[tuple[str, str]] = []
+        if bounded and left and evolution.target.key:
             first = evolution.target.columns[layout.key[0]]
             keys = sorted(c.values[first.name] for _, c in left)  # type: ignore[type-var]  # integers here
-            limits = statement.bounds(first.type, [(str(keys[0]), str(keys[-1]))])
-        merging = statement.merge(name, evolution.target, kinds, f"({reduced})", sweep_before=sweep, limits=limits)
-        self._commit(merging)
+            ends = [(str(keys[0]), str(keys[-1]))]
+        whole = evolution.target.key and all(c.op in ("c", "r") and not c.unchanged for _, c in left)
+        folding = statement.Folding(
+            layout,
+            changes,
+            masks,
+            empty=empty,
+            emptied=emptied,
+            once=bool(whole) and not self.run(statement.repeated(evolution.target, changes)),
+            sweep_before=sweep,
+            ends=ends,
+        )
+        self._commit(folding.sql(name))
 
     def sweep(self, name: str, before: int) -> None:
         self.run(statement.sweep(name, before))

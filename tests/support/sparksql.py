@@ -27,7 +27,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"\btransform\((.*?), x -> ", r"list_transform(\1, lambda x: "),
     (r"\barray<([a-z]+)>", r"\1[]"),
     (r"\btimestamp_ntz\b", "timestamp"),
-    (r" USING delta TBLPROPERTIES \(.*\)$", ""),
+    (r" USING any TBLPROPERTIES \(.*\)$", ""),
     (r"\bADD COLUMNS \((.*)\)$", r"ADD COLUMN \1"),
     (r"^ALTER TABLE \S+ SET TBLPROPERTIES .*$", "SELECT 1"),
 )

@@ -18,6 +18,11 @@ class Source(StrEnum):
     MARIADB = "mariadb"
 
 
+class TableFormat(StrEnum):
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+
+
 class Log(StrEnum):
     FILES = "files"
     KAFKA = "kafka"
@@ -27,12 +32,13 @@ def demo(
     directory: Annotated[Path | None, typer.Option(help="Where it all goes; ./demo-<time> if none.")] = None,
     source: Annotated[Source, typer.Option(help="Which database to capture.")] = Source.POSTGRES,
     log: Annotated[Log, typer.Option(help="Where the change log is; a Kafka broker is started for it.")] = Log.FILES,
+    table_format: Annotated[TableFormat, typer.Option("--format", help="What the tables are.")] = TableFormat.DELTA,
     rows: Annotated[int | None, typer.Option(min=20_000, help="Load only this many flights.")] = None,
     planted_fault: Annotated[
         bool, typer.Option("--planted-fault", hidden=True, help="Change one row after the fence: the proof must fail.")
     ] = False,
 ) -> None:
-    """Capture a busy database of its own into Delta tables, kill the daemon on the way, and prove the result.
+    """Capture a busy database of its own into tables, kill the daemon on the way, and prove the result.
 
     Takes about two minutes. Exits with 1 when a single row differs.
     """
@@ -45,7 +51,15 @@ def demo(
     folder = new_directory(directory)
     screen = Screen()
     with screen:
-        run = DemoRun(folder, screen, source.value, rows_max=rows, planted_fault=planted_fault, log=log.value)
+        run = DemoRun(
+            folder,
+            screen,
+            source.value,
+            rows_max=rows,
+            planted_fault=planted_fault,
+            log=log.value,
+            table_format=table_format.value,
+        )
         outcome = run.play()
     for text in outcome.failures:
         screen.failed(text)
@@ -63,7 +77,7 @@ def demo(
     screen.print()
     screen.print(
         output.table(
-            "source at the fence, Delta table at the published cut",
+            f"source at the fence, {table_format.value.capitalize()} table at the published cut",
             ("table", "source rows", "target rows", "source hash", "target hash", ""),
             lines,
         )
@@ -71,7 +85,7 @@ def demo(
     screen.print()
     screen.print("Look into it (the source server is stopped):")
     for command in _commands(
-        folder, log, outcome.verdicts[0].table.partition(".")[0] if outcome.verdicts else "public"
+        folder, log, table_format, outcome.verdicts[0].table.partition(".")[0] if outcome.verdicts else "public"
     ):
         screen.print(f"  {command}")
     screen.print()
@@ -89,12 +103,13 @@ def demo(
     raise typer.Exit(failure.FINDINGS)
 
 
-def _commands(folder: Path, log: Log, schema: str) -> list[str]:
+def _commands(folder: Path, log: Log, table_format: TableFormat, schema: str) -> list[str]:
     # The broker is stopped as well; the log's history is there.
     config = folder / ("cdcflow.yaml" if log is Log.FILES else "history.yaml")
+    given = "" if table_format is TableFormat.DELTA else f"table_formats=['{table_format.value}']"
     read = (
         f"from cdcflow.spark import read_cut; from cdcflow.spark.session import session; "
-        f"read_cut(session(), '{folder / 'warehouse'}')['{schema}.flights'].show(5)"
+        f"read_cut(session({given}), '{folder / 'warehouse'}')['{schema}.flights'].show(5)"
     )
     return [
         f"cdcflow log ls -c {config}",

@@ -1,4 +1,4 @@
-"""`cdcflow merge`: fold the change log into Delta tables. The only command that starts Spark (besides the demo)."""
+"""`cdcflow merge`: fold the change log into tables. The only command that starts Spark (besides the demo)."""
 
 from __future__ import annotations
 
@@ -59,15 +59,21 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
         )
     send_structlog_to(sys.stderr)  # stdout is for the report
     warehouse = settings.merge.warehouse
-    spark = session(name="cdcflow merge", settings=settings.merge.spark, kafka=isinstance(log, KafkaLog))
+    table_format = settings.merge.format
+    spark = session(
+        name="cdcflow merge",
+        settings=settings.merge.spark,
+        kafka=isinstance(log, KafkaLog),
+        table_formats=[table_format],
+    )
     if isinstance(log, KafkaLog):
         from cdcflow.spark.kafka import merge as from_kafka
 
         # Asked for anew each time: a secret may have changed.
-        return lambda: from_kafka(spark, wiring.tier(settings), warehouse)
+        return lambda: from_kafka(spark, wiring.tier(settings), warehouse, table_format=table_format)
     from cdcflow.spark.job import merge as from_files
 
-    return lambda: from_files(spark, wiring.log_layout(log), warehouse)
+    return lambda: from_files(spark, wiring.log_layout(log), warehouse, table_format=table_format)
 
 
 def _again_and_again(merged: Callable[[], MergeReport], pause_s: float, json: bool) -> None:

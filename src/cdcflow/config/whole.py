@@ -17,7 +17,7 @@ from cdcflow.config.units import Seconds
 class Merge(Settings):
     """How the log becomes tables. `spark` are settings of Spark's own, such as `spark.master`; they win over ours."""
 
-    format: Literal["delta"] = "delta"
+    format: Literal["delta", "iceberg"] = "delta"
     warehouse: Path = Path("warehouse")
     every: Seconds | None = None
     spark: dict[str, str] = Field(default_factory=dict)

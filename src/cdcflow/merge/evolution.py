@@ -39,6 +39,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cdcflow.errors import ConfigurationError
+from cdcflow.merge.format import ANY, Format
 from cdcflow.merge.types import literal, stored, widens
 from cdcflow.model.table import LOG_COLUMNS, MISSING, OFFSET, Column, Table, TableId
 
@@ -299,11 +300,11 @@ def _by_age(
     return [by_name[c.name] for c in described.columns]
 
 
-def evolve(target: Target | None, shapes: Sequence[Table], at: int | None = None) -> Evolution:
+def evolve(target: Target | None, shapes: Sequence[Table], at: int | None = None, format_: Format = ANY) -> Evolution:
     """What must happen to a table (None: it does not exist) before rows of these shapes, oldest first, can come.
 
     Shapes of an incarnation before the last one's are passed over: their rows died with their table. `at`: the cut at
-    which the table is.
+    which the table is. `format_`: what the table is kept in.
 
     Raises:
         CannotFollow: the message names column, types and remedy.
@@ -316,7 +317,9 @@ def evolve(target: Target | None, shapes: Sequence[Table], at: int | None = None
     if target is None:
         first = living[0]
         current = Target(
-            incarnation, first.key, tuple(TargetColumn(c.name, c.number, _type(first, c)) for c in first.columns)
+            incarnation,
+            first.key,
+            tuple(TargetColumn(c.name, c.number, format_.holds(_type(first, c))) for c in first.columns),
         )
     else:
         if target.version < TARGET_VERSION and target.incarnation == incarnation:
@@ -325,7 +328,7 @@ def evolve(target: Target | None, shapes: Sequence[Table], at: int | None = None
         current = target if target.incarnation == incarnation else _reborn(target, living)
     goal = current
     for shape in living:
-        goal = _follow(goal, shape)
+        goal = _follow(goal, shape, format_)
     columns = tuple(replace(c, added=False, was="") for c in goal.columns)
     after = replace(
         goal,
@@ -343,7 +346,7 @@ def evolve(target: Target | None, shapes: Sequence[Table], at: int | None = None
     return Evolution(after, steps, _defaults(living), fresh, target, added)
 
 
-def _follow(target: Target, shape: Table) -> Target:
+def _follow(target: Target, shape: Table, format_: Format) -> Target:
     """What the table looks like once rows of this shape are in it."""
     wanted = {c.number: c for c in shape.columns}
     taken = {c.name.lower() for c in shape.columns} | {name.lower() for name in target.others}
@@ -353,7 +356,8 @@ def _follow(target: Target, shape: Table) -> Target:
     for column in target.columns:
         new = wanted.get(column.number)
         if new is not None:
-            columns.append(replace(column, name=new.name, type=_widened(shape, column, _type(shape, new))))
+            type_ = _widened(shape, column, format_.holds(_type(shape, new)), format_)
+            columns.append(replace(column, name=new.name, type=type_))
         elif column.name.lower() in kept:
             columns.append(column)
         else:
@@ -361,7 +365,9 @@ def _follow(target: Target, shape: Table) -> Target:
             kept.add(name.lower())
             columns.append(replace(column, name=name))
     known = {c.number for c in columns}
-    columns += [TargetColumn(c.name, c.number, _type(shape, c)) for c in shape.columns if c.number not in known]
+    columns += [
+        TargetColumn(c.name, c.number, format_.holds(_type(shape, c))) for c in shape.columns if c.number not in known
+    ]
     after = replace(target, incarnation=shape.incarnation, key=shape.key, columns=tuple(columns))
     _check_key(target, after, shape)
     return after
@@ -482,11 +488,13 @@ def _check_key(before: Target, after: Target, shape: Table) -> None:
         raise _cannot(shape, f"its key was ({', '.join(before.key)}) and is ({', '.join(after.key)}) now")
 
 
-def _widened(shape: Table, old: TargetColumn, new: str) -> str:
+def _widened(shape: Table, old: TargetColumn, new: str, format_: Format) -> str:
     if old.type == new or widens(new, old.type):
         return old.type
-    if widens(old.type, new):
+    if format_.widens(old.type, new):
         return new
+    if widens(old.type, new):
+        raise _cannot(shape, f"column {old.name} was {old.type} and is {new} now, and {format_.name} cannot widen that")
     raise _cannot(shape, f"column {old.name} was {old.type} and is {new} now, which does not hold the old values")
 
 

@@ -6,13 +6,15 @@ Names of the source's appear quoted (`name_sql`), names of the reduced view are 
 # ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
+from cdcflow.merge import reduce
 from cdcflow.merge.evolution import Act, Add, Describe, Fill, MissAlso, MissOnly, Rename, Target, Widen
-from cdcflow.merge.reduce import Family
+from cdcflow.merge.format import Format
+from cdcflow.merge.reduce import Family, Layout, Mask
 from cdcflow.merge.types import has_two_zeros, name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
 
@@ -20,12 +22,6 @@ TARGET_PROPERTY = "cdcflow.table"
 IDENTITY_PROPERTY = "cdcflow.source"
 BEGUN_PROPERTY = "cdcflow.begun"
 """The offset from which on the log was folded into the table; without it, from the log's beginning."""
-
-_SETTINGS = {
-    "delta.columnMapping.mode": "name",  # renames without rewriting, and names with spaces
-    "delta.enableDeletionVectors": "true",  # a changed row marks the old one instead of rewriting its file
-}
-
 
 _ORDERED: dict[str, Callable[[str], Any]] = {  # Any: whatever the parser gives, compared only with its own kind
     "smallint": int,
@@ -70,44 +66,91 @@ def bounds(key_type: str, ends: Sequence[tuple[str | None, str | None]]) -> Boun
     return Bounds(*(f"CAST({text_sql(end)} AS {key_type})" for end in chosen))
 
 
-def create(table: str, target: Target, source: str, begun: int = 0) -> str:
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """A range of changes that is to come into a table. `changes` names the view that `merge.reduce` describes, `masks`
+    are the sets of columns that they leave unchanged.
+
+    `empty`: the table has no rows. `emptied`: nothing of what it has lives on. `once`: no two changes are of one key,
+    and each brings a whole row. Rows older than `sweep_before` that the range does not touch go. `ends`: least and
+    greatest value of the first key column in each file of the range, as manifests have them.
+    """
+
+    layout: Layout
+    changes: str
+    masks: Collection[Mask]
+    empty: bool
+    emptied: bool
+    once: bool = False
+    sweep_before: int = 0
+    ends: Sequence[tuple[str | None, str | None]] = ()
+
+    def sql(self, table: str) -> str:
+        """The one statement that does it: a MERGE, or an INSERT where there is nothing to merge with."""
+        target, sweep = self.layout.target, self.sweep_before
+        if not target.key:
+            counted = f"({reduce.counting(self.layout, self.changes)})"
+            if self.empty:
+                return insert_counted(table, target, counted, sweep_before=sweep)
+            return merge_counted(table, target, counted, emptied=self.emptied, sweep_before=sweep)
+        if self.empty and self.once:
+            return append(table, target, self.changes, sweep_before=sweep)
+        kinds = reduce.families(self.layout, self.masks)
+        reduced = f"({reduce.reduction(self.layout, kinds, self.changes, emptied=self.emptied, sweep_before=sweep)})"
+        if self.empty:
+            return insert(table, target, reduced)
+        limits = bounds(target.columns[self.layout.key[0]].type, self.ends)
+        return merge(table, target, kinds, reduced, sweep_before=sweep, limits=limits)
+
+
+def create(
+    table: str, format_: Format, target: Target, source: str, begun: int = 0, location: str | None = None
+) -> str:
     """CREATE TABLE of a current-state table. `source` is the JSON that says which log's which table this is, `begun`
-    the offset from which on the log is folded into it."""
+    the offset from which on the log is folded into it; `location` is where it lies, if its name does not say so."""
     columns = [f"{name_sql(c.name)} {c.type}" for c in target.columns]
     columns += [f"{OFFSET} bigint", f"{MISSING} array<string>"]
     properties = {
-        **_SETTINGS,
         TARGET_PROPERTY: target.to_json(),
         IDENTITY_PROPERTY: source,
         BEGUN_PROPERTY: str(begun),
     }
-    listed = ", ".join(f"{text_sql(k)} = {text_sql(v)}" for k, v in properties.items())
-    return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)}) USING delta TBLPROPERTIES ({listed})"
+    return create_table(table, format_, ", ".join(columns), properties, location)
+
+
+def create_table(
+    table: str, format_: Format, columns: str, properties: Mapping[str, str], location: str | None = None
+) -> str:
+    """CREATE TABLE of any table of ours; `columns` as SQL."""
+    listed = ", ".join(f"{text_sql(k)} = {text_sql(v)}" for k, v in {**format_.properties, **properties}.items())
+    given = "" if not listed else f" TBLPROPERTIES ({listed})"
+    lies = "" if location is None else f" LOCATION {text_sql(location)}"
+    return f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING {format_.name}{lies}{given}"
 
 
 def begin(table: str, begun: int) -> str:
     """Of a table that was made and has no rows yet: from where it is folded now."""
-    return _set(table, BEGUN_PROPERTY, str(begun))
+    return _set(table, {BEGUN_PROPERTY: str(begun)})
 
 
-def alter(table: str, act: Act) -> list[str]:
+def alter(table: str, format_: Format, act: Act) -> list[str]:
     """The statements of one act of an evolution. Each may be said again."""
+    needed = format_.needs(act)
+    return [*([_set(table, needed)] if needed else []), *_alter(table, act)]
+
+
+def _alter(table: str, act: Act) -> list[str]:
     match act:
         case Describe(target):
             return [describe(table, target)]
         case Add(column):
-            feature = "timestamp_ntz" in column.type
-            needed = [_set(table, "delta.feature.timestampNtz", "supported")] if feature else []
-            return [*needed, f"ALTER TABLE {table} ADD COLUMNS ({name_sql(column.name)} {column.type})"]
+            return [f"ALTER TABLE {table} ADD COLUMNS ({name_sql(column.name)} {column.type})"]
         case Fill():
             return [fill(table, act)]
         case Rename(old, new):
             return [f"ALTER TABLE {table} RENAME COLUMN {name_sql(old)} TO {name_sql(new)}"]
         case Widen(name, type_):
-            return [
-                _set(table, "delta.enableTypeWidening", "true"),
-                f"ALTER TABLE {table} ALTER COLUMN {name_sql(name)} TYPE {type_}",
-            ]
+            return [f"ALTER TABLE {table} ALTER COLUMN {name_sql(name)} TYPE {type_}"]
         case MissAlso(old, new):
             says = f"array_contains({MISSING}, {text_sql(old)}) AND NOT array_contains({MISSING}, {text_sql(new)})"
             longer = f"concat({MISSING}, array({text_sql(new)}))"
@@ -128,7 +171,7 @@ def fill(table: str, act: Add | Fill) -> str:
 
 def describe(table: str, target: Target) -> str:
     """Record what the table looks like."""
-    return _set(table, TARGET_PROPERTY, target.to_json())
+    return _set(table, {TARGET_PROPERTY: target.to_json()})
 
 
 def transaction(act: Act, incarnation: int) -> str:
@@ -216,16 +259,51 @@ def merge_counted(table: str, target: Target, counted: str, *, emptied: bool, sw
     return "\n".join(parts)
 
 
+def insert(table: str, target: Target, reduced: str) -> str:
+    """What is left of the MERGE of a table with a key when it has no rows."""
+    names = [name_sql(c.name) for c in target.columns]
+    values = ", ".join([*(f"s.c{i}" for i in range(len(names))), "s.o", "s.miss"])
+    return f"INSERT INTO {table} ({_columns(names)}) SELECT {values} FROM {reduced} s WHERE NOT s.gone"
+
+
+def append(table: str, target: Target, changes: str, *, sweep_before: int) -> str:
+    """The same where each key has one change only, which brings the whole row; `changes` is the view of them."""
+    names = [name_sql(c.name) for c in target.columns]
+    values = ", ".join([*(f"s.c{i}" for i in range(len(names))), "s.o", "CAST(NULL AS array<string>)"])
+    return f"INSERT INTO {table} ({_columns(names)}) SELECT {values} FROM {changes} s WHERE s.o >= {sweep_before}"
+
+
+def repeated(target: Target, changes: str) -> str:
+    """A key of a range that has more than one change; no row where each has one."""
+    key = ", ".join(f"c{i}" for i in target.key_positions)
+    return f"SELECT 1 FROM {changes} GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
+
+
+def insert_counted(table: str, target: Target, counted: str, *, sweep_before: int) -> str:
+    """What is left of the MERGE of a table without a key when it has no rows."""
+    names = [name_sql(c.name) for c in target.columns]
+    values = ", ".join([*(f"c{i}" for i in range(len(names))), "o", "CAST(NULL AS array<string>)"])
+    copies = "explode(sequence(1, CAST(n AS int))) AS copy"
+    counts = f"SELECT *, total - lowest AS n FROM {counted} s WHERE o >= {sweep_before} AND total > lowest"
+    return f"INSERT INTO {table} ({_columns(names)}) SELECT {values} FROM (SELECT *, {copies} FROM ({counts}))"
+
+
 def sweep(table: str, sweep_before: int) -> str:
     """What is left of a MERGE when nothing but the sweep is to be done."""
-    return f"DELETE FROM {table} WHERE {OFFSET} < {sweep_before}"
+    # Said so that it is a change of rows everywhere: files that are removed unread are another commit in Iceberg, which
+    # says nothing of ours.
+    return f"DELETE FROM {table} WHERE coalesce({OFFSET}, 0) < {sweep_before}"
 
 
 def _insert(names: Sequence[str], missing: str = "s.miss") -> str:
-    columns = ", ".join([*names, OFFSET, MISSING])
     values = ", ".join([*(f"s.c{i}" for i in range(len(names))), "s.o", missing])
-    return f"INSERT ({columns}) VALUES ({values})"
+    return f"INSERT ({_columns(names)}) VALUES ({values})"
 
 
-def _set(table: str, name: str, value: str) -> str:
-    return f"ALTER TABLE {table} SET TBLPROPERTIES ({text_sql(name)} = {text_sql(value)})"
+def _columns(names: Sequence[str]) -> str:
+    return ", ".join([*names, OFFSET, MISSING])
+
+
+def _set(table: str, properties: Mapping[str, str]) -> str:
+    listed = ", ".join(f"{text_sql(name)} = {text_sql(value)}" for name, value in properties.items())
+    return f"ALTER TABLE {table} SET TBLPROPERTIES ({listed})"

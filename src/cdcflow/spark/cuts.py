@@ -12,16 +12,18 @@ path by now is compared with it: after somebody moved a table's folder away, ver
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.spark.delta import committing, files_gone, snapshot, version_of
-from cdcflow.spark.paths import CUTS, delta_sql, local_warehouse
+from cdcflow.merge.statement import create_table
+from cdcflow.merge.types import text_sql
+from cdcflow.spark.formats import format_for
+from cdcflow.spark.formats.port import FormatTable, TableFormat
+from cdcflow.spark.paths import CUTS, local_warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,55 +68,96 @@ class Cut:
     tables: Mapping[str, CutTable]
     left_out: Mapping[str, str] = field(default_factory=dict)
 
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
-def newest_cut(spark: SparkSession, warehouse: Path, cut: int | None = None) -> Cut | None:
-    """The newest published cut, or the one of that number; None where there is none."""
-    there = snapshot(spark, warehouse.resolve() / CUTS)
-    if there is None:
-        return None
-    rows = spark.table(delta_sql(warehouse, CUTS))
-    if cut is not None:
-        rows = rows.where(f"cut = {int(cut)}")
-    later = [name for name in _LATER_COLUMNS if name in {c.name for c in there.columns}]
-    found = (
-        rows.selectExpr(
-            "cut", "log_id", "`offset`", "position", "unix_micros(commit_clock) clock", "tables", "published", *later
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Cut:
+        return cls(**{**found, "tables": {name: CutTable(**table) for name, table in found["tables"].items()}})
+
+
+class CutsTable:
+    """The published cuts of a warehouse, through one Spark session."""
+
+    def __init__(self, spark: SparkSession, format_: TableFormat, warehouse: Path) -> None:
+        self._spark = spark
+        self._format = format_
+        self._table = format_.table(spark, warehouse, (CUTS,))
+
+    def newest(self) -> Cut | None:
+        """The newest published cut; None where there is none. Its own commit tells it, however many there are."""
+        if self._table.snapshot() is None:
+            return None
+        said = self._table.newest_commit()
+        found = None if said is None else said.get("published")
+        return self._found(None) if found is None else Cut.from_json(found)
+
+    def numbered(self, cut: int) -> Cut | None:
+        """The cut of that number; None where it was not published."""
+        return None if self._table.snapshot() is None else self._found(cut)
+
+    def _found(self, cut: int | None) -> Cut | None:
+        there = self._table.snapshot()
+        rows = self._spark.table(self._table.sql)
+        if cut is not None:
+            rows = rows.where(f"cut = {int(cut)}")
+        later = [name for name in _LATER_COLUMNS if there is not None and name in {c.name for c in there.columns}]
+        clock = "unix_micros(commit_clock) clock"
+        found = (
+            rows.selectExpr("cut", "log_id", "`offset`", "position", clock, "tables", "published", *later)
+            .orderBy("cut", "published", ascending=False)
+            .limit(1)
+            .collect()
         )
-        .orderBy("cut", "published", ascending=False)
-        .limit(1)
-        .collect()
-    )
-    if not found:
-        return None
-    row = found[0].asDict()
-    ids, states, left_out = (row.get(name) or {} for name in _LATER_COLUMNS)
-    tables = {
-        name: CutTable(t.path, t.version, t.complete, t.generation, ids.get(name, ""), states.get(name, ""))
-        for name, t in row["tables"].items()
-    }
-    return Cut(row["cut"], row["log_id"], row["offset"], row["position"], row["clock"], tables, left_out)
+        if not found:
+            return None
+        row = found[0].asDict()
+        ids, states, left_out = (row.get(name) or {} for name in _LATER_COLUMNS)
+        tables = {
+            name: CutTable(t.path, t.version, t.complete, t.generation, ids.get(name, ""), states.get(name, ""))
+            for name, t in row["tables"].items()
+        }
+        return Cut(row["cut"], row["log_id"], row["offset"], row["position"], row["clock"], tables, left_out)
+
+    def publish(self, cut: Cut) -> None:
+        """Append the cut. One that is published again (a backfill was found to be done) replaces itself for readers."""
+        metadata = {"log": cut.log_id, "cut": cut.cut}
+        there = self._table.snapshot()
+        later = ", ".join(f"{name} MAP<STRING, STRING>" for name in _LATER_COLUMNS)
+        if there is None:
+            made = create_table(self._table.sql, self._format.rules, f"{_COLUMNS}, {later}", {}, self._table.location)
+            self._table.commit(made, metadata)
+        elif _LATER_COLUMNS[-1] not in {c.name for c in there.columns}:
+            self._table.commit(f"ALTER TABLE {self._table.sql} ADD COLUMNS ({later})", metadata)
+        self._table.commit(f"INSERT INTO {self._table.sql} {_row_sql(cut)}", {**metadata, "published": cut.to_json()})
 
 
-def publish(spark: SparkSession, warehouse: Path, cut: Cut) -> None:
-    """Append the cut. One that is published again (a backfill was found to be done) replaces itself for readers."""
-    table = delta_sql(warehouse, CUTS)
-    metadata = {"log": cut.log_id, "cut": cut.cut}
-    there = snapshot(spark, warehouse.resolve() / CUTS)
-    later = [f"{name} MAP<STRING, STRING>" for name in _LATER_COLUMNS]
-    columns = ", ".join([_COLUMNS, *later])
-    if there is None:
-        with committing(spark, metadata):
-            spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING delta")
-    elif _LATER_COLUMNS[-1] not in {c.name for c in there.columns}:
-        with committing(spark, metadata):
-            spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({', '.join(later)})")
-    clock = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=cut.commit_clock)
-    tables = {n: (t.path, t.version, t.complete, t.generation) for n, t in cut.tables.items()}
-    more = ({n: t.id for n, t in cut.tables.items()}, {n: t.state for n, t in cut.tables.items()}, dict(cut.left_out))
-    row = (cut.cut, cut.log_id, cut.offset, cut.position, clock, datetime.now(UTC), tables, *more)
-    frame = spark.createDataFrame([row], columns).coalesce(1)
-    with committing(spark, metadata):
-        frame.write.format("delta").mode("append").save(str(warehouse.resolve() / CUTS))
+def _row_sql(cut: Cut) -> str:
+    """The cut as a row, in SQL: Spark needs no job to make it."""
+
+    def texts(found: Mapping[str, str]) -> str:
+        listed = ", ".join(f"{text_sql(name)}, {text_sql(text)}" for name, text in found.items())
+        return f"map({listed})" if listed else "CAST(map() AS MAP<STRING, STRING>)"
+
+    tables = [
+        f"{text_sql(name)}, named_struct('path', {text_sql(t.path)}, 'version', {t.version}L, 'complete', {t.complete},"
+        f" 'generation', {t.generation}L)"
+        for name, t in cut.tables.items()
+    ]
+    entry = "STRUCT<path: STRING, version: BIGINT, complete: BOOLEAN, generation: BIGINT>"
+    columns = [
+        f"{cut.cut}L",
+        text_sql(cut.log_id),
+        f"{cut.offset}L",
+        text_sql(cut.position),
+        f"timestamp_micros({cut.commit_clock}L)",
+        "current_timestamp()",
+        f"map({', '.join(tables)})" if tables else f"CAST(map() AS MAP<STRING, {entry}>)",
+        texts({name: t.id for name, t in cut.tables.items()}),
+        texts({name: t.state for name, t in cut.tables.items()}),
+        texts(cut.left_out),
+    ]
+    return f"SELECT {', '.join(columns)}"
 
 
 def published_cut(spark: SparkSession, warehouse: Path | str, cut: int | None = None) -> Cut:
@@ -124,7 +167,8 @@ def published_cut(spark: SparkSession, warehouse: Path | str, cut: int | None = 
         ConfigurationError: no such cut was published.
     """
     root = local_warehouse(warehouse)
-    found = newest_cut(spark, root, cut)
+    cuts = CutsTable(spark, format_for(root, None), root)
+    found = cuts.newest() if cut is None else cuts.numbered(cut)
     if found is None:
         what = "no cut" if cut is None else f"no cut {cut}"
         raise ConfigurationError(f"reading {root}: {what} was published there", remedy="run `cdcflow merge` first")
@@ -152,40 +196,38 @@ def read_cut(
     """
     root = local_warehouse(warehouse)
     found = published_cut(spark, root, cut)
+    format_ = format_for(root, None)
     for name, why in sorted(found.left_out.items()):
         if tables is None or name in tables:
             _log.warning("table left out of the cut", table=name, cut=found.cut, reason=why)
     return {
-        name: _pinned(spark, root, found, name)
+        name: _pinned(format_.table(spark, root, found.tables[name].path.split("/")), root, found, name)
         for name, table in sorted(found.tables.items())
         if (table.complete or incomplete) and (tables is None or name in tables)
     }
 
 
-def _pinned(spark: SparkSession, root: Path, cut: Cut, name: str) -> DataFrame:
+def _pinned(there: FormatTable, root: Path, cut: Cut, name: str) -> DataFrame:
     table = cut.tables[name]
-    path = root.resolve() / table.path
-    if why := _lost(spark, path, cut, name):
+    if why := _lost(there, cut, name):
         raise HistoryLost(
             f"reading cut {cut.cut} of {root}: version {table.version} of table {name} is no longer there: {why}",
             remedy="read a newer cut, or the other tables of this one: read_cut(…, tables=[…])",
         )
-    return spark.read.format("delta").option("versionAsOf", table.version).load(str(path))
+    return there.at(table.version)
 
 
-def _lost(spark: SparkSession, path: Path, cut: Cut, name: str) -> str | None:
+def _lost(there: FormatTable, cut: Cut, name: str) -> str | None:
     """Why a table of a cut cannot be read; None: it can."""
-    table = cut.tables[name]
-    there = snapshot(spark, path)
-    if there is None:
+    table, newest = cut.tables[name], there.snapshot()
+    if newest is None:
         return "its folder is gone"
-    if (table.id and table.id != there.id) or there.version < table.version:
+    if (table.id and table.id != newest.id) or newest.version < table.version:
         return "another table is in its folder, made since then"
-    if table.id and table.version == there.version:
+    if table.id and table.version == newest.version:
         return None
-    old = version_of(spark, path, table.version)
-    if old is None:
-        return "Delta has removed that version from the table's log"
-    if not table.id and not 0 < old.transactions.get(f"cdcflow/{cut.log_id}/{name}", 0) <= cut.cut:
+    if why := there.lost(table.version):
+        return why
+    if not table.id and not 0 < there.transactions_of(table.version).get(f"cdcflow/{cut.log_id}/{name}", 0) <= cut.cut:
         return "another table is in its folder, made since then"  # an older cdcflow did not keep the id
-    return "files of that version were removed, as VACUUM does" if files_gone(spark, path, table.version) else None
+    return None

@@ -1,6 +1,7 @@
-"""Delta's jars, and those for Kafka: fetched once into a cache folder, then used without a network.
+"""Delta's jars, Iceberg's, and those for Kafka: fetched once into a cache folder, then used without a network.
 
     python -m cdcflow.spark.jars              fetch what is not there yet, print the folder
+    python -m cdcflow.spark.jars --iceberg    also Iceberg's
     python -m cdcflow.spark.jars --kafka      also what Spark needs to read a log in Kafka
 
 Spark's own resolver (Ivy, part of pyspark) fetches them, so nothing but pyspark and Java is needed. Where it looks
@@ -21,12 +22,16 @@ from pathlib import Path
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 
 DELTA = "io.delta:delta-spark_4.1_2.13:4.4.0"
+ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+_SQLITE = "org.xerial:sqlite-jdbc:3.50.3.0"
+"""Where Iceberg's catalog is kept."""
 KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3"
 # Its classes must be there, and do nothing for cdcflow, which uses no tokens. The one of Spark 4.1.3 is missing in
 # mirrors that have all the rest.
 _TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
 _TOKENS_VERSION = "4.1.0-preview1"
 _NEEDED_FOR_KAFKA = ("spark-sql-kafka-0-10", "kafka-clients", "commons-pool2", "spark-token-provider-kafka-0-10")
+_NEEDED_FOR_ICEBERG = ("iceberg-spark-runtime", "sqlite-jdbc")
 _NEEDED = ("io.delta_delta-spark", "io.delta_delta-storage")
 _IN_PYSPARK = (
     "com.fasterxml.jackson.core:*",
@@ -79,6 +84,34 @@ def fetch() -> list[str]:
         pass
     _fetch([DELTA], _IN_PYSPARK, folder())
     return jars()
+
+
+def iceberg_folder() -> Path:
+    """Where Iceberg's jars are kept: beside Delta's."""
+    return folder().parent / ICEBERG.replace(":", "-")
+
+
+def iceberg_jars() -> list[str]:
+    """The paths of Iceberg's jars.
+
+    Raises:
+        ConfigurationError: they were not fetched yet.
+    """
+    needs = "Spark needs Iceberg's jars to write Iceberg tables"
+    return _listed(iceberg_folder(), _NEEDED_FOR_ICEBERG, needs, "python -m cdcflow.spark.jars --iceberg")
+
+
+def fetch_iceberg() -> list[str]:
+    """Fetch Iceberg's jars unless they are there, and return their paths.
+
+    Raises:
+        SourceUnavailable: the resolver could not get them; it has printed why.
+    """
+    try:
+        return iceberg_jars()
+    except ConfigurationError:
+        _fetch([ICEBERG, _SQLITE], _IN_PYSPARK, iceberg_folder())
+    return iceberg_jars()
 
 
 def kafka_folder() -> Path:
@@ -194,6 +227,8 @@ def _leave_java() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     fetch()
+    if "--iceberg" in arguments:
+        fetch_iceberg()
     if "--kafka" in arguments:
         fetch_kafka()
     sys.stdout.write(f"{folder()}\n")

@@ -23,10 +23,10 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
@@ -34,14 +34,15 @@ from cdcflow.changelog.layout import Layout as LogLayout
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import CannotFollow, Evolution, Target, evolve, rebuilt, seen
-from cdcflow.merge.reduce import Layout, counting, families, reduction
+from cdcflow.merge.reduce import Layout
 from cdcflow.merge.standing import Backfill
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import MISSING, Table, TableId
 from cdcflow.spark import changes
-from cdcflow.spark.cuts import Cut, CutTable, newest_cut, publish
-from cdcflow.spark.delta import Snapshot, committing, edits_since, is_conflict, snapshot
-from cdcflow.spark.paths import LEASE, delta_sql, local_warehouse, table_path
+from cdcflow.spark.cuts import Cut, CutsTable, CutTable
+from cdcflow.spark.formats import FORMATS, format_for
+from cdcflow.spark.formats.port import FormatTable, Snapshot, TableFormat
+from cdcflow.spark.paths import LEASE, local_warehouse, table_path
 from cdcflow.spark.segments import InputFile, Range, backfills, offsets_of, present, sealed, shapes_of, visible
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def merge(
     tables: Collection[str] | None = None,
     *,
     on_edit: OnEdit = "warn",
+    table_format: str | None = None,
     newest: Checkpoint | None = None,
     origin: Mapping[str, object] | None = None,
 ) -> MergeReport:
@@ -100,7 +102,8 @@ def merge(
     `log`: its directory, or its layout where segments lie in an object store; what has to be fetched from there is
     merged in several steps, so that the local disk holds little of it at one time. `tables`: only these, by name
     (`schema.name`); the cut is then published only if no other table has changes up to it. `on_edit`: what to do when
-    somebody else changed a table's rows (hard case G36).
+    somebody else changed a table's rows (hard case G36). `table_format`: the tables',
+    "delta" or "iceberg"; None: what the warehouse has, and Delta in a new one.
     Where the directory is the history of a log in Kafka, `newest` is that log's newest checkpoint, and `origin` the
     place in its topic where the history ends, which each table's commit then tells (see `cdcflow.spark.kafka`).
 
@@ -116,18 +119,25 @@ def merge(
         InvariantViolated: a row of a table whose backfill is done misses columns.
     """
     root = local_warehouse(warehouse)
+    chosen = format_for(root, table_format)
     began = time.monotonic()
     with _lease(root):
         whole = sealed(LogLayout.of(log))
         if whole.newest is None:
             return MergeReport(0, 0, False, time.monotonic() - began, ())
-        before = newest_cut(spark, root)
+        cuts = CutsTable(spark, chosen, root)
+        before = cuts.newest()
         reports: dict[str, TableReport] = {}
         published = False
         for step in whole.steps(0 if before is None else before.cut):
-            run = _Run(spark, step, root, on_edit, whole, newest, origin or {})
+            run = _Run(spark, step, root, chosen, on_edit, whole, newest, origin or {}, before)
             found = run.tables(_known(tables, step, whole))
-            published |= run.publish(found)
+            new = run.cut(found)
+            if new is not None:
+                run.pin(new)
+                cuts.publish(new)
+                _log.info("cut published", cut=new.cut, tables=len(new.tables))
+                before, published = new, True
             reports |= {r.name: _both(reports.get(r.name), r) for r in found}
     last = whole.newest
     ordered = tuple(reports[name] for name in sorted(reports))
@@ -162,14 +172,17 @@ class _Run:
         spark: SparkSession,
         log: Range,
         warehouse: Path,
+        format_: TableFormat,
         on_edit: OnEdit,
         whole: Range,
         newest: Checkpoint | None,
         origin: Mapping[str, object],
+        published: Cut | None,
     ) -> None:
         self._spark = spark
         self._log = log
         self._warehouse = warehouse
+        self._format = format_
         self._on_edit = on_edit
         self._checkpoint = log.checkpoint
         self._cut = self._checkpoint.cut
@@ -182,7 +195,7 @@ class _Run:
         self._ids: dict[TableId, str] = {}
         self._refused: list[CdcflowError] = []
         self._origin = origin
-        self._published = newest_cut(spark, warehouse)
+        self._published = published
         self._check_log()
 
     def _check_log(self) -> None:
@@ -226,7 +239,7 @@ class _Run:
                 _log.error("table left out of the cut", table=str(table), reason=str(error))
                 return TableReport(str(table), 0, 0, False, 0.0, left_out=str(error))
             except Exception as error:
-                if not is_conflict(error):
+                if not self._format.is_conflict(error):
                     raise
                 _log.info("table changed meanwhile, merging it again", table=str(table))
         raise SinkUnavailable(
@@ -236,20 +249,21 @@ class _Run:
 
     def _merged(self, table: TableId) -> TableReport:
         began = time.monotonic()
-        # A session of its own: what marks a commit as ours is a session's setting (see `delta.committing`).
+        # A session of its own: what marks a commit as ours is a session's setting (see `formats.delta`).
         spark = self._spark.newSession()
-        before = self._there[table] = snapshot(spark, self._path(table))
+        there = self._format.table(spark, self._warehouse, table_path(table))
+        before = self._there[table] = there.snapshot()
         start, since = self._start(table, before)
         if start > self._cut:
             self._ahead.add(table)  # a merge that died had come further with it than this step goes
         files = self._log.files(table, start, since)
-        edits = self._edits(spark, table, before)
-        work = _TableMerge(self, spark, table, before, files, start, since)
+        edits = self._edits(there, table, before)
+        work = _TableMerge(self, spark, table, there, before, files, start, since)
         if files:
             work.run()
         elif before is not None and table not in self._ahead and work.sweeps:
             work.sweep()
-        after = snapshot(spark, self._path(table))
+        after = there.snapshot()
         if after is None:
             if since > self._checkpoint.next_offset - 1:
                 return TableReport(
@@ -298,9 +312,11 @@ class _Run:
             # At least one row, of which the table learns its columns; the sweep takes it.
             since = min(offset, files[-1].file.last_offset) if files else offset
             try:
-                evolve(None, shapes_of(self._whole.files(table, 0, since)))
+                evolve(None, shapes_of(self._whole.files(table, 0, since)), format_=self._format.rules)
             except CannotFollow as error:
-                evolve(None, [files[-1].shape])  # of a shape that no table can have it says so itself
+                evolve(
+                    None, [files[-1].shape], format_=self._format.rules
+                )  # of a shape that no table can have it says so itself
                 refused = CannotFollow(
                     f"{str(error).splitlines()[0]}, and no backfill after that is in the log's sealed segments",
                     remedy=f"run `cdcflow backfill {table}`, and `cdcflow merge` when it is sealed (log.seal.age_max)",
@@ -309,14 +325,14 @@ class _Run:
                 return since
         raise refused
 
-    def publish(self, reports: tuple[TableReport, ...]) -> bool:
-        """Publish the cut unless it says nothing new, or unless a table has not got there."""
+    def cut(self, reports: tuple[TableReport, ...]) -> Cut | None:
+        """The cut to publish; None where it says nothing new, or a table has not got there."""
         if self._ahead:
-            return False
+            return None
         merged = {r.name: r for r in reports}
         known = self._log.tables()
         if not all(n in merged or self._untouched(t) for n, t in known.items()):
-            return False
+            return None
         before = self._published
         tables = dict(before.tables) if before is not None else {}
         left_out = dict(before.left_out) if before is not None else {}
@@ -326,7 +342,7 @@ class _Run:
                 left_out[name] = report.left_out
                 continue
             left_out.pop(name, None)
-            tables[name] = self._pin(known[name], report)
+            tables[name] = self._cut_table(known[name], report)
         for name in (tables.keys() - merged.keys()) & self._backfills.keys():
             now = Backfill.of(self._backfills[name])
             complete = tables[name].complete and now.floor is not None
@@ -336,8 +352,8 @@ class _Run:
             tables,
             left_out,
         ):
-            return False
-        cut = Cut(
+            return None
+        return Cut(
             cut=self._cut,
             log_id=self._log.log_id,
             offset=self._checkpoint.next_offset - 1,
@@ -346,11 +362,16 @@ class _Run:
             tables=tables,
             left_out=left_out,
         )
-        publish(self._spark, self._warehouse, cut)
-        _log.info("cut published", cut=self._cut, tables=len(tables))
-        return True
 
-    def _pin(self, table: TableId, report: TableReport) -> CutTable:
+    def pin(self, cut: Cut) -> None:
+        """Have the formats keep what the cut shows; what an older one shows already is kept."""
+        before = self._published.tables if self._published is not None else {}
+        for name, table in cut.tables.items():
+            known = before.get(name)
+            if known is None or (known.id, known.version) != (table.id, table.version):
+                self._format.table(self._spark, self._warehouse, table.path.split("/")).pin(table.version, cut.cut)
+
+    def _cut_table(self, table: TableId, report: TableReport) -> CutTable:
         known = self._backfill(table)
         complete = report.complete
         if complete and (count := self._rows_that_miss(table)):
@@ -360,16 +381,13 @@ class _Run:
                 )
             complete = False
         return CutTable(
-            path=table_path(table),
+            path="/".join(table_path(table)),
             version=report.version,
             complete=complete,
             generation=known.generation if known.is_done else self._swept(table),
             id=self._ids[table],
             state=known.state,
         )
-
-    def _path(self, table: TableId) -> Path:
-        return self._warehouse.resolve() / table_path(table)
 
     def _untouched(self, table: TableId) -> bool:
         if self._published is not None and str(table) in self._published.left_out:
@@ -431,11 +449,11 @@ class _Run:
     def _source(self, table: TableId) -> dict[str, str]:
         return {"log": self._log.log_id, "schema": table.schema, "name": table.name}
 
-    def _edits(self, spark: SparkSession, table: TableId, before: Snapshot | None) -> list[str]:
+    def _edits(self, there: FormatTable, table: TableId, before: Snapshot | None) -> list[str]:
         entry = self._entry(table)
         if before is None or entry is None or before.version == entry.version:
             return []
-        found = edits_since(spark, delta_sql(self._warehouse, entry.path), entry.version)
+        found = there.edits_since(entry.version)
         if found and self._on_edit == "stop":
             raise ConfigurationError(
                 f"merging into {table}: somebody else changed its rows ({', '.join(found)})",
@@ -454,8 +472,8 @@ class _Run:
             since = self._log.files(table, self._published.cut)
             if not any(f.file.partial for f in since):
                 return 0
-        sql = delta_sql(self._warehouse, table_path(table))
-        return self._spark.table(sql).where(f"{MISSING} IS NOT NULL").count()
+        there = self._format.table(self._spark, self._warehouse, table_path(table))
+        return self._spark.table(there.sql).where(f"{MISSING} IS NOT NULL").count()
 
 
 class _TableMerge:
@@ -466,6 +484,7 @@ class _TableMerge:
         run: _Run,
         spark: SparkSession,
         table: TableId,
+        there: FormatTable,
         before: Snapshot | None,
         files: list[InputFile],
         start: int,
@@ -478,7 +497,8 @@ class _TableMerge:
         self._before = before
         self._start = start
         self._since = since
-        self._sql = delta_sql(run._warehouse, table_path(table))
+        self._there = there
+        self._sql = there.sql
         # Where the range begins behind something, nothing of before it is known to live.
         self._sweep = max(run._sweep_due(table), since if before is not None else 0)
 
@@ -491,8 +511,7 @@ class _TableMerge:
         """Nothing new, but a backfill is done: remove what it did not find."""
         app = f"{self._run._app(self._table)}/sweep"
         generation = self._run._backfill(self._table).generation
-        with committing(self._spark, self._metadata(), app, generation):
-            self._spark.sql(statement.sweep(self._sql, self._sweep))
+        self._there.commit(statement.sweep(self._sql, self._sweep), self._metadata(), app, generation)
 
     def run(self) -> None:
         store = self._run._log.layout.store
@@ -504,53 +523,54 @@ class _TableMerge:
     def _merge(self) -> None:
         shapes = shapes_of(self._files)
         target = None if self._before is None else _described(self._table, self._before, shapes)
-        evolution = evolve(target, shapes, self._start)
+        evolution = evolve(target, shapes, self._start, self._run._format.rules)
         self._evolve(evolution)
         layout = Layout.of(evolution, shapes)
-        keyed = bool(evolution.target.key)
         living = [f for f in self._files if f.shape.incarnation == evolution.target.incarnation]
         after = changes.last_truncate(self._spark, living)
         if evolution.fresh:
             after = max(after, offsets_of(living)[0] - 1)
-        emptied = after > 0 or self._before is None
-        sweep = max(self._sweep, after + 1 if after else 0)
+        emptied = after > 0 or self._is_empty
         with changes.view(self._spark, layout, living, after, None if emptied else self._sql) as found:
-            kinds = families(layout, found.masks)
-            if keyed:
-                reduced = reduction(layout, kinds, found.name, emptied=emptied, sweep_before=sweep)
-                limits = statement.bounds(
-                    evolution.target.columns[layout.key[0]].type, [(f.file.key_min, f.file.key_max) for f in living]
-                )
-                merging = statement.merge(
-                    self._sql, evolution.target, kinds, f"({reduced})", sweep_before=sweep, limits=limits
-                )
-            else:
-                counted = f"({counting(layout, found.name)})"
-                merging = statement.merge_counted(
-                    self._sql, evolution.target, counted, emptied=emptied, sweep_before=sweep
-                )
-            with self._commit():
-                self._spark.sql(merging)
+            folding = statement.Folding(
+                layout,
+                found.name,
+                found.masks,
+                empty=self._is_empty,
+                emptied=emptied,
+                once=self._is_empty and self._each_key_once(layout, living, found),
+                sweep_before=max(self._sweep, after + 1 if after else 0),
+                ends=tuple((f.file.key_min, f.file.key_max) for f in living),
+            )
+            merging = folding.sql(self._sql)
+            self._there.commit(merging, self._metadata(), self._run._app(self._table), self._run._cut)
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether the table holds no row from before."""
+        return self._before is None or self._before.is_empty
+
+    def _each_key_once(self, layout: Layout, files: list[InputFile], found: changes.View) -> bool:
+        """Whether the changes are whole rows, and no two of one key: so it is after a backfill. Manifests say whether
+        it may be, and the keys alone, which cost little to read, whether it is."""
+        may = layout.target.key and all(f.ops and f.ops.keys() <= {"c", "r"} and not f.file.partial for f in files)
+        return bool(may) and not self._spark.sql(statement.repeated(layout.target, found.name)).take(1)
 
     def _evolve(self, evolution: Evolution) -> None:
         """Bring the table into the shape that the range needs."""
         run = self._run
+        rules = run._format.rules
         if evolution.before is None:
             source = json.dumps(run._source(self._table), separators=(",", ":"))
-            with committing(self._spark, self._metadata()):
-                self._spark.sql(statement.create(self._sql, evolution.target, source, self._since))
+            made = statement.create(self._sql, rules, evolution.target, source, self._since, self._there.location)
+            self._there.commit(made, self._metadata())
         elif self._before is not None and not self._before.transactions.get(run._app(self._table)):
-            with committing(self._spark, self._metadata()):
-                self._spark.sql(statement.begin(self._sql, self._since))
+            self._there.commit(statement.begin(self._sql, self._since), self._metadata())
         for act in evolution.acts():
             once = statement.transaction(act, evolution.target.incarnation)
             app = f"{run._app(self._table)}/{once}" if once else ""
-            for sql in statement.alter(self._sql, act):
-                with committing(self._spark, self._metadata(), app, 1 if once else 0):
-                    self._spark.sql(sql)
-
-    def _commit(self) -> AbstractContextManager[None]:
-        return committing(self._spark, self._metadata(), self._run._app(self._table), self._run._cut)
+            for sql in statement.alter(self._sql, rules, act):
+                self._there.commit(sql, self._metadata(), app, 1 if once else 0)
 
     def _metadata(self) -> dict[str, object]:
         first, last = offsets_of(self._files)
@@ -592,9 +612,12 @@ def _lease(warehouse: Path) -> Iterator[None]:
 
 def main(arguments: list[str] | None = None) -> int:
     """`python -m cdcflow.spark.job`, and what spark-submit runs."""
-    parser = argparse.ArgumentParser(prog="cdcflow.spark.job", description="Merge a change log into Delta tables.")
+    parser = argparse.ArgumentParser(
+        prog="cdcflow.spark.job", description="Merge a change log into current-state tables."
+    )
     parser.add_argument("--log", required=True, type=Path, help="the log's directory")
     parser.add_argument("--warehouse", required=True, type=Path, help="where the tables are")
+    parser.add_argument("--format", choices=sorted(FORMATS), help="the tables' (default: what is there, else delta)")
     parser.add_argument("--table", action="append", help="only this table (may be given more than once)")
     parser.add_argument("--on-edit", choices=("warn", "stop"), default="warn")
     chosen = parser.parse_args(arguments)
@@ -603,9 +626,12 @@ def main(arguments: list[str] | None = None) -> int:
     from cdcflow.spark.session import session
 
     # Under spark-submit the session's settings are the submitter's.
-    spark = SparkSession.builder.getOrCreate() if "PYSPARK_GATEWAY_PORT" in os.environ else session()
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    formats = [chosen.format or "delta"]
+    spark = SparkSession.builder.getOrCreate() if submitted else session(table_formats=formats)
+    more: dict[str, Any] = {"on_edit": chosen.on_edit, "table_format": chosen.format}
     try:
-        report = merge(spark, chosen.log, chosen.warehouse, chosen.table, on_edit=chosen.on_edit)
+        report = merge(spark, chosen.log, chosen.warehouse, chosen.table, **more)
     except CdcflowError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1

@@ -44,6 +44,7 @@ def merge(
     tables: Collection[str] | None = None,
     *,
     on_edit: OnEdit = "warn",
+    table_format: str | None = None,
 ) -> MergeReport:
     """Bring every current-state table to the newest committed cut of the log, then publish the cut.
 
@@ -55,7 +56,9 @@ def merge(
             `cdcflow.spark.job.merge` say.
     """
     newest, origin = seal(spark, tier)
-    return job.merge(spark, tier.path, warehouse, tables, on_edit=on_edit, newest=newest, origin=origin)
+    return job.merge(
+        spark, tier.path, warehouse, tables, on_edit=on_edit, table_format=table_format, newest=newest, origin=origin
+    )
 
 
 def seal(spark: SparkSession, tier: Tier) -> tuple[Checkpoint, Mapping[str, object]]:
@@ -75,6 +78,7 @@ def merge_stream(
     tier: Tier,
     warehouse: Path | str,
     *,
+    table_format: str | None = None,
     checkpoint: Path | str | None = None,
     trigger: Mapping[str, bool | str] | None = None,
     on_merge: Callable[[MergeReport], None] | None = None,
@@ -99,7 +103,7 @@ def merge_stream(
     )
 
     def merged(batch: DataFrame, number: int) -> None:
-        report = merge(spark, tier, warehouse)
+        report = merge(spark, tier, warehouse, table_format=table_format)
         if on_merge is not None:
             on_merge(report)
 

@@ -1,4 +1,4 @@
-"""Where things lie in a warehouse, and how to name them in SQL."""
+"""Where things lie in a warehouse."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 from cdcflow.config.base import URL
 from cdcflow.errors import ConfigurationError
-from cdcflow.merge.types import name_sql
 from cdcflow.model.table import TableId
 
 CUTS = "_cdcflow_cuts"
@@ -28,14 +27,9 @@ def local_warehouse(warehouse: Path | str) -> Path:
     return Path(warehouse)
 
 
-def table_path(table: TableId) -> str:
+def table_path(table: TableId) -> tuple[str, str]:
     """A table's path inside its warehouse. No name can reach outside, be hidden, or be another's (hard case S11)."""
-    return f"{_safe(table.schema)}/{_safe(table.name)}"
-
-
-def delta_sql(warehouse: Path, path: str) -> str:
-    """A path-based table in SQL."""
-    return f"delta.{name_sql(str(warehouse.resolve() / path))}"
+    return _safe(table.schema), _safe(table.name)
 
 
 def _safe(name: str) -> str:

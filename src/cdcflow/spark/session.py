@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdcflow.errors import ConfigurationError
+from cdcflow.spark.formats import table_format
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DELTA_SETTINGS = {
+_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
@@ -28,8 +29,6 @@ _SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-    "spark.databricks.delta.snapshotPartitions": "2",
-    "spark.databricks.delta.schema.autoMerge.enabled": "false",
 }
 
 
@@ -41,11 +40,13 @@ def session(
     scratch: Path | None = None,
     settings: Mapping[str, str] | None = None,
     kafka: bool = False,
+    table_formats: Collection[str] = ("delta",),
 ) -> SparkSession:
     """Start a local Spark session, or return the one that runs already.
 
     `cores` None: all of the machine's. `scratch` is where Spark spills; None: the system's temporary folder.
     `settings` come last and win. `kafka`: the session is to read logs in Kafka.
+    `table_formats`: those of the tables that are to be read or written.
 
     Raises:
         ConfigurationError: pyspark or the jars are not installed; the message says what to run.
@@ -56,7 +57,8 @@ def session(
         raise ConfigurationError(
             "merging needs pyspark, which is not installed", remedy="run `pip install 'cdcflow[spark]'`"
         ) from error
-    from cdcflow.spark.jars import jars, kafka_jars  # here, so that `python -m cdcflow.spark.jars` is not loaded twice
+    # Here, so that `python -m cdcflow.spark.jars` is not loaded twice.
+    from cdcflow.spark.jars import iceberg_jars, jars, kafka_jars
 
     workers = cores or os.cpu_count() or 2
     # Workers otherwise take the python that stands first in PATH, which may be another version.
@@ -64,9 +66,15 @@ def session(
     builder = SparkSession.builder.master(f"local[{workers}]").appName(name).config("spark.driver.memory", memory)
     chosen = {
         **_SETTINGS,
-        **DELTA_SETTINGS,
+        **_settings_of(table_formats),
         "spark.sql.shuffle.partitions": str(2 * workers),
-        "spark.jars": ",".join([*jars(), *(kafka_jars() if kafka else ())]),
+        "spark.jars": ",".join(
+            [
+                *(jars() if "delta" in table_formats else ()),
+                *(iceberg_jars() if "iceberg" in table_formats else ()),
+                *(kafka_jars() if kafka else ()),
+            ]
+        ),
     }
     # Spark makes the folder of its default database even where nothing is ever put there.
     chosen["spark.sql.warehouse.dir"] = str((scratch or Path(tempfile.gettempdir())) / "cdcflow-spark-warehouse")
@@ -77,3 +85,12 @@ def session(
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def _settings_of(formats: Collection[str]) -> dict[str, str]:
+    """What sessions need for all of these formats together."""
+    found: dict[str, str] = {}
+    for name in formats:
+        for key, value in table_format(name).settings.items():
+            found[key] = f"{found[key]},{value}" if key == "spark.sql.extensions" and key in found else value
+    return found

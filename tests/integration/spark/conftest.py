@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,10 @@ from cdcflow.changelog.sealing import file_name
 from cdcflow.changelog.segment import SegmentFile
 from cdcflow.merge.fold import Change
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
+from cdcflow.spark import job
+from cdcflow.spark.formats import FORMATS, table_format
+from cdcflow.spark.job import MergeReport
+from cdcflow.spark.paths import table_path
 
 _ORDERED = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
 
@@ -129,6 +134,24 @@ def hand_log_at(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., HandL
 @pytest.fixture
 def warehouse(tmp_path: Path) -> Path:
     return tmp_path / "warehouse"
+
+
+@pytest.fixture(scope="session", params=sorted(FORMATS))
+def format_name(request: pytest.FixtureRequest) -> str:
+    """Each table format in turn: what a merge means is the same in all."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def merge(spark: Any, format_name: str) -> Callable[..., MergeReport]:
+    """merge(log, warehouse): the merge, into tables of the format whose turn it is."""
+    return functools.partial(job.merge, spark, table_format=format_name)
+
+
+@pytest.fixture
+def sql_of(spark: Any, warehouse: Path, format_name: str) -> Callable[[Table], str]:
+    """How SQL names a current-state table of the test's warehouse."""
+    return lambda table: table_format(format_name).table(spark, warehouse, table_path(table.id)).sql
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.tiering import KafkaTier
 from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.spark import job, kafka
-from cdcflow.spark.cuts import newest_cut, read_cut
+from cdcflow.spark.cuts import published_cut, read_cut
 from cdcflow.testing.sinks import orders
 
 pytestmark = pytest.mark.kafka
@@ -58,8 +58,7 @@ def tables(spark: Any, warehouse: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def versions(spark: Any, warehouse: Path) -> dict[str, int]:
-    cut = newest_cut(spark, warehouse)
-    assert cut is not None
+    cut = published_cut(spark, warehouse)
     return {name: table.version for name, table in cut.tables.items()}
 
 

@@ -15,8 +15,7 @@ from cdcflow.errors import HistoryLost
 from cdcflow.model.table import UNCHANGED, TableId
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.retention import Retention
-from cdcflow.spark import job, segments
-from cdcflow.spark.paths import delta_sql, table_path
+from cdcflow.spark import job, read_cut, segments
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
 
 _HIDDEN = TableId("_shop", "orders")
@@ -43,7 +42,7 @@ def sealed(log: FileLog, number: int) -> None:
 
 
 def rows_of(spark: SparkSession, warehouse: Path, table: TableId) -> list[tuple[Any, ...]]:
-    found = spark.table(delta_sql(warehouse, table_path(table))).select("id", "note").collect()
+    found = read_cut(spark, warehouse, incomplete=True)[str(table)].select("id", "note").collect()
     return sorted((row.id, row.note) for row in found)
 
 

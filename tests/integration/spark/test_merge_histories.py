@@ -20,11 +20,13 @@ from cdcflow.merge.evolution import evolve
 from cdcflow.merge.fold import swept
 from cdcflow.model.table import Table
 from cdcflow.spark import changes as view_of_changes
-from cdcflow.spark import job
 from cdcflow.spark.cuts import read_cut
+from cdcflow.spark.job import MergeReport
 from cdcflow.spark.segments import sealed, shapes_of
 
 pytestmark = pytest.mark.spark
+
+Merge = Callable[..., MergeReport]
 
 SEED = int(os.environ.get("CDCFLOW_SPARK_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 HISTORIES = int(os.environ.get("CDCFLOW_SPARK_HISTORIES", "400"))
@@ -51,7 +53,9 @@ def merged(spark: Any, world: World, name: str, warehouse: Path) -> State:
     return found
 
 
-def test_merges_at_random_cuts_give_what_the_fold_gives(spark: Any, hand_log: Any, warehouse: Path) -> None:
+def test_merges_at_random_cuts_give_what_the_fold_gives(
+    spark: Any, hand_log: Any, warehouse: Path, merge: Merge
+) -> None:
     """The fold is the meaning: hundreds of histories with every kind of change must come out of Spark the same.
 
     Hard cases G01, G02, G03, G04, G05, G06, G16, G18, G21, G23, G26, P08, P10, P18.
@@ -71,7 +75,7 @@ def test_merges_at_random_cuts_give_what_the_fold_gives(spark: Any, hand_log: An
             hand_log.segment(rows)
         for name in world.tables:
             world.apply(name, [(t, c) for t, c in hand_log.written[before:] if t.id.name == name])
-        report = job.merge(spark, hand_log.root, warehouse)
+        report = merge(hand_log.root, warehouse)
         assert report.published
         for name in world.tables:
             found = differences(world.expected(name), merged(spark, world, name, warehouse))
@@ -80,24 +84,26 @@ def test_merges_at_random_cuts_give_what_the_fold_gives(spark: Any, hand_log: An
     assert min(world.covered.values()) > 10, world.covered
 
 
-def test_a_backfill_that_is_done_removes_what_it_did_not_find(spark: Any, hand_log: Any, warehouse: Path) -> None:
+def test_a_backfill_that_is_done_removes_what_it_did_not_find(
+    spark: Any, hand_log: Any, warehouse: Path, merge: Merge
+) -> None:
     """Rows deleted while nobody listened must not stay downstream for ever; the fold's `swept` says which."""
     world = make_world(SEED, HISTORIES)
     table = world.tables["keyed"]
     hand_log.state(table, "done", 1, 1)
     hand_log.segment([s for s in world.steps("keyed", 4 * HISTORIES) if "_unchanged" not in s[2]])
-    job.merge(spark, hand_log.root, warehouse)
+    merge(hand_log.root, warehouse)
     since = hand_log.next_offset
     hand_log.state(table, "reading", 2, since)
     hand_log.segment([(table, "r", {"h": h, "id": 1, "a": 5, "doc": "read", "note": None}) for h in range(HISTORIES)])
-    job.merge(spark, hand_log.root, warehouse)
+    merge(hand_log.root, warehouse)
     world.apply("keyed", list(hand_log.written))
     assert not differences(world.expected("keyed"), merged(spark, world, "keyed", warehouse))
     assert str(table.id) not in read_cut(spark, warehouse), "its backfill is not done: left out unless asked for"
 
     hand_log.state(table, "done", 2, since)
     hand_log.segment([(table, "d", {"h": 0, "id": 1})])
-    job.merge(spark, hand_log.root, warehouse)
+    merge(hand_log.root, warehouse)
     world.apply("keyed", list(hand_log.written[-1:]))
     standing = len(world.rows["keyed"])
     world.rows["keyed"] = swept(world.rows["keyed"], since)

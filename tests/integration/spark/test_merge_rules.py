@@ -23,9 +23,12 @@ from cdcflow.ports import Numbered
 from cdcflow.sinks.files import FileLog
 from cdcflow.spark import job, read_cut
 from cdcflow.spark.cuts import CutsTable, published_cut
+from cdcflow.spark.job import MergeReport
 from cdcflow.spark.paths import LEASE
 
 pytestmark = pytest.mark.spark
+
+Merge = Callable[..., MergeReport]
 
 
 @dataclass
@@ -43,7 +46,7 @@ def rows_of(frame: Any) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture(scope="module")
-def shop(spark: Any, make_table: Callable[..., Table], hand_log_at: Callable[..., Any]) -> Shop:
+def shop(spark: Any, make_table: Callable[..., Table], hand_log_at: Callable[..., Any], merge: Merge) -> Shop:
     log = hand_log_at("shop")
     orders = make_table("orders", id="int64", item="string")
     products = make_table("products", id="int64", name="string")
@@ -58,14 +61,16 @@ def shop(spark: Any, make_table: Callable[..., Table], hand_log_at: Callable[...
 
         patch.setattr(CutsTable, "publish", dies)
         with pytest.raises(KeyboardInterrupt):
-            job.merge(spark, log.root, shop.warehouse)
+            merge(log.root, shop.warehouse)
     return shop
 
 
-def test_a_run_that_died_before_it_published_is_finished_and_nothing_is_done_twice(spark: Any, shop: Shop) -> None:
+def test_a_run_that_died_before_it_published_is_finished_and_nothing_is_done_twice(
+    spark: Any, shop: Shop, merge: Merge
+) -> None:
     """G10, G11: where a table stands is in its own commit, so the next run only publishes it."""
-    first = job.merge(spark, shop.log.root, shop.warehouse)
-    again = job.merge(spark, shop.log.root, shop.warehouse)
+    first = merge(shop.log.root, shop.warehouse)
+    again = merge(shop.log.root, shop.warehouse)
     assert [t.changes for t in first.tables] == [0, 0], "both tables had the cut already"
     assert not again.published
     assert [t.version for t in first.tables] == [t.version for t in again.tables]
@@ -73,7 +78,12 @@ def test_a_run_that_died_before_it_published_is_finished_and_nothing_is_done_twi
 
 
 def test_a_later_merge_does_not_show_in_an_earlier_cut(
-    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+    spark: Any,
+    make_table: Callable[..., Table],
+    hand_log: Any,
+    warehouse: Path,
+    sql_of: Callable[[Table], str],
+    merge: Merge,
 ) -> None:
     """A report over two tables must see one moment of both, however many merges run meanwhile.
 
@@ -84,10 +94,10 @@ def test_a_later_merge_does_not_show_in_an_earlier_cut(
     hand_log.state(orders)
     hand_log.state(bag)
     hand_log.segment([(orders, "c", {"id": 1, "item": "pen"}), (bag, "c", {"a": 1}), (bag, "c", {"a": 1})])
-    job.merge(spark, hand_log.root, warehouse)
+    merge(hand_log.root, warehouse)
     early = read_cut(spark, warehouse)
     hand_log.segment([(orders, "u", {"id": 1, "item": "ink"})])
-    report = job.merge(spark, hand_log.root, warehouse)
+    report = merge(hand_log.root, warehouse)
     assert [t.changes for t in report.tables] == [0, 1]
     assert rows_of(early["public.orders"]) == [(1, "pen")]
     assert rows_of(read_cut(spark, warehouse, 1)["public.orders"]) == [(1, "pen")]
@@ -99,33 +109,37 @@ def test_a_later_merge_does_not_show_in_an_earlier_cut(
     with (warehouse / LEASE).open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(SinkUnavailable, match="another merge"):
-            job.merge(spark, hand_log.root, warehouse)
+            merge(hand_log.root, warehouse)
 
     spark.sql(f"DELETE FROM {sql_of(orders)} WHERE id = 1")
     with pytest.raises(ConfigurationError, match="somebody else changed its rows"):
-        job.merge(spark, hand_log.root, warehouse, ["public.orders"], on_edit="stop")
+        merge(hand_log.root, warehouse, ["public.orders"], on_edit="stop")
 
     # A range that is applied twice shows in a table without a key: its rows would be there four times.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job._Run, "_position", lambda *_: 0)
         patch.setattr(job._Run, "_app", lambda _, table: f"cdcflow/planted/{table}")
-        job.merge(spark, hand_log.root, warehouse)
+        merge(hand_log.root, warehouse)
     assert len(rows_of(read_cut(spark, warehouse)["public.bag"])) == 4, "the planted bug must show"
 
 
 def test_another_log_or_an_older_copy_is_refused(
-    spark: Any, shop: Shop, hand_log_at: Callable[..., Any], make_table: Callable[..., Table]
+    spark: Any,
+    shop: Shop,
+    hand_log_at: Callable[..., Any],
+    make_table: Callable[..., Table],
+    merge: Merge,
 ) -> None:
     """O04: offsets of another log mean other rows, and an older copy would undo newer changes."""
-    job.merge(spark, shop.log.root, shop.warehouse)
+    merge(shop.log.root, shop.warehouse)
     other = hand_log_at("other", log_id="log-b")
     other.segment([(shop.orders, "c", {"id": 1, "item": "ink"})])
     with pytest.raises(ConfigurationError, match="come from another log"):
-        job.merge(spark, other.root, shop.warehouse)
+        merge(other.root, shop.warehouse)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CutsTable, "newest", lambda _: None)
         with pytest.raises(ConfigurationError, match="was not made from"):
-            job.merge(spark, other.root, shop.warehouse)
+            merge(other.root, shop.warehouse)
     older = hand_log_at("older")
     older.segment([(shop.orders, "c", {"id": 1, "item": "ink"})])
     found = published_cut(spark, shop.warehouse)
@@ -133,24 +147,25 @@ def test_another_log_or_an_older_copy_is_refused(
         newer = type(found)(9, found.log_id, found.offset, found.position, found.commit_clock, found.tables)
         patch.setattr(CutsTable, "newest", lambda _: newer)
         with pytest.raises(ConfigurationError, match="older copy"):
-            job.merge(spark, older.root, shop.warehouse)
+            merge(older.root, shop.warehouse)
 
 
 def test_a_row_that_misses_columns_after_the_backfill_stops_before_the_cut_is_published(
-    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
     """A NULL that nobody wrote must never be shown as if the source said so; the message shows a count only."""
     table = make_table("orders", id="int64", doc="string")
     hand_log.state(table)
     hand_log.segment([(table, "u", {"id": 4711, "_unchanged": ["doc"]})])
     with pytest.raises(InvariantViolated, match=r"public\.orders.* 1 rows miss columns") as caught:
-        job.merge(spark, hand_log.root, warehouse)
+        merge(hand_log.root, warehouse)
     assert "4711" not in str(caught.value)
-    assert newest_cut(spark, warehouse) is None
+    with pytest.raises(ConfigurationError, match="no cut was published"):
+        published_cut(spark, warehouse)
 
 
 def test_names_and_columns_of_every_kind_come_through(
-    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
     """S01, S11: a name is a name, in SQL and in paths. P19, G25, G27: a column is its number.
 
@@ -161,7 +176,7 @@ def test_names_and_columns_of_every_kind_come_through(
     first = make_table(name, **made, **{"the id": "int64", "a`b": "string", "note": "string"})
     hand_log.state(first)
     hand_log.segment([(first, "c", {"the id": 1, "a`b": "x", "note": "old"})])
-    job.merge(spark, hand_log.root, warehouse)
+    merge(hand_log.root, warehouse)
     second = make_table(
         name,
         **made,
@@ -169,11 +184,12 @@ def test_names_and_columns_of_every_kind_come_through(
         **{"the id": "int64", "renamed": "string", "note": "int32", "at": pa.timestamp("us")},
     )
     hand_log.segment([(second, "u", {"the id": 1, "renamed": "y", "note": 7, "at": 0})])
-    job.merge(spark, hand_log.root, warehouse)
+    merge(hand_log.root, warehouse)
     (frame,) = read_cut(spark, warehouse).values()
     (row,) = (r.asDict() for r in frame.drop("_offset", "_missing", "at").collect())
     assert row == {"the id": 1, "renamed": "y", "note__dropped_3": "old", "note": 7}
-    assert len(list(warehouse.rglob("_delta_log"))) == 2, "the table and the cuts, nothing outside"
+    logs = [p for p in warehouse.rglob("*") if p.name in ("_delta_log", "metadata")]
+    assert len(logs) == 2, "the table and the cuts, nothing outside"
     assert {p.name for p in warehouse.parent.iterdir()} == {"log", "warehouse"}
 
 
@@ -212,7 +228,7 @@ def sealed_by_the_sink(path: Path, rows: list[tuple[Table, str, dict[str, Any]]]
 
 
 def test_values_come_through_exactly(
-    spark: Any, make_table: Callable[..., Table], tmp_path: Path, warehouse: Path
+    spark: Any, make_table: Callable[..., Table], tmp_path: Path, warehouse: Path, merge: Merge
 ) -> None:
     """G19: NaN equals NaN and -0.0 equals 0.0 as keys, as in the source. G20: 'A' and 'a' are two keys.
 
@@ -274,7 +290,7 @@ def test_values_come_through_exactly(
         (floats, "u", {"f": -0.0, "v": 2}),
     ]
     sealed_by_the_sink(tmp_path / "log", rows)
-    job.merge(spark, tmp_path / "log", warehouse)
+    merge(tmp_path / "log", warehouse)
     found = read_cut(spark, warehouse)
     assert sorted((str(f), v) for f, v in rows_of(found["public.floats"])) == [("-0.0", 2), ("1.0", 2), ("nan", 2)]
     assert [str(f) for (f,) in rows_of(found["public.signs"])] == ["-0.0", "-0.0"]

@@ -26,16 +26,23 @@ from cdcflow.spark import job, read_cut
 from cdcflow.spark.cuts import published_cut
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.formats.delta import DeltaTable
+from cdcflow.spark.formats.iceberg import IcebergTable
+from cdcflow.spark.job import MergeReport
 from cdcflow.spark.paths import CUTS, table_path
 
 pytestmark = pytest.mark.spark
 
+Merge = Callable[..., MergeReport]
+
+
+TABLES: dict[str, Any] = {"delta": DeltaTable, "iceberg": IcebergTable}
+
 
 @contextmanager
-def killed_before_commit(number: int) -> Iterator[None]:
+def killed_before_commit(format_name: str, number: int) -> Iterator[None]:
     """The job dies before its next commit but so many."""
     done = 0
-    right = DeltaTable.commit
+    right = TABLES[format_name].commit
 
     def commits(*given: Any, **more: Any) -> Any:
         nonlocal done
@@ -45,7 +52,7 @@ def killed_before_commit(number: int) -> Iterator[None]:
         return right(*given, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DeltaTable, "commit", commits)
+        patch.setattr(TABLES[format_name], "commit", commits)
         with pytest.raises(KeyboardInterrupt):
             yield
 
@@ -54,8 +61,10 @@ KILLED_BEFORE_A_COMMIT = """
 import os, signal, sys
 from cdcflow.spark import job
 from cdcflow.spark.formats.delta import DeltaTable
+from cdcflow.spark.formats.iceberg import IcebergTable
 
-right, left = DeltaTable.commit, int(sys.argv.pop(1))
+table = {"delta": DeltaTable, "iceberg": IcebergTable}[sys.argv[-1]]
+right, left = table.commit, int(sys.argv.pop(1))
 
 def commit(*given):
     global left
@@ -64,13 +73,19 @@ def commit(*given):
         os.kill(os.getpid(), signal.SIGKILL)
     return right(*given)
 
-DeltaTable.commit = commit
+table.commit = commit
 sys.exit(job.main())
 """
 
 
 def test_a_swap_of_names_that_was_cut_off_keeps_every_value_in_its_column(
-    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+    spark: Any,
+    make_table: Callable[..., Table],
+    hand_log: Any,
+    warehouse: Path,
+    sql_of: Callable[[Table], str],
+    merge: Merge,
+    format_name: str,
 ) -> None:
     """G10, G25: killed three times on its way, in a table that an older cdcflow described."""
     before = make_table("orders", id="int64", a="string", b="string", c="int32")
@@ -81,7 +96,7 @@ def test_a_swap_of_names_that_was_cut_off_keeps_every_value_in_its_column(
             (before, "u", {"id": 2, "b": "b2", "c": 2, "_unchanged": ["a"]}),
         ]
     )
-    job.merge(spark, hand_log.root, warehouse)
+    merge(hand_log.root, warehouse)
     older = json.dumps(
         {
             "version": 1,
@@ -99,20 +114,23 @@ def test_a_swap_of_names_that_was_cut_off_keeps_every_value_in_its_column(
     hand_log.segment([(after, "c", {"id": 3, "b": "a3", "a": "b3", "C": 2**40, "d": None})])
     # The first is killed as a process, the others in this one.
     killed = subprocess.run(
-        [sys.executable, "-c", KILLED_BEFORE_A_COMMIT, "6", "--log", hand_log.root, "--warehouse", warehouse],
+        [
+            *(sys.executable, "-c", KILLED_BEFORE_A_COMMIT, "6"),
+            *("--log", hand_log.root, "--warehouse", warehouse, "--format", format_name),
+        ],
         capture_output=True,
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     # Describe, then three commits for each rename (a and c step aside first): the second run ends after the last of
     # them, the third after ADD.
-    for number in (11, 5):
-        with killed_before_commit(number):
-            job.merge(spark, hand_log.root, warehouse)
-    found = table_format("delta").table(spark, warehouse, table_path(before.id)).snapshot()
+    for number in (11, 5) if format_name == "delta" else (10, 4):
+        with killed_before_commit(format_name, number):
+            merge(hand_log.root, warehouse)
+    found = table_format(format_name).table(spark, warehouse, table_path(before.id)).snapshot()
     assert found is not None
     assert json.loads(found.properties[TARGET_PROPERTY])["open"]
-    job.merge(spark, hand_log.root, warehouse)
+    merge(hand_log.root, warehouse)
     rows = read_cut(spark, warehouse, incomplete=True)["public.orders"].drop("_offset").collect()
     assert sorted(tuple(row) for row in rows if row["_missing"] is None) == [
         (1, "a1", "b1", 1, None, 7),
@@ -127,7 +145,13 @@ def rows_of(frame: Any) -> list[tuple[Any, ...]]:
 
 
 def test_a_retyped_column_s_remedy_works_to_the_letter_and_the_other_tables_go_on(
-    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+    spark: Any,
+    make_table: Callable[..., Table],
+    hand_log: Any,
+    warehouse: Path,
+    sql_of: Callable[[Table], str],
+    merge: Merge,
+    format_name: str,
 ) -> None:
     """G24, G36: a table that cannot follow is left out by name. Its folder moved away, read again with a backfill and
     merged, it is back; and no older cut shows the new table's versions as if they were the old one's, or a table whose
@@ -137,13 +161,14 @@ def test_a_retyped_column_s_remedy_works_to_the_letter_and_the_other_tables_go_o
     hand_log.state(orders)
     hand_log.state(products)
     hand_log.segment([(orders, "c", {"id": 1, "v": 1}), (products, "c", {"id": 1, "name": "pen"})])
-    job.merge(spark, hand_log.root, warehouse)
-    as_an_older_cdcflow_wrote_them(spark, warehouse / CUTS)
+    merge(hand_log.root, warehouse)
+    if format_name == "delta":
+        as_an_older_cdcflow_wrote_them(spark, warehouse / CUTS)
     assert rows_of(read_cut(spark, warehouse)["public.orders"]) == [(1, 1)]
 
     retyped = make_table("orders", id="int64", v="string")
     hand_log.segment([(retyped, "u", {"id": 1, "v": "one"}), (products, "c", {"id": 2, "name": "ink"})])
-    report = job.merge(spark, hand_log.root, warehouse)
+    report = merge(hand_log.root, warehouse)
     assert report.published
     (left_out,) = published_cut(spark, warehouse).left_out.items()
     assert left_out == ("public.orders", report.tables[0].left_out)
@@ -153,12 +178,12 @@ def test_a_retyped_column_s_remedy_works_to_the_letter_and_the_other_tables_go_o
     assert {name: rows_of(frame) for name, frame in found.items()} == {"public.products": [(1, "pen"), (2, "ink")]}
     assert rows_of(read_cut(spark, warehouse, 1)["public.orders"]) == [(1, 1)]
     with pytest.raises(CdcflowError, match="column v was int"):
-        job.merge(spark, hand_log.root, warehouse, ["public.orders"])
+        merge(hand_log.root, warehouse, ["public.orders"])
 
     warehouse.joinpath(*table_path(orders.id)).rename(warehouse / "moved away")
     hand_log.state(orders, "done", 2, since=hand_log.next_offset, whole_since=hand_log.next_offset)
     hand_log.segment([(retyped, "r", {"id": 1, "v": "one"}), (retyped, "r", {"id": 2, "v": "two"})])
-    report = job.merge(spark, hand_log.root, warehouse)
+    report = merge(hand_log.root, warehouse)
     assert report.tables[0].left_out is None
     assert rows_of(read_cut(spark, warehouse)["public.orders"]) == [(1, "one"), (2, "two")]
     assert not published_cut(spark, warehouse).left_out
@@ -169,30 +194,56 @@ def test_a_retyped_column_s_remedy_works_to_the_letter_and_the_other_tables_go_o
     hand_log.state(orders, "forgotten", 2, since=5, whole_since=5)
     hand_log.state(products, "cancelled", 2, since=7, whole_since=1)
     hand_log.segment([(products, "u", {"id": 2, "name": "red ink"})])
-    job.merge(spark, hand_log.root, warehouse)
+    merge(hand_log.root, warehouse)
     found = read_cut(spark, warehouse)
     assert rows_of(found["public.orders"]) == [(1, "one"), (2, "two")]
     assert rows_of(found["public.products"]) == [(1, "pen"), (2, "red ink")]
     states = {name: table.state for name, table in published_cut(spark, warehouse).tables.items()}
     assert states == {"public.orders": "forgotten", "public.products": "cancelled"}
 
-    spark.sql(f"OPTIMIZE {sql_of(products)}")
-    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    spark.sql(f"VACUUM {sql_of(products)} RETAIN 0 HOURS")
+    compact(spark, sql_of(products))
+    remove_old_files(spark, sql_of(products))
     for cut in (2, 4):
-        with pytest.raises(HistoryLost, match=r"public\.products .*VACUUM"):
-            read_cut(spark, warehouse, cut, tables=["public.products"])
+        if format_name == "delta":
+            with pytest.raises(HistoryLost, match=r"public\.products .*VACUUM"):
+                read_cut(spark, warehouse, cut, tables=["public.products"])
+        else:  # kept by a tag for each cut
+            kept = read_cut(spark, warehouse, cut, tables=["public.products"])["public.products"]
+            assert rows_of(kept) == [(1, "pen"), (2, "ink" if cut == 2 else "red ink")]
+
+
+def compact(spark: Any, table: str) -> list[Any]:
+    """As people do beside a merge; what was done."""
+    if table.startswith("delta."):
+        return list(spark.sql(f"OPTIMIZE {table}").collect())
+    catalog, name = table.split(".", 1)
+    options = "map('rewrite-all', 'true', 'delete-file-threshold', '1')"
+    return list(
+        spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{name}', options => {options})").collect()
+    )
+
+
+def remove_old_files(spark: Any, table: str) -> None:
+    if table.startswith("delta."):
+        spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        spark.sql(f"VACUUM {table} RETAIN 0 HOURS")
+        return
+    catalog, name = table.split(".", 1)
+    now = "now() + INTERVAL 1 HOUR"
+    (older,) = spark.sql(f"SELECT CAST({now} AS STRING)").first()
+    expired = f"table => '{name}', older_than => TIMESTAMP '{older}', retain_last => 1"
+    spark.sql(f"CALL {catalog}.system.expire_snapshots({expired})").collect()
 
 
 def test_the_remedy_of_a_log_that_expired_behind_a_table_works_to_the_letter(
-    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
     """Nothing is known of what was between; a backfill that is in the log says what there is, and the sweep takes the
     rows that went meanwhile."""
     table = make_table("orders", id="int64", v="string")
     hand_log.state(table)
     hand_log.segment([(table, "c", {"id": n, "v": "old"}) for n in (1, 2, 3)])
-    job.merge(spark, hand_log.root, warehouse)
+    merge(hand_log.root, warehouse)
     hand_log.segment([(table, "d", {"id": 1}), (table, "u", {"id": 2, "v": "missed"})])
     hand_log.segment([(table, "u", {"id": 3, "v": "new"})])
     layout = Layout(hand_log.root)
@@ -201,11 +252,11 @@ def test_the_remedy_of_a_log_that_expired_behind_a_table_works_to_the_letter(
     with pytest.raises(
         HistoryLost, match=r"public\.orders from cut 1: .*begins at cut 3(?s:.*)cdcflow backfill public"
     ):
-        job.merge(spark, hand_log.root, warehouse)
+        merge(hand_log.root, warehouse)
 
     hand_log.state(table, "done", 2, since=hand_log.next_offset, whole_since=hand_log.next_offset)
     hand_log.segment([(table, "r", {"id": 2, "v": "missed"}), (table, "r", {"id": 3, "v": "new"})])
-    assert job.merge(spark, hand_log.root, warehouse).published
+    assert merge(hand_log.root, warehouse).published
     assert rows_of(read_cut(spark, warehouse)["public.orders"]) == [(2, "missed"), (3, "new")]
 
 
@@ -218,7 +269,14 @@ def as_an_older_cdcflow_wrote_them(spark: Any, cuts: Path) -> None:
 
 
 def test_a_merge_that_meets_an_optimize_is_repeated(
-    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any,
+    make_table: Callable[..., Table],
+    hand_log: Any,
+    warehouse: Path,
+    sql_of: Callable[[Table], str],
+    monkeypatch: pytest.MonkeyPatch,
+    merge: Merge,
+    format_name: str,
 ) -> None:
     """OPTIMIZE may run at any time, the docs say: also while the MERGE has read the files that it takes away.
 
@@ -231,7 +289,7 @@ def test_a_merge_that_meets_an_optimize_is_repeated(
     hand_log.state(table)
     for number in (1, 2):
         hand_log.segment([(table, "c", {"id": number, "v": 0})])
-        job.merge(spark, hand_log.root, warehouse)
+        merge(hand_log.root, warehouse)
     hand_log.state(bag, "done", 2, since=hand_log.next_offset)
     hand_log.segment(
         [
@@ -244,7 +302,10 @@ def test_a_merge_that_meets_an_optimize_is_repeated(
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        asked: list[str] = []
+        asked: list[Any] = []
+
+        other = spark.newSession()
+        table_format(format_name).table(other, warehouse, table_path(table.id))  # makes the catalog known to it
 
         def optimize_once() -> None:
             while True:
@@ -253,7 +314,7 @@ def test_a_merge_that_meets_an_optimize_is_repeated(
                     if connection.recv(1) == b"q":
                         return
                     if not asked:
-                        asked.extend(row.path for row in spark.newSession().sql(f"OPTIMIZE {sql}").collect())
+                        asked.extend(compact(other, sql))
                     connection.sendall(b".")
 
         def held(offset: int) -> int:
@@ -262,24 +323,24 @@ def test_a_merge_that_meets_an_optimize_is_repeated(
                 waiting.recv(1)
             return offset
 
-        right_merge, right_commit = statement.merge, DeltaTable.commit
+        right_merge, right_commit = statement.merge, TABLES[format_name].commit
 
-        def merge(name: str, target: Any, found: Any, reduced: str, **more: Any) -> str:
+        def held_merge(name: str, target: Any, found: Any, reduced: str, **more: Any) -> str:
             # The MERGE cannot end before the test has had its turn.
             return right_merge(name, target, found, f"(SELECT * FROM {reduced} WHERE held(o) > 0)", **more)
 
-        def commit(table: DeltaTable, *given: Any) -> None:
+        def commit(table: Any, *given: Any) -> None:
             table._spark.udf.register("held", held, "bigint")
             right_commit(table, *given)
 
-        monkeypatch.setattr(statement, "merge", merge)
-        monkeypatch.setattr(DeltaTable, "commit", commit)
+        monkeypatch.setattr(statement, "merge", held_merge)
+        monkeypatch.setattr(TABLES[format_name], "commit", commit)
         answering = threading.Thread(target=optimize_once)
         answering.start()
         try:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(job, "CONFLICTS_MAX", 3)
-                report = job.merge(spark, hand_log.root, warehouse)
+                report = merge(hand_log.root, warehouse)
         finally:
             with socket.create_connection(("127.0.0.1", port)) as over:
                 over.sendall(b"q")

@@ -8,6 +8,7 @@ import pytest
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import MissAlso, MissOnly, Rename, evolve
+from cdcflow.merge.format import ANY
 from cdcflow.merge.reduce import Layout, families, read_schema
 from cdcflow.merge.types import literal, name_sql, stored, text_sql, widens
 from cdcflow.model.table import Column, Table, TableId

@@ -11,6 +11,7 @@ from cdcflow.merge.statement import alter, create, describe, fill
 from cdcflow.merge.types import stored, widens
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.spark.formats.delta import RULES as DELTA
 
 INT, BIG, TEXT = pa.int32(), pa.int64(), pa.string()
 
@@ -73,7 +74,7 @@ def test_times_are_read_as_the_numbers_that_parquet_has(arrow: pa.DataType) -> N
 )
 def test_a_column_without_a_time_zone_needs_a_feature_of_the_table_first(type_: str, needed: int) -> None:
     """Delta refuses the column without it; and no other column needs it."""
-    *before, added = alter("t1", Add(TargetColumn("at", 3, type_), None))
+    *before, added = alter("t1", DELTA, Add(TargetColumn("at", 3, type_), None))
     assert added == f"ALTER TABLE t1 ADD COLUMNS (`at` {type_})"
     feature = "ALTER TABLE t1 SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
     assert before == [feature] * needed
@@ -81,7 +82,7 @@ def test_a_column_without_a_time_zone_needs_a_feature_of_the_table_first(type_: 
 
 def test_a_wider_column_is_widened_once_the_table_allows_it() -> None:
     """The default that a new column brings is put into the rows that are there, and the description last."""
-    assert alter("t1", Widen("qty", "bigint")) == [
+    assert alter("t1", DELTA, Widen("qty", "bigint")) == [
         "ALTER TABLE t1 SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')",
         "ALTER TABLE t1 ALTER COLUMN `qty` TYPE bigint",
     ]
@@ -96,7 +97,7 @@ def test_a_table_is_made_with_what_tells_whose_it_is() -> None:
     """By these properties the next merge knows it again; tables of older versions bear them."""
     target = Target(1, ("id",), (TargetColumn("id", 1, "int"), TargetColumn("it's", 2, "string")))
     described = target.to_json().replace("'", "\\'")
-    assert create("w.t1", target, '{"log": "x"}', 7) == (
+    assert create("w.t1", DELTA, target, '{"log": "x"}', 7) == (
         "CREATE TABLE IF NOT EXISTS w.t1 (`id` int, `it's` string, _offset bigint, _missing array<string>) USING delta"
         " TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true',"
         f" 'cdcflow.table' = '{described}', 'cdcflow.source' = '{{\"log\": \"x\"}}', 'cdcflow.begun' = '7')"

@@ -82,6 +82,7 @@ class DemoRun:
         rows_max: int | None,
         planted_fault: bool,
         log: logs.LogKind = "files",
+        table_format: str = "delta",
     ) -> None:
         self._directory = directory
         self._source = demo_source(kind)
@@ -89,7 +90,8 @@ class DemoRun:
         self._rows_max = rows_max
         self._planted_fault = planted_fault
         self._config_path = directory / "cdcflow.yaml"
-        self._log = logs.demo_log(log, directory)
+        self._table_format = table_format
+        self._log = logs.demo_log(log, directory, table_format)
         self._children = Children(directory)
         self.outcome = Outcome(str(directory))
 
@@ -111,7 +113,9 @@ class DemoRun:
 
     def _play(self) -> None:
         with ThreadPoolExecutor(1, "spark") as background:
-            spark = background.submit(_start_spark, self._directory / "spark.log", isinstance(self._log, logs.Topic))
+            spark = background.submit(
+                _start_spark, self._directory / "spark.log", isinstance(self._log, logs.Topic), self._table_format
+            )
             try:
                 self._screen.step(f"starting {self._source.name}, and Spark beside it")
                 with self._source as source, self._log:
@@ -134,7 +138,7 @@ class DemoRun:
         total = sum(self.outcome.rows_loaded.values())
         self._screen.done(f"loaded {total:,} rows into {len(self.outcome.rows_loaded)} tables")
         rows = self.outcome.rows_loaded["flights"]
-        self._config_path.write_text(settings(source.settings(), rows, self._log.settings()))
+        self._config_path.write_text(settings(source.settings(), rows, self._log.settings(), self._table_format))
 
     def _capture(self, source: Source) -> None:
         """Writer and daemon; the daemon is killed in the middle of the backfill and started again."""
@@ -349,7 +353,7 @@ class Children:
         self._writer = self._daemon = None
 
 
-def settings(source: Sequence[str], flights_rows: int, log: Sequence[str]) -> str:
+def settings(source: Sequence[str], flights_rows: int, log: Sequence[str], table_format: str) -> str:
     """The demo's cdcflow.yaml: an ordinary one, with a rate limit so that the backfill can be watched."""
     source_lines, log_lines = ("\n".join(f"  {line}" for line in lines) for lines in (source, log))
     return f"""\
@@ -362,7 +366,7 @@ source:
 log:
 {log_lines}
 merge:
-  format: delta
+  format: {table_format}
   warehouse: ./warehouse
 """
 
@@ -377,7 +381,7 @@ def orphans(cut: Mapping[str, Any], schema: str) -> dict[str, int]:
     }
 
 
-def _start_spark(log: Path, kafka: bool) -> SparkSession:
+def _start_spark(log: Path, kafka: bool, table_format: str) -> SparkSession:
     """A Spark session whose Java process says its warnings into `log` instead of between our lines."""
     from cdcflow.spark.session import session
 
@@ -385,7 +389,7 @@ def _start_spark(log: Path, kafka: bool) -> SparkSession:
         ours = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:
-            return session(name="cdcflow demo", settings=QUICK_JAVA, kafka=kafka)
+            return session(name="cdcflow demo", settings=QUICK_JAVA, kafka=kafka, table_formats=[table_format])
         finally:
             os.dup2(ours, 2)
             os.close(ours)

@@ -45,8 +45,9 @@ class Folder:
 
     name = "a folder"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, table_format: str) -> None:
         self.folder = directory / "log"
+        self._table_format = table_format
         self._warehouse = directory / "warehouse"
 
     def __enter__(self) -> Self:
@@ -67,7 +68,7 @@ class Folder:
     def merge(self, spark: SparkSession) -> MergeReport:
         from cdcflow.spark.job import merge
 
-        return merge(spark, self.folder, self._warehouse)
+        return merge(spark, self.folder, self._warehouse, table_format=self._table_format)
 
 
 class Topic:
@@ -110,12 +111,12 @@ class Topic:
         from cdcflow.spark.kafka import merge
 
         config = load(self._directory / "cdcflow.yaml")
-        return merge(spark, wiring.tier(config), config.merge.warehouse)
+        return merge(spark, wiring.tier(config), config.merge.warehouse, table_format=config.merge.format)
 
 
-def demo_log(kind: LogKind, directory: Path) -> Log:
+def demo_log(kind: LogKind, directory: Path, table_format: str) -> Log:
     """The demo's log of this kind; nothing is started yet."""
-    return Folder(directory) if kind == "files" else Topic(directory)
+    return Folder(directory, table_format) if kind == "files" else Topic(directory)
 
 
 __all__ = ["Folder", "Log", "LogKind", "Topic", "demo_log"]

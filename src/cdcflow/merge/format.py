@@ -1,0 +1,40 @@
+"""What a table format holds and what its statements need besides. The formats themselves are the Spark room's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cdcflow.merge import types
+
+if TYPE_CHECKING:
+    from cdcflow.merge.evolution import Act
+
+
+def _as_it_is(type_: str) -> str:
+    return type_
+
+
+def _nothing(act: Act) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A table format, as far as statements and shapes go.
+
+    `name`: its word in CREATE TABLE. `properties`: a new table's. `holds`: the type that a column of this type (Spark's
+    text) gets. `widens`: whether the second type holds every value of the first exactly, and the format can change a
+    column from the one to the other in place. `needs`: properties that the table must have before an act.
+    """
+
+    name: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+    holds: Callable[[str], str] = _as_it_is
+    widens: Callable[[str, str], bool] = types.widens
+    needs: Callable[[Act], Mapping[str, str]] = _nothing
+
+
+ANY = Format("any")
+"""One that holds all that Spark holds, and needs nothing."""

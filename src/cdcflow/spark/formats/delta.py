@@ -1,0 +1,241 @@
+"""Delta Lake. Tables by path; commits carry our position as a transaction id, our metadata as `userMetadata`.
+
+The state is read through Delta's own `DeltaLog` (7 ms) and not with DESCRIBE HISTORY (200 ms, and old entries expire).
+What a version's checksum file tells (ids, transactions, number of files) is taken from there: computed from the log it
+would be Spark jobs. The transaction ids that a table keeps outlive both checkpoints and clean-ups of its log.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+from cdcflow.merge.evolution import Act, Add, FormatColumn, Widen
+from cdcflow.merge.format import Format
+from cdcflow.merge.types import name_sql
+from cdcflow.spark.formats.port import COMMITTED, Snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_APP = "spark.databricks.delta.write.txnAppId"
+_VERSION = "spark.databricks.delta.write.txnVersion"
+_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_COLUMN_ID = "delta.columnMapping.id"
+_CONFLICT = re.compile(r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|io\.delta\.exceptions\.")
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_Z85_TO_B85 = str.maketrans(_Z85, _B85)
+_TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+"""Types that SQL calls otherwise."""
+_HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END", "COMPUTE STATS", "REORG", "CLUSTER BY"}
+
+
+def _needs(act: Act) -> Mapping[str, str]:
+    match act:
+        case Add(column) if "timestamp_ntz" in column.type:
+            return {"delta.feature.timestampNtz": "supported"}
+        case Widen():
+            return {"delta.enableTypeWidening": "true"}
+    return {}
+
+
+RULES = Format(
+    "delta",
+    properties={
+        "delta.columnMapping.mode": "name",  # renames without rewriting, and names with spaces
+        "delta.enableDeletionVectors": "true",  # a changed row marks the old one instead of rewriting its file
+    },
+    needs=_needs,
+)
+
+
+class DeltaFormat:
+    """Implements `cdcflow.spark.formats.port.TableFormat`."""
+
+    rules = RULES
+    settings: Mapping[str, str] = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.databricks.delta.schema.autoMerge.enabled": "false",
+    }
+
+    def table(self, spark: SparkSession, warehouse: Path, path: Sequence[str]) -> DeltaTable:
+        return DeltaTable(spark, warehouse.resolve().joinpath(*path))
+
+    def is_in(self, warehouse: Path) -> bool:
+        # The first merge may have died before its cut.
+        return any(next(warehouse.glob(logs), None) is not None for logs in ("*/_delta_log", "*/*/_delta_log"))
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return _CONFLICT.search(str(error)) is not None
+
+
+class DeltaTable:
+    """Implements `cdcflow.spark.formats.port.FormatTable`."""
+
+    location = None
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self._spark = spark
+        self._path = path
+        self.sql = f"delta.{name_sql(str(path))}"
+
+    def snapshot(self) -> Snapshot | None:
+        found = self._newest()
+        return None if found.version() < 0 else self._told(found)
+
+    def commit(self, statement: str, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
+        # Delta itself skips a transaction that is there.
+        with self._committing(metadata, app, version):
+            self._spark.sql(statement)
+
+    def newest_commit(self) -> Mapping[str, Any] | None:
+        log = self._log()
+        jvm: Any = self._spark._jvm
+        names = jvm.org.apache.spark.sql.delta.util.FileNames
+        file = names.unsafeDeltaFile(log.logPath(), self._newest().version())
+        try:
+            lines = jvm.scala.jdk.javaapi.CollectionConverters.asJava(log.store().read(file, log.newDeltaHadoopConf()))
+        except Exception as error:
+            if "FileNotFound" in str(error):  # cleaned up behind a checkpoint
+                return None
+            raise
+        for line in lines:
+            action = json.loads(line)
+            if "commitInfo" in action:
+                return _ours(action["commitInfo"].get("userMetadata"))
+        return None
+
+    def edits_since(self, version: int) -> list[str]:
+        rows = self._spark.sql(f"DESCRIBE HISTORY {self.sql}").where(f"version > {version}").collect()
+        return [
+            f"{row.operation}@{row.version}"
+            for row in rows
+            if row.operation not in _HARMLESS and _ours(row.userMetadata) is None
+        ]
+
+    def pin(self, version: int, cut: int) -> None:
+        """VACUUM keeps by age, and knows nothing of cuts."""
+
+    def lost(self, version: int) -> str | None:
+        if self._version(version) is None:
+            return "Delta has removed that version from the table's log"
+        return "files of that version were removed, as VACUUM does" if self._files_gone(version) else None
+
+    def transactions_of(self, version: int) -> Mapping[str, int]:
+        return self._transactions(self._version(version))
+
+    def at(self, version: int) -> DataFrame:
+        return self._spark.read.format("delta").option("versionAsOf", version).load(str(self._path))
+
+    # ── through the JVM ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _log(self) -> Any:  # Any: py4j gives whatever the other side has
+        jvm: Any = self._spark._jvm
+        session: Any = self._spark._jsparkSession
+        return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, str(self._path))
+
+    def _newest(self) -> Any:
+        nothing: Any = self._spark._jvm.scala.Option.empty()  # type: ignore[union-attr]  # py4j, as above
+        return self._log().update(False, nothing, nothing)
+
+    def _version(self, version: int) -> Any:
+        log = self._log()
+        defaults = (getattr(log, f"getSnapshotAt$default${n}")() for n in (2, 3, 4))
+        try:
+            return log.getSnapshotAt(version, *defaults)
+        except Exception as error:
+            if "DELTA_" in str(error) or "FileNotFound" in str(error):  # the log begins later
+                return None
+            raise
+
+    def _told(self, found: Any) -> Snapshot:
+        metadata = found.metadata()
+        checksum = found.checksumOpt()
+        return Snapshot(
+            id=str(metadata.id()),
+            version=int(found.version()),
+            properties={str(k): str(v) for k, v in dict(self._as_java(metadata.configuration())).items()},
+            transactions=self._transactions(found),
+            columns=_columns(str(metadata.schemaString())),
+            is_empty=bool(checksum.isDefined()) and int(checksum.get().numFiles()) == 0,
+        )
+
+    def _transactions(self, found: Any) -> Mapping[str, int]:
+        checksum = found.checksumOpt()
+        if checksum.isDefined() and checksum.get().setTransactions().isDefined():
+            listed = self._as_java(checksum.get().setTransactions().get())
+            return {str(one.appId()): int(one.version()) for one in listed}
+        return {str(k): int(v) for k, v in dict(self._as_java(found.transactions())).items()}
+
+    def _as_java(self, found: Any) -> Any:
+        jvm: Any = self._spark._jvm
+        return jvm.scala.jdk.javaapi.CollectionConverters.asJava(found)
+
+    def _files_gone(self, version: int) -> bool:
+        """Whether files of a version are not there. Only those are looked for that the newest version does not have:
+        nobody removes the others."""
+        from pyspark.sql import DataFrame
+
+        old, new = self._version(version), self._newest()
+        columns = ("path", "deletionVector.storageType AS kind", "deletionVector.pathOrInlineDv AS vector")
+        files, present = (DataFrame(s.allFiles().toDF(), self._spark).selectExpr(*columns) for s in (old, new))
+        for row in files.exceptAll(present).toLocalIterator():
+            needed = [unquote(urlsplit(row.path).path)]
+            if row.kind == "u":
+                needed.append(_vector_path(row.vector))
+            elif row.kind == "p":
+                needed.append(unquote(urlsplit(row.vector).path))
+            if not all((self._path / name).exists() for name in needed):
+                return True
+        return False
+
+    @contextmanager
+    def _committing(self, metadata: Mapping[str, Any], app: str, version: int) -> Iterator[None]:
+        """The settings belong to the whole session, so two threads must not commit through one session at a time. They
+        are taken back at the end, whatever happens: left there, they would make Delta drop the next write without a
+        word."""
+        conf = self._spark.conf
+        conf.set(_METADATA, json.dumps({COMMITTED: metadata}, separators=(",", ":")))
+        if app:
+            conf.set(_APP, app)
+            conf.set(_VERSION, str(version))
+        try:
+            yield
+        finally:
+            for setting in (_METADATA, _APP, _VERSION):
+                conf.unset(setting)
+
+
+def _ours(metadata: str | None) -> Mapping[str, Any] | None:
+    """What a commit of ours said; None: it is not ours."""
+    if metadata is None or not metadata.startswith(f'{{"{COMMITTED}":'):
+        return None
+    found: Mapping[str, Any] = json.loads(metadata)[COMMITTED]
+    return found
+
+
+def _vector_path(stored: str) -> str:
+    """The file of a deletion vector, as Delta's protocol names it: maybe a folder, then a UUID in Z85."""
+    folder, id_ = stored[:-20], stored[-20:]
+    uuid = UUID(bytes=base64.b85decode(id_.translate(_Z85_TO_B85)))
+    return f"{folder}/deletion_vector_{uuid}.bin" if folder else f"deletion_vector_{uuid}.bin"
+
+
+def _columns(schema: str) -> tuple[FormatColumn, ...]:
+    """A schema's columns from its JSON. A table without column mapping has no ids: there, columns never change."""
+    found = []
+    for number, field in enumerate(json.loads(schema)["fields"], start=1):
+        type_ = field["type"]
+        text = _TYPES.get(type_, type_) if isinstance(type_, str) else None
+        found.append(FormatColumn(field["name"], field["metadata"].get(_COLUMN_ID, number), text))
+    return tuple(found)

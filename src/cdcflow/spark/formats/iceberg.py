@@ -1,0 +1,262 @@
+"""Apache Iceberg, format version 2, merge-on-read. Commits carry our position and metadata in the snapshot's summary.
+
+    <warehouse>/_cdcflow_catalog.db    the catalog: SQLite through JDBC, which makes a commit one row's change
+    <warehouse>/<schema>/<table>/      data and metadata
+
+A version is a snapshot's sequence number: it grows with every change of rows, which a snapshot's id does not. A summary
+belongs to one snapshot only, so each of ours repeats what those before it recorded; of a snapshot that somebody else
+made the newest ancestor of ours tells. A version that a cut shows gets a tag, which expire_snapshots leaves alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdcflow.merge.evolution import FormatColumn
+from cdcflow.merge.format import Format
+from cdcflow.merge.types import name_sql
+from cdcflow.spark.formats.port import COMMITTED, Snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CATALOG = "_cdcflow_catalog.db"
+_OWN_NAMESPACE = "_cdcflow"
+_SUMMARY = "spark.sql.iceberg.snapshot-property."
+_TRANSACTIONS = f"{COMMITTED}.transactions"
+_NOT_THERE = ("NoSuchTable", "NoSuchNamespace", "TABLE_OR_VIEW_NOT_FOUND")
+_CONFLICT = re.compile(
+    r"org\.apache\.iceberg\.exceptions\.(CommitFailed|CommitStateUnknown|Validation)|database is locked|SQLITE_BUSY"
+)
+_BUSY_MS = 60_000
+_SMALL_INTEGERS = re.compile(r"\b(tinyint|smallint)\b")
+_TYPES = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
+"""Types that SQL calls otherwise."""
+_PLAIN = {"int", "float", "double", "boolean", "string", "binary", "date"}
+_DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
+
+
+def _holds(type_: str) -> str:
+    return _SMALL_INTEGERS.sub("int", type_)
+
+
+def _widens(old: str, new: str) -> bool:
+    """https://iceberg.apache.org/spec/#schema-evolution, format version 2."""
+    if (old, new) in {("int", "bigint"), ("float", "double")}:
+        return True
+    was, now = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
+    return was is not None and now is not None and was[2] == now[2] and int(was[1]) <= int(now[1])
+
+
+RULES = Format(
+    "iceberg",
+    properties={
+        "format-version": "2",
+        "write.delete.mode": "merge-on-read",
+        "write.update.mode": "merge-on-read",
+        "write.merge.mode": "merge-on-read",
+        "write.metadata.delete-after-commit.enabled": "true",
+        "write.metadata.previous-versions-max": "50",
+    },
+    holds=_holds,
+    widens=_widens,
+)
+
+
+class IcebergFormat:
+    """Implements `cdcflow.spark.formats.port.TableFormat`."""
+
+    rules = RULES
+    settings: Mapping[str, str] = {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    }
+
+    def table(self, spark: SparkSession, warehouse: Path, path: Sequence[str]) -> IcebergTable:
+        root = warehouse.resolve()
+        catalog = f"cdcflow_{hashlib.sha256(str(root).encode()).hexdigest()[:12]}"
+        _configure(spark, catalog, root)
+        namespace, name = path if len(path) > 1 else (_OWN_NAMESPACE, *path)
+        return IcebergTable(spark, (catalog, _identifier(namespace), _identifier(name)), root.joinpath(*path))
+
+    def is_in(self, warehouse: Path) -> bool:
+        return (warehouse / CATALOG).exists()
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return _CONFLICT.search(str(error)) is not None
+
+
+def _configure(spark: SparkSession, catalog: str, root: Path) -> None:
+    """Make the warehouse's catalog known to this session."""
+    setting = f"spark.sql.catalog.{catalog}"
+    if spark.conf.get(setting, None) is not None:
+        return
+    for name, value in {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "jdbc",
+        ".uri": f"jdbc:sqlite:{root / CATALOG}?busy_timeout={_BUSY_MS}",
+        ".jdbc.schema-version": "V1",
+        ".warehouse": str(root),
+        ".cache-enabled": "false",  # other processes commit, too
+        ".clients": "1",
+    }.items():
+        spark.conf.set(setting + name, value)
+
+
+def _identifier(part: str) -> str:
+    """A part of a path as a part of a name: a dot would begin another namespace."""
+    return part.replace(".", "~2E")
+
+
+class IcebergTable:
+    """Implements `cdcflow.spark.formats.port.FormatTable`."""
+
+    def __init__(self, spark: SparkSession, name: tuple[str, str, str], location: Path) -> None:
+        self._spark = spark
+        self._name = name
+        self.sql = ".".join(map(name_sql, name))
+        self.location = str(location)
+
+    def snapshot(self) -> Snapshot | None:
+        table = self._table()
+        if table is None:
+            return None
+        newest = table.currentSnapshot()
+        return Snapshot(
+            id=str(table.uuid().toString()),
+            version=0 if newest is None else int(newest.sequenceNumber()),
+            properties={str(k): str(v) for k, v in dict(table.properties()).items()},
+            transactions=_transactions(table, newest),
+            columns=tuple(_columns(table)),
+            is_empty=newest is None or newest.summary().get("total-data-files") == "0",
+        )
+
+    def commit(self, statement: str, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
+        table = self._table()
+        if table is None:
+            self._make_room()
+        known = dict(_transactions(table, None if table is None else table.currentSnapshot()))
+        if app:
+            if known.get(app, version - 1) >= version:
+                return
+            known[app] = version
+        conf = self._spark.conf
+        conf.set(_SUMMARY + COMMITTED, json.dumps(metadata, separators=(",", ":")))
+        conf.set(_SUMMARY + _TRANSACTIONS, json.dumps(known, separators=(",", ":")))
+        try:
+            self._spark.sql(statement)
+        finally:
+            for setting in (COMMITTED, _TRANSACTIONS):
+                conf.unset(_SUMMARY + setting)
+
+    def newest_commit(self) -> Mapping[str, Any] | None:
+        table = self._table()
+        newest = None if table is None else table.currentSnapshot()
+        said = None if newest is None else newest.summary().get(COMMITTED)
+        if said is None:
+            return None
+        found: Mapping[str, Any] = json.loads(said)
+        return found
+
+    def edits_since(self, version: int) -> list[str]:
+        table = self._table()
+        found = [] if table is None else list(_ancestors(table, table.currentSnapshot()))
+        return [
+            f"{snapshot.operation()}@{snapshot.sequenceNumber()}"
+            for snapshot in found
+            if snapshot.sequenceNumber() > version
+            and snapshot.operation() != "replace"
+            and snapshot.summary().get(COMMITTED) is None
+        ]
+
+    def pin(self, version: int, cut: int) -> None:
+        found, tag = self._snapshot(version), f"cdcflow_cut_{cut}"
+        if found is None:
+            return
+        table = self._table()
+        there = table.refs().get(tag)
+        if there is None:
+            table.manageSnapshots().createTag(tag, found.snapshotId()).commit()
+        elif there.snapshotId() != found.snapshotId():
+            table.manageSnapshots().replaceTag(tag, found.snapshotId()).commit()
+
+    def lost(self, version: int) -> str | None:
+        return "its snapshot was expired" if version and self._snapshot(version) is None else None
+
+    def transactions_of(self, version: int) -> Mapping[str, int]:
+        return _transactions(self._table(), self._snapshot(version))
+
+    def at(self, version: int) -> DataFrame:
+        found = self._snapshot(version)
+        if found is None:  # it had no rows yet
+            return self._spark.table(self.sql).where("false")
+        return self._spark.sql(f"SELECT * FROM {self.sql} VERSION AS OF {found.snapshotId()}")  # noqa: S608  quoted
+
+    def _table(self) -> Any:  # Any: py4j gives whatever the other side has
+        jvm, session = self._active()
+        try:
+            return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, self.sql)
+        except Exception as error:
+            if any(name in str(error) for name in _NOT_THERE) or not Path(self.location).exists():
+                return None  # nor is it there when somebody moved its folder away
+            raise
+
+    def _active(self) -> tuple[Any, Any]:
+        """The JVM and our session there; catalogs are looked up in the settings of the thread's active one."""
+        jvm: Any = self._spark._jvm
+        session: Any = self._spark._jsparkSession
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
+        return jvm, session
+
+    def _make_room(self) -> None:
+        """For a table that is to be made: its namespace, and its name, should the catalog have one without a folder."""
+        jvm, session = self._active()
+        of, schema, name = self._name
+        catalog = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(session, of)
+        text = self._spark.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]
+        text[0] = schema
+        namespace = jvm.org.apache.iceberg.catalog.Namespace.of(text)
+        try:
+            if not catalog.namespaceExists(namespace):
+                catalog.createNamespace(namespace)
+        except Exception:
+            if not catalog.namespaceExists(namespace):  # else another table's thread has made it meanwhile
+                raise
+        catalog.dropTable(jvm.org.apache.iceberg.catalog.TableIdentifier.of(namespace, name), False)
+
+    def _snapshot(self, version: int) -> Any:
+        """The snapshot with that sequence number; None where it is not there any more."""
+        table = self._table()
+        listed = [] if table is None else table.snapshots()
+        return next((snapshot for snapshot in listed if snapshot.sequenceNumber() == version), None)
+
+
+def _ancestors(table: Any, snapshot: Any) -> Iterator[Any]:
+    """A snapshot and those that it came of, the newest first, as far as they are kept."""
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parentId()
+        snapshot = None if parent is None else table.snapshot(parent)
+
+
+def _transactions(table: Any, snapshot: Any) -> Mapping[str, int]:
+    for one in _ancestors(table, snapshot):
+        said = one.summary().get(_TRANSACTIONS)
+        if said is not None:
+            found: Mapping[str, int] = json.loads(said)
+            return found
+    return {}
+
+
+def _columns(table: Any) -> Iterator[FormatColumn]:
+    for field in table.schema().columns():
+        text = str(field.type().toString())
+        decimal = _DECIMAL.fullmatch(text)
+        if decimal is not None:
+            text = f"decimal({decimal[1]},{decimal[2]})"
+        plain = decimal is not None or text in _TYPES or text in _PLAIN
+        yield FormatColumn(str(field.name()), int(field.fieldId()), _TYPES.get(text, text) if plain else None)

@@ -1,0 +1,51 @@
+"""Iceberg tables read without Spark, and what the catalog does when merges are not alone."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.table import Table
+from cdcflow.spark import job, published_cut, read_cut
+from cdcflow.spark.formats.iceberg import CATALOG
+
+pytestmark = pytest.mark.spark
+
+
+def catalog_of(warehouse: Path) -> SqlCatalog:
+    """As docs/merge.md says: the catalog's name stands in its own table."""
+    uri = warehouse / CATALOG
+    with closing(sqlite3.connect(uri)) as database:
+        ((name,),) = database.execute("SELECT DISTINCT catalog_name FROM iceberg_tables").fetchall()
+    return SqlCatalog(name, uri=f"sqlite:///{uri}")
+
+
+def test_pyiceberg_reads_the_newest_rows_and_those_of_a_cut(
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+) -> None:
+    """A table in an open format is worth what others read in it: rows that were changed are there once, a cut is a
+    tag. What another format made is not merged into."""
+    orders = make_table("orders", id="int64", item="string", qty="int16")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": n, "item": f"item {n}", "qty": n}) for n in range(1, 4)])
+    job.merge(spark, hand_log.root, warehouse, table_format="iceberg")
+    renamed = make_table("orders", id="int64", what="string", qty="int16", numbers={"id": 1, "what": 2, "qty": 3})
+    hand_log.segment([(renamed, "u", {"id": 1, "what": "pen", "qty": None}), (renamed, "d", {"id": 2})])
+    job.merge(spark, hand_log.root, warehouse)
+
+    table = catalog_of(warehouse).load_table("public.orders")
+    rows = table.scan(selected_fields=("id", "what", "qty")).to_arrow().sort_by("id").to_pylist()
+    assert rows == [{"id": 1, "what": "pen", "qty": None}, {"id": 3, "what": "item 3", "qty": 3}]
+    first = table.scan(snapshot_id=table.refs()["cdcflow_cut_1"].snapshot_id).to_arrow().sort_by("id").to_pylist()
+    assert [row["id"] for row in first] == [1, 2, 3]
+    assert published_cut(spark, warehouse).cut == 2
+    assert sorted(r["what"] for r in read_cut(spark, warehouse)["public.orders"].collect()) == ["item 3", "pen"]
+    with pytest.raises(ConfigurationError, match=r"iceberg tables, and merge\.format says delta"):
+        job.merge(spark, hand_log.root, warehouse, table_format="delta")
