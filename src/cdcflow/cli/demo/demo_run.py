@@ -194,7 +194,7 @@ class DemoRun:
     def _prove(self, source: Source, spark: Future[SparkSession]) -> None:
         from cdcflow.spark import read_cut
 
-        self._screen.step("comparing source and Delta tables, row by row, by hash")
+        self._screen.step("comparing source and tables, row by row, by hash")
         if self._planted_fault:
             source.execute(source.planted_fault)
         cut = read_cut(spark.result(), self._directory / "warehouse")
