@@ -1,7 +1,8 @@
 """merge: what a cycle of the merge costs, beside bare commits, a naive job and Spark's own read and write.
 
-Every party has a session that stays warm, all on the same log. Another checkout may run beside this one
-(`CDCFLOW_BENCH_TREE`). A base is made before the changes are, so that no party finds the changed rows side by side.
+Every party has a session that stays warm, all on the same log, once for each table format. Another checkout may run
+beside this one (`CDCFLOW_BENCH_TREE`), in Delta: older ones have nothing else. A base is made before the changes are,
+so that no party finds the changed rows side by side.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ ROWS = 10_000_000
 SMALL_TABLES = 5
 Asked = Callable[[], dict[str, Any]]
 
+FORMATS = os.environ.get("CDCFLOW_BENCH_FORMATS", "delta iceberg").split()
+
 CHANGES = 1000
 """Changes of each small table in a cycle."""
 
@@ -38,13 +42,18 @@ CHANGES = 1000
 class Party:
     """A warm session of a checkout; see `bench.children.merging`."""
 
-    def __init__(self, name: str, sources: Path | None, scratch: Path) -> None:
+    def __init__(self, name: str, sources: Path | None, scratch: Path, table_format: str) -> None:
         self.name = name
         scratch.mkdir(parents=True, exist_ok=True)
         environment = os.environ | ({} if sources is None else {"PYTHONPATH": str(sources)})
         self._said = (scratch / "stderr").open("wb")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.children.merging", json.dumps({"scratch": str(scratch)})],
+            [
+                sys.executable,
+                "-m",
+                "bench.children.merging",
+                json.dumps({"scratch": str(scratch), "format": table_format}),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
@@ -80,23 +89,27 @@ class Party:
 
 
 def run(budget: Budget, transport: str) -> list[Line]:
-    with parties() as (ours, before):
-        lines = small_tables(ours, before, budget.rounds)
-        lines += nothing_new(ours, before, budget.rounds)
-        lines += large_table(ours, before, budget)
+    lines: list[Line] = []
+    for table_format in FORMATS:
+        tell(f"  merge: {table_format}")
+        with parties(table_format) as (ours, before):
+            found = small_tables(ours, before, budget.rounds)
+            found += nothing_new(ours, before, budget.rounds)
+            found += large_table(ours, before, budget)
+        lines += [replace(line, case=f"{table_format}: {line.case}") for line in found]
     return lines
 
 
 @contextmanager
-def parties() -> Iterator[tuple[Party, Party | None]]:
-    tree = os.environ.get("CDCFLOW_BENCH_TREE")
+def parties(table_format: str) -> Iterator[tuple[Party, Party | None]]:
+    tree = os.environ.get("CDCFLOW_BENCH_TREE") if table_format == "delta" else None
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        ours = Party("this checkout", None, scratch / "here")
+        ours = Party("this checkout", None, scratch / "here", table_format)
         stack.callback(ours.close)
         before = None
         if tree:
-            before = Party("the other checkout", Path(tree).resolve() / "src", scratch / "there")
+            before = Party("the other checkout", Path(tree).resolve() / "src", scratch / "there", table_format)
             stack.callback(before.close)
         yield ours, before
 
@@ -152,6 +165,7 @@ def nothing_new(ours: Party, before: Party | None, count: int) -> list[Line]:
                 if party is not None:
                     party.ask("merge", log=str(log.root), warehouse=str(room / name))
                     party.ask("published", warehouse=str(room / name), cuts=cuts)
+            log.segment({t: rows(np.arange(10), 2) for t in shapes}, "u")  # so that the newest cut is one of a merge
             for number in range(count + 1):
                 found = _in_turn(number, **_merges(ours, before, log, room))
                 for name, figures in found.items() if number else ():

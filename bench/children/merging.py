@@ -29,7 +29,8 @@ def main() -> int:
     os.dup2(2, 1)  # what Java prints is no answer
     from cdcflow.spark import session
 
-    spark = session(name="bench", scratch=Path(asked["scratch"]), memory=asked.get("memory", "3g"))
+    more = {} if asked["format"] == "delta" else {"table_formats": [asked["format"]]}
+    spark = session(name="bench", scratch=Path(asked["scratch"]), memory=asked.get("memory", "3g"), **more)
     commands = {
         "merge": merged,
         "bare": bare,
@@ -54,17 +55,17 @@ def main() -> int:
 def merged(spark: SparkSession, log: str, warehouse: str) -> dict[str, Any]:
     from cdcflow.spark import merge
 
-    report = merge(spark, log, warehouse)
+    report = merge(spark, log, warehouse, **({} if _is_delta(spark) else {"table_format": "iceberg"}))
     return {"cut": report.cut, "changes": sum(t.changes for t in report.tables)}
 
 
 def bare(spark: SparkSession, warehouse: str, tables: int) -> None:
     """As many commits that hold no row: the least that any writer of the format pays."""
-    room = Path(warehouse)
 
     def commit(number: int) -> None:
-        empty = spark.range(0).selectExpr("id", "CAST(id AS int) qty")
-        empty.write.format("delta").mode("append").save(str(room / f"t{number}"))
+        table = _name(spark, f"{warehouse}/t{number}")
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {table} (id bigint, qty int) USING {_format(spark)}")
+        spark.sql(f"INSERT INTO {table} SELECT id, CAST(id AS int) FROM range(0)")
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(commit, range(tables)))
@@ -76,7 +77,7 @@ def naive(spark: SparkSession, files: list[str], target: str) -> None:
     listed = ", ".join(f"t.{c} = s.{c}" for c in COLUMNS)
     names = ", ".join(COLUMNS)
     spark.sql(
-        f"MERGE INTO delta.`{target}` t USING (SELECT * FROM (SELECT *, row_number() OVER"
+        f"MERGE INTO {_name(spark, target)} t USING (SELECT * FROM (SELECT *, row_number() OVER"
         " (PARTITION BY id ORDER BY _offset DESC) AS n FROM changes) WHERE n = 1) s ON t.id = s.id"
         f" WHEN MATCHED AND s._op = 'd' THEN DELETE WHEN MATCHED THEN UPDATE SET {listed}"
         f" WHEN NOT MATCHED AND s._op <> 'd' THEN INSERT ({names}) VALUES ({', '.join(f's.{c}' for c in COLUMNS)})"
@@ -85,13 +86,17 @@ def naive(spark: SparkSession, files: list[str], target: str) -> None:
 
 def written(spark: SparkSession, files: list[str], target: str) -> None:
     """Spark's own read and write of the same rows, into a new table."""
-    shutil.rmtree(target, ignore_errors=True)
-    spark.read.parquet(*files).selectExpr(*COLUMNS).write.format("delta").save(target)
+    rows = spark.read.parquet(*files).selectExpr(*COLUMNS)
+    if _is_delta(spark):
+        shutil.rmtree(target, ignore_errors=True)
+        rows.write.format("delta").save(target)
+    else:
+        rows.writeTo(_name(spark, target)).using("iceberg").createOrReplace()
 
 
 def counted(spark: SparkSession, table: str) -> dict[str, Any]:
     """Rows, and a sum that tells two tables apart."""
-    row = spark.sql(f"SELECT count(*) n, sum(CAST(id AS decimal(38)) * qty) s FROM delta.`{table}`").collect()[0]
+    row = spark.sql(f"SELECT count(*) n, sum(CAST(id AS decimal(38)) * qty) s FROM {_name(spark, table)}").collect()[0]
     return {"rows": row.n, "sum": str(row.s)}
 
 
@@ -99,11 +104,40 @@ def published(spark: SparkSession, warehouse: str, cuts: int) -> None:
     """As many cuts more, older ones: copies of the newest with smaller numbers."""
     from pyspark.sql import functions
 
-    path = f"{warehouse}/_cdcflow_cuts"
-    newest = spark.read.format("delta").load(path).orderBy("cut", ascending=False).limit(1)
+    table = _name(spark, f"{warehouse}/_cdcflow_cuts")
+    newest = spark.table(table).orderBy("cut", ascending=False).limit(1)
     older = newest.crossJoin(spark.range(1, cuts + 1).withColumnRenamed("id", "back"))
     older = older.withColumn("cut", functions.expr("cut - back")).drop("back")
-    older.repartition(min(cuts, 200)).write.format("delta").mode("append").save(path)
+    older.repartition(min(cuts, 200)).createOrReplaceTempView("older")
+    spark.sql(f"INSERT INTO {table} SELECT * FROM older")
+
+
+def _is_delta(spark: SparkSession) -> bool:
+    return "delta" in str(spark.conf.get("spark.sql.extensions"))
+
+
+def _format(spark: SparkSession) -> str:
+    return "delta" if _is_delta(spark) else "iceberg"
+
+
+def _name(spark: SparkSession, path: str) -> str:
+    """A table's name in SQL: in Delta it is its path, in Iceberg a name in the catalog of the warehouse above it."""
+    if _is_delta(spark):
+        return f"delta.`{path}`"
+    from cdcflow.spark.formats import table_format
+
+    place = Path(path)
+    if place.parent.name == "shop" or place.name.startswith("_"):
+        above = place.parent if place.name.startswith("_") else place.parent.parent
+        parts = place.relative_to(above).parts
+    else:  # one of a peer's
+        above, parts = place.parent, ("bench", place.name)
+        above.mkdir(exist_ok=True)
+    table = table_format("iceberg").table(spark, above, parts)
+    if len(parts) > 1:
+        catalog, namespace, _ = table.sql.split(".")
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {catalog}.{namespace}")
+    return table.sql
 
 
 def _jobs(spark: SparkSession) -> int:

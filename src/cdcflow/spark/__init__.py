@@ -1,6 +1,6 @@
-"""Current-state tables and the cuts over them: the Spark job. The only room that names pyspark or Delta.
+"""Current-state tables and the cuts over them: the Spark job. The only room that names pyspark, Delta or Iceberg.
 
-    merge(spark, log_path, warehouse)       fold what is new in a change log into Delta tables (`job`)
+    merge(spark, log_path, warehouse)       fold what is new in a change log into tables (`job`)
     read_cut(spark, warehouse)              all tables as of one cut (`cuts`)
     published_cut(spark, warehouse)         what is in that cut, and what is not
     session()                               a local Spark session with the right settings (`session`)
@@ -25,11 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["merge", "published_cut", "read_cut", "session"]
 
 
-def merge(spark: SparkSession, log_path: Path | str, warehouse: Path | str) -> MergeReport:
-    """Fold what is new in the log into the warehouse's tables (see `cdcflow.spark.job.merge`)."""
+def merge(
+    spark: SparkSession, log_path: Path | str, warehouse: Path | str, *, table_format: str | None = None
+) -> MergeReport:
+    """Fold what is new in the log into the warehouse's tables (see `cdcflow.spark.job.merge`). `table_format`: "delta"
+    or "iceberg"; None: what the warehouse has, and Delta in a new one."""
     from cdcflow.spark import job
 
-    return job.merge(spark, log_path, warehouse)
+    return job.merge(spark, log_path, warehouse, table_format=table_format)
 
 
 def read_cut(

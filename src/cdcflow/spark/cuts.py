@@ -12,7 +12,7 @@ path by now is compared with it: after somebody moved a table's folder away, ver
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,8 @@ class Cut:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Cut:
-        return cls(**{**found, "tables": {name: CutTable(**table) for name, table in found["tables"].items()}})
+        tables = {name: CutTable(**_known(CutTable, table)) for name, table in found["tables"].items()}
+        return cls(**{**_known(cls, found), "tables": tables})
 
 
 class CutsTable:
@@ -158,6 +159,11 @@ def _row_sql(cut: Cut) -> str:
         texts(cut.left_out),
     ]
     return f"SELECT {', '.join(columns)}"
+
+
+def _known(of: type[Cut] | type[CutTable], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what a newer cdcflow says besides."""
+    return {name: found[name] for name in (field.name for field in fields(of)) if name in found}
 
 
 def published_cut(spark: SparkSession, warehouse: Path | str, cut: int | None = None) -> Cut:

@@ -17,7 +17,8 @@ from cdcflow.spark.formats.delta import DeltaFormat
 from cdcflow.spark.formats.iceberg import IcebergFormat
 from cdcflow.spark.formats.port import TableFormat
 
-FORMATS: dict[str, Callable[[], TableFormat]] = {"delta": DeltaFormat, "iceberg": IcebergFormat}
+FORMATS: dict[str, Callable[[], TableFormat]] = {"iceberg": IcebergFormat, "delta": DeltaFormat}
+"""In the order in which a warehouse is looked at: a folder of somebody's Delta table may lie in any."""
 
 
 def table_format(name: str) -> TableFormat:

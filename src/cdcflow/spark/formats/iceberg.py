@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cdcflow.errors import ConfigurationError
 from cdcflow.merge.evolution import FormatColumn
 from cdcflow.merge.format import Format
 from cdcflow.merge.types import name_sql
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CATALOG = "_cdcflow_catalog.db"
+_EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _OWN_NAMESPACE = "_cdcflow"
 _SUMMARY = "spark.sql.iceberg.snapshot-property."
 _TRANSACTIONS = f"{COMMITTED}.transactions"
@@ -73,10 +75,16 @@ class IcebergFormat:
 
     rules = RULES
     settings: Mapping[str, str] = {
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.extensions": _EXTENSION,
     }
 
     def table(self, spark: SparkSession, warehouse: Path, path: Sequence[str]) -> IcebergTable:
+        if _EXTENSION not in (spark.conf.get("spark.sql.extensions", None) or ""):
+            raise ConfigurationError(
+                "this Spark session was made without Iceberg",
+                remedy="make it with cdcflow.spark.session(table_formats=['iceberg']) in a process that has none yet,"
+                f" or give it Iceberg's jars and spark.sql.extensions={_EXTENSION}",
+            )
         root = warehouse.resolve()
         catalog = f"cdcflow_{hashlib.sha256(str(root).encode()).hexdigest()[:12]}"
         _configure(spark, catalog, root)
