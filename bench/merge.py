@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -191,14 +190,14 @@ def large_table(ours: Party, before: Party | None, budget: Budget) -> list[Line]
             log.segment({shape: rows(np.arange(first, min(first + step, size)), first)}, "r")
         files = _files(log)
         loads: dict[str, list[dict[str, Any]]] = {"ours": [], "limit": [], "before": []}
+        above = room
         for number in range(budget.rounds):
-            for name in ("ours", "before"):
-                if number:
-                    shutil.rmtree(room / name, ignore_errors=True)
+            room = above / f"round-{number}"  # new warehouses: a session knows the catalog of an old one
+            room.mkdir()
             found = _in_turn(
                 number,
                 **_merges(ours, before, log, room),
-                limit=lambda: ours.ask("write", files=files, target=str(room / "naive")),
+                limit=lambda room=room: ours.ask("write", files=files, target=str(room / "naive")),
             )
             for name, figures in found.items():
                 loads[name].append(figures)

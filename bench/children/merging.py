@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+KEPT = {"spark.ui.retainedJobs": "1000000", "spark.ui.retainedStages": "1000000"}
+"""Else Spark forgets old jobs, and their number says nothing."""
 COLUMNS = "id", "qty", "price", "at", "note", "doc"
 
 
@@ -30,7 +32,9 @@ def main() -> int:
     from cdcflow.spark import session
 
     more = {} if asked["format"] == "delta" else {"table_formats": [asked["format"]]}
-    spark = session(name="bench", scratch=Path(asked["scratch"]), memory=asked.get("memory", "3g"), **more)
+    spark = session(
+        name="bench", scratch=Path(asked["scratch"]), memory=asked.get("memory", "3g"), settings=KEPT, **more
+    )
     commands = {
         "merge": merged,
         "bare": bare,
@@ -61,14 +65,15 @@ def merged(spark: SparkSession, log: str, warehouse: str) -> dict[str, Any]:
 
 def bare(spark: SparkSession, warehouse: str, tables: int) -> None:
     """As many commits that hold no row: the least that any writer of the format pays."""
+    names = [_name(spark, f"{warehouse}/t{number}") for number in range(tables)]
+    for name in names:
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} (id bigint, qty int) USING {_format(spark)}")
 
-    def commit(number: int) -> None:
-        table = _name(spark, f"{warehouse}/t{number}")
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {table} (id bigint, qty int) USING {_format(spark)}")
-        spark.sql(f"INSERT INTO {table} SELECT id, CAST(id AS int) FROM range(0)")
+    def commit(name: str) -> None:
+        spark.sql(f"INSERT INTO {name} SELECT id, CAST(id AS int) FROM range(0)")
 
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(commit, range(tables)))
+        list(pool.map(commit, names))
 
 
 def naive(spark: SparkSession, files: list[str], target: str) -> None:

@@ -275,7 +275,7 @@ def test_a_decoder_that_takes_longer_than_a_server_may_be_silent_is_no_silence(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decode = BinlogDecoder.decode
-    clock = [time.monotonic()]
+    clock = [float(int(time.monotonic()))]
     monkeypatch.setattr("cdcflow.sources.mysql.stream.time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     def slow(self: BinlogDecoder, *given: Any) -> Any:
