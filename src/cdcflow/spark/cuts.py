@@ -22,7 +22,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.merge.statement import create_table
 from cdcflow.merge.types import text_sql
 from cdcflow.spark.formats import format_for
-from cdcflow.spark.formats.port import FormatTable, TableFormat
+from cdcflow.spark.formats.port import FormatTable, Snapshot, TableFormat
 from cdcflow.spark.paths import CUTS, local_warehouse
 
 if TYPE_CHECKING:
@@ -87,22 +87,23 @@ class CutsTable:
 
     def newest(self) -> Cut | None:
         """The newest published cut; None where there is none. Its own commit tells it, however many there are."""
-        if self._table.snapshot() is None:
+        there = self._table.snapshot()
+        if there is None:
             return None
         said = self._table.newest_commit()
         found = None if said is None else said.get("published")
-        return self._found(None) if found is None else Cut.from_json(found)
+        return self._found(there, None) if found is None else Cut.from_json(found)
 
     def numbered(self, cut: int) -> Cut | None:
         """The cut of that number; None where it was not published."""
-        return None if self._table.snapshot() is None else self._found(cut)
-
-    def _found(self, cut: int | None) -> Cut | None:
         there = self._table.snapshot()
+        return None if there is None else self._found(there, cut)
+
+    def _found(self, there: Snapshot, cut: int | None) -> Cut | None:
         rows = self._spark.table(self._table.sql)
         if cut is not None:
             rows = rows.where(f"cut = {int(cut)}")
-        later = [name for name in _LATER_COLUMNS if there is not None and name in {c.name for c in there.columns}]
+        later = [name for name in _LATER_COLUMNS if name in {c.name for c in there.columns}]
         clock = "unix_micros(commit_clock) clock"
         found = (
             rows.selectExpr("cut", "log_id", "`offset`", "position", clock, "tables", "published", *later)

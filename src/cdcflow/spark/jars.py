@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
@@ -78,12 +78,7 @@ def fetch() -> list[str]:
     Raises:
         SourceUnavailable: the resolver could not get them; it has printed why.
     """
-    try:
-        return jars()
-    except ConfigurationError:
-        pass
-    _fetch([DELTA], _IN_PYSPARK, folder())
-    return jars()
+    return _fetched(jars, [([DELTA], _IN_PYSPARK)], folder())
 
 
 def iceberg_folder() -> Path:
@@ -107,11 +102,7 @@ def fetch_iceberg() -> list[str]:
     Raises:
         SourceUnavailable: the resolver could not get them; it has printed why.
     """
-    try:
-        return iceberg_jars()
-    except ConfigurationError:
-        _fetch([ICEBERG, _SQLITE], _IN_PYSPARK, iceberg_folder())
-    return iceberg_jars()
+    return _fetched(iceberg_jars, [([ICEBERG, _SQLITE], _IN_PYSPARK)], iceberg_folder())
 
 
 def kafka_folder() -> Path:
@@ -144,16 +135,23 @@ def fetch_kafka() -> list[str]:
     Raises:
         SourceUnavailable: the resolver could not get them; it has printed why.
     """
+    # Two steps: of two versions that are asked for, the resolver takes the newer one.
+    steps = (
+        ([KAFKA], (*_IN_PYSPARK, _TOKENS)),
+        ([f"{_TOKENS}:{_TOKENS_VERSION}"], ("*:kafka-clients", *_IN_PYSPARK)),
+    )
+    return _fetched(kafka_jars, steps, kafka_folder())
+
+
+def _fetched(
+    listed: Callable[[], list[str]], steps: Sequence[tuple[Sequence[str], Sequence[str]]], target: Path
+) -> list[str]:
+    """What `listed` gives, fetched by these steps unless it is there."""
     try:
-        return kafka_jars()
+        return listed()
     except ConfigurationError:
-        # Two steps: of two versions that are asked for, the resolver takes the newer one.
-        steps = (
-            ([KAFKA], (*_IN_PYSPARK, _TOKENS)),
-            ([f"{_TOKENS}:{_TOKENS_VERSION}"], ("*:kafka-clients", *_IN_PYSPARK)),
-        )
-        _fetch_all(steps, kafka_folder())
-    return kafka_jars()
+        _fetch_all(steps, target)
+    return listed()
 
 
 def fetched(packages: Sequence[str], target: Path) -> Path:
@@ -163,12 +161,8 @@ def fetched(packages: Sequence[str], target: Path) -> Path:
         SourceUnavailable: the resolver could not get them; it has printed why.
     """
     if not target.exists():
-        _fetch(packages, (), target)
+        _fetch_all([(packages, ())], target)
     return target
-
-
-def _fetch(packages: Sequence[str], left_out: Sequence[str], target: Path) -> None:
-    _fetch_all([(packages, left_out)], target)
 
 
 def _fetch_all(steps: Sequence[tuple[Sequence[str], Sequence[str]]], target: Path) -> None:

@@ -14,7 +14,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Table
 from cdcflow.spark import job, published_cut, read_cut
+from cdcflow.spark.formats import table_format
 from cdcflow.spark.formats.iceberg import CATALOG
+from cdcflow.spark.paths import table_path
 
 pytestmark = pytest.mark.spark
 
@@ -49,3 +51,23 @@ def test_pyiceberg_reads_the_newest_rows_and_those_of_a_cut(
     assert sorted(r["what"] for r in read_cut(spark, warehouse)["public.orders"].collect()) == ["item 3", "pen"]
     with pytest.raises(ConfigurationError, match=r"iceberg tables, and merge\.format says delta"):
         job.merge(spark, hand_log.root, warehouse, table_format="delta")
+
+
+def test_a_sweep_alone_is_a_commit_of_ours(
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+) -> None:
+    """A delete of whole files would be a commit that says nothing of ours, and so be told as somebody else's edit."""
+    orders = make_table("orders", id="int64", item="string")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": 1, "item": "gone"})])
+    job.merge(spark, hand_log.root, warehouse, table_format="iceberg")
+    hand_log.state(orders, "done", 2, since=hand_log.next_offset)
+    hand_log.segment([])
+    (swept,) = job.merge(spark, hand_log.root, warehouse).tables
+    assert swept.version == 2
+    assert read_cut(spark, warehouse)["public.orders"].count() == 0
+    table = table_format("iceberg").table(spark, warehouse, table_path(orders.id))
+    assert table.edits_since(1) == []
+    found = table.snapshot()
+    assert found is not None
+    assert found.transactions["cdcflow/log-a/public.orders/sweep"] == 2
