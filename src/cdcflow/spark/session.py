@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SETTINGS = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-}
-"""Without these a session cannot run a MERGE; spark-submit needs them as `--conf` (see docs/merge.md)."""
-
-_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",

@@ -21,9 +21,10 @@ from cdcflow.changelog.segment import SegmentFile
 from cdcflow.merge.fold import Change
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
 from cdcflow.spark import job
-from cdcflow.spark.formats import FORMATS, table_format
+from cdcflow.spark.formats import table_format
 from cdcflow.spark.job import MergeReport
-from cdcflow.spark.paths import table_path
+from cdcflow.warehouse.formats import FORMATS
+from cdcflow.warehouse.paths import table_path
 
 _ORDERED = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
 
@@ -136,7 +137,7 @@ def warehouse(tmp_path: Path) -> Path:
     return tmp_path / "warehouse"
 
 
-@pytest.fixture(scope="session", params=sorted(FORMATS))
+@pytest.fixture(scope="session", params=FORMATS)
 def format_name(request: pytest.FixtureRequest) -> str:
     """Each table format in turn: what a merge means is the same in all."""
     return str(request.param)

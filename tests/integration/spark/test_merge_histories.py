@@ -19,10 +19,11 @@ from cdcflow.merge import reduce as reduction
 from cdcflow.merge.evolution import evolve
 from cdcflow.merge.fold import swept
 from cdcflow.model.table import Table
-from cdcflow.spark import changes as view_of_changes
 from cdcflow.spark.cuts import read_cut
 from cdcflow.spark.job import MergeReport
-from cdcflow.spark.segments import sealed, shapes_of
+from cdcflow.spark.sql import SparkSql
+from cdcflow.warehouse import changes as view_of_changes
+from cdcflow.warehouse.segments import sealed, shapes_of
 
 pytestmark = pytest.mark.spark
 
@@ -119,7 +120,8 @@ def reduced(spark: Any, log: Any, table: Table) -> State:
     layout = reduction.Layout.of(evolution, shapes_of(files))
     names = [c.name for c in table.columns]
     found: State = {}
-    with view_of_changes.view(spark, layout, files, view_of_changes.last_truncate(spark, files), None) as seen:
+    session = SparkSql(spark)
+    with view_of_changes.view(session, layout, files, view_of_changes.last_truncate(session, files), None) as seen:
         kinds = reduction.families(layout, seen.masks)
         sql = reduction.reduction(layout, kinds, seen.name, emptied=True, sweep_before=0)
         for row in spark.sql(sql).where("NOT gone").collect():
@@ -144,7 +146,7 @@ def _deletes_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def _moves_not_followed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(view_of_changes, "_completed", lambda spark, layout, masks, name, *_: spark.table(name))
+    patch.setattr(view_of_changes, "_completed", lambda _, views, layout, masks, name, *more: name)
 
 
 def _truncates_ignored(patch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,11 @@ from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table
 from cdcflow.ports import Numbered
 from cdcflow.sinks.files import FileLog
-from cdcflow.spark import job, read_cut
+from cdcflow.spark import read_cut
 from cdcflow.spark.cuts import CutsTable, published_cut
 from cdcflow.spark.job import MergeReport
-from cdcflow.spark.paths import LEASE
+from cdcflow.warehouse import job as warehouse_job
+from cdcflow.warehouse.paths import LEASE
 
 pytestmark = pytest.mark.spark
 
@@ -117,8 +118,8 @@ def test_a_later_merge_does_not_show_in_an_earlier_cut(
 
     # A range that is applied twice shows in a table without a key: its rows would be there four times.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job._Run, "_position", lambda *_: 0)
-        patch.setattr(job._Run, "_app", lambda _, table: f"cdcflow/planted/{table}")
+        patch.setattr(warehouse_job._Run, "_position", lambda *_: 0)
+        patch.setattr(warehouse_job._Run, "_app", lambda _, table: f"cdcflow/planted/{table}")
         merge(hand_log.root, warehouse)
     assert len(rows_of(read_cut(spark, warehouse)["public.bag"])) == 4, "the planted bug must show"
 

@@ -28,7 +28,7 @@ from cdcflow.spark.formats import table_format
 from cdcflow.spark.formats.delta import DeltaTable
 from cdcflow.spark.formats.iceberg import IcebergTable
 from cdcflow.spark.job import MergeReport
-from cdcflow.spark.paths import CUTS, table_path
+from cdcflow.warehouse.paths import CUTS, table_path
 
 pytestmark = pytest.mark.spark
 
