@@ -122,6 +122,9 @@ class StatementTable(ABC):
     def rows_that_miss(self) -> int:
         return self._spark.table(self.sql).where(f"{MISSING} IS NOT NULL").count()
 
+    def close(self) -> None:
+        """A Spark session has nothing to let go of."""
+
 
 def _named(frame: DataFrame, what: str) -> str:
     name = f"cdcflow_{what}_{next(_numbers)}"

@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -274,8 +274,11 @@ class _Run:
         )
 
     def _merged(self, table: TableId, engine: Engine) -> TableReport:
+        with closing(engine.table(table_path(table))) as there:
+            return self._merged_into(there, table, engine)
+
+    def _merged_into(self, there: CurrentTable, table: TableId, engine: Engine) -> TableReport:
         began = time.monotonic()
-        there = engine.table(table_path(table))
         before = self._there[table] = there.snapshot()
         start, since = self._start(table, before)
         if start > self._cut:
@@ -500,7 +503,8 @@ class _Run:
             since = self._log.files(table, self._published.cut)
             if not any(f.file.partial for f in since):
                 return 0
-        return self._engines.first.table(table_path(table)).rows_that_miss()
+        with closing(self._engines.first.table(table_path(table))) as there:
+            return there.rows_that_miss()
 
 
 class _TableMerge:

@@ -113,6 +113,9 @@ class CurrentTable(Protocol):
     def rows_that_miss(self) -> int:
         """How many rows miss columns."""
 
+    def close(self) -> None:
+        """Let go of its session."""
+
 
 class Cuts(Protocol):
     """The published cuts of a warehouse."""

@@ -15,15 +15,19 @@ import pyarrow.parquet as pq
 import pytest
 from bench import mergelog
 
+from cdcflow import local
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.sealing import file_name
 from cdcflow.changelog.segment import SegmentFile
 from cdcflow.merge.fold import Change
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
 from cdcflow.spark import job
+from cdcflow.spark.engine import SparkEngine
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.job import MergeReport
 from cdcflow.warehouse.formats import FORMATS
+from cdcflow.warehouse.job import Engines
+from cdcflow.warehouse.job import merge as merge_by
 from cdcflow.warehouse.paths import table_path
 
 _ORDERED = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
@@ -137,15 +141,29 @@ def warehouse(tmp_path: Path) -> Path:
     return tmp_path / "warehouse"
 
 
-@pytest.fixture(scope="session", params=FORMATS)
-def format_name(request: pytest.FixtureRequest) -> str:
-    """Each table format in turn: what a merge means is the same in all."""
+@pytest.fixture(scope="session", params=[*(f"{name} by spark" for name in FORMATS), "iceberg by local"])
+def merged_by(request: pytest.FixtureRequest) -> str:
+    """Each table format and engine in turn: what a merge means is the same in all."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
-def merge(spark: Any, format_name: str) -> Callable[..., MergeReport]:
-    """merge(log, warehouse): the merge, into tables of the format whose turn it is."""
+def format_name(merged_by: str) -> str:
+    """The table format whose turn it is."""
+    return merged_by.split()[0]
+
+
+@pytest.fixture(scope="session")
+def merge(spark: Any, merged_by: str, format_name: str) -> Callable[..., MergeReport]:
+    """merge(log, warehouse): the merge, by the engine and into tables of the format whose turn it is."""
+    if merged_by.endswith("local"):
+
+        def merged(log: Any, warehouse: Path, tables: Any = None, **more: Any) -> MergeReport:
+            # What it declines goes to Spark, as `merge.engine: auto` has it.
+            engines = Engines(local.local_engine(warehouse), lambda: SparkEngine(spark, warehouse, format_name))
+            return merge_by(engines, log, warehouse, tables, **more)
+
+        return merged
     return functools.partial(job.merge, spark, table_format=format_name)
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.local.engine import LocalCuts
 from cdcflow.model.change import ChangeBatch, Run
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table
@@ -61,6 +62,7 @@ def shop(spark: Any, make_table: Callable[..., Table], hand_log_at: Callable[...
             raise KeyboardInterrupt
 
         patch.setattr(CutsTable, "publish", dies)
+        patch.setattr(LocalCuts, "publish", dies)
         with pytest.raises(KeyboardInterrupt):
             merge(log.root, shop.warehouse)
     return shop
@@ -139,6 +141,7 @@ def test_another_log_or_an_older_copy_is_refused(
         merge(other.root, shop.warehouse)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CutsTable, "newest", lambda _: None)
+        patch.setattr(LocalCuts, "newest", lambda _: None)
         with pytest.raises(ConfigurationError, match="was not made from"):
             merge(other.root, shop.warehouse)
     older = hand_log_at("older")
@@ -147,6 +150,7 @@ def test_another_log_or_an_older_copy_is_refused(
     with pytest.MonkeyPatch.context() as patch:
         newer = type(found)(9, found.log_id, found.offset, found.position, found.commit_clock, found.tables)
         patch.setattr(CutsTable, "newest", lambda _: newer)
+        patch.setattr(LocalCuts, "newest", lambda _: newer)
         with pytest.raises(ConfigurationError, match="older copy"):
             merge(older.root, shop.warehouse)
 
