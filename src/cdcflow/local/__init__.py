@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["is_installed", "local_engine", "merge"]
 
+FORMAT = "iceberg"
+"""The format that it writes."""
+
 CHANGES_MAX, BYTES_MAX = 500_000, 128 << 20
 """Beyond these Spark is as quick, and does not hold the rows in one process's memory."""
 
@@ -75,7 +78,7 @@ def merge(
     from cdcflow.warehouse.paths import local_warehouse
 
     root = local_warehouse(warehouse)
-    format_for(root, "iceberg")
+    format_for(root, FORMAT)
     engines = job.Engines(local_engine(root), remedy=NEEDS_SPARK)
     return job.merge(engines, log, root, tables, on_edit=on_edit, newest=newest, origin=origin)
 

@@ -21,6 +21,7 @@ from pyiceberg.types import (
 )
 
 from cdcflow.errors import ConfigurationError
+from cdcflow.local import FORMAT
 from cdcflow.local.iceberg import IcebergTable, catalog, is_conflict
 from cdcflow.merge.format import Format
 from cdcflow.merge.types import DECIMAL_TEXT, has_two_zeros, stored
@@ -30,9 +31,6 @@ from cdcflow.warehouse.formats import rules_of
 from cdcflow.warehouse.paths import CUTS
 from cdcflow.warehouse.port import Snapshot
 from cdcflow.warehouse.segments import InputFile
-
-FORMAT = "iceberg"
-"""The format that it writes."""
 
 KEPT = 10
 """So many versions of the table of cuts are kept: its rows are never changed, so the newest one has all of them."""

@@ -58,6 +58,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from cdcflow.errors import InvariantViolated
 from cdcflow.local.session import DuckSession
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import Act, Add, Describe, FormatColumn, Rename, Target, Widen
@@ -162,13 +163,12 @@ class IcebergTable:
             self.session.close()
 
     def snapshot(self) -> Snapshot | None:
-        self._standing = None
+        self._standing = self._loaded = None
+        if not self._location.exists():  # nor is it there when somebody moved its folder away
+            return None
         try:
             table = self._loaded = self._catalog.load_table(self._identifier)
         except NoSuchTableError:
-            return None
-        if not self._location.exists():
-            self._loaded = None  # nor is it there when somebody moved its folder away
             return None
         newest = table.current_snapshot()
         return Snapshot(
@@ -390,7 +390,8 @@ class IcebergTable:
     ) -> None:
         """Write what has changed of the rows that stand in memory: `first` is the least offset of a changed row."""
         standing = self._standing
-        assert standing is not None  # the caller has made it
+        if standing is None:
+            raise InvariantViolated(f"changing {'.'.join(self._identifier)}: its rows were not read")
         sql = f"SELECT {FILE}, count(*), max({OFFSET}) FROM {standing.name} WHERE {FILE} IS NOT NULL GROUP BY {FILE}"  # noqa: S608  names of ours
         left = {number: (count, newest) for number, count, newest in self.session.rows(sql)}
         touched = [

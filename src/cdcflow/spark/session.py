@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cdcflow.config import Config, KafkaLog
 from cdcflow.errors import ConfigurationError
 from cdcflow.spark.formats import table_format
 
@@ -88,3 +89,13 @@ def _settings_of(formats: Collection[str]) -> dict[str, str]:
         for key, value in table_format(name).settings.items():
             found[key] = f"{found[key]},{value}" if key == "spark.sql.extensions" and key in found else value
     return found
+
+
+def session_for(config: Config) -> SparkSession:
+    """A session that merges as configured (see `session`)."""
+    return session(
+        name="cdcflow merge",
+        settings=config.merge.spark,
+        kafka=isinstance(config.log, KafkaLog),
+        table_formats=[config.merge.format],
+    )

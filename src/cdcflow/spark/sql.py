@@ -122,8 +122,8 @@ class StatementTable(ABC):
     def rows_that_miss(self) -> int:
         return self._spark.table(self.sql).where(f"{MISSING} IS NOT NULL").count()
 
-    def close(self) -> None:
-        """A Spark session has nothing to let go of."""
+    def close(self) -> None:  # noqa: B027  a Spark session has nothing to let go of
+        """See `cdcflow.warehouse.port.CurrentTable.close`."""
 
 
 def _named(frame: DataFrame, what: str) -> str:
