@@ -28,7 +28,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import (
     CommitFailedException,
-    NamespaceAlreadyExistsError,
     NoSuchTableError,
     TableAlreadyExistsError,
 )
@@ -57,6 +56,7 @@ from pyiceberg.types import (
     TimestampType,
     TimestamptzType,
 )
+from sqlalchemy.exc import SQLAlchemyError
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.local.session import DuckSession
@@ -214,8 +214,11 @@ class IcebergTable:
 
     def create(self, columns: Sequence[tuple[str, IcebergType]], properties: Mapping[str, str]) -> None:
         """Create the table, also where the catalog still has its name and the folder is gone."""
-        with contextlib.suppress(NamespaceAlreadyExistsError):  # another table's thread was quicker
+        try:
             self._catalog.create_namespace_if_not_exists(self._identifier[:1])
+        except SQLAlchemyError:
+            if not self._catalog.namespace_exists(self._identifier[:1]):  # else another table's thread was quicker
+                raise
         with contextlib.suppress(NoSuchTableError):
             self._catalog.drop_table(self._identifier)
         # The catalog gives each part a number of its own, in this order.
