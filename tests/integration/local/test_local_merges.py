@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from handlog import HandLog
-from mergehistories import State, Step, World, differences, grow, make_table, make_world, segment_of
+from mergehistories import World, assert_as_folded, make_table, make_world, write_round
 
 from cdcflow import local
 from cdcflow.errors import ConfigurationError, SinkUnavailable
@@ -44,44 +44,19 @@ def read(warehouse: Path, table: Table) -> Iterator[IcebergTable]:
 def rows_of(warehouse: Path, table: Table) -> list[dict[str, Any]]:
     with read(warehouse, table) as there:
         found = there.rows().drop_columns(["_offset", "_missing"])
-        return found.sort_by([(name, "ascending") for name in found.column_names[:1]]).to_pylist()
+        rows: list[dict[str, Any]] = found.sort_by(found.column_names[0]).to_pylist()
+        return rows
 
 
-def merged(world: World, name: str, warehouse: Path) -> State:
-    """The current-state table, in the oracle's words."""
-    table = world.tables[name]
-    names = [c.name for c in table.columns]
-    found: State = {}
-    with read(warehouse, table) as there:
-        listed = there.rows().to_pylist()
-    for row in listed:
-        missing = frozenset(row["_missing"] or ())
-        key = tuple(row[c] for c in table.key_columns)
-        count = found[key][3] + 1 if key in found else 1
-        found[key] = ({n: row[n] for n in names if n not in missing}, missing, row["_offset"], count)
-    return found
+def folded(world: World, warehouse: Path, told: str) -> None:
+    """Every table is what the fold says."""
 
+    def actual(table: Table) -> list[Any]:
+        with read(warehouse, table) as there:
+            found: list[Any] = there.rows().to_pylist()
+            return found
 
-def written(world: World, log: HandLog, round_: int) -> None:
-    """Segments of every table, and what the fold makes of them."""
-    before = len(log.written)
-    for half in range(world.chance.choice([1, 2])):
-        rows: list[Step] = []
-        for name in world.tables:
-            if name == "growing" and half == 0 and round_ < 3:
-                grow(world, max(round_ - 1, 0))
-                rows += segment_of(world, name, world.histories // 2, 0)
-                grow(world, round_)
-            rows += segment_of(world, name, world.histories, 2 if name != "growing" and round_ == 2 else 0)
-        log.segment(rows)
-    for name in world.tables:
-        world.apply(name, [(t, c) for t, c in log.written[before:] if t.id.name == name])
-
-
-def compared(world: World, warehouse: Path, told: str) -> None:
-    for name in world.tables:
-        found = differences(world.expected(name), merged(world, name, warehouse))
-        assert not found, "\n".join([f"{told}, {name}: {len(found)} keys differ", *found[:5]])
+    assert_as_folded(world, actual, told)
 
 
 @pytest.mark.parametrize("number", range(2))
@@ -89,9 +64,9 @@ def test_merges_at_random_cuts_give_what_the_fold_gives(hand_log: HandLog, wareh
     """Hundreds of histories in three tables. A failure prints the seed; `CDCFLOW_LOCAL_SEED=<seed>` replays it."""
     world = make_world(SEED + number, HISTORIES)
     for round_ in range(3):
-        written(world, hand_log, round_)
+        write_round(world, hand_log, round_)
         assert local.merge(hand_log.root, warehouse).published
-        compared(world, warehouse, f"seed {SEED}, round {round_}")
+        folded(world, warehouse, f"seed {SEED}, round {round_}")
 
 
 def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
@@ -116,7 +91,7 @@ def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
     world = make_world(SEED, 10)
     deaths = 0
     for round_ in range(6):
-        written(world, hand_log, round_)
+        write_round(world, hand_log, round_)
         for allowed in itertools.count():
             left = allowed  # a run says again what may be said again before it comes to something new
             try:
@@ -126,7 +101,7 @@ def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
             else:
                 break
         assert report.cut == hand_log.cut
-        compared(world, warehouse, f"seed {SEED}, round {round_}")
+        folded(world, warehouse, f"seed {SEED}, round {round_}")
     assert deaths > 6
 
 
