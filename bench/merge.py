@@ -153,9 +153,8 @@ def small_tables(ours: Party, before: Party | None, local: Party | None, count: 
     lines.append(alone("merge", case, "Spark jobs", [c["jobs"] for c in cycles["ours"]]))
     lines.append(alone("merge", case, "CPU s", [c["cpu_s"] for c in cycles["ours"]]))
     if local:
-        lines.append(
-            _ratio(f"{case}, without Spark", "s", cycles["local"], cycles["bare"], "bare commits", at_most(1.5))
-        )
+        alike = f"{case}, without Spark"
+        lines.append(_ratio(alike, "s", cycles["local"], cycles["bare"], "bare commits", at_most(1.5)))
         lines.append(_ratio(alike, "CPU s", cycles["local"], cycles["ours"], "Spark"))
         lines.append(alone("merge", alike, "CPU s", [c["cpu_s"] for c in cycles["local"]]))
     if before:
