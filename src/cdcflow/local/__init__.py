@@ -13,6 +13,7 @@ Importing this package imports neither DuckDB nor PyIceberg; what needs them say
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,8 +80,9 @@ def merge(
 
     root = local_warehouse(warehouse)
     format_for(root, FORMAT)
-    engines = job.Engines(local_engine(root), remedy=NEEDS_SPARK)
-    return job.merge(engines, log, root, tables, on_edit=on_edit, newest=newest, origin=origin)
+    with closing(local_engine(root)) as engine:
+        engines = job.Engines(engine, remedy=NEEDS_SPARK)
+        return job.merge(engines, log, root, tables, on_edit=on_edit, newest=newest, origin=origin)
 
 
 NEEDS_SPARK = (

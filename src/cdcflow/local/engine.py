@@ -51,11 +51,16 @@ class LocalEngine:
         self._warehouse = warehouse
         self._changes_max = changes_max
         self._bytes_max = bytes_max
-        self._pinned: set[tuple[Path, int, int]] = set()
+        self._pinned: dict[Path, tuple[int, int]] = {}
 
     @cached_property
     def _catalog(self) -> SqlCatalog:
         return catalog(self._warehouse)
+
+    def close(self) -> None:
+        """Let go of the catalog."""
+        if "_catalog" in self.__dict__:
+            self._catalog.close()
 
     def cuts(self) -> LocalCuts:
         return LocalCuts(self.table((CUTS,)))

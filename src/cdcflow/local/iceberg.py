@@ -142,15 +142,15 @@ class IcebergTable:
         warehouse: Path,
         path: Sequence[str],
         bytes_max: int | None = None,
-        pinned: set[tuple[Path, int, int]] | None = None,
+        pinned: dict[Path, tuple[int, int]] | None = None,
     ) -> None:
-        """`bytes_max`: what more bytes of files would have to be read for is handed over. `pinned`: versions (location,
-        version, cut) that are known to have their tag."""
+        """`bytes_max`: what more bytes of files would have to be read for is handed over. `pinned`: by location, the
+        version and cut that were tagged last."""
         self._catalog = catalog
         self._identifier = iceberg.identifier(path)
         self._location = warehouse.resolve().joinpath(*path)
         self._bytes_max = bytes_max
-        self._pinned = set() if pinned is None else pinned
+        self._pinned = {} if pinned is None else pinned
         self._loaded: Table | None = None
         self._standing: _Standing | None = None
 
@@ -200,7 +200,7 @@ class IcebergTable:
         ]
 
     def pin(self, version: int, cut: int) -> None:
-        if (self._location, version, cut) in self._pinned or self.snapshot() is None:
+        if self._pinned.get(self._location) == (version, cut) or self.snapshot() is None:
             return
         found = next((s for s in self._table.snapshots() if _version(s) == version), None)
         if found is not None:
@@ -422,7 +422,7 @@ class IcebergTable:
             snapshot = self._snapshot_of(change, old, new, metadata, app, version)
             # The version that the next cut shows, most likely; a cut that shows it is then published without a commit.
             self._tag(change, snapshot, metadata["cut"])
-        self._pinned.add((self._location, _version(self._table.current_snapshot()), metadata["cut"]))
+        self._pinned[self._location] = _version(self._table.current_snapshot()), metadata["cut"]
 
     def _snapshot_of(
         self,

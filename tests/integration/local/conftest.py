@@ -15,4 +15,4 @@ def hand_log(tmp_path: Path) -> HandLog:
 
 @pytest.fixture
 def warehouse(tmp_path: Path) -> Path:
-    return tmp_path / "warehouse"
+    return tmp_path / "ware house%20"  # no path that is also a URL's

@@ -278,7 +278,7 @@ log:
 merge:
   engine: local
   format: iceberg
-  warehouse: ./warehouse
+  warehouse: "./ware house%20"
 """
 
 
