@@ -44,7 +44,7 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(COMPILED) | python
 	[ -x $(BIN)/python ] || "$(PYTHON)" -m venv $(VENV)
 	export PIP_CONSTRAINT=$(abspath constraints.txt) PIP_BUILD_CONSTRAINT=$(abspath constraints.txt) PIP_DISABLE_PIP_VERSION_CHECK=1
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[demo,local]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[demo]' --group dev
 	touch $@
 
 $(JARS): $(INSTALLED) src/cdcflow/spark/jars.py | java

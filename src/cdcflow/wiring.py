@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -93,8 +93,9 @@ def log_reader(config: Config) -> LogReader:
             return KafkaReader(topics(config.log.kafka))
 
 
-def engines(config: Config) -> Engines:
-    """What merges into the configured warehouse. Spark is started when it is first needed.
+def engines(config: Config, spark: Any = None) -> Engines:
+    """What merges into the configured warehouse. Spark is started when it is first needed, if `spark` is not a session
+    that is there already.
 
     Raises:
         ConfigurationError: the warehouse has tables of another format, or what the engine needs is not installed.
@@ -111,14 +112,14 @@ def engines(config: Config) -> Engines:
     root = local_warehouse(settings.warehouse)
     chosen = format_for(root, settings.format)
 
-    def spark() -> SparkEngine:
-        return SparkEngine(session_for(config), root, chosen)
+    def begin() -> SparkEngine:
+        return SparkEngine(spark or session_for(config), root, chosen)
 
     if settings.engine == "local":
         return Engines(local.local_engine(root), remedy=local.NEEDS_SPARK)
     if settings.engine == "auto" and chosen == local.FORMAT and local.is_installed():
-        return Engines(local.local_engine(root, bounded=True), spark)
-    return Engines(spark())
+        return Engines(local.local_engine(root, bounded=True), begin)
+    return Engines(begin())
 
 
 def log_layout(log: FileLog) -> Layout:
