@@ -41,7 +41,9 @@ CHANGES = 1000
 class Party:
     """A warm session of a checkout; see `bench.children.merging`."""
 
-    def __init__(self, name: str, sources: Path | None, scratch: Path, table_format: str) -> None:
+    def __init__(
+        self, name: str, sources: Path | None, scratch: Path, table_format: str, engine: str = "spark"
+    ) -> None:
         self.name = name
         scratch.mkdir(parents=True, exist_ok=True)
         environment = os.environ | ({} if sources is None else {"PYTHONPATH": str(sources)})
@@ -51,7 +53,7 @@ class Party:
                 sys.executable,
                 "-m",
                 "bench.children.merging",
-                json.dumps({"scratch": str(scratch), "format": table_format}),
+                json.dumps({"scratch": str(scratch), "format": table_format, "engine": engine}),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -91,16 +93,17 @@ def run(budget: Budget, transport: str) -> list[Line]:
     lines: list[Line] = []
     for table_format in FORMATS:
         tell(f"  merge: {table_format}")
-        with parties(table_format) as (ours, before):
-            found = small_tables(ours, before, budget.rounds)
-            found += nothing_new(ours, before, budget.rounds)
+        with parties(table_format) as (ours, before, local):
+            found = small_tables(ours, before, local, budget.rounds)
+            found += nothing_new(ours, before, local, budget.rounds)
             found += large_table(ours, before, budget)
         lines += [replace(line, case=f"{table_format}: {line.case}") for line in found]
     return lines
 
 
 @contextmanager
-def parties(table_format: str) -> Iterator[tuple[Party, Party | None]]:
+def parties(table_format: str) -> Iterator[tuple[Party, Party | None, Party | None]]:
+    """This checkout, the other one, and this one without Spark."""
     tree = os.environ.get("CDCFLOW_BENCH_TREE") if table_format == "delta" else None
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -110,14 +113,18 @@ def parties(table_format: str) -> Iterator[tuple[Party, Party | None]]:
         if tree:
             before = Party("the other checkout", Path(tree).resolve() / "src", scratch / "there", table_format)
             stack.callback(before.close)
-        yield ours, before
+        local = None
+        if table_format == "iceberg":
+            local = Party("this checkout without Spark", None, scratch / "local", table_format, "local")
+            stack.callback(local.close)
+        yield ours, before, local
 
 
-def small_tables(ours: Party, before: Party | None, count: int) -> list[Line]:
+def small_tables(ours: Party, before: Party | None, local: Party | None, count: int) -> list[Line]:
     """Five tables of ten thousand rows, a thousand changes each; warm."""
     tell(f"  merge: {SMALL_TABLES} tables, {CHANGES} changes each")
     shapes = [table(f"t{n}") for n in range(SMALL_TABLES)]
-    cycles: dict[str, list[dict[str, Any]]] = {"ours": [], "bare": [], "before": []}
+    cycles: dict[str, list[dict[str, Any]]] = {"ours": [], "bare": [], "before": [], "local": []}
     with tempfile.TemporaryDirectory() as folder:
         room = Path(folder)
         log = SealedLog(room / "log")
@@ -129,7 +136,7 @@ def small_tables(ours: Party, before: Party | None, count: int) -> list[Line]:
             log.segment(changed, "u")
             found = _in_turn(
                 number,
-                **_merges(ours, before, log, room),
+                **_merges(ours, before, log, room, local),
                 bare=lambda: ours.ask("bare", warehouse=str(room / "bare"), tables=SMALL_TABLES),
             )
             if number > 2:
@@ -138,18 +145,25 @@ def small_tables(ours: Party, before: Party | None, count: int) -> list[Line]:
 
         for number in range(1, count + 3):
             cycle(number)
-        _same(ours, [str(room / "ours" / "shop" / t.id.name) for t in shapes], room / "before" if before else None)
+        tables = [str(room / "ours" / "shop" / t.id.name) for t in shapes]
+        _same(ours, tables, room / "before" if before else None)
+        _same(ours, tables, room / "local" if local else None)
     case = f"{SMALL_TABLES} tables, {CHANGES:,} changes each"
     lines = [_ratio(case, "s", cycles["ours"], cycles["bare"], "bare commits", at_most(1.5))]
     lines.append(alone("merge", case, "Spark jobs", [c["jobs"] for c in cycles["ours"]]))
     lines.append(alone("merge", case, "CPU s", [c["cpu_s"] for c in cycles["ours"]]))
+    if local:
+        alike = f"{case}, without Spark"
+        lines.append(_ratio(alike, "s", cycles["local"], cycles["bare"], "bare commits", at_most(1.5)))
+        lines.append(_ratio(alike, "CPU s", cycles["local"], cycles["ours"], "Spark"))
+        lines.append(alone("merge", alike, "CPU s", [c["cpu_s"] for c in cycles["local"]]))
     if before:
         lines.append(_ratio(case, "CPU s", cycles["ours"], cycles["before"], "the other checkout", at_most(0.25)))
         lines.append(_ratio(case, "s", cycles["ours"], cycles["before"], "the other checkout", at_most(0.25)))
     return lines
 
 
-def nothing_new(ours: Party, before: Party | None, count: int) -> list[Line]:
+def nothing_new(ours: Party, before: Party | None, local: Party | None, count: int) -> list[Line]:
     """A merge that finds nothing, with few and with many cuts published."""
     tell("  merge: nothing new")
     lines = []
@@ -159,18 +173,20 @@ def nothing_new(ours: Party, before: Party | None, count: int) -> list[Line]:
             room = Path(folder)
             log = SealedLog(room / "log", cut=20_000)
             log.segment({t: rows(np.arange(1000), 1) for t in shapes}, "r")
-            told: dict[str, list[dict[str, Any]]] = {"ours": [], "before": []}
-            for party, name in ((ours, "ours"), (before, "before")):
+            told: dict[str, list[dict[str, Any]]] = {"ours": [], "before": [], "local": []}
+            for party, name in ((ours, "ours"), (before, "before"), (local, "local")):
                 if party is not None:
                     party.ask("merge", log=str(log.root), warehouse=str(room / name))
-                    party.ask("published", warehouse=str(room / name), cuts=cuts)
+                    (ours if party is local else party).ask("published", warehouse=str(room / name), cuts=cuts)
             log.segment({t: rows(np.arange(10), 2) for t in shapes}, "u")  # so that the newest cut is one of a merge
             for number in range(count + 1):
-                found = _in_turn(number, **_merges(ours, before, log, room))
+                found = _in_turn(number, **_merges(ours, before, log, room, local))
                 for name, figures in found.items() if number else ():
                     told[name].append(figures)
         case = f"nothing new, {cuts:,} cuts published"
         lines.append(alone("merge", case, "s", [c["seconds"] for c in told["ours"]]))
+        if local:
+            lines.append(alone("merge", f"{case}, without Spark", "s", [c["seconds"] for c in told["local"]]))
         if before:
             lines.append(_ratio(case, "s", told["ours"], told["before"], "the other checkout"))
     return lines
@@ -240,11 +256,15 @@ def large_table(ours: Party, before: Party | None, budget: Budget) -> list[Line]
     return lines
 
 
-def _merges(ours: Party, before: Party | None, log: SealedLog, room: Path) -> dict[str, Asked]:
-    """A merge of this log by each checkout, into a warehouse of its own."""
+def _merges(
+    ours: Party, before: Party | None, log: SealedLog, room: Path, local: Party | None = None
+) -> dict[str, Asked]:
+    """A merge of this log by each party, into a warehouse of its own."""
     found: dict[str, Asked] = {"ours": lambda: ours.ask("merge", log=str(log.root), warehouse=str(room / "ours"))}
     if before is not None:
         found["before"] = lambda: before.ask("merge", log=str(log.root), warehouse=str(room / "before"))
+    if local is not None:
+        found["local"] = lambda: local.ask("merge", log=str(log.root), warehouse=str(room / "local"))
     return found
 
 
@@ -288,7 +308,7 @@ def _files(log: SealedLog) -> list[str]:
 
 
 def _same(party: Party, tables: list[str], other: Path | None) -> None:
-    """Raises Failed where the two checkouts made different tables of the same log."""
+    """Raises Failed where two parties made different tables of the same log."""
     for path in tables if other is not None else ():
         assert other is not None
         mine, theirs = (party.ask("rows", table=p) for p in (path, str(other / "shop" / Path(path).name)))

@@ -18,8 +18,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from cdcflow.config import Objects
-from cdcflow.spark.formats import FORMATS
 from cdcflow.spark.session import session
+from cdcflow.warehouse.formats import FORMATS
 
 # How long an example takes says what else the machine is doing.
 hypothesis.settings.register_profile(

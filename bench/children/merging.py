@@ -12,9 +12,11 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +31,8 @@ def main() -> int:
     asked = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Java prints is no answer
+    if asked.get("engine") == "local":
+        return _without_spark(answers)
     from cdcflow.spark import session
 
     more = {} if asked["format"] == "delta" else {"table_formats": [asked["format"]]}
@@ -43,23 +47,40 @@ def main() -> int:
         "rows": counted,
         "published": published,
     }
+    _answer(answers, {name: partial(run, spark) for name, run in commands.items()}, lambda: _jobs(spark))
+    spark.stop()
+    return 0
+
+
+def _without_spark(answers: IO[str]) -> int:
+    from cdcflow import local
+
+    def merged_here(log: str, warehouse: str) -> dict[str, Any]:
+        return _told(local.merge(log, warehouse))
+
+    _answer(answers, {"merge": merged_here}, lambda: 0)
+    return 0
+
+
+def _answer(answers: IO[str], commands: Mapping[str, Callable[..., Any]], jobs: Callable[[], int]) -> None:
     for line in sys.stdin:
         command = json.loads(line)
         run = commands[command.pop("do")]
-        cpu, jobs, began = _cpu_s(), _jobs(spark), time.perf_counter()
-        found = run(spark, **command)
+        cpu, before, began = _cpu_s(), jobs(), time.perf_counter()
+        found = run(**command)
         seconds = time.perf_counter() - began
-        told = {"seconds": seconds, "cpu_s": _cpu_s() - cpu, "jobs": _jobs(spark) - jobs, **(found or {})}
+        told = {"seconds": seconds, "cpu_s": _cpu_s() - cpu, "jobs": jobs() - before, **(found or {})}
         answers.write(json.dumps(told) + "\n")
         answers.flush()
-    spark.stop()
-    return 0
 
 
 def merged(spark: SparkSession, log: str, warehouse: str) -> dict[str, Any]:
     from cdcflow.spark import merge
 
-    report = merge(spark, log, warehouse, **({} if _is_delta(spark) else {"table_format": "iceberg"}))
+    return _told(merge(spark, log, warehouse, **({} if _is_delta(spark) else {"table_format": "iceberg"})))
+
+
+def _told(report: Any) -> dict[str, Any]:
     return {"cut": report.cut, "changes": sum(t.changes for t in report.tables)}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # who only captures need not load Kafka's library
     from cdcflow.sinks.kafka.tables.tail import Tail
     from cdcflow.sinks.kafka.topics import Topics
     from cdcflow.sinks.objects.store import BucketStore
+    from cdcflow.warehouse.job import Engines
 
 
 def open_source(config: Config) -> Source:
@@ -90,6 +91,35 @@ def log_reader(config: Config) -> LogReader:
             if Layout(config.log.history).log_json.exists():
                 return TieredReader(topics(config.log.kafka), config.log.history)
             return KafkaReader(topics(config.log.kafka))
+
+
+def engines(config: Config, spark: Any = None) -> Engines:
+    """What merges into the configured warehouse. Spark is started when it is first needed, if `spark` is not a session
+    that is there already.
+
+    Raises:
+        ConfigurationError: the warehouse has tables of another format, or what the engine needs is not installed.
+    """
+    # Here, so that who captures need not load what merges.
+    from cdcflow import local
+    from cdcflow.spark.engine import SparkEngine
+    from cdcflow.spark.session import session_for
+    from cdcflow.warehouse.formats import format_for
+    from cdcflow.warehouse.job import Engines
+    from cdcflow.warehouse.paths import local_warehouse
+
+    settings = config.merge
+    root = local_warehouse(settings.warehouse)
+    chosen = format_for(root, settings.format)
+
+    def begin() -> SparkEngine:
+        return SparkEngine(spark or session_for(config), root, chosen)
+
+    if settings.engine == "local":
+        return Engines(local.local_engine(root), remedy=local.NEEDS_SPARK)
+    if settings.engine == "auto" and chosen == local.FORMAT and local.is_installed():
+        return Engines(local.local_engine(root, bounded=True), begin)
+    return Engines(begin())
 
 
 def log_layout(log: FileLog) -> Layout:

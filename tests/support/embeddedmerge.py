@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 from mergehistories import State, Written
-from sparksql import duckdb_sql, session
 
+from cdcflow.local.dialect import connect, duckdb_sql
 from cdcflow.merge import moves, statement
 from cdcflow.merge import reduce as reduction
 from cdcflow.merge.evolution import Add, Describe, Evolution, FormatColumn, Rename, Target, evolve, seen
@@ -29,7 +29,7 @@ class EmbeddedWarehouse:
     """Current-state tables by name. `merge` takes the changes of a range, oldest first."""
 
     def __init__(self) -> None:
-        self._db = session()
+        self._db = connect()
         self._described: dict[str, str] = {}
         self._ids: dict[str, dict[str, int]] = {}
         self._done: set[tuple[str, str]] = set()

@@ -1,4 +1,4 @@
-"""`cdcflow merge`: fold the change log into tables. The only command that starts Spark (besides the demo)."""
+"""`cdcflow merge`: fold the change log into tables. The only command that may start Spark (besides the demo)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 
 if TYPE_CHECKING:
-    from cdcflow.spark.job import MergeReport, TableReport
+    from cdcflow.warehouse.job import MergeReport, TableReport
 
 
 def merge(
@@ -46,10 +46,10 @@ def merge(
 
 
 def _merging(settings: Config) -> Callable[[], MergeReport]:
-    """A function that merges once; Spark is imported and started here, once it is sure that there is a log."""
+    """A function that merges once; Spark is imported and started when it is needed, and once it is sure that there is
+    a log."""
     from cdcflow import wiring
     from cdcflow.cli.events import send_structlog_to
-    from cdcflow.spark.session import session
 
     log = settings.log
     reader = wiring.log_reader(settings)
@@ -58,22 +58,17 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
             f"there is no change log at {reader.name}", remedy="start `cdcflow run` first, or mend log in the settings"
         )
     send_structlog_to(sys.stderr)  # stdout is for the report
-    warehouse = settings.merge.warehouse
-    table_format = settings.merge.format
-    spark = session(
-        name="cdcflow merge",
-        settings=settings.merge.spark,
-        kafka=isinstance(log, KafkaLog),
-        table_formats=[table_format],
-    )
     if isinstance(log, KafkaLog):
         from cdcflow.spark.kafka import merge as from_kafka
+        from cdcflow.spark.session import session_for
 
+        spark, chosen = session_for(settings), settings.merge
         # Asked for anew each time: a secret may have changed.
-        return lambda: from_kafka(spark, wiring.tier(settings), warehouse, table_format=table_format)
-    from cdcflow.spark.job import merge as from_files
+        return lambda: from_kafka(spark, wiring.tier(settings), chosen.warehouse, table_format=chosen.format)
+    from cdcflow.warehouse.job import merge as from_files
 
-    return lambda: from_files(spark, wiring.log_layout(log), warehouse, table_format=table_format)
+    engines = wiring.engines(settings)
+    return lambda: from_files(engines, wiring.log_layout(log), settings.merge.warehouse)
 
 
 def _again_and_again(merged: Callable[[], MergeReport], pause_s: float, json: bool) -> None:
@@ -102,12 +97,12 @@ def _tell(report: MergeReport, json: bool) -> None:
         output.print_json(plain(report))
         return
     rows = [
-        (t.name, output.number(t.changes), t.version, _whole(t), f"{t.seconds:.1f} s")
+        (t.name, output.number(t.changes), t.version, _whole(t), t.engine or "-", f"{t.seconds:.1f} s")
         for t in report.tables
         if t.left_out is None
     ]
     if rows:
-        columns = ("table", "changes", "version", "whole", "took")
+        columns = ("table", "changes", "version", "whole", "engine", "took")
         output.stdout().print(output.table(None, columns, rows))
     for table in report.tables:
         if table.left_out is not None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidatorFunctionWrapHandler, field_validator
+from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from cdcflow.config.base import HOST_AND_PORT, URL, Settings
 from cdcflow.config.logs import FileLog, KafkaLog
@@ -15,8 +15,12 @@ from cdcflow.config.units import Seconds
 
 
 class Merge(Settings):
-    """How the log becomes tables. `spark` are settings of Spark's own, such as `spark.master`; they win over ours."""
+    """How the log becomes tables. `spark` are settings of Spark's own, such as `spark.master`; they win over ours.
 
+    `engine`: "local" merges in this process, without Java, and "auto" has it do what is small.
+    """
+
+    engine: Literal["auto", "spark", "local"] = "auto"
     format: Literal["delta", "iceberg"] = "delta"
     warehouse: Path = Path("warehouse")
     every: Seconds | None = None
@@ -31,6 +35,12 @@ class Merge(Settings):
                 "must be a local folder: cdcflow merges into no other place yet, so copy or mount it there"
             )
         return warehouse
+
+    @model_validator(mode="after")
+    def _local_is_iceberg(self) -> Self:
+        if self.engine == "local" and self.format != "iceberg":
+            raise ValueError("engine: local writes Iceberg tables only; set merge.format to iceberg, or engine to auto")
+        return self
 
 
 class Service(Settings):
@@ -55,6 +65,12 @@ class Config(Settings):
     merge: Merge = Merge()
     publish: Publish | None = None
     service: Service = Service()
+
+    @model_validator(mode="after")
+    def _kafka_is_sealed_by_spark(self) -> Self:
+        if self.merge.engine == "local" and isinstance(self.log, KafkaLog):
+            raise ValueError("merge.engine: local reads logs in files; set it to auto for a log in Kafka")
+        return self
 
     @field_validator("log", mode="wrap")
     @classmethod

@@ -110,12 +110,12 @@ def create(
     the offset from which on the log is folded into it; `location` is where it lies, if its name does not say so."""
     columns = [f"{name_sql(c.name)} {c.type}" for c in target.columns]
     columns += [f"{OFFSET} bigint", f"{MISSING} array<string>"]
-    properties = {
-        TARGET_PROPERTY: target.to_json(),
-        IDENTITY_PROPERTY: source,
-        BEGUN_PROPERTY: str(begun),
-    }
-    return create_table(table, format_, ", ".join(columns), properties, location)
+    return create_table(table, format_, ", ".join(columns), properties(target, source, begun), location)
+
+
+def properties(target: Target, source: str, begun: int) -> dict[str, str]:
+    """What a new current-state table says of itself (see `create`)."""
+    return {TARGET_PROPERTY: target.to_json(), IDENTITY_PROPERTY: source, BEGUN_PROPERTY: str(begun)}
 
 
 def create_table(

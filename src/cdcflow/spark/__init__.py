@@ -19,8 +19,8 @@ from cdcflow.spark.session import session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from cdcflow.spark.cuts import Cut
     from cdcflow.spark.job import MergeReport
+    from cdcflow.warehouse.cut import Cut
 
 __all__ = ["merge", "published_cut", "read_cut", "session"]
 

@@ -1,29 +1,22 @@
-"""Published cuts: which version of every table shows one and the same moment of the source.
-
-    <warehouse>/_cdcflow_cuts     one row a cut; `tables` maps a table's name to its path, version, and whether every
-                                  row of it is there; `ids` and `states` say more of each; `left_out` why one is not
-
-The row is appended when every table has the cut, so whoever reads tables through it sees all of a moment or nothing.
-Maintenance must keep what the kept cuts need: VACUUM with a retention longer than the age of the oldest cut in use.
-A version number means something in one table only. A cut therefore says which table (its id), and what is at the
-path by now is compared with it: after somebody moved a table's folder away, version 3 is another moment's.
-"""
+"""The table of published cuts, through Spark, and reading all tables as they were at one (see `warehouse.cut`)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.merge.statement import create_table
 from cdcflow.merge.types import text_sql
-from cdcflow.spark.formats import format_for
-from cdcflow.spark.formats.port import FormatTable, Snapshot, TableFormat
-from cdcflow.spark.paths import CUTS, local_warehouse
+from cdcflow.spark.formats import table_format
+from cdcflow.spark.sql import StatementTable
+from cdcflow.warehouse.cut import LATER_COLUMNS, Cut, CutTable
+from cdcflow.warehouse.formats import format_for, rules_of
+from cdcflow.warehouse.paths import CUTS, local_warehouse
+from cdcflow.warehouse.port import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,58 +25,17 @@ _COLUMNS = (
     "cut BIGINT, log_id STRING, `offset` BIGINT, position STRING, commit_clock TIMESTAMP, published TIMESTAMP,"
     " tables MAP<STRING, STRUCT<path: STRING, version: BIGINT, complete: BOOLEAN, generation: BIGINT>>"
 )
-_LATER_COLUMNS = ("ids", "states", "left_out")
-"""Maps from a table's name to text, which an older cdcflow did not have."""
 
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class CutTable:
-    """A table in a cut. `generation`: the newest backfill whose sweep it has seen (0: none).
-
-    `complete`: every row is there. `state` is the table's in the log then: of a complete table, another one than "done"
-    says that it is being read again, that this was given up, or that it is no longer captured ("forgotten") and shows
-    an older moment. `id` is the Delta table's. Both are "" in a cut of an older cdcflow.
-    """
-
-    path: str
-    version: int
-    complete: bool
-    generation: int = 0
-    id: str = ""
-    state: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A published cut. `commit_clock` is in microseconds since 1970 UTC. `left_out`: tables that could not be brought
-    to it, and why."""
-
-    cut: int
-    log_id: str
-    offset: int
-    position: str
-    commit_clock: int
-    tables: Mapping[str, CutTable]
-    left_out: Mapping[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Cut:
-        tables = {name: CutTable(**_known(CutTable, table)) for name, table in found["tables"].items()}
-        return cls(**{**_known(cls, found), "tables": tables})
-
-
 class CutsTable:
-    """The published cuts of a warehouse, through one Spark session."""
+    """The published cuts of a warehouse, through one Spark session: implements `cdcflow.warehouse.port.Cuts`."""
 
-    def __init__(self, spark: SparkSession, format_: TableFormat, warehouse: Path) -> None:
+    def __init__(self, spark: SparkSession, format_: str, warehouse: Path) -> None:
         self._spark = spark
-        self._format = format_
-        self._table = format_.table(spark, warehouse, (CUTS,))
+        self._rules = rules_of(format_)
+        self._table = table_format(format_).table(spark, warehouse, (CUTS,))
 
     def newest(self) -> Cut | None:
         """The newest published cut; None where there is none. Its own commit tells it, however many there are."""
@@ -103,7 +55,7 @@ class CutsTable:
         rows = self._spark.table(self._table.sql)
         if cut is not None:
             rows = rows.where(f"cut = {int(cut)}")
-        later = [name for name in _LATER_COLUMNS if name in {c.name for c in there.columns}]
+        later = [name for name in LATER_COLUMNS if name in {c.name for c in there.columns}]
         clock = "unix_micros(commit_clock) clock"
         found = (
             rows.selectExpr("cut", "log_id", "`offset`", "position", clock, "tables", "published", *later)
@@ -114,7 +66,7 @@ class CutsTable:
         if not found:
             return None
         row = found[0].asDict()
-        ids, states, left_out = (row.get(name) or {} for name in _LATER_COLUMNS)
+        ids, states, left_out = (row.get(name) or {} for name in LATER_COLUMNS)
         tables = {
             name: CutTable(t.path, t.version, t.complete, t.generation, ids.get(name, ""), states.get(name, ""))
             for name, t in row["tables"].items()
@@ -125,11 +77,11 @@ class CutsTable:
         """Append the cut. One that is published again (a backfill was found to be done) replaces itself for readers."""
         metadata = {"log": cut.log_id, "cut": cut.cut}
         there = self._table.snapshot()
-        later = ", ".join(f"{name} MAP<STRING, STRING>" for name in _LATER_COLUMNS)
+        later = ", ".join(f"{name} MAP<STRING, STRING>" for name in LATER_COLUMNS)
         if there is None:
-            made = create_table(self._table.sql, self._format.rules, f"{_COLUMNS}, {later}", {}, self._table.location)
+            made = create_table(self._table.sql, self._rules, f"{_COLUMNS}, {later}", {}, self._table.location)
             self._table.commit(made, metadata)
-        elif _LATER_COLUMNS[-1] not in {c.name for c in there.columns}:
+        elif LATER_COLUMNS[-1] not in {c.name for c in there.columns}:
             self._table.commit(f"ALTER TABLE {self._table.sql} ADD COLUMNS ({later})", metadata)
         self._table.commit(f"INSERT INTO {self._table.sql} {_row_sql(cut)}", {**metadata, "published": cut.to_json()})
 
@@ -160,11 +112,6 @@ def _row_sql(cut: Cut) -> str:
         texts(cut.left_out),
     ]
     return f"SELECT {', '.join(columns)}"
-
-
-def _known(of: type[Cut] | type[CutTable], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what a newer cdcflow says besides."""
-    return {name: found[name] for name in (field.name for field in fields(of)) if name in found}
 
 
 def published_cut(spark: SparkSession, warehouse: Path | str, cut: int | None = None) -> Cut:
@@ -203,7 +150,7 @@ def read_cut(
     """
     root = local_warehouse(warehouse)
     found = published_cut(spark, root, cut)
-    format_ = format_for(root, None)
+    format_ = table_format(format_for(root, None))
     for name, why in sorted(found.left_out.items()):
         if tables is None or name in tables:
             _log.warning("table left out of the cut", table=name, cut=found.cut, reason=why)
@@ -214,7 +161,7 @@ def read_cut(
     }
 
 
-def _pinned(there: FormatTable, root: Path, cut: Cut, name: str) -> DataFrame:
+def _pinned(there: StatementTable, root: Path, cut: Cut, name: str) -> DataFrame:
     table = cut.tables[name]
     if why := _lost(there, cut, name):
         raise HistoryLost(
@@ -224,7 +171,7 @@ def _pinned(there: FormatTable, root: Path, cut: Cut, name: str) -> DataFrame:
     return there.at(table.version)
 
 
-def _lost(there: FormatTable, cut: Cut, name: str) -> str | None:
+def _lost(there: StatementTable, cut: Cut, name: str) -> str | None:
     """Why a table of a cut cannot be read; None: it can."""
     table, newest = cut.tables[name], there.snapshot()
     if newest is None:

@@ -9,17 +9,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cdcflow.config import Config, KafkaLog
 from cdcflow.errors import ConfigurationError
 from cdcflow.spark.formats import table_format
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_SETTINGS = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-}
-"""Without these a session cannot run a MERGE; spark-submit needs them as `--conf` (see docs/merge.md)."""
 
 _SETTINGS = {
     "spark.ui.enabled": "false",
@@ -94,3 +89,13 @@ def _settings_of(formats: Collection[str]) -> dict[str, str]:
         for key, value in table_format(name).settings.items():
             found[key] = f"{found[key]},{value}" if key == "spark.sql.extensions" and key in found else value
     return found
+
+
+def session_for(config: Config) -> SparkSession:
+    """A session that merges as configured (see `session`)."""
+    return session(
+        name="cdcflow merge",
+        settings=config.merge.spark,
+        kafka=isinstance(config.log, KafkaLog),
+        table_formats=[config.merge.format],
+    )

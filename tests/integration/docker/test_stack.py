@@ -25,7 +25,6 @@ from cdcflow.config import load
 from cdcflow.merge.fold import Row
 from cdcflow.model.table import TableId
 from cdcflow.spark.cuts import CutsTable, read_cut
-from cdcflow.spark.formats import table_format
 from cdcflow.testing.folded import folded
 from cdcflow.wiring import log_reader
 
@@ -233,7 +232,7 @@ def merged(spark: Any, warehouse: Path, newest: int) -> None:
         if commits == seen:  # asking Spark costs the merge processor time
             return False
         seen[:] = commits
-        cut = CutsTable(spark, table_format("delta"), warehouse).newest()
+        cut = CutsTable(spark, "delta", warehouse).newest()
         return cut is not None and cut.offset >= newest
 
     wait(passed, f"{warehouse.name}'s merge to come to offset {newest}")

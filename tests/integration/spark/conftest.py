@@ -1,31 +1,27 @@
-"""One Spark session for the whole run, and logs made by hand: plain lists of changes, sealed as the file sink does."""
+"""One Spark session for the whole run, and merges by every engine."""
 
 from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import mergehistories
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from bench import mergelog
+from handlog import HandLog
 
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.sealing import file_name
-from cdcflow.changelog.segment import SegmentFile
-from cdcflow.merge.fold import Change
-from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
+from cdcflow import local
+from cdcflow.model.table import Table
 from cdcflow.spark import job
-from cdcflow.spark.formats import FORMATS, table_format
+from cdcflow.spark.engine import SparkEngine
+from cdcflow.spark.formats import table_format
 from cdcflow.spark.job import MergeReport
-from cdcflow.spark.paths import table_path
-
-_ORDERED = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
+from cdcflow.warehouse.formats import FORMATS
+from cdcflow.warehouse.job import Engines
+from cdcflow.warehouse.job import merge as merge_by
+from cdcflow.warehouse.paths import table_path
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,84 +36,6 @@ def own_sockets() -> Iterator[None]:
     """Let them go within the test that opened them, where the warning is expected."""
     yield
     gc.collect()
-
-
-@dataclass
-class HandLog:
-    """A change log that a test writes one segment at a time. `changes` keeps what was written, for the oracle."""
-
-    root: Path
-    log_id: str = "log-a"
-    next_offset: int = 1
-    cut: int = 0
-    versions: dict[Table, int] = field(default_factory=dict)
-    progress: dict[str, dict[str, Any]] = field(default_factory=dict)
-    written: list[tuple[Table, Change]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        mergelog.begin(self.root, self.log_id)
-
-    def state(
-        self, table: Table | TableId, state: str = "done", generation: int = 1, since: int = 1, **more: int | None
-    ) -> None:
-        """What the next segment's checkpoint says of a table's backfill."""
-        name = str(table.id if isinstance(table, Table) else table)
-        self.progress[name] = {"state": state, "generation": generation, "since": since, **more}
-
-    def segment(self, rows: Sequence[tuple[Table, str, Mapping[str, Any]]], **more: Any) -> int:
-        """Seal these changes and return the cut. A row is (table, op, values), values with `_unchanged` (names) and
-        `_before` where they apply."""
-        first = self.next_offset
-        by_shape: dict[Table, list[dict[str, Any]]] = {}
-        for n, (table, op, given) in enumerate(rows):
-            values = dict(given)
-            unchanged = values.pop("_unchanged", None)
-            before = values.pop("_before", None)
-            offset = first + n
-            change = Change(offset, op, values, frozenset(unchanged or ()), before)
-            self.written.append((table, change))
-            row = {c.name: values.get(c.name) for c in table.columns}
-            row |= {OFFSET: offset, TRANSACTION: offset, COMMIT_TS: offset, OP: op}
-            row |= {UNCHANGED: unchanged, BEFORE: before}
-            by_shape.setdefault(table, []).append(row)
-        self.next_offset = first + max(len(rows), 1)  # a segment is never empty: one offset goes to a table unseen
-        self.cut += 1
-        room = Layout(self.root).segment(first, self.next_offset - 1)
-        room.mkdir(parents=True)
-        files = tuple(self._file(room, table, listed) for table, listed in by_shape.items())
-        mergelog.seal(self.root, self.log_id, (first, self.next_offset - 1), self.cut, files, self.progress)
-        return self.cut
-
-    def _file(self, room: Path, table: Table, rows: list[dict[str, Any]]) -> SegmentFile:
-        version = self.versions.setdefault(table, 1 + sum(t.id == table.id for t in self.versions))
-        arrays = pa.Table.from_pylist(rows, table.log_schema)
-        path = room / file_name(table, version)
-        pq.write_table(arrays, path)
-        ops: dict[str, int] = {}
-        for row in rows:
-            ops[row[OP]] = ops.get(row[OP], 0) + 1
-        key_min = key_max = None
-        if table.key and any(is_one(arrays.schema.field(table.key[0]).type) for is_one in _ORDERED):
-            known = [row[table.key[0]] for row in rows if row[table.key[0]] is not None]
-            key_min, key_max = (str(min(known)), str(max(known))) if known else (None, None)
-        return SegmentFile(
-            path=path.name,
-            rows=len(rows),
-            bytes=path.stat().st_size,
-            sha256="",
-            table=table.to_json(),
-            version=version,
-            first_offset=rows[0][OFFSET],
-            last_offset=rows[-1][OFFSET],
-            key_min=key_min,
-            key_max=key_max,
-            ops=ops,
-            partial=sum(r[UNCHANGED] is not None and r[OP] != "d" for r in rows),
-            moved=sum(r[BEFORE] is not None and r[OP] == "c" for r in rows),
-        )
-
-    def changes(self, table: TableId, up_to: int | None = None) -> list[Change]:
-        return [c for t, c in self.written if t.id == table and (up_to is None or c.offset <= up_to)]
 
 
 @pytest.fixture
@@ -136,15 +54,29 @@ def warehouse(tmp_path: Path) -> Path:
     return tmp_path / "warehouse"
 
 
-@pytest.fixture(scope="session", params=sorted(FORMATS))
-def format_name(request: pytest.FixtureRequest) -> str:
-    """Each table format in turn: what a merge means is the same in all."""
+@pytest.fixture(scope="session", params=[*(f"{name} by spark" for name in FORMATS), "iceberg by local"])
+def merged_by(request: pytest.FixtureRequest) -> str:
+    """Each table format and engine in turn: what a merge means is the same in all."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
-def merge(spark: Any, format_name: str) -> Callable[..., MergeReport]:
-    """merge(log, warehouse): the merge, into tables of the format whose turn it is."""
+def format_name(merged_by: str) -> str:
+    """The table format whose turn it is."""
+    return merged_by.split()[0]
+
+
+@pytest.fixture(scope="session")
+def merge(spark: Any, merged_by: str, format_name: str) -> Callable[..., MergeReport]:
+    """merge(log, warehouse): the merge, by the engine and into tables of the format whose turn it is."""
+    if merged_by.endswith("local"):
+
+        def merged(log: Any, warehouse: Path, tables: Any = None, **more: Any) -> MergeReport:
+            # What it declines goes to Spark, as `merge.engine: auto` has it.
+            engines = Engines(local.local_engine(warehouse), lambda: SparkEngine(spark, warehouse, format_name))
+            return merge_by(engines, log, warehouse, tables, **more)
+
+        return merged
     return functools.partial(job.merge, spark, table_format=format_name)
 
 

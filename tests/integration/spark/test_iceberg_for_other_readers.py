@@ -15,8 +15,8 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Table
 from cdcflow.spark import job, published_cut, read_cut
 from cdcflow.spark.formats import table_format
-from cdcflow.spark.formats.iceberg import CATALOG
-from cdcflow.spark.paths import table_path
+from cdcflow.warehouse.formats.iceberg import CATALOG
+from cdcflow.warehouse.paths import table_path
 
 pytestmark = pytest.mark.spark
 

@@ -15,8 +15,9 @@ from cdcflow.errors import HistoryLost
 from cdcflow.model.table import UNCHANGED, TableId
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.retention import Retention
-from cdcflow.spark import job, read_cut, segments
+from cdcflow.spark import job, read_cut
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
+from cdcflow.warehouse import segments
 
 _HIDDEN = TableId("_shop", "orders")
 

@@ -13,16 +13,26 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from mergehistories import State, Step, World, differences, grow, make_world, segment_of
+from mergehistories import (
+    State,
+    Step,
+    World,
+    assert_as_folded,
+    differences,
+    make_world,
+    state_of,
+    write_round,
+)
 
 from cdcflow.merge import reduce as reduction
 from cdcflow.merge.evolution import evolve
 from cdcflow.merge.fold import swept
 from cdcflow.model.table import Table
-from cdcflow.spark import changes as view_of_changes
 from cdcflow.spark.cuts import read_cut
 from cdcflow.spark.job import MergeReport
-from cdcflow.spark.segments import sealed, shapes_of
+from cdcflow.spark.sql import SparkSql
+from cdcflow.warehouse import changes as view_of_changes
+from cdcflow.warehouse.segments import sealed, shapes_of
 
 pytestmark = pytest.mark.spark
 
@@ -40,17 +50,10 @@ class Log(Protocol):
     def state(self, table: Table, state: str = ..., generation: int = ..., since: int = ...) -> None: ...
 
 
-def merged(spark: Any, world: World, name: str, warehouse: Path) -> State:
-    """The current-state table as a published cut shows it, in the oracle's words."""
-    table = world.tables[name]
-    names = [c.name for c in table.columns]
-    found: State = {}
-    for row in read_cut(spark, warehouse, incomplete=True)[str(table.id)].collect():
-        missing = frozenset(row["_missing"] or ())
-        key = tuple(row[c] for c in table.key_columns)
-        count = found[key][3] + 1 if key in found else 1
-        found[key] = ({n: row[n] for n in names if n not in missing}, missing, row["_offset"], count)
-    return found
+def merged(spark: Any, warehouse: Path) -> Callable[[Table], list[Any]]:
+    """The current-state tables as a published cut shows them."""
+    found = read_cut(spark, warehouse, incomplete=True)
+    return lambda table: found[str(table.id)].collect()
 
 
 def test_merges_at_random_cuts_give_what_the_fold_gives(
@@ -63,24 +66,9 @@ def test_merges_at_random_cuts_give_what_the_fold_gives(
     world = make_world(SEED, HISTORIES)
     print(f"seed {SEED}, {HISTORIES} histories a table")
     for round_ in range(3):
-        before = len(hand_log.written)
-        for half in range(world.chance.choice([1, 2])):
-            rows: list[Step] = []
-            for name in world.tables:
-                if name == "growing" and half == 0:
-                    grow(world, max(round_ - 1, 0))
-                    rows += segment_of(world, name, HISTORIES // 2, 0)
-                    grow(world, round_)
-                rows += segment_of(world, name, HISTORIES, 2 if name != "growing" and round_ == 2 else 0)
-            hand_log.segment(rows)
-        for name in world.tables:
-            world.apply(name, [(t, c) for t, c in hand_log.written[before:] if t.id.name == name])
-        report = merge(hand_log.root, warehouse)
-        assert report.published
-        for name in world.tables:
-            found = differences(world.expected(name), merged(spark, world, name, warehouse))
-            told = f"seed {SEED}, cut {report.cut}, {name}: {len(found)} keys differ"
-            assert not found, "\n".join([told, *found[:5]])
+        write_round(world, hand_log, round_)
+        assert merge(hand_log.root, warehouse).published
+        assert_as_folded(world, merged(spark, warehouse), f"seed {SEED}, round {round_}")
     assert min(world.covered.values()) > 10, world.covered
 
 
@@ -98,7 +86,7 @@ def test_a_backfill_that_is_done_removes_what_it_did_not_find(
     hand_log.segment([(table, "r", {"h": h, "id": 1, "a": 5, "doc": "read", "note": None}) for h in range(HISTORIES)])
     merge(hand_log.root, warehouse)
     world.apply("keyed", list(hand_log.written))
-    assert not differences(world.expected("keyed"), merged(spark, world, "keyed", warehouse))
+    assert not differences(world.expected("keyed"), state_of(table, merged(spark, warehouse)(table)))
     assert str(table.id) not in read_cut(spark, warehouse), "its backfill is not done: left out unless asked for"
 
     hand_log.state(table, "done", 2, since)
@@ -108,7 +96,7 @@ def test_a_backfill_that_is_done_removes_what_it_did_not_find(
     standing = len(world.rows["keyed"])
     world.rows["keyed"] = swept(world.rows["keyed"], since)
     assert len(world.rows["keyed"]) < standing
-    assert not differences(world.expected("keyed"), merged(spark, world, "keyed", warehouse))
+    assert not differences(world.expected("keyed"), state_of(table, merged(spark, warehouse)(table)))
     assert str(table.id) in read_cut(spark, warehouse)
 
 
@@ -119,7 +107,8 @@ def reduced(spark: Any, log: Any, table: Table) -> State:
     layout = reduction.Layout.of(evolution, shapes_of(files))
     names = [c.name for c in table.columns]
     found: State = {}
-    with view_of_changes.view(spark, layout, files, view_of_changes.last_truncate(spark, files), None) as seen:
+    session = SparkSql(spark)
+    with view_of_changes.view(session, layout, files, view_of_changes.last_truncate(session, files), None) as seen:
         kinds = reduction.families(layout, seen.masks)
         sql = reduction.reduction(layout, kinds, seen.name, emptied=True, sweep_before=0)
         for row in spark.sql(sql).where("NOT gone").collect():
@@ -144,7 +133,7 @@ def _deletes_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def _moves_not_followed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(view_of_changes, "_completed", lambda spark, layout, masks, name, *_: spark.table(name))
+    patch.setattr(view_of_changes, "_completed", lambda _, views, layout, masks, name, *more: name)
 
 
 def _truncates_ignored(patch: pytest.MonkeyPatch) -> None:

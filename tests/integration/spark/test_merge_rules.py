@@ -16,15 +16,17 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.local.engine import LocalCuts
 from cdcflow.model.change import ChangeBatch, Run
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table
 from cdcflow.ports import Numbered
 from cdcflow.sinks.files import FileLog
-from cdcflow.spark import job, read_cut
+from cdcflow.spark import read_cut
 from cdcflow.spark.cuts import CutsTable, published_cut
 from cdcflow.spark.job import MergeReport
-from cdcflow.spark.paths import LEASE
+from cdcflow.warehouse import job as warehouse_job
+from cdcflow.warehouse.paths import LEASE
 
 pytestmark = pytest.mark.spark
 
@@ -60,6 +62,7 @@ def shop(spark: Any, make_table: Callable[..., Table], hand_log_at: Callable[...
             raise KeyboardInterrupt
 
         patch.setattr(CutsTable, "publish", dies)
+        patch.setattr(LocalCuts, "publish", dies)
         with pytest.raises(KeyboardInterrupt):
             merge(log.root, shop.warehouse)
     return shop
@@ -117,8 +120,8 @@ def test_a_later_merge_does_not_show_in_an_earlier_cut(
 
     # A range that is applied twice shows in a table without a key: its rows would be there four times.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job._Run, "_position", lambda *_: 0)
-        patch.setattr(job._Run, "_app", lambda _, table: f"cdcflow/planted/{table}")
+        patch.setattr(warehouse_job._Run, "_position", lambda *_: 0)
+        patch.setattr(warehouse_job._Run, "_app", lambda _, table: f"cdcflow/planted/{table}")
         merge(hand_log.root, warehouse)
     assert len(rows_of(read_cut(spark, warehouse)["public.bag"])) == 4, "the planted bug must show"
 
@@ -138,6 +141,7 @@ def test_another_log_or_an_older_copy_is_refused(
         merge(other.root, shop.warehouse)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CutsTable, "newest", lambda _: None)
+        patch.setattr(LocalCuts, "newest", lambda _: None)
         with pytest.raises(ConfigurationError, match="was not made from"):
             merge(other.root, shop.warehouse)
     older = hand_log_at("older")
@@ -146,6 +150,7 @@ def test_another_log_or_an_older_copy_is_refused(
     with pytest.MonkeyPatch.context() as patch:
         newer = type(found)(9, found.log_id, found.offset, found.position, found.commit_clock, found.tables)
         patch.setattr(CutsTable, "newest", lambda _: newer)
+        patch.setattr(LocalCuts, "newest", lambda _: newer)
         with pytest.raises(ConfigurationError, match="older copy"):
             merge(older.root, shop.warehouse)
 

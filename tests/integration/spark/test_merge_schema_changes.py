@@ -19,62 +19,84 @@ import pytest
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import CdcflowError, HistoryLost
+from cdcflow.local.iceberg import IcebergTable as LocalTable
 from cdcflow.merge import statement
 from cdcflow.merge.statement import TARGET_PROPERTY
 from cdcflow.model.table import Table
-from cdcflow.spark import job, read_cut
+from cdcflow.spark import read_cut
 from cdcflow.spark.cuts import published_cut
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.formats.delta import DeltaTable
 from cdcflow.spark.formats.iceberg import IcebergTable
 from cdcflow.spark.job import MergeReport
-from cdcflow.spark.paths import CUTS, table_path
+from cdcflow.warehouse import job as warehouse_job
+from cdcflow.warehouse.paths import CUTS, table_path
 
 pytestmark = pytest.mark.spark
 
 Merge = Callable[..., MergeReport]
 
 
-TABLES: dict[str, Any] = {"delta": DeltaTable, "iceberg": IcebergTable}
+COMMITS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "delta by spark": (DeltaTable, ("commit",)),
+    "iceberg by spark": (IcebergTable, ("commit",)),
+    "iceberg by local": (LocalTable, ("create", "_changing")),
+}
+"""What every commit goes through."""
+
+
+STAGES = {"delta by spark": (11, 5), "iceberg by spark": (10, 4), "iceberg by local": (8, 2)}
+"""Of a swap: describe, then up to three commits for each rename (a and c step aside first). The second run ends after
+the last of them, the third after ADD. What changes no row is no commit of the local engine."""
 
 
 @contextmanager
-def killed_before_commit(format_name: str, number: int) -> Iterator[None]:
+def killed_before_commit(merged_by: str, number: int) -> Iterator[None]:
     """The job dies before its next commit but so many."""
     done = 0
-    right = TABLES[format_name].commit
+    of, methods = COMMITS[merged_by]
 
-    def commits(*given: Any, **more: Any) -> Any:
-        nonlocal done
-        done += 1
-        if done > number:
-            raise KeyboardInterrupt
-        return right(*given, **more)
+    def counted(right: Any) -> Any:
+        def commits(*given: Any, **more: Any) -> Any:
+            nonlocal done
+            done += 1
+            if done > number:
+                raise KeyboardInterrupt
+            return right(*given, **more)
+
+        return commits
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TABLES[format_name], "commit", commits)
+        for method in methods:
+            patch.setattr(of, method, counted(getattr(of, method)))
         with pytest.raises(KeyboardInterrupt):
             yield
 
 
 KILLED_BEFORE_A_COMMIT = """
 import os, signal, sys
+from cdcflow import local
 from cdcflow.spark import job
 from cdcflow.spark.formats.delta import DeltaTable
 from cdcflow.spark.formats.iceberg import IcebergTable
+from cdcflow.local.iceberg import IcebergTable as LocalTable
 
-table = {"delta": DeltaTable, "iceberg": IcebergTable}[sys.argv[-1]]
-right, left = table.commit, int(sys.argv.pop(1))
+engine, left = sys.argv.pop(1), int(sys.argv.pop(1))
+table = {"delta by spark": DeltaTable, "iceberg by spark": IcebergTable, "iceberg by local": LocalTable}[engine]
 
-def commit(*given):
-    global left
-    left -= 1
-    if left < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return right(*given)
+def counted(right):
+    def commit(*given):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return right(*given)
+    return commit
 
-table.commit = commit
-sys.exit(job.main())
+for method in ("commit", "create", "_changing"):
+    if hasattr(table, method):
+        setattr(table, method, counted(getattr(table, method)))
+sys.exit(local.merge(sys.argv[2], sys.argv[4]) if engine.endswith("local") else job.main())
 """
 
 
@@ -86,6 +108,7 @@ def test_a_swap_of_names_that_was_cut_off_keeps_every_value_in_its_column(
     sql_of: Callable[[Table], str],
     merge: Merge,
     format_name: str,
+    merged_by: str,
 ) -> None:
     """G10, G25: killed three times on its way, in a table that an older cdcflow described."""
     before = make_table("orders", id="int64", a="string", b="string", c="int32")
@@ -115,17 +138,15 @@ def test_a_swap_of_names_that_was_cut_off_keeps_every_value_in_its_column(
     # The first is killed as a process, the others in this one.
     killed = subprocess.run(
         [
-            *(sys.executable, "-c", KILLED_BEFORE_A_COMMIT, "6"),
+            *(sys.executable, "-c", KILLED_BEFORE_A_COMMIT, merged_by, "6"),
             *("--log", hand_log.root, "--warehouse", warehouse, "--format", format_name),
         ],
         capture_output=True,
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    # Describe, then three commits for each rename (a and c step aside first): the second run ends after the last of
-    # them, the third after ADD.
-    for number in (11, 5) if format_name == "delta" else (10, 4):
-        with killed_before_commit(format_name, number):
+    for number in STAGES[merged_by]:
+        with killed_before_commit(merged_by, number):
             merge(hand_log.root, warehouse)
     found = table_format(format_name).table(spark, warehouse, table_path(before.id)).snapshot()
     assert found is not None
@@ -268,6 +289,66 @@ def as_an_older_cdcflow_wrote_them(spark: Any, cuts: Path) -> None:
     plain.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(cuts))
 
 
+@contextmanager
+def optimized_in_a_commit(optimize: Callable[[], list[Any]], patch: Any, merged_by: str) -> Iterator[list[Any]]:
+    """The rows have been read, and the files that replace them are about to be committed."""
+    asked: list[Any] = []
+    right = LocalTable._replace
+
+    def replace(table: LocalTable, *given: Any) -> None:
+        if table._identifier == ("public", "orders") and not asked:
+            asked.extend(optimize())
+        right(table, *given)
+
+    patch.setattr(LocalTable, "_replace", replace)
+    yield asked
+
+
+@contextmanager
+def optimized_in_a_statement(optimize: Callable[[], list[Any]], patch: Any, merged_by: str) -> Iterator[list[Any]]:
+    """The MERGE cannot end before the test has had its turn."""
+    asked: list[Any] = []
+    of, (method,) = COMMITS[merged_by]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def optimize_once() -> None:
+            while True:
+                connection, _ = server.accept()
+                with connection:
+                    if connection.recv(1) == b"q":
+                        return
+                    if not asked:
+                        asked.extend(optimize())
+                    connection.sendall(b".")
+
+        def held(offset: int) -> int:
+            with socket.create_connection(("127.0.0.1", port)) as waiting:
+                waiting.sendall(b"?")
+                waiting.recv(1)
+            return offset
+
+        right_merge, right_commit = statement.merge, getattr(of, method)
+
+        def held_merge(name: str, target: Any, found: Any, reduced: str, **more: Any) -> str:
+            return right_merge(name, target, found, f"(SELECT * FROM {reduced} WHERE held(o) > 0)", **more)
+
+        def commit(table: Any, *given: Any) -> None:
+            table._spark.udf.register("held", held, "bigint")
+            right_commit(table, *given)
+
+        patch.setattr(statement, "merge", held_merge)
+        patch.setattr(of, method, commit)
+        answering = threading.Thread(target=optimize_once)
+        answering.start()
+        try:
+            yield asked
+        finally:
+            with socket.create_connection(("127.0.0.1", port)) as over:
+                over.sendall(b"q")
+            answering.join()
+
+
 def test_a_merge_that_meets_an_optimize_is_repeated(
     spark: Any,
     make_table: Callable[..., Table],
@@ -277,6 +358,7 @@ def test_a_merge_that_meets_an_optimize_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
     merge: Merge,
     format_name: str,
+    merged_by: str,
 ) -> None:
     """OPTIMIZE may run at any time, the docs say: also while the MERGE has read the files that it takes away.
 
@@ -300,51 +382,12 @@ def test_a_merge_that_meets_an_optimize_is_repeated(
         ]
     )
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        asked: list[Any] = []
-
-        other = spark.newSession()
-        table_format(format_name).table(other, warehouse, table_path(table.id))  # makes the catalog known to it
-
-        def optimize_once() -> None:
-            while True:
-                connection, _ = server.accept()
-                with connection:
-                    if connection.recv(1) == b"q":
-                        return
-                    if not asked:
-                        asked.extend(compact(other, sql))
-                    connection.sendall(b".")
-
-        def held(offset: int) -> int:
-            with socket.create_connection(("127.0.0.1", port)) as waiting:
-                waiting.sendall(b"?")
-                waiting.recv(1)
-            return offset
-
-        right_merge, right_commit = statement.merge, TABLES[format_name].commit
-
-        def held_merge(name: str, target: Any, found: Any, reduced: str, **more: Any) -> str:
-            # The MERGE cannot end before the test has had its turn.
-            return right_merge(name, target, found, f"(SELECT * FROM {reduced} WHERE held(o) > 0)", **more)
-
-        def commit(table: Any, *given: Any) -> None:
-            table._spark.udf.register("held", held, "bigint")
-            right_commit(table, *given)
-
-        monkeypatch.setattr(statement, "merge", held_merge)
-        monkeypatch.setattr(TABLES[format_name], "commit", commit)
-        answering = threading.Thread(target=optimize_once)
-        answering.start()
-        try:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(job, "CONFLICTS_MAX", 3)
-                report = merge(hand_log.root, warehouse)
-        finally:
-            with socket.create_connection(("127.0.0.1", port)) as over:
-                over.sendall(b"q")
-            answering.join()
+    other = spark.newSession()
+    table_format(format_name).table(other, warehouse, table_path(table.id))  # makes the catalog known to it
+    meanwhile = optimized_in_a_commit if merged_by.endswith("local") else optimized_in_a_statement
+    with meanwhile(lambda: compact(other, sql), monkeypatch, merged_by) as asked, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warehouse_job, "CONFLICTS_MAX", 3)
+        report = merge(hand_log.root, warehouse)
     assert asked, "nothing was optimized meanwhile"
     assert report.published
     found = read_cut(spark, warehouse)

@@ -13,8 +13,8 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.model.table import Table, TableId
 from cdcflow.spark import jars, job
-from cdcflow.spark.paths import table_path
-from cdcflow.spark.segments import sealed, shapes_of, visible
+from cdcflow.warehouse.paths import table_path
+from cdcflow.warehouse.segments import sealed, shapes_of, visible
 
 
 def without_first(log: Any) -> None:

@@ -49,7 +49,7 @@ def test_failure_on_the_way_fails_though_all_is_equal() -> None:
 def test_settings_of_the_demo_are_ordinary_ones(tmp_path: Path, kind: logs.LogKind) -> None:
     """The file that stays behind is one that a user may copy."""
     path = tmp_path / "cdcflow.yaml"
-    log = logs.demo_log(kind, tmp_path, "delta")
+    log = logs.demo_log(kind, tmp_path)
     lines = [line.replace("brokers: ", "brokers: 127.0.0.1:9092") for line in log.settings()]
     url = "url: postgresql://postgres@127.0.0.1:5432/airports"
     path.write_text(demo_run.settings(["kind: postgres", url], 336_776, lines, "delta"))

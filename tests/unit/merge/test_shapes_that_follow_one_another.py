@@ -11,7 +11,7 @@ from cdcflow.merge.statement import alter, create, describe, fill
 from cdcflow.merge.types import stored, widens
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.spark.formats.delta import RULES as DELTA
+from cdcflow.warehouse.formats.delta import RULES as DELTA
 
 INT, BIG, TEXT = pa.int32(), pa.int64(), pa.string()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from sparksql import duckdb_sql, session
 
 from cdcflow.errors import ConfigurationError
+from cdcflow.local.dialect import connect, duckdb_sql
 from cdcflow.merge.types import Stored, literal, stored, widens
 
 AS_IT_IS = {
@@ -72,7 +72,7 @@ def test_what_spark_would_change_is_refused(arrow: pa.DataType) -> None:
 def converted(arrow: pa.DataType, value: int | None) -> object:
     given = "NULL" if value is None else str(value)
     sql = duckdb_sql(f"SELECT {stored(arrow).sql('x')} FROM (SELECT CAST({given} AS bigint) AS x)")
-    row = session().execute(sql).fetchone()
+    row = connect().execute(sql).fetchone()
     assert row is not None
     return row[0]
 

@@ -12,9 +12,11 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.merge.evolution import CannotFollow, evolve
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.spark.cuts import Cut, CutTable
-from cdcflow.spark.formats import FORMATS, format_for, format_in, table_format
-from cdcflow.spark.formats.iceberg import CATALOG, RULES, IcebergFormat
+from cdcflow.spark.formats import table_format
+from cdcflow.spark.formats.iceberg import IcebergFormat
+from cdcflow.warehouse.cut import Cut, CutTable
+from cdcflow.warehouse.formats import FORMATS, format_for, format_in, rules_of
+from cdcflow.warehouse.formats.iceberg import CATALOG, RULES
 
 
 class Conf:
@@ -31,27 +33,23 @@ class Session:
         self.conf = Conf(extensions)
 
 
-def name_of(found: Any) -> str | None:
-    return None if found is None else str(found.rules.name)
-
-
 def test_a_warehouse_tells_its_format(tmp_path: Path) -> None:
     """A first merge may have died before its cut; and somebody's Delta table may lie in a warehouse of Iceberg's."""
     assert format_in(tmp_path) is None
-    assert name_of(format_for(tmp_path, None)) == "delta"
-    assert name_of(format_for(tmp_path, "iceberg")) == "iceberg"
+    assert format_for(tmp_path, None) == "delta"
+    assert format_for(tmp_path, "iceberg") == "iceberg"
     (tmp_path / "shop" / "orders" / "_delta_log").mkdir(parents=True)
-    assert name_of(format_in(tmp_path)) == "delta"
+    assert format_in(tmp_path) == "delta"
     with pytest.raises(ConfigurationError, match=r"are delta tables(?s:.*)set merge\.format to delta"):
         format_for(tmp_path, "iceberg")
     (tmp_path / CATALOG).touch()
-    assert name_of(format_for(tmp_path, None)) == "iceberg"
+    assert format_for(tmp_path, None) == "iceberg"
 
 
 def test_a_format_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(ConfigurationError, match="to one of: delta, iceberg"):
         table_format("hudi")
-    assert {name_of(make()) for make in FORMATS.values()} == set(FORMATS)
+    assert [rules_of(name).name for name in FORMATS] == list(FORMATS)
 
 
 @pytest.mark.parametrize("extensions", [None, "io.delta.sql.DeltaSparkSessionExtension"])

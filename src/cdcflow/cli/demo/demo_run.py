@@ -91,7 +91,7 @@ class DemoRun:
         self._planted_fault = planted_fault
         self._config_path = directory / "cdcflow.yaml"
         self._table_format = table_format
-        self._log = logs.demo_log(log, directory, table_format)
+        self._log = logs.demo_log(log, directory)
         self._children = Children(directory)
         self.outcome = Outcome(str(directory))
 

@@ -13,7 +13,7 @@ from cdcflow.config import load
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cdcflow.spark.job import MergeReport
+    from cdcflow.warehouse.job import MergeReport
 
 LogKind = Literal["files", "kafka"]
 TOPIC = "demo-log"
@@ -45,10 +45,9 @@ class Folder:
 
     name = "a folder"
 
-    def __init__(self, directory: Path, table_format: str) -> None:
+    def __init__(self, directory: Path) -> None:
         self.folder = directory / "log"
-        self._table_format = table_format
-        self._warehouse = directory / "warehouse"
+        self._directory = directory
 
     def __enter__(self) -> Self:
         return self
@@ -66,9 +65,11 @@ class Folder:
         return dict(found)
 
     def merge(self, spark: SparkSession) -> MergeReport:
-        from cdcflow.spark.job import merge
+        from cdcflow import wiring
+        from cdcflow.warehouse.job import merge
 
-        return merge(spark, self.folder, self._warehouse, table_format=self._table_format)
+        config = load(self._directory / "cdcflow.yaml")
+        return merge(wiring.engines(config, spark), self.folder, config.merge.warehouse)
 
 
 class Topic:
@@ -114,9 +115,9 @@ class Topic:
         return merge(spark, wiring.tier(config), config.merge.warehouse, table_format=config.merge.format)
 
 
-def demo_log(kind: LogKind, directory: Path, table_format: str) -> Log:
+def demo_log(kind: LogKind, directory: Path) -> Log:
     """The demo's log of this kind; nothing is started yet."""
-    return Folder(directory, table_format) if kind == "files" else Topic(directory)
+    return Folder(directory) if kind == "files" else Topic(directory)
 
 
 __all__ = ["Folder", "Log", "LogKind", "Topic", "demo_log"]

@@ -1,56 +1,45 @@
-"""Table formats: what a merge asks of one (`port`), and a module for each that knows nothing of the others.
+"""Table formats as Spark writes them: what a session needs for one, its tables, and which errors are conflicts.
 
-    job, cuts ──▶ port.TableFormat, port.FormatTable
-                        ├── delta      Delta Lake
-                        └── iceberg    Apache Iceberg
-
-A third format is one more module with a `TableFormat`, and its line here.
+engine ──▶ SparkFormat ──▶ cdcflow.spark.sql.StatementTable
+              ├── delta      Delta Lake
+              └── iceberg    Apache Iceberg
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
-from cdcflow.errors import ConfigurationError
 from cdcflow.spark.formats.delta import DeltaFormat
 from cdcflow.spark.formats.iceberg import IcebergFormat
-from cdcflow.spark.formats.port import TableFormat
+from cdcflow.spark.sql import StatementTable
+from cdcflow.warehouse.formats import rules_of
 
-FORMATS: dict[str, Callable[[], TableFormat]] = {"iceberg": IcebergFormat, "delta": DeltaFormat}
-"""In the order in which a warehouse is looked at: a folder of somebody's Delta table may lie in any."""
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
-def table_format(name: str) -> TableFormat:
+class SparkFormat(Protocol):
+    """A format, in Spark."""
+
+    settings: Mapping[str, str]
+    """Of a session that is to write such tables."""
+
+    def table(self, spark: SparkSession, warehouse: Path, path: Sequence[str]) -> StatementTable:
+        """The table at a path (schema, name) of a warehouse; of our own tables the path is one name."""
+
+    def is_conflict(self, error: BaseException) -> bool:
+        """See `cdcflow.warehouse.port.Engine.is_conflict`."""
+
+
+_FORMATS: dict[str, Callable[[], SparkFormat]] = {"delta": DeltaFormat, "iceberg": IcebergFormat}
+
+
+def table_format(name: str) -> SparkFormat:
     """The format of that name.
 
     Raises:
         ConfigurationError: there is none.
     """
-    if name not in FORMATS:
-        raise ConfigurationError(
-            f"there is no table format {name}", remedy=f"set merge.format to one of: {', '.join(sorted(FORMATS))}"
-        )
-    return FORMATS[name]()
-
-
-def format_in(warehouse: Path) -> TableFormat | None:
-    """The format of the tables in a warehouse; None where no merge has begun."""
-    made = (make() for make in FORMATS.values())
-    return next((format_ for format_ in made if format_.is_in(warehouse)), None)
-
-
-def format_for(warehouse: Path, name: str | None) -> TableFormat:
-    """The format to merge into a warehouse with; `name` None: that of its tables, and Delta where there are none.
-
-    Raises:
-        ConfigurationError: the warehouse has tables of another format than `name`, or there is no such format.
-    """
-    wanted = None if name is None else table_format(name)
-    found = format_in(warehouse)
-    if wanted is not None and found is not None and wanted.rules.name != found.rules.name:
-        raise ConfigurationError(
-            f"merging into {warehouse}: its tables are {found.rules.name} tables, and merge.format says {name}",
-            remedy=f"set merge.format to {found.rules.name}, or merge into another warehouse",
-        )
-    return wanted or found or DeltaFormat()
+    return _FORMATS[rules_of(name).name]()

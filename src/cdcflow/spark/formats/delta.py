@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from cdcflow.merge.evolution import Act, Add, FormatColumn, Widen
-from cdcflow.merge.format import Format
+from cdcflow.merge.evolution import FormatColumn
 from cdcflow.merge.types import name_sql
-from cdcflow.spark.formats.port import COMMITTED, Snapshot
+from cdcflow.spark.sql import StatementTable
+from cdcflow.warehouse.formats.delta import RULES
+from cdcflow.warehouse.port import COMMITTED, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,29 +39,9 @@ _TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "big
 _HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END", "COMPUTE STATS", "REORG", "CLUSTER BY"}
 
 
-def _needs(act: Act) -> Mapping[str, str]:
-    match act:
-        case Add(column) if "timestamp_ntz" in column.type:
-            return {"delta.feature.timestampNtz": "supported"}
-        case Widen():
-            return {"delta.enableTypeWidening": "true"}
-    return {}
-
-
-RULES = Format(
-    "delta",
-    properties={
-        "delta.columnMapping.mode": "name",  # renames without rewriting, and names with spaces
-        "delta.enableDeletionVectors": "true",  # a changed row marks the old one instead of rewriting its file
-    },
-    needs=_needs,
-)
-
-
 class DeltaFormat:
-    """Implements `cdcflow.spark.formats.port.TableFormat`."""
+    """Implements `cdcflow.spark.formats.SparkFormat`."""
 
-    rules = RULES
     settings: Mapping[str, str] = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -71,23 +52,16 @@ class DeltaFormat:
     def table(self, spark: SparkSession, warehouse: Path, path: Sequence[str]) -> DeltaTable:
         return DeltaTable(spark, warehouse.resolve().joinpath(*path))
 
-    def is_in(self, warehouse: Path) -> bool:
-        # The first merge may have died before its cut.
-        return any(next(warehouse.glob(logs), None) is not None for logs in ("*/_delta_log", "*/*/_delta_log"))
-
     def is_conflict(self, error: BaseException) -> bool:
         return _CONFLICT.search(str(error)) is not None
 
 
-class DeltaTable:
-    """Implements `cdcflow.spark.formats.port.FormatTable`."""
-
-    location = None
+class DeltaTable(StatementTable):
+    """A table by path."""
 
     def __init__(self, spark: SparkSession, path: Path) -> None:
-        self._spark = spark
+        super().__init__(spark, RULES, f"delta.{name_sql(str(path))}", None)
         self._path = path
-        self.sql = f"delta.{name_sql(str(path))}"
 
     def snapshot(self) -> Snapshot | None:
         found = self._newest()

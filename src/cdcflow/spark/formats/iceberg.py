@@ -1,16 +1,9 @@
-"""Apache Iceberg, format version 2, merge-on-read. Commits carry our position and metadata in the snapshot's summary.
-
-    <warehouse>/_cdcflow_catalog.db    the catalog: SQLite through JDBC, which makes a commit one row's change
-    <warehouse>/<schema>/<table>/      data and metadata
-
-A version is a snapshot's sequence number: it grows with every change of rows, which a snapshot's id does not. A summary
-belongs to one snapshot only, so each of ours repeats what those before it recorded; of a snapshot that somebody else
-made the newest ancestor of ours tells. A version that a cut shows gets a tag, which expire_snapshots leaves alone.
+"""Apache Iceberg, format version 2, merge-on-read. Commits carry our position and metadata in the snapshot's summary,
+as `cdcflow.warehouse.formats.iceberg` says.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,61 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.evolution import FormatColumn
-from cdcflow.merge.format import Format
 from cdcflow.merge.types import name_sql
-from cdcflow.spark.formats.port import COMMITTED, Snapshot
+from cdcflow.spark.sql import StatementTable
+from cdcflow.warehouse.formats import iceberg
+from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS
+from cdcflow.warehouse.port import COMMITTED, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-CATALOG = "_cdcflow_catalog.db"
 _EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-_OWN_NAMESPACE = "_cdcflow"
 _SUMMARY = "spark.sql.iceberg.snapshot-property."
-_TRANSACTIONS = f"{COMMITTED}.transactions"
 _NOT_THERE = ("NoSuchTable", "NoSuchNamespace", "TABLE_OR_VIEW_NOT_FOUND")
 _CONFLICT = re.compile(
     r"org\.apache\.iceberg\.exceptions\.(CommitFailed|CommitStateUnknown|Validation)|database is locked|SQLITE_BUSY"
 )
 _BUSY_MS = 60_000
-_SMALL_INTEGERS = re.compile(r"\b(tinyint|smallint)\b")
-_TYPES = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
-"""Types that SQL calls otherwise."""
-_PLAIN = {"int", "float", "double", "boolean", "string", "binary", "date"}
-_DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
-
-
-def _holds(type_: str) -> str:
-    return _SMALL_INTEGERS.sub("int", type_)
-
-
-def _widens(old: str, new: str) -> bool:
-    """https://iceberg.apache.org/spec/#schema-evolution, format version 2."""
-    if (old, new) in {("int", "bigint"), ("float", "double")}:
-        return True
-    was, now = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
-    return was is not None and now is not None and was[2] == now[2] and int(was[1]) <= int(now[1])
-
-
-RULES = Format(
-    "iceberg",
-    properties={
-        "format-version": "2",
-        "write.delete.mode": "merge-on-read",
-        "write.update.mode": "merge-on-read",
-        "write.merge.mode": "merge-on-read",
-        "write.metadata.delete-after-commit.enabled": "true",
-        "write.metadata.previous-versions-max": "50",
-    },
-    holds=_holds,
-    widens=_widens,
-)
 
 
 class IcebergFormat:
-    """Implements `cdcflow.spark.formats.port.TableFormat`."""
+    """Implements `cdcflow.spark.formats.SparkFormat`."""
 
-    rules = RULES
     settings: Mapping[str, str] = {
         "spark.sql.extensions": _EXTENSION,
     }
@@ -86,13 +45,9 @@ class IcebergFormat:
                 f" or give it Iceberg's jars and spark.sql.extensions={_EXTENSION}",
             )
         root = warehouse.resolve()
-        catalog = f"cdcflow_{hashlib.sha256(str(root).encode()).hexdigest()[:12]}"
+        catalog = iceberg.catalog_name(root)
         _configure(spark, catalog, root)
-        namespace, name = path if len(path) > 1 else (_OWN_NAMESPACE, *path)
-        return IcebergTable(spark, (catalog, _identifier(namespace), _identifier(name)), root.joinpath(*path))
-
-    def is_in(self, warehouse: Path) -> bool:
-        return (warehouse / CATALOG).exists()
+        return IcebergTable(spark, (catalog, *iceberg.identifier(path)), root.joinpath(*path))
 
     def is_conflict(self, error: BaseException) -> bool:
         return _CONFLICT.search(str(error)) is not None
@@ -115,19 +70,13 @@ def _configure(spark: SparkSession, catalog: str, root: Path) -> None:
         spark.conf.set(setting + name, value)
 
 
-def _identifier(part: str) -> str:
-    """A part of a path as a part of a name: a dot would begin another namespace."""
-    return part.replace(".", "~2E")
+class IcebergTable(StatementTable):
+    """A table of the warehouse's catalog."""
 
-
-class IcebergTable:
-    """Implements `cdcflow.spark.formats.port.FormatTable`."""
-
-    def __init__(self, spark: SparkSession, name: tuple[str, str, str], location: Path) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkSession, name: tuple[str, str, str], path: Path) -> None:
+        super().__init__(spark, RULES, ".".join(map(name_sql, name)), str(path))
+        self._path = path
         self._name = name
-        self.sql = ".".join(map(name_sql, name))
-        self.location = str(location)
 
     def snapshot(self) -> Snapshot | None:
         table = self._table()
@@ -154,11 +103,11 @@ class IcebergTable:
             known[app] = version
         conf = self._spark.conf
         conf.set(_SUMMARY + COMMITTED, json.dumps(metadata, separators=(",", ":")))
-        conf.set(_SUMMARY + _TRANSACTIONS, json.dumps(known, separators=(",", ":")))
+        conf.set(_SUMMARY + TRANSACTIONS, json.dumps(known, separators=(",", ":")))
         try:
             self._spark.sql(statement)
         finally:
-            for setting in (COMMITTED, _TRANSACTIONS):
+            for setting in (COMMITTED, TRANSACTIONS):
                 conf.unset(_SUMMARY + setting)
 
     def newest_commit(self) -> Mapping[str, Any] | None:
@@ -182,7 +131,7 @@ class IcebergTable:
         ]
 
     def pin(self, version: int, cut: int) -> None:
-        found, tag = self._snapshot(version), f"cdcflow_cut_{cut}"
+        found, tag = self._snapshot(version), iceberg.tag(cut)
         if found is None:
             return
         table = self._table()
@@ -209,7 +158,7 @@ class IcebergTable:
         try:
             return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, self.sql)
         except Exception as error:
-            if any(name in str(error) for name in _NOT_THERE) or not Path(self.location).exists():
+            if any(name in str(error) for name in _NOT_THERE) or not self._path.exists():
                 return None  # nor is it there when somebody moved its folder away
             raise
 
@@ -253,7 +202,7 @@ def _ancestors(table: Any, snapshot: Any) -> Iterator[Any]:
 
 def _transactions(table: Any, snapshot: Any) -> Mapping[str, int]:
     for one in _ancestors(table, snapshot):
-        said = one.summary().get(_TRANSACTIONS)
+        said = one.summary().get(TRANSACTIONS)
         if said is not None:
             found: Mapping[str, int] = json.loads(said)
             return found
@@ -262,9 +211,4 @@ def _transactions(table: Any, snapshot: Any) -> Mapping[str, int]:
 
 def _columns(table: Any) -> Iterator[FormatColumn]:
     for field in table.schema().columns():
-        text = str(field.type().toString())
-        decimal = _DECIMAL.fullmatch(text)
-        if decimal is not None:
-            text = f"decimal({decimal[1]},{decimal[2]})"
-        plain = decimal is not None or text in _TYPES or text in _PLAIN
-        yield FormatColumn(str(field.name()), int(field.fieldId()), _TYPES.get(text, text) if plain else None)
+        yield FormatColumn(str(field.name()), int(field.fieldId()), iceberg.type_sql(str(field.type().toString())))

@@ -1,4 +1,4 @@
-"""Spark's SQL, as far as `cdcflow.merge` writes it, run by DuckDB inside the test's process.
+"""Spark's SQL, as far as `cdcflow.merge` writes it, as DuckDB's.
 
 The statements come as they would go to Spark. Each word that DuckDB spells otherwise is translated here by name; what
 is not listed goes through as it is, so that a function that is new to these statements fails and does not quietly
@@ -25,8 +25,10 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"\bexplode\(sequence\(", "unnest(generate_series("),
     (r"\bdiv\b", "//"),
     (r"\btransform\((.*?), x -> ", r"list_transform(\1, lambda x: "),
-    (r"\barray<([a-z]+)>", r"\1[]"),
+    (r"\btimestamp\b", "timestamptz"),
     (r"\btimestamp_ntz\b", "timestamp"),
+    (r"\barray<([^<>]+)>", r"\1[]"),
+    (r"\barray<([^<>]+)>", r"\1[]"),  # of lists
     (r" USING any TBLPROPERTIES \(.*\)$", ""),
     (r"\bADD COLUMNS \((.*)\)$", r"ADD COLUMN \1"),
     (r"^ALTER TABLE \S+ SET TBLPROPERTIES .*$", "SELECT 1"),
@@ -42,9 +44,16 @@ MACROS = (
 """Functions of Spark's that DuckDB lacks."""
 
 
-def session() -> duckdb.DuckDBPyConnection:
+def connect(threads: int = 1) -> duckdb.DuckDBPyConnection:
     """A database in memory that has them."""
-    made = duckdb.connect(config={"threads": 1})
+    # Nothing is fetched from anywhere: what is not there fails.
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "threads": threads,
+        "enable_progress_bar": False,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+    }
+    made = duckdb.connect(config=settings)
     for macro in MACROS:
         made.execute(macro).fetchall()
     return made

@@ -1,0 +1,99 @@
+"""DuckDB in this process, as a merge uses it: the log's rows come as Arrow tables, queries in Spark's words."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdcflow.local.dialect import connect, duckdb_sql
+from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
+from cdcflow.warehouse.segments import InputFile
+
+
+class DuckSession:
+    """Implements `cdcflow.warehouse.port.SqlSession`. A view of the log's rows is worked out at once: files are read
+    once. `close` it."""
+
+    def __init__(self) -> None:
+        self._db = connect()
+        self._numbers = itertools.count(1)
+        self._views: set[str] = set()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def read(
+        self, what: str, files: Sequence[InputFile], shape: Table, where: str, columns: Sequence[str], *, moved: bool
+    ) -> str:
+        names = [OFFSET, OP, UNCHANGED, *(c.name for c in shape.columns), *([BEFORE] if moved else [])]
+        found = pa.concat_tables([_read(file.path, names) for file in files])
+        return self.take(what, found, f"SELECT {', '.join(columns)} FROM {{}} WHERE {where}")  # noqa: S608  see merge
+
+    def take(self, what: str, rows: pa.Table, query: str = "SELECT * FROM {}") -> str:
+        """A table of a query's result over Arrow rows, whose name stands where `{}` is. Returns its name."""
+        given, name = self._name("given"), self._name(what)
+        self._db.register(given, rows)
+        try:
+            self._db.execute(f"CREATE TABLE {name} AS {duckdb_sql(query.replace('{}', given, 1))}").fetchall()
+        finally:
+            self._db.unregister(given)
+        return name
+
+    def view(self, what: str, sql: str) -> str:
+        name = self._name(what)
+        self._views.add(name)
+        self._db.execute(f"CREATE VIEW {name} AS {duckdb_sql(sql)}").fetchall()
+        return name
+
+    def keep(self, what: str, sql: str) -> str:
+        name = self._name(what)
+        self._db.execute(f"CREATE TABLE {name} AS {duckdb_sql(sql)}").fetchall()
+        return name
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return self._db.execute(duckdb_sql(sql)).fetchall()
+
+    def arrow(self, sql: str) -> pa.Table:
+        """A query's result, in columns."""
+        return self._db.sql(duckdb_sql(sql)).to_arrow_table()
+
+    def drop(self, views: Sequence[str]) -> None:
+        for name in reversed(views):
+            self._db.execute(f"DROP {'VIEW' if name in self._views else 'TABLE'} {name}").fetchall()
+            self._views.discard(name)
+
+    def _name(self, what: str) -> str:
+        return f"cdcflow_{what}_{next(self._numbers)}"
+
+
+def _read(path: str, names: Sequence[str]) -> pa.Table:
+    found = pq.ParquetFile(path).read()
+    columns = [found.column(name) for name in names]
+    return pa.Table.from_arrays([c.cast(read_type(c.type)) for c in columns], names=list(names))
+
+
+def read_type(arrow: pa.DataType) -> pa.DataType:
+    """What the log's Arrow type is read as: `merge.types.Stored.read`, as Arrow's. Every value stays what it is."""
+    if pa.types.is_dictionary(arrow):
+        return read_type(arrow.value_type)
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
+        return pa.list_(read_type(arrow.value_type))
+    if pa.types.is_struct(arrow):
+        return pa.struct([pa.field(f.name, read_type(f.type)) for f in arrow])
+    if pa.types.is_time(arrow) or pa.types.is_duration(arrow):
+        return pa.int64()
+    if pa.types.is_fixed_size_binary(arrow):
+        return pa.binary()
+    return _UNSIGNED.get(arrow, arrow)
+
+
+_UNSIGNED = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}

@@ -1,0 +1,149 @@
+"""A Spark session as a merge uses one: views over the log's files, and tables that statements change."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdcflow.errors import InvariantViolated
+from cdcflow.merge import statement
+from cdcflow.merge.evolution import Act, Target
+from cdcflow.merge.format import Format
+from cdcflow.merge.reduce import Layout, read_schema
+from cdcflow.merge.types import DECIMAL_TEXT
+from cdcflow.model.table import MISSING, Table
+from cdcflow.warehouse.port import Snapshot
+from cdcflow.warehouse.segments import InputFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_numbers = itertools.count(1)
+
+
+class SparkSql:
+    """Implements `cdcflow.warehouse.port.SqlSession`."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def read(
+        self, what: str, files: Sequence[InputFile], shape: Table, where: str, columns: Sequence[str], *, moved: bool
+    ) -> str:
+        hidden = [f.path for f in files if Path(f.path).name[0] in "_."]
+        if hidden:
+            raise InvariantViolated(f"reading {hidden[0]}: Spark takes it for a hidden file and would read nothing")
+        if any(DECIMAL_TEXT in column for column in columns):
+            _register_decimal_text(self._spark)
+        rows = self._spark.read.schema(read_schema(shape, moved=moved)).parquet(*(_literal(f.path) for f in files))
+        return _named(rows.where(where).selectExpr(*columns), what)
+
+    def view(self, what: str, sql: str) -> str:
+        return _named(self._spark.sql(sql), what)
+
+    def keep(self, what: str, sql: str) -> str:
+        return _named(self._spark.sql(sql).localCheckpoint(), what)
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self._spark.sql(sql).collect()]
+
+    def drop(self, views: Sequence[str]) -> None:
+        for view in views:
+            self._spark.catalog.dropTempView(view)
+
+
+class StatementTable(ABC):
+    """A table that SQL statements change, each in a commit of its own: `cdcflow.warehouse.port.CurrentTable` of a
+    format that says how a statement is committed."""
+
+    def __init__(self, spark: SparkSession, rules: Format, sql: str, location: str | None) -> None:
+        """`sql` is how SQL names it; `location` where it is to lie (None: its name says so)."""
+        self._spark = spark
+        self._rules = rules
+        self.sql = sql
+        self.location = location
+        self.session = SparkSql(spark)
+
+    @abstractmethod
+    def snapshot(self) -> Snapshot | None:
+        """Its newest version; None where there is no table."""
+
+    @abstractmethod
+    def commit(self, statement: str, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
+        """Run a statement that changes the table, in one commit that carries `metadata`. With `app` also the
+        transaction (app, version): of one that the table has already, or had, nothing is done."""
+
+    @abstractmethod
+    def newest_commit(self) -> Mapping[str, Any] | None:
+        """The metadata of the newest commit; None where it is not ours, or cannot be told quickly."""
+
+    @abstractmethod
+    def edits_since(self, version: int) -> list[str]:
+        """What someone else did to the rows after `version`: `operation@version`, newest first."""
+
+    @abstractmethod
+    def pin(self, version: int, cut: int) -> None:
+        """Keep a version for as long as its cut is kept, where the format does not by itself."""
+
+    @abstractmethod
+    def lost(self, version: int) -> str | None:
+        """Why a version, older than the newest, cannot be read any more; None: it can."""
+
+    @abstractmethod
+    def transactions_of(self, version: int) -> Mapping[str, int]:
+        """What `Snapshot.transactions` was at a version that is there."""
+
+    @abstractmethod
+    def at(self, version: int) -> DataFrame:
+        """The rows of a version."""
+
+    def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any]) -> None:
+        self.commit(statement.create(self.sql, self._rules, target, source, begun, self.location), metadata)
+
+    def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
+        self.commit(statement.begin(self.sql, begun), metadata)
+
+    def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
+        for sql in statement.alter(self.sql, self._rules, act):
+            self.commit(sql, metadata, app, version)
+
+    def standing(self, layout: Layout, changes: str) -> str:
+        return self.sql
+
+    def fold(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
+        self.commit(folding.sql(self.sql), metadata, app, version)
+
+    def sweep(self, before: int, metadata: Mapping[str, Any], app: str, version: int) -> None:
+        self.commit(statement.sweep(self.sql, before), metadata, app, version)
+
+    def rows_that_miss(self) -> int:
+        return self._spark.table(self.sql).where(f"{MISSING} IS NOT NULL").count()
+
+    def close(self) -> None:  # noqa: B027  a Spark session has nothing to let go of
+        """See `cdcflow.warehouse.port.CurrentTable.close`."""
+
+
+def _named(frame: DataFrame, what: str) -> str:
+    name = f"cdcflow_{what}_{next(_numbers)}"
+    frame.createOrReplaceTempView(name)
+    return name
+
+
+def _literal(path: str) -> str:
+    """Spark takes a path for a pattern; this one means itself."""
+    return "".join(f"\\{c}" if c in "\\[]{}*?" else c for c in path)
+
+
+def _register_decimal_text(spark: SparkSession) -> None:
+    def text(content: bytes | None, scale: int) -> str | None:
+        if content is None:
+            return None
+        number = int.from_bytes(content, "big", signed=True)
+        digits = str(abs(number)).rjust(scale + 1, "0")
+        whole, rest = (digits[:-scale], digits[-scale:]) if scale else (digits, "")
+        return ("-" if number < 0 else "") + whole + (f".{rest}" if rest else "")
+
+    spark.udf.register(DECIMAL_TEXT, text, "string")

@@ -1,0 +1,134 @@
+"""The view of changes that a merge reduces: Parquet files of several shapes under the names of `merge.reduce`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from cdcflow.merge import moves
+from cdcflow.merge.reduce import Layout, Mask, projection
+from cdcflow.model.change import TRUNCATE
+from cdcflow.model.table import OFFSET, OP
+from cdcflow.warehouse.port import SqlSession
+from cdcflow.warehouse.segments import InputFile
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A temporary view of changes, and the sets of columns that they leave unchanged."""
+
+    name: str
+    masks: frozenset[Mask]
+
+
+class _Views:
+    """Makes views in a session, and remembers them."""
+
+    def __init__(self, session: SqlSession) -> None:
+        self._session = session
+        self.names: list[str] = []
+
+    def read(
+        self, what: str, files: Sequence[InputFile], version: int, layout: Layout, where: str, *, moved: bool
+    ) -> str:
+        columns = projection(layout, version, moved=moved)
+        name = self._session.read(what, files, layout.shapes[version], where, columns, moved=moved)
+        return self._known(name)
+
+    def view(self, what: str, sql: str) -> str:
+        return self._known(self._session.view(what, sql))
+
+    def keep(self, what: str, sql: str) -> str:
+        return self._known(self._session.keep(what, sql))
+
+    def _known(self, name: str) -> str:
+        self.names.append(name)
+        return name
+
+
+def last_truncate(session: SqlSession, files: Sequence[InputFile]) -> int:
+    """The offset of the newest truncate; 0 where there is none."""
+    newest = 0
+    for shape in {f.shape for f in files if f.ops.get(TRUNCATE)}:
+        own = [f for f in files if f.shape == shape and f.ops.get(TRUNCATE)]
+        # A compacted file may have one that lies before the range.
+        after = max(f.after for f in own)
+        where = f"{OP} = '{TRUNCATE}' AND {OFFSET} > {after}"
+        name = session.read("truncates", own, shape, where, [f"{OFFSET} AS o"], moved=False)
+        ((found,),) = session.rows(f"SELECT max(o) FROM {name}")  # noqa: S608  a name of ours
+        session.drop([name])
+        newest = max(newest, int(found or 0))
+    return newest
+
+
+@contextmanager
+def view(
+    session: SqlSession,
+    layout: Layout,
+    files: Sequence[InputFile],
+    after: int,
+    standing: Callable[[str], str] | None,
+) -> Iterator[View]:
+    """Changes behind offset `after`, key changes completed. `standing` gives the name of the rows that the table has
+    (see `CurrentTable.standing`); None: it holds nothing from before."""
+    views = _Views(session)
+    try:
+        yield _completed_view(session, views, layout, files, after, standing)
+    finally:
+        session.drop(views.names)
+
+
+def _completed_view(
+    session: SqlSession,
+    views: _Views,
+    layout: Layout,
+    files: Sequence[InputFile],
+    after: int,
+    standing: Callable[[str], str] | None,
+) -> View:
+    moved = any(f.file.moved and f.file.partial for f in files)
+    parts = []
+    for version, shape in enumerate(layout.shapes):
+        own = [f for f in files if f.shape == shape and f.file.last_offset > after]
+        if own:
+            # Only the oldest segment of a range can begin before it, and then no other row is as old.
+            begin = max(after, *(f.after for f in own))
+            where = f"{OFFSET} > {begin} AND {OP} <> '{TRUNCATE}'"
+            parts.append(views.read("changes", own, version, layout, where, moved=moved))
+    if not parts:
+        # The range ends with a truncate: nothing lives, but the table must still be emptied.
+        version = len(layout.shapes) - 1
+        own = [f for f in files if f.shape == layout.shapes[version]]
+        parts = [views.read("changes", own, version, layout, "false", moved=moved)]
+    name = parts[0]
+    if len(parts) > 1:
+        name = views.view("changes", " UNION ALL ".join(f"SELECT * FROM {part}" for part in parts))  # noqa: S608  ours
+    masks: frozenset[Mask] = frozenset()
+    if any(f.file.partial for f in files):
+        masks = _masks(session, name)
+    if moved and masks:
+        table = None if standing is None else standing(name)
+        name = _completed(session, views, layout, masks, name, table)
+        masks = _masks(session, name)
+    return View(name, masks)
+
+
+def _completed(
+    session: SqlSession, views: _Views, layout: Layout, masks: frozenset[Mask], changes: str, table: str | None
+) -> str:
+    """Follow key changes to where the columns that they left unchanged have their values (see `merge.moves`)."""
+    columns = sorted(frozenset[int]().union(*masks))
+    moved = views.keep("moves", moves.moves(layout, changes))
+    ended = views.view("ended", moves.ended(layout, changes, moved))
+    lives = views.view("lives", moves.lives(layout, columns, changes, moved))
+    known = views.keep("known", moves.first_round(layout, columns, ended, lives, table))
+    while session.rows(f"SELECT 1 FROM {known} WHERE parent IS NOT NULL LIMIT 1"):  # noqa: S608  a name of ours
+        known = views.keep("known", moves.next_round(columns, known))
+    return views.view("completed", moves.completed(layout, columns, changes, known))
+
+
+def _masks(session: SqlSession, name: str) -> frozenset[Mask]:
+    """The distinct sets of unchanged columns (positions, no values)."""
+    rows = session.rows(f"SELECT DISTINCT m FROM {name} WHERE op <> 'd' AND m IS NOT NULL")  # noqa: S608  ours
+    return frozenset(frozenset(m) for (m,) in rows)

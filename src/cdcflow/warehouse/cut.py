@@ -1,0 +1,63 @@
+"""A published cut: which version of every table shows one and the same moment of the source.
+
+    <warehouse>/_cdcflow_cuts     one row a cut; `tables` maps a table's name to its path, version, and whether every
+                                  row of it is there; `ids` and `states` say more of each; `left_out` why one is not
+
+The row is appended when every table has the cut, so whoever reads tables through it sees all of a moment or nothing.
+Maintenance must keep what the kept cuts need: VACUUM with a retention longer than the age of the oldest cut in use.
+A version number means something in one table only. A cut therefore says which table (its id), and what is at the
+path by now is compared with it: after somebody moved a table's folder away, version 3 is another moment's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+LATER_COLUMNS = ("ids", "states", "left_out")
+"""Maps from a table's name to text, which an older cdcflow did not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutTable:
+    """A table in a cut. `generation`: the newest backfill whose sweep it has seen (0: none).
+
+    `complete`: every row is there. `state` is the table's in the log then: of a complete table, another one than "done"
+    says that it is being read again, that this was given up, or that it is no longer captured ("forgotten") and shows
+    an older moment. `id` is the table's. Both are "" in a cut of an older cdcflow.
+    """
+
+    path: str
+    version: int
+    complete: bool
+    generation: int = 0
+    id: str = ""
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A published cut. `commit_clock` is in microseconds since 1970 UTC. `left_out`: tables that could not be brought
+    to it, and why."""
+
+    cut: int
+    log_id: str
+    offset: int
+    position: str
+    commit_clock: int
+    tables: Mapping[str, CutTable]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Cut:
+        tables = {name: CutTable(**_known(CutTable, table)) for name, table in found["tables"].items()}
+        return cls(**{**_known(cls, found), "tables": tables})
+
+
+def _known(of: type[Cut] | type[CutTable], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what a newer cdcflow says besides."""
+    return {name: found[name] for name in (field.name for field in fields(of)) if name in found}

@@ -1,0 +1,56 @@
+"""Table formats, as far as they are the same for every engine: what tables hold, and how a warehouse tells its own.
+
+    warehouse.formats.delta      spark.formats.delta
+    warehouse.formats.iceberg    spark.formats.iceberg    local.iceberg
+
+A further format is a module here with `RULES` and `is_in`, its line below, and one more in each engine that writes it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.merge.format import Format
+from cdcflow.warehouse.formats import delta, iceberg
+
+_FORMATS: dict[str, ModuleType] = {"iceberg": iceberg, "delta": delta}
+"""In the order in which a warehouse is looked at: a folder of somebody's Delta table may lie in any."""
+
+FORMATS: tuple[str, ...] = tuple(sorted(_FORMATS))
+
+
+def rules_of(name: str) -> Format:
+    """The format of that name.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    if name not in _FORMATS:
+        raise ConfigurationError(
+            f"there is no table format {name}", remedy=f"set merge.format to one of: {', '.join(FORMATS)}"
+        )
+    found: Format = _FORMATS[name].RULES
+    return found
+
+
+def format_in(warehouse: Path) -> str | None:
+    """The format of the tables in a warehouse; None where no merge has begun."""
+    return next((name for name, format_ in _FORMATS.items() if format_.is_in(warehouse)), None)
+
+
+def format_for(warehouse: Path, name: str | None) -> str:
+    """The format to merge into a warehouse with; `name` None: that of its tables, and Delta where there are none.
+
+    Raises:
+        ConfigurationError: the warehouse has tables of another format than `name`, or there is no such format.
+    """
+    wanted = None if name is None else rules_of(name).name
+    found = format_in(warehouse)
+    if wanted is not None and found is not None and wanted != found:
+        raise ConfigurationError(
+            f"merging into {warehouse}: its tables are {found} tables, and merge.format says {name}",
+            remedy=f"set merge.format to {found}, or merge into another warehouse",
+        )
+    return wanted or found or "delta"

@@ -1,0 +1,91 @@
+"""What an Iceberg table holds, where one is seen, and what our snapshots say. How it is written is an engine's.
+
+    <warehouse>/_cdcflow_catalog.db    the catalog: SQLite with the tables of Iceberg's JDBC catalog, which makes a
+                                       commit one row's change
+    <warehouse>/<schema>/<table>/      data and metadata
+
+A version is a snapshot's sequence number: it grows with every change of rows, which a snapshot's id does not. A summary
+belongs to one snapshot only, so each of ours repeats what those before it recorded; of a snapshot that somebody else
+made the newest ancestor of ours tells. A version that a cut shows gets a tag, which expire_snapshots leaves alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from cdcflow.merge.format import Format
+from cdcflow.warehouse.port import COMMITTED
+
+CATALOG = "_cdcflow_catalog.db"
+TRANSACTIONS = f"{COMMITTED}.transactions"
+"""What the newest version that each writer recorded stands under in a snapshot's summary."""
+
+_OWN_NAMESPACE = "_cdcflow"
+_SMALL_INTEGERS = re.compile(r"\b(tinyint|smallint)\b")
+_TYPES = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
+"""Types that SQL calls otherwise."""
+_PLAIN = {"int", "float", "double", "boolean", "string", "binary", "date"}
+_DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
+
+
+def _holds(type_: str) -> str:
+    return _SMALL_INTEGERS.sub("int", type_)
+
+
+def _widens(old: str, new: str) -> bool:
+    """https://iceberg.apache.org/spec/#schema-evolution, format version 2."""
+    if (old, new) in {("int", "bigint"), ("float", "double")}:
+        return True
+    was, now = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
+    return was is not None and now is not None and was[2] == now[2] and int(was[1]) <= int(now[1])
+
+
+RULES = Format(
+    "iceberg",
+    properties={
+        "format-version": "2",
+        "write.delete.mode": "merge-on-read",
+        "write.update.mode": "merge-on-read",
+        "write.merge.mode": "merge-on-read",
+        "write.metadata.delete-after-commit.enabled": "true",
+        "write.metadata.previous-versions-max": "50",
+    },
+    holds=_holds,
+    widens=_widens,
+)
+
+
+def is_in(warehouse: Path) -> bool:
+    return (warehouse / CATALOG).exists()
+
+
+def catalog_name(warehouse: Path) -> str:
+    """The catalog's name, which stands beside each table in its database."""
+    return f"cdcflow_{hashlib.sha256(str(warehouse.resolve()).encode()).hexdigest()[:12]}"
+
+
+def identifier(path: Sequence[str]) -> tuple[str, str]:
+    """Namespace and name of the table at a path; our own tables have a namespace of their own."""
+    namespace, name = path if len(path) > 1 else (_OWN_NAMESPACE, *path)
+    return _part(namespace), _part(name)
+
+
+def _part(part: str) -> str:
+    """A part of a path as a part of a name: a dot would begin another namespace."""
+    return part.replace(".", "~2E")
+
+
+def tag(cut: int) -> str:
+    """The tag of a version that a cut shows."""
+    return f"cdcflow_cut_{cut}"
+
+
+def type_sql(type_: str) -> str | None:
+    """Spark's text of a type from Iceberg's; None where it has parts."""
+    decimal = _DECIMAL.fullmatch(type_)
+    if decimal is not None:
+        return f"decimal({decimal[1]},{decimal[2]})"
+    return _TYPES.get(type_, type_) if type_ in _TYPES or type_ in _PLAIN else None

@@ -1,0 +1,149 @@
+"""What a merge asks of the engine that runs it: to read the log's files, to say SQL over them, to change a table.
+
+    job ──▶ Engine ──▶ CurrentTable ──▶ SqlSession
+              │            one for each (engine, format): spark/formats/delta.py, local/iceberg.py, …
+              └──▶ Cuts
+
+The SQL is Spark's, as `cdcflow.merge` writes it. An engine that speaks another dialect translates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cdcflow.merge.evolution import Act, FormatColumn, Target
+from cdcflow.merge.format import Format
+from cdcflow.merge.reduce import Layout
+from cdcflow.merge.statement import Folding
+from cdcflow.model.table import Table
+from cdcflow.warehouse.cut import Cut
+from cdcflow.warehouse.segments import InputFile
+
+COMMITTED = "cdcflow"
+"""What the metadata of our commits stands under."""
+
+
+class HandOver(Exception):
+    """This engine cannot do it right, or should not; the message says why. Nothing of it was done that another engine
+    could not go on from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A table's newest version. `id` is the table's own: another table at the same path has another one.
+
+    `version` grows with every change of rows. `transactions`: the newest version that each writer recorded with its
+    data. `is_empty`: it has no rows; False also where that is not known.
+    """
+
+    id: str
+    version: int
+    properties: Mapping[str, str]
+    transactions: Mapping[str, int]
+    columns: tuple[FormatColumn, ...]
+    is_empty: bool = False
+
+
+class SqlSession(Protocol):
+    """Runs SQL over temporary views. One thread at a time."""
+
+    def read(
+        self, what: str, files: Sequence[InputFile], shape: Table, where: str, columns: Sequence[str], *, moved: bool
+    ) -> str:
+        """A view of rows of the log in files of one shape: `columns` are expressions over the log's columns, `moved`
+        says whether the old key is one of them. Returns its name."""
+
+    def view(self, what: str, sql: str) -> str:
+        """A view of a query. Returns its name."""
+
+    def keep(self, what: str, sql: str) -> str:
+        """The same, with the result worked out at once and kept."""
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """The result of a query that has few rows."""
+
+    def drop(self, views: Sequence[str]) -> None:
+        """Forget views."""
+
+
+class CurrentTable(Protocol):
+    """A current-state table, which may not be there yet. It belongs to one thread at a time.
+
+    What changes it is one commit that carries `metadata`. With `app` it also records the transaction (app, version): of
+    one that the table has already, or had, nothing is done. Somebody else's commit since `snapshot` makes it fail with
+    an error that `Engine.is_conflict` knows, or is merged with.
+    """
+
+    @property
+    def session(self) -> SqlSession:
+        """What its changes are worked out in."""
+
+    def snapshot(self) -> Snapshot | None:
+        """Its newest version; None where there is no table."""
+
+    def newest_commit(self) -> Mapping[str, Any] | None:
+        """The metadata of the newest commit; None where it is not ours, or cannot be told quickly."""
+
+    def edits_since(self, version: int) -> list[str]:
+        """What someone else did to the rows after `version`: `operation@version`, newest first."""
+
+    def pin(self, version: int, cut: int) -> None:
+        """Keep a version for as long as its cut is kept, where the format does not by itself."""
+
+    def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any]) -> None:
+        """Create it (see `statement.create`)."""
+
+    def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
+        """Of a table that was made and has no rows yet: from where it is folded now."""
+
+    def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
+        """One act of an evolution."""
+
+    def standing(self, layout: Layout, changes: str) -> str:
+        """A name in SQL of the rows that the table has: at least those whose keys are in the view `changes`."""
+
+    def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
+        """Bring a range of changes into it."""
+
+    def sweep(self, before: int, metadata: Mapping[str, Any], app: str, version: int) -> None:
+        """Remove the rows older than an offset."""
+
+    def rows_that_miss(self) -> int:
+        """How many rows miss columns."""
+
+    def close(self) -> None:
+        """Let go of its session."""
+
+
+class Cuts(Protocol):
+    """The published cuts of a warehouse."""
+
+    def newest(self) -> Cut | None:
+        """The newest; None where there is none."""
+
+    def publish(self, cut: Cut) -> None:
+        """Append one. One that is published again (a backfill was found to be done) replaces itself for readers."""
+
+
+class Engine(Protocol):
+    """Something that merges into the tables of one warehouse, which are all of one format."""
+
+    name: str
+
+    @property
+    def rules(self) -> Format:
+        """The tables' format."""
+
+    def cuts(self) -> Cuts: ...
+
+    def table(self, path: Sequence[str]) -> CurrentTable:
+        """The table at a path (schema, name)."""
+
+    def declines(self, before: Snapshot | None, files: Sequence[InputFile]) -> str | None:
+        """Why another engine should merge these files into a table; None: this one will."""
+
+    def is_conflict(self, error: BaseException) -> bool:
+        """Whether a commit failed because somebody else committed to the table meanwhile: nothing of it was done,
+        and it may be said again."""

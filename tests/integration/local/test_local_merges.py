@@ -1,0 +1,311 @@
+"""Merges without Spark: random histories against the fold, cut off, in each other's way, and from the command line."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from handlog import HandLog
+from mergehistories import World, assert_as_folded, make_table, make_world, write_round
+
+from cdcflow import local
+from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.local.engine import LocalEngine
+from cdcflow.local.iceberg import IcebergTable
+from cdcflow.model.table import Table
+from cdcflow.warehouse import job
+from cdcflow.warehouse.formats import format_for
+from cdcflow.warehouse.paths import table_path
+
+SEED = int(os.environ.get("CDCFLOW_LOCAL_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+HISTORIES = int(os.environ.get("CDCFLOW_LOCAL_HISTORIES", "150"))
+
+
+@contextmanager
+def read(warehouse: Path, table: Table) -> Iterator[IcebergTable]:
+    there = LocalEngine(warehouse).table(table_path(table.id))
+    assert there.snapshot() is not None
+    yield there
+    there.close()
+
+
+def rows_of(warehouse: Path, table: Table) -> list[dict[str, Any]]:
+    with read(warehouse, table) as there:
+        found = there.rows().drop_columns(["_offset", "_missing"])
+        rows: list[dict[str, Any]] = found.sort_by(found.column_names[0]).to_pylist()
+        return rows
+
+
+def folded(world: World, warehouse: Path, told: str) -> None:
+    """Every table is what the fold says."""
+
+    def actual(table: Table) -> list[Any]:
+        with read(warehouse, table) as there:
+            found: list[Any] = there.rows().to_pylist()
+            return found
+
+    assert_as_folded(world, actual, told)
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_merges_at_random_cuts_give_what_the_fold_gives(hand_log: HandLog, warehouse: Path, number: int) -> None:
+    """Hundreds of histories in three tables. A failure prints the seed; `CDCFLOW_LOCAL_SEED=<seed>` replays it."""
+    world = make_world(SEED + number, HISTORIES)
+    for round_ in range(3):
+        write_round(world, hand_log, round_)
+        assert local.merge(hand_log.root, warehouse).published
+        folded(world, warehouse, f"seed {SEED}, round {round_}")
+
+
+def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
+    hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G10: whatever was committed by then, rows come out as the fold says, and each once."""
+    monkeypatch.setattr(job, "TABLES_AT_ONCE", 1)
+    left = 0
+
+    def counted(right: Callable[..., Any]) -> Callable[..., Any]:
+        def commits(*given: Any, **more: Any) -> Any:
+            nonlocal left
+            if not left:
+                raise KeyboardInterrupt
+            left -= 1
+            return right(*given, **more)
+
+        return commits
+
+    for method in ("create", "_changing"):
+        monkeypatch.setattr(IcebergTable, method, counted(getattr(IcebergTable, method)))
+    world = make_world(SEED, 10)
+    deaths = 0
+    for round_ in range(6):
+        write_round(world, hand_log, round_)
+        for allowed in itertools.count():
+            left = allowed  # a run says again what may be said again before it comes to something new
+            try:
+                report = local.merge(hand_log.root, warehouse)
+            except KeyboardInterrupt:
+                deaths += 1
+            else:
+                break
+        assert report.cut == hand_log.cut
+        folded(world, warehouse, f"seed {SEED}, round {round_}")
+    assert deaths > 6
+
+
+def test_two_merges_at_once_do_nothing_twice(
+    hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G13: the lock saves work only. Without it the second to commit meets the first one's snapshot, and looks again:
+    also where both append to an empty table, which Iceberg itself would let pass."""
+    warehouse.mkdir()
+    monkeypatch.setattr(job, "_lease", lambda _: nullcontext())
+    orders = make_table("orders", id="int64", v="int32")
+    hand_log.state(orders)
+    right = IcebergTable._replace
+    beaten = 0
+
+    def replace(table: IcebergTable, *given: Any) -> None:
+        nonlocal beaten
+        if beaten < hand_log.cut:
+            beaten = hand_log.cut
+            local.merge(hand_log.root, warehouse)  # the other one comes first
+        right(table, *given)
+
+    monkeypatch.setattr(IcebergTable, "_replace", replace)
+    for values in ({"id": 1, "v": 1}, {"id": 2, "v": 2}):
+        hand_log.segment([(orders, "c", values)])
+        local.merge(hand_log.root, warehouse)
+    assert beaten == 2
+    assert rows_of(warehouse, orders) == [{"id": 1, "v": 1}, {"id": 2, "v": 2}]
+
+
+def test_values_come_through_exactly(hand_log: HandLog, warehouse: Path) -> None:
+    """What DuckDB reads and gives back must be what was written, at the ends of each type's range too."""
+    values = make_table(
+        "values",
+        id="int64",
+        tiny=pa.int8(),
+        word=pa.uint16(),
+        wide=pa.uint64(),
+        price=pa.decimal128(38, 9),
+        tags=pa.list_(pa.string()),
+        grid=pa.list_(pa.list_(pa.decimal128(10, 2))),
+        at=pa.timestamp("us", "UTC"),
+        seen=pa.timestamp("us"),
+        day=pa.date32(),
+        raw=pa.binary(),
+        hash=pa.binary(4),
+        yes=pa.bool_(),
+        ratio=pa.float64(),
+        clock=pa.duration("us"),
+        text="string",
+        mood=pa.dictionary(pa.int32(), pa.string()),
+    )
+    moment = datetime(9999, 12, 31, 23, 59, 59, 999999)
+    full: dict[str, Any] = {
+        "id": -(2**63),
+        "tiny": -128,
+        "word": 65535,
+        "wide": 2**64 - 1,
+        "price": Decimal("-99999999999999999999999999999.999999999"),
+        "tags": ["x", None, ""],
+        "grid": [[Decimal("1.20"), None], [], None],
+        "at": moment.replace(tzinfo=UTC),
+        "seen": datetime(1, 1, 1),
+        "day": date(1, 1, 1),
+        "raw": b"\x00\xff",
+        "hash": b"abcd",
+        "yes": False,
+        "ratio": 5e-324,
+        "clock": -timedelta(hours=838, microseconds=1),
+        "text": "a\x00b 'c' \\ \U0001f600",
+        "mood": "ok",
+    }
+    empty = dict.fromkeys(full) | {"id": 2}
+    told = full | {"clock": "-838:00:00.000001", "wide": Decimal(2**64 - 1)}
+    hand_log.state(values)
+    hand_log.segment([(values, "c", full), (values, "c", full | {"id": 1})])
+    local.merge(hand_log.root, warehouse)
+    hand_log.segment([(values, "u", empty | {"id": 1}), (values, "c", empty)])
+    local.merge(hand_log.root, warehouse)
+    assert rows_of(warehouse, values) == [told, empty | {"id": 1}, empty]
+
+
+def test_only_files_of_which_a_row_changed_are_replaced(hand_log: HandLog, warehouse: Path) -> None:
+    """A cycle costs what it changes: by the bounds of keys in the manifests, and by what the statement did."""
+    orders = make_table("orders", id="string", v="int32")
+    hand_log.state(orders)
+    for first in ("a", "b", "c"):
+        hand_log.segment([(orders, "c", {"id": f"{first}{n}", "v": 0}) for n in range(3)])
+        local.merge(hand_log.root, warehouse)
+
+    def files() -> set[str]:
+        with read(warehouse, orders) as there:
+            return {task.file.file_path for task in there._table.scan().plan_files()}
+
+    before = files()
+    hand_log.segment([(orders, "u", {"id": "b2", "v": 1}), (orders, "d", {"id": "c9"})])
+    (report,) = local.merge(hand_log.root, warehouse).tables
+    assert (len(before), len(before & files()), len(files())) == (3, 2, 3)
+    assert report.engine == "local"
+    assert {"id": "b2", "v": 1} in rows_of(warehouse, orders)
+
+
+class Other(LocalEngine):
+    """The engine that takes what the first declines; Spark's place."""
+
+    name = "other"
+
+    def declines(self, *_: Any) -> None:
+        return None
+
+
+def test_what_is_not_for_it_goes_to_the_other_engine_or_is_left_out_with_a_remedy(
+    hand_log: HandLog, warehouse: Path
+) -> None:
+    """A table is never merged half, nor the cut held up by one."""
+    orders, small = make_table("orders", id="int64", v="int32"), make_table("small", id="int64")
+    floats = make_table("floats", key=("f",), f="float64")
+    hand_log.segment([*((orders, "c", {"id": n, "v": 0}) for n in range(20)), (small, "c", {"id": 1})])
+    begun: list[Any] = []
+
+    def other() -> Other:
+        begun.append(1)
+        return Other(warehouse)
+
+    engines = job.Engines(LocalEngine(warehouse, changes_max=10), other)
+    report = job.merge(engines, hand_log.root, warehouse)
+    assert {t.name: t.engine for t in report.tables} == {"public.orders": "other", "public.small": "local"}
+    assert report.published
+    hand_log.segment([(orders, "u", {"id": 1, "v": 1}), (floats, "c", {"f": 0.5})])
+    report = job.merge(job.Engines(LocalEngine(warehouse, bytes_max=10), other), hand_log.root, warehouse)
+    assert {t.name: t.engine for t in report.tables if t.engine} == {"public.orders": "other", "public.floats": "other"}
+    assert len(begun) == 2, "Spark would be started once for all tables of a process"
+    assert len(rows_of(warehouse, orders)) == 20
+
+    hand_log.segment([(orders, "u", {"id": 2, "v": 2}), (floats, "c", {"f": 1.5})])
+    report = local.merge(hand_log.root, warehouse)
+    (left_out,) = (t for t in report.tables if t.left_out)
+    assert left_out.name == "public.floats"
+    assert "floating-point" in (left_out.left_out or "")
+    assert "set merge.engine to auto" in (left_out.left_out or "")
+    assert {"id": 2, "v": 2} in rows_of(warehouse, orders)
+    # The remedy, to the letter: with another engine there the table goes on, and nothing is lost.
+    job.merge(job.Engines(LocalEngine(warehouse), other), hand_log.root, warehouse)
+    assert rows_of(warehouse, floats) == [{"f": 0.5}, {"f": 1.5}]
+
+
+def test_a_table_that_is_moved_away_is_made_anew_and_cuts_tell(hand_log: HandLog, warehouse: Path) -> None:
+    """The remedy of many messages: the folder goes, and the log has all of it still."""
+    orders = make_table("orders", id="int64", v="int32")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": 1, "v": 1})])
+    local.merge(hand_log.root, warehouse)
+    (warehouse / "public" / "orders").rename(warehouse.parent / "away")
+    local.merge(hand_log.root, warehouse)
+    assert rows_of(warehouse, orders) == [{"id": 1, "v": 1}]
+    with pytest.raises(ConfigurationError, match=r"iceberg tables, and merge\.format says delta"):
+        format_for(warehouse, "delta")
+
+
+NO_SPARK = """
+import sys
+sys.modules.update(dict.fromkeys(["pyspark", "delta", "py4j"]))  # an import of any of them fails
+from cdcflow.cli.app import main
+sys.argv = ["cdcflow", *sys.argv[1:]]
+main()
+"""
+
+SETTINGS = """
+source:
+  kind: postgres
+  url: postgresql://nobody@127.0.0.1/shop
+log:
+  path: ./log
+merge:
+  engine: local
+  format: iceberg
+  warehouse: "./ware house%20"
+"""
+
+
+def test_command_merges_where_there_is_neither_spark_nor_java(hand_log: HandLog, warehouse: Path) -> None:
+    orders = make_table("orders", id="int64", v="int32")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": 1, "v": 1})])
+    (hand_log.root.parent / "cdcflow.yaml").write_text(SETTINGS)
+    environment = {name: text for name, text in os.environ.items() if name != "JAVA_HOME"}
+    for published in (True, False):
+        done = subprocess.run(
+            [sys.executable, "-c", NO_SPARK, "merge", "--once", "--json"],
+            cwd=hand_log.root.parent,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        assert report["published"] is published
+        assert report["tables"][0]["engine"] == ("local" if published else "")
+    assert rows_of(warehouse, orders) == [{"id": 1, "v": 1}]
+
+
+def test_a_lock_is_named(hand_log: HandLog, warehouse: Path) -> None:
+    orders = make_table("orders", id="int64")
+    hand_log.segment([(orders, "c", {"id": 1})])
+    with job._lease(warehouse), pytest.raises(SinkUnavailable, match="another merge works there"):
+        local.merge(hand_log.root, warehouse)

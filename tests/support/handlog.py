@@ -1,0 +1,98 @@
+"""Logs made by hand: plain lists of changes, sealed as the file sink does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from bench import mergelog
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.sealing import file_name
+from cdcflow.changelog.segment import SegmentFile
+from cdcflow.merge.fold import Change
+from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
+
+_ORDERED = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
+
+
+@dataclass
+class HandLog:
+    """A change log that a test writes one segment at a time. `changes` keeps what was written, for the oracle."""
+
+    root: Path
+    log_id: str = "log-a"
+    next_offset: int = 1
+    cut: int = 0
+    versions: dict[Table, int] = field(default_factory=dict)
+    progress: dict[str, dict[str, Any]] = field(default_factory=dict)
+    written: list[tuple[Table, Change]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        mergelog.begin(self.root, self.log_id)
+
+    def state(
+        self, table: Table | TableId, state: str = "done", generation: int = 1, since: int = 1, **more: int | None
+    ) -> None:
+        """What the next segment's checkpoint says of a table's backfill."""
+        name = str(table.id if isinstance(table, Table) else table)
+        self.progress[name] = {"state": state, "generation": generation, "since": since, **more}
+
+    def segment(self, rows: Sequence[tuple[Table, str, Mapping[str, Any]]], **more: Any) -> int:
+        """Seal these changes and return the cut. A row is (table, op, values), values with `_unchanged` (names) and
+        `_before` where they apply."""
+        first = self.next_offset
+        by_shape: dict[Table, list[dict[str, Any]]] = {}
+        for n, (table, op, given) in enumerate(rows):
+            values = dict(given)
+            unchanged = values.pop("_unchanged", None)
+            before = values.pop("_before", None)
+            offset = first + n
+            change = Change(offset, op, values, frozenset(unchanged or ()), before)
+            self.written.append((table, change))
+            row = {c.name: values.get(c.name) for c in table.columns}
+            row |= {OFFSET: offset, TRANSACTION: offset, COMMIT_TS: offset, OP: op}
+            row |= {UNCHANGED: unchanged, BEFORE: before}
+            by_shape.setdefault(table, []).append(row)
+        self.next_offset = first + max(len(rows), 1)  # a segment is never empty: one offset goes to a table unseen
+        self.cut += 1
+        room = Layout(self.root).segment(first, self.next_offset - 1)
+        room.mkdir(parents=True)
+        files = tuple(self._file(room, table, listed) for table, listed in by_shape.items())
+        mergelog.seal(self.root, self.log_id, (first, self.next_offset - 1), self.cut, files, self.progress)
+        return self.cut
+
+    def _file(self, room: Path, table: Table, rows: list[dict[str, Any]]) -> SegmentFile:
+        version = self.versions.setdefault(table, 1 + sum(t.id == table.id for t in self.versions))
+        arrays = pa.Table.from_pylist(rows, table.log_schema)
+        path = room / file_name(table, version)
+        pq.write_table(arrays, path)
+        ops: dict[str, int] = {}
+        for row in rows:
+            ops[row[OP]] = ops.get(row[OP], 0) + 1
+        key_min = key_max = None
+        if table.key and any(is_one(arrays.schema.field(table.key[0]).type) for is_one in _ORDERED):
+            known = [row[table.key[0]] for row in rows if row[table.key[0]] is not None]
+            key_min, key_max = (str(min(known)), str(max(known))) if known else (None, None)
+        return SegmentFile(
+            path=path.name,
+            rows=len(rows),
+            bytes=path.stat().st_size,
+            sha256="",
+            table=table.to_json(),
+            version=version,
+            first_offset=rows[0][OFFSET],
+            last_offset=rows[-1][OFFSET],
+            key_min=key_min,
+            key_max=key_max,
+            ops=ops,
+            partial=sum(r[UNCHANGED] is not None and r[OP] != "d" for r in rows),
+            moved=sum(r[BEFORE] is not None and r[OP] == "c" for r in rows),
+        )
+
+    def changes(self, table: TableId, up_to: int | None = None) -> list[Change]:
+        return [c for t, c in self.written if t.id == table and (up_to is None or c.offset <= up_to)]

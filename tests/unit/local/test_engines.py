@@ -1,0 +1,85 @@
+"""Which engine merges, by the settings and by what is installed; nothing is started."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcflow import local, wiring
+from cdcflow.config import load
+from cdcflow.errors import ConfigurationError
+from cdcflow.local.engine import LocalEngine
+from cdcflow.model.table import TableId
+from cdcflow.spark.engine import SparkEngine
+
+SETTINGS = """
+source: {{kind: postgres, url: postgresql://nobody@127.0.0.1/shop}}
+log: {log}
+merge: {merge}
+"""
+
+
+def engines(folder: Path, merge: str, log: str = "{path: ./log}") -> Any:
+    path = folder / "cdcflow.yaml"
+    path.write_text(SETTINGS.format(log=log, merge=merge))
+    return wiring.engines(load(path))
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Spark sessions that were asked for."""
+    found: list[Any] = []
+
+    def session_for(config: Any) -> Any:
+        found.append(config)
+        return object()
+
+    # The package has a function of that name, too.
+    monkeypatch.setattr(importlib.import_module("cdcflow.spark.session"), "session_for", session_for)
+    return found
+
+
+def test_auto_has_the_local_engine_do_what_is_small(tmp_path: Path, started: list[Any]) -> None:
+    """Spark takes seconds to start: not before a table needs it."""
+    chosen = engines(tmp_path, "{format: iceberg}")
+    assert isinstance(chosen.first, LocalEngine)
+    assert not started
+    assert isinstance(chosen.other(TableId("public", "orders"), "it is large"), SparkEngine)
+    assert isinstance(chosen.other(TableId("public", "items"), "it is large"), SparkEngine)
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("merge", ["{}", "{engine: spark, format: iceberg}"])
+def test_spark_merges_delta_and_what_it_is_told_to(tmp_path: Path, started: list[Any], merge: str) -> None:
+    assert isinstance(engines(tmp_path, merge).first, SparkEngine)
+    assert len(started) == 1
+
+
+def test_what_is_not_installed_is_named_or_done_without(
+    tmp_path: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "is_installed", lambda: False)
+    assert isinstance(engines(tmp_path, "{format: iceberg}").first, SparkEngine)
+    with pytest.raises(ConfigurationError, match=r"run `pip install 'cdcflow\[local\]'`"):
+        engines(tmp_path, "{engine: local, format: iceberg}")
+
+
+@pytest.mark.parametrize(
+    ("merge", "log", "said"),
+    [
+        ("{engine: local}", "{path: ./log}", "set merge.format to iceberg"),
+        (
+            "{engine: local, format: iceberg}",
+            "{kafka: {brokers: 'a:1', topic: t}}",
+            "auto for a log in Kafka",
+        ),
+    ],
+)
+def test_what_the_local_engine_cannot_is_refused_with_the_settings(
+    tmp_path: Path, merge: str, log: str, said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        engines(tmp_path, merge, log)
