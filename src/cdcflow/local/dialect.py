@@ -49,11 +49,11 @@ def connect(threads: int = 1) -> duckdb.DuckDBPyConnection:
     # Nothing is fetched from anywhere: what is not there fails.
     settings: dict[str, str | bool | int | float | list[str]] = {
         "threads": threads,
-        "enable_progress_bar": False,
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
     }
     made = duckdb.connect(config=settings)
+    made.execute("SET enable_progress_bar = false").fetchall()
     for macro in MACROS:
         made.execute(macro).fetchall()
     return made
