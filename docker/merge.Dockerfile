@@ -12,8 +12,8 @@ COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
 COPY src ./src
 RUN python -m venv /opt/cdcflow \
  && PIP_CONSTRAINT=/build/constraints.txt PIP_BUILD_CONSTRAINT=/build/constraints.txt \
-    /opt/cdcflow/bin/pip install --no-cache-dir '.[spark,objects]' \
- && CDCFLOW_JARS=/opt/jars/delta /opt/cdcflow/bin/python -m cdcflow.spark.jars --kafka
+    /opt/cdcflow/bin/pip install --no-cache-dir '.[spark,local,objects]' \
+ && CDCFLOW_JARS=/opt/jars/delta /opt/cdcflow/bin/python -m cdcflow.spark.jars --kafka --iceberg
 
 FROM java AS merge
 RUN useradd --system --uid 10001 --user-group --home-dir /nonexistent --shell /usr/sbin/nologin cdcflow \
