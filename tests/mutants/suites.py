@@ -25,7 +25,7 @@ ROOMS: tuple[str, ...] = (
         f"sources/mysql/{name}.py"
         for name in ("statements", "alters", "sql", "ddl", "fences", "keys", "gtids", "position")
     ),
-    *(f"sources/mysql/types/{name}.py" for name in ("registry", "labels", "text", "special")),
+    *(f"sources/mysql/types/{name}.py" for name in ("registry", "labels", "text", "special", "temporal")),
 )
 
 Stages = tuple[tuple[str, ...], ...]
@@ -111,7 +111,7 @@ _NEAR: dict[str, Stages] = {
     "sources/mysql/types/": (
         tuple(
             f"{_UNIT}/mysql/test_{n}.py"
-            for n in ("type_families", "catalog_columns", "keys_as_sql", "types", "table_map")
+            for n in ("type_families", "catalog_columns", "keys_as_sql", "types", "table_map", "temporal")
         ),
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("charsets", "rows")),
     ),
