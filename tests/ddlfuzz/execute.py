@@ -188,8 +188,13 @@ class _Run:
         if self.daemon is not None:
             daemon, self.daemon = self.daemon, None
             stop = daemon.stop()
-            if stop is not None:
-                self._stopped(stop)
+            if stop is None:
+                return
+            if stop.kind == "SourceUnavailable" and self.model.in_transaction:
+                # Our own lock kept it waiting: told to stop, it says what it waited for, and nothing is in doubt.
+                self.outcome.stops.append(f"stopped while it waited: {stop.message.split(chr(10))[0]}")
+                return
+            self._stopped(stop)
 
     def _wait(self, tables: tuple[TableId, ...], anew: Mapping[TableId, int] | None = None) -> None:
         """Until the log has everything that is committed now, and the tables known to the daemon (`tables` at least)
