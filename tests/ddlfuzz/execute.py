@@ -192,7 +192,7 @@ class _Run:
                 return
             if stop.kind == "SourceUnavailable" and self.model.in_transaction:
                 # Our own lock kept it waiting: told to stop, it says what it waited for, and nothing is in doubt.
-                self.outcome.stops.append(f"stopped while it waited: {stop.message.split(chr(10))[0]}")
+                self.outcome.stops.append("stopped while it waited: " + stop.message.split("\n")[0])
                 return
             self._stopped(stop)
 
