@@ -104,7 +104,10 @@ _NEAR: dict[str, Stages] = {
     ),
     "sources/mysql/fences": ((f"{_UNIT}/mysql/test_fences.py",),),
     "sources/mysql/gtids": (tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("gtids", "gtids_exactly")), _BINLOG),
-    "sources/mysql/position": (tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("gtids", "gtids_exactly")), *_MYSQL),
+    "sources/mysql/position": (
+        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("gtids", "gtids_exactly", "stream_progress")),
+        *_MYSQL,
+    ),
     "sources/mysql/keys": (
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("keys_as_sql", "ranges", "copies_and_set_keys")),
     ),
