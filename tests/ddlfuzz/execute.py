@@ -94,6 +94,7 @@ class _Run:
         self.backfill: tuple[str, ...] = ()
         self.told = ""
         self.repeated = 0
+        self.mended: set[str] = set()
         self.outcome = Outcome()
         self.path = folder / "cdcflow.yaml"
         chunk = int(self.settings["chunk"])
@@ -147,6 +148,7 @@ class _Run:
         if not after.is_postgres and not statements[-1].startswith(("INSERT", "UPDATE", "DELETE", "BEGIN")):
             after.in_transaction = False  # DDL commits what is open
         self.model, self.repeated = after, 0
+        self.mended.clear()
 
     def _said(self, statements: list[str], *, own: bool) -> bool:
         """Say them to the server; False: it refused one, and nothing of them is left."""
@@ -186,8 +188,13 @@ class _Run:
         if self.daemon is not None:
             daemon, self.daemon = self.daemon, None
             stop = daemon.stop()
-            if stop is not None:
-                self._stopped(stop)
+            if stop is None:
+                return
+            if stop.kind == "SourceUnavailable" and self.model.in_transaction:
+                # Our own lock kept it waiting: told to stop, it says what it waited for, and nothing is in doubt.
+                self.outcome.stops.append("stopped while it waited: " + stop.message.split("\n")[0])
+                return
+            self._stopped(stop)
 
     def _wait(self, tables: tuple[TableId, ...], anew: Mapping[TableId, int] | None = None) -> None:
         """Until the log has everything that is committed now, and the tables known to the daemon (`tables` at least)
@@ -208,7 +215,9 @@ class _Run:
                 fence = self.beside.fence()
                 continue
             if status.position and self.beside.is_past(status.position, fence):
-                self._check_failed(status)
+                if self._mend_failed(status):
+                    fence = self.beside.fence()
+                    continue
                 generations = {name: t["generation"] for name, t in status.tables.items()}
                 if self._is_read(status, tables) and all(generations[str(t)] > n for t, n in (anew or {}).items()):
                     return
@@ -246,12 +255,23 @@ class _Run:
             waiting &= {str(t) for t in self.beside.columns()}
         return not waiting and all(states.get(str(t)) == "done" for t in tables)
 
-    def _check_failed(self, status: Status) -> None:
-        """A backfill may fail of a table that is gone, and of no other."""
+    def _mend_failed(self, status: Status) -> bool:
+        """A backfill may fail of a table that is gone, or for a reason that says what to do: then that is done (True),
+        and must end it."""
         failed = {name: t["reason"] for name, t in status.tables.items() if t["state"] == "failed"}
+        mended = False
         for table in self.beside.columns() if failed else ():
-            if str(table) in failed:
-                raise Failure("hang", f"the backfill of {table} failed: {failed[str(table)]}")
+            if (reason := failed.get(str(table))) is None:
+                continue
+            said = f"the backfill of {table} failed: {reason}"
+            if said in self.mended or not (statements := _SQL.findall(reason)):
+                raise Failure("hang", said)
+            self.mended.add(said)
+            self.outcome.stops.append(said)
+            for statement in statements:
+                self._said([statement], own=False)
+            mended = True
+        return mended
 
     def _stopped(self, stop: Stop) -> None:
         """Do what a stop says; a stop that comes again although nothing was done to the database cannot be left."""

@@ -25,7 +25,7 @@ ROOMS: tuple[str, ...] = (
         f"sources/mysql/{name}.py"
         for name in ("statements", "alters", "sql", "ddl", "fences", "keys", "gtids", "position")
     ),
-    *(f"sources/mysql/types/{name}.py" for name in ("registry", "labels", "text", "special")),
+    *(f"sources/mysql/types/{name}.py" for name in ("registry", "labels", "text", "special", "temporal")),
 )
 
 Stages = tuple[tuple[str, ...], ...]
@@ -104,14 +104,17 @@ _NEAR: dict[str, Stages] = {
     ),
     "sources/mysql/fences": ((f"{_UNIT}/mysql/test_fences.py",),),
     "sources/mysql/gtids": (tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("gtids", "gtids_exactly")), _BINLOG),
-    "sources/mysql/position": (tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("gtids", "gtids_exactly")), *_MYSQL),
+    "sources/mysql/position": (
+        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("gtids", "gtids_exactly", "stream_progress")),
+        *_MYSQL,
+    ),
     "sources/mysql/keys": (
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("keys_as_sql", "ranges", "copies_and_set_keys")),
     ),
     "sources/mysql/types/": (
         tuple(
             f"{_UNIT}/mysql/test_{n}.py"
-            for n in ("type_families", "catalog_columns", "keys_as_sql", "types", "table_map")
+            for n in ("type_families", "catalog_columns", "keys_as_sql", "types", "table_map", "temporal")
         ),
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("charsets", "rows")),
     ),

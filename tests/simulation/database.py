@@ -15,7 +15,7 @@ Locks are kept until a commit is visible, as PostgreSQL does, so changes of one 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -409,16 +409,34 @@ class Database:
             self.counts["columns filled"] += 1
 
     def empty_part(self) -> None:
-        """TRUNCATE PARTITION on a server with a binary log: rows are gone, and no log says which."""
+        """TRUNCATE PARTITION on a server with a binary log: rows are gone, and no log says which. Perhaps one of them
+        came a moment before, so that the reader gets both at once."""
         table = self.rewrite() if self.server.has_binlog else None
         if table is None or not table.keyed:
             return
         odd = self._rng.randrange(2)
         gone = frozenset(key for key in self._keys if key % 2 == odd)
+        if self._rng.random() < 0.7:
+            self._insert_one_of(table, gone)
         table.versions = [v for v in table.versions if v.values["id"] not in gone]
         self.wal.append(Filled(table.id, gone=gone))
         self.flush()
         self.counts["partitions emptied"] += 1
+
+    def _insert_one_of(self, table: ModelTable, keys: Collection[int]) -> None:
+        """A whole transaction, which is visible at once. Nobody else may be changing the table."""
+        free = sorted(set(keys) - {v.values["id"] for v in table.versions})
+        if not free:
+            return
+        txn, key = self.begin(), self._rng.choice(free)
+        values = self._full(table, key)
+        self._add(txn, table, values, None)
+        self._log(txn, Row(table.id, table.shape, "c", values, full=values), key)
+        self.commit(txn)
+        self.flush()
+        self.standby = self.flushed
+        self.show_all()
+        self.counts["rows inserted into a partition before it was emptied"] += 1
 
     # ── what the capture asks ───────────────────────────────────────────────────────────────────────────────
 

@@ -130,6 +130,16 @@ class ReadsAgainAtOnce(Interleave):
         pass
 
 
+class SweepsFromInsideABatch(Interleave):
+    """Begins anew with a table once a statement changed its rows, and takes the place that it sweeps from although rows
+    from before the statement may be in the same batch, behind it."""
+
+    def _rows_changed(self, table: TableId) -> None:
+        caught_up_by = self._caught_up_by
+        super()._rows_changed(table)
+        self._caught_up_by = caught_up_by
+
+
 class PlansAtAnyVersion(Interleave):
     """Takes a plan although the row version is not the one from before `since`."""
 
@@ -210,6 +220,10 @@ IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
     "bound of a plan without a fence, GTIDs read-only": (SERVERS["mysql-read-only"], Faults(plans_without_fence=True)),
     "bound of a plan without a fence, places": (SERVERS["mariadb-read-only"], Faults(plans_without_fence=True)),
     "statement that fills rows not told": (SERVERS["mariadb"], MORE["statement that fills rows not told"]),
+    "row that came in one batch with the statement that took it away": (
+        SERVERS["mariadb"],
+        Faults(machine=SweepsFromInsideABatch),
+    ),
 }
 """What a source with a binary log can get wrong (W03, W04)."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from tests.ddlfuzz import oracle
+from tests.ddlfuzz.daemon import Status
 from tests.ddlfuzz.draw import Case, committed, drawn
+from tests.ddlfuzz.execute import Failure, Outcome, _Run
 from tests.ddlfuzz.green import GREEN
 from tests.ddlfuzz.kinds import COMPARE, DAEMON, KINDS, Step, acted
 from tests.ddlfuzz.model import SERVERS, Model, Server
@@ -93,6 +95,38 @@ def shape(*columns: Column, key: tuple[str, ...] = ("id",)) -> Table:
 
 BEFORE = shape(Column("a", 2, INT), Column("b", 3, TEXT))
 ROW = Change(1, "c", {"id": 1, "a": 10, "b": "x"})
+
+
+class Told:
+    """A database with one table that takes every statement."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+
+    def columns(self) -> dict[TableId, list[str]]:
+        return {TableId("shop", "t"): ["id"]}
+
+    def execute(self, statement: str) -> None:
+        self.statements.append(statement)
+
+
+@pytest.mark.parametrize(
+    ("reason", "mended"),
+    [("it is odd\n  run ALTER TABLE `shop`.`t` FORCE", ["ALTER TABLE `shop`.`t` FORCE"]), ("it is odd", [])],
+)
+def test_failed_reading_is_mended_once_by_what_it_says(reason: str, mended: list[str]) -> None:
+    """One that says nothing, or fails again after what it says was done, is a failure of the case."""
+    run = object.__new__(_Run)
+    told = Told()
+    run.beside, run.model = told, Model("mariadb")  # type: ignore[assignment]  # what is asked of it here
+    run.mended, run.outcome = set(), Outcome()
+    status = Status(tables={"shop.t": {"state": "failed", "reason": reason}})
+    if mended:
+        assert run._mend_failed(status)
+        assert not run._mend_failed(Status(tables={"shop.t": {"state": "done", "reason": None}}))
+    assert told.statements == mended
+    with pytest.raises(Failure, match=r"the backfill of shop\.t failed: it is odd"):
+        run._mend_failed(status)
 
 
 def test_oracle_follows_columns_by_number() -> None:

@@ -9,6 +9,8 @@ import pytest
 from tests.servers.releases import RELEASES, NotToBeHad, environment
 from tests.servers.run import PARTS, SUITES, main, results, table
 
+from cdcflow.cli.demo.servers.cached import command
+
 ROOT = Path(__file__).parents[2]
 REPORT = """
 <testsuites><testsuite>
@@ -42,6 +44,19 @@ def test_server_that_is_not_to_be_had_says_why(capsys: pytest.CaptureFixture[str
             environment(release)
     assert main([f"--server={release.name}" for release in gone]) == 0
     assert re.search(r"^MySQL 8\.4 +not tested: no suite of Debian", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("top", ["lib", "usr/lib"])
+def test_program_of_an_older_debian_finds_its_libraries_in_both_places(tmp_path: Path, top: str) -> None:
+    """Before Debian 13 the C library lies in /lib: no server of that release would start, and none be tested."""
+    for file in (f"{top}/x86_64-linux-gnu/ld-linux-x86-64.so.2", "usr/lib/x86_64-linux-gnu/libstdc++.so.6"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    loader, option, libraries, program = command(tmp_path, "usr/sbin/mariadbd")
+    assert loader == f"{tmp_path}/{top}/x86_64-linux-gnu/ld-linux-x86-64.so.2"
+    assert option == "--library-path"
+    assert {f"{tmp_path}/usr/lib/x86_64-linux-gnu", f"{tmp_path}/{top}/x86_64-linux-gnu"} == {*libraries.split(":")}
+    assert program == f"{tmp_path}/usr/sbin/mariadbd"
 
 
 def test_failures_are_counted_by_part_and_a_part_without_tests_is_one(tmp_path: Path) -> None:

@@ -85,6 +85,19 @@ class Ledger(Bank):
         self.tables = tables
         self.configure(**source)
 
+    def columns(self, table: str) -> list[str]:
+        """Those that the server publishes: stored generated columns from PostgreSQL 18 on."""
+        if self.database.server.version >= 180000:
+            return super().columns(table)
+        query = "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0"
+        query += " AND NOT attisdropped AND attgenerated = '' ORDER BY attnum"
+        with self.database.connect() as conn:
+            return [name for (name,) in conn.execute(query, [table])]
+
+    def source_rows(self, table: str) -> list[tuple[object, ...]]:
+        with self.database.connect() as conn:
+            return sorted(conn.execute(f"SELECT {', '.join(self.columns(table))} FROM {table}").fetchall(), key=repr)
+
     def progress(self) -> dict[str, Any]:
         found = Progress.from_json(self.reader.newest_checkpoint().progress).tables
         return {table.name: known for table, known in found.items()}

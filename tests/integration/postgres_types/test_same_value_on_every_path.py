@@ -43,6 +43,11 @@ class Kind:
 
 LISTS = pa.list_(pa.field("element", pa.string()))
 INTERVAL = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())])
+INTERVAL_WORD = (
+    "concat_ws(' ', extract(year from v) * 12 + extract(month from v), extract(day from v), "
+    "(extract(hour from v) * 3600000000 + extract(minute from v) * 60000000 + extract(microseconds from v))"
+    "::numeric(40,0))"
+)
 BY_DAYS = "(v - date '1970-01-01')::text"
 BY_MICROS = "(extract(epoch from v) * 1000000)::numeric(40,0)::text"
 _WIDE_TEXT = "'" + "x" * 4000 + "'"
@@ -235,18 +240,25 @@ KINDS = {
             "'-00:00:00.000001'",
             "'178000000 years'",
             "'-178000000 years 1 month'",
-            "'2562047788:00:54.775807'",
-            "'-2562047788:00:54.775807'",
+            "'2147483647:59:59.999999'",
+            "'-2147483647:59:59.999999'",
             "'1 mon -1 day'",
             "'2147483647 days'",
             "'-1 days +1 second'",
             "'1 day'",
             "'11 mons'",
         ),
-        word="concat_ws(' ', extract(year from v) * 12 + extract(month from v), extract(day from v), "
-        "(extract(hour from v) * 3600000000 + extract(minute from v) * 60000000 + extract(microseconds from v))"
-        "::numeric(40,0))",
+        word=INTERVAL_WORD,
         oracle=_interval,
+    ),
+    # Before 15 an interval of more than 2,147,483,647 hours is out of range.
+    "interval_of_most_hours": Kind(
+        "interval",
+        INTERVAL,
+        ("'2562047788:00:54.775807'", "'-2562047788:00:54.775807'"),
+        word=INTERVAL_WORD,
+        oracle=_interval,
+        since=150000,
     ),
     "uuid": Kind(
         "uuid",

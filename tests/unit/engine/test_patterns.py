@@ -121,6 +121,16 @@ def test_tables_that_are_left_out_are_told_in_the_order_of_their_names() -> None
     assert kept.tables == (B,)
 
 
+def test_where_all_that_is_left_is_refused_the_stop_says_why() -> None:
+    """That the settings match no table would be wrong, and nobody could leave the stop by checking them."""
+    found = Selected((A,), {A.id: (("s.a has no key", "ALTER TABLE s.a ADD x"),)}, ())
+    kept, left_out = found.for_restart(frozenset({B.id}), Selection.parse(["s.*"]))
+    assert left_out == ()
+    for chosen in (kept, found.only([B.id])):
+        with pytest.raises(ConfigurationError, match=r"cannot capture: s\.a has no key"):
+            chosen.check()
+
+
 @pytest.mark.parametrize(
     ("remedy", "sentence"),
     [

@@ -19,6 +19,7 @@ from cdcflow.interleave.messages import (
     Committed,
     Effect,
     Event,
+    MarkSeen,
     MarkWritten,
     Pause,
     Planned,
@@ -30,6 +31,7 @@ from cdcflow.interleave.messages import (
     RowVersion,
     TakeSnapshot,
     Tick,
+    WriteMark,
     XidSnapshot,
 )
 from cdcflow.interleave.progress import Progress
@@ -108,6 +110,23 @@ def test_a_look_that_failed_is_asked_for_again() -> None:
     assert asked(reading, range(12, 50)) == 0, "one at a time"
     reading.step(ChunkFailed(None, "the connection is gone", retry=True))
     assert asked(reading, range(50, 200)) == 1
+
+
+def test_what_a_chunk_has_seen_is_forgotten_without_a_look() -> None:
+    """While a table is read, chunks say all the time what is visible: nobody need ask the source for it."""
+    reading = machine(Limits(delivered_max=10))
+    reading.step(Tick(0))
+    assert asked(reading, range(1, 9)) == 0
+    (write,) = (e for e in reading.step(planned(ORDERS)) if isinstance(e, WriteMark))
+    reading.step(MarkWritten(write.token))
+    reading.step(MarkSeen(write.token, position_of(9), 0))
+    (chunk,) = (read.chunk for read in write.reads)
+    read = ChunkRead(chunk, Plain((Transaction(0, 0, ()),), read=True), SHAPE, (XidSnapshot(100, 100),), "1", 1, True)
+    (write,) = (e for e in reading.step(read) if isinstance(e, WriteMark))
+    reading.step(MarkWritten(write.token))
+    assert "table done" in told(reading.step(MarkSeen(write.token, position_of(10), 0)))
+    assert asked(reading, range(11, 19)) == 0
+    assert asked(reading, range(19, 24)) == 1
 
 
 def asked(reading: Interleave, xids: range) -> int:

@@ -23,19 +23,23 @@ KEYS_PER_CHUNK = 100
 class Reading:
     """A table whose pages are read, and many of whose rows are still to be read by key."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: int = 100_000) -> None:
         limits = Limits(keys_per_chunk=KEYS_PER_CHUNK)
         self.backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
         asked = self.backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
         assert asked is not None
         self.backlog.planned(Planned(ORDERS.id, asked.generation, "all", 1, 1, ORDERS))
         self.backlog.pause(ORDERS.id)
-        self.backlog.resume(ORDERS.id, [KeySet(pa.table({"id": pa.array(range(100_000))}))])
+        self.backlog.resume(ORDERS.id, [KeySet(pa.table({"id": pa.array(range(keys))}))])
         self._count(self._chunk(), exhausted=True)
 
-    def chunk(self, *, fits: int = 1 << 40) -> int:
-        """One chunk of keys, of which `fits` rows at most are given; how many it asked for."""
+    def chunk(self, *, fits: int = 1 << 40, meanwhile: int = 0) -> int:
+        """One chunk of keys, of which `fits` rows at most are given; how many it asked for. `meanwhile`: so many more
+        keys come while it is read."""
         read = self._chunk()
+        if meanwhile:
+            more = pa.array(range(1_000_000, 1_000_000 + meanwhile))
+            self.backlog.read_keys(ORDERS.id, KeySet(pa.table({"id": more})), Offset(1))
         keys = read.chunk.keys
         assert keys is not None
         _, left = keys.take(fits)
@@ -77,3 +81,11 @@ def test_keys_of_a_window_that_held_too_much_grow_again() -> None:
         reading.backlog.overflowed(ORDERS.id)
     assert reading.chunk() == KEYS_PER_CHUNK >> 5
     assert reading.chunk() > KEYS_PER_CHUNK >> 5
+
+
+def test_chunk_of_the_last_few_keys_says_nothing_about_more_of_them() -> None:
+    """That a few rows fit does not mean that many do."""
+    reading = Reading(keys=6)
+    assert reading.chunk(fits=4) == 6
+    assert reading.chunk(meanwhile=50) == 2
+    assert reading.chunk() == 4

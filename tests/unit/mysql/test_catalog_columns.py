@@ -73,6 +73,13 @@ CASES: list[tuple[str, dict[str, Any], TypeCode, int, dict[str, Any]]] = [
     ("longblob", of_length(4294967295), TypeCode.BLOB, 4, BYTES),
     ("blob /*M!100301 COMPRESSED*/", of_length(65535), TypeCode.BLOB_COMPRESSED, 2, BYTES),
     ("enum('a','b')", {"collation": "utf8mb4_bin"}, TypeCode.ENUM, 1, {**TEXT, "labels": ("a", "b")}),
+    (
+        r"enum('it''s','a\\b','two\nlines','\x')",
+        {"collation": "utf8mb4_bin"},
+        TypeCode.ENUM,
+        1,
+        {**TEXT, "labels": ("it's", "a\\b", "two\nlines", "x")},
+    ),
     (f"enum({quoted(ENUMS[:255])})", {"collation": "utf8mb4_bin"}, TypeCode.ENUM, 1, {**TEXT, "labels": ENUMS[:255]}),
     (f"enum({quoted(ENUMS)})", {"collation": "utf8mb4_bin"}, TypeCode.ENUM, 2, {**TEXT, "labels": ENUMS}),
     (f"set({quoted(SETS[:8])})", {"collation": "utf8mb4_bin"}, TypeCode.SET, 1, {**TEXT, "labels": SETS[:8]}),

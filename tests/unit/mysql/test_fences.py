@@ -74,6 +74,7 @@ def test_what_every_fence_sees_is_forgotten() -> None:
         assert not len(fence.hidden(ids(n)))
         del fence
     assert len(delivered) <= 1
+    assert len(delivered._fences) <= 1
 
 
 @pytest.mark.parametrize(("upto", "hidden"), [(0, [1, 5, 9]), (5, [9]), (9, []), (4, [5, 9])])

@@ -13,6 +13,7 @@ from cdcflow.sources.mysql.statements import (
     Created,
     Emptied,
     Harmless,
+    OtherDdl,
     Renamed,
     Rollback,
     RowChange,
@@ -145,6 +146,18 @@ def test_table_made_of_a_query_is_a_change_of_its_rows(text: str) -> None:
 def test_table_made_without_a_query_is_empty(text: str) -> None:
     """Partitions have VALUES, too."""
     assert said(text) == Created(tables("t")[0])
+
+
+@pytest.mark.parametrize("text", ["", " /* nothing */ -- at all"])
+def test_statement_of_no_words_is_not_understood(text: str) -> None:
+    """Unknown means that something may have changed, not that the stream ends in an error of ours."""
+    assert said(text) == OtherDdl(None)
+
+
+@pytest.mark.parametrize("text", ["CREATE VIEW v AS TABLE t", "ALTER VIEW v AS TABLE t"])
+def test_view_of_a_table_is_not_that_table(text: str) -> None:
+    """TABLE alone is a query, too: the table would count as made or altered."""
+    assert said(text) == OtherDdl(None)
 
 
 @pytest.mark.parametrize(

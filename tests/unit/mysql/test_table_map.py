@@ -107,6 +107,14 @@ def test_unknown_type_is_refused_by_name() -> None:
         of(LONG, (77, b""))
 
 
+@pytest.mark.parametrize(("code", "metadata"), [(6, 0), (14, 0), (249, 1), (250, 1), (251, 1), (253, 2)])
+def test_code_that_servers_use_in_memory_only_is_read_to_the_end_of_its_column(code: int, metadata: int) -> None:
+    """The columns behind it would be read from its bytes, and the refusal would name another one."""
+    found = of((code, bytes([7] * metadata)), VARCHAR, optional=((4, text("odd") + text("v")),))
+    assert [(c.name, c.type_code, c.metadata) for c in found.columns][1] == ("v", TypeCode.VARCHAR, 400)
+    assert (found.columns[0].name, found.columns[0].type_code) == ("odd", code)
+
+
 @pytest.mark.parametrize(
     "optional",
     [(8, b"\7"), (2, lenenc(255) + lenenc(9) + lenenc(8)), (6, lenenc(250) + text("a")), (4, text("only one"))],

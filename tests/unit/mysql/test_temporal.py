@@ -124,6 +124,18 @@ def test_zero_moment_is_told_by_policy(way: Any, code: TypeCode, digits: int) ->
     ]
 
 
+def test_timestamps_as_text_are_the_calendars_in_every_year_they_have(way: Any) -> None:
+    """N02: with zero_dates: text the day is worked out here, and the server's text is taken as it is."""
+    turns = [(1, 1), (2, 28), (3, 1), (3, 4), (12, 31)]
+    days = [dt.datetime(y, m, d, 23, 59, 58, tzinfo=dt.UTC) for y in range(1970, 2106) for m, d in turns]
+    days += [dt.datetime(y, 2, 29, tzinfo=dt.UTC) for y in range(1972, 2106, 4) if y != 2100]
+    cells: list[tuple[bytes, bytes] | None] = [
+        (struct.pack(">I", int(day.timestamp())), day.strftime("%Y-%m-%d %H:%M:%S").encode()) for day in days
+    ]
+    found = both(way, TypeCode.TIMESTAMP, 0, cells, Policy(zero_dates="text"))
+    assert found.to_pylist() == [cell[1].decode() for cell in cells if cell]
+
+
 def test_times_reach_beyond_a_day_to_both_sides(way: Any) -> None:
     """N04: a negative time with a fraction has both parts negative."""
     cells: list[tuple[bytes, bytes] | None] = [

@@ -231,6 +231,8 @@ def test_addresses_are_printed_as_the_server_does(way: Any) -> None:
         (bytes(10) + b"\xff\xff\x0a\0\0\1", b"::ffff:10.0.0.1"),
         (bytes(12) + b"\x0a\0\0\1", b"::10.0.0.1"),
         (bytes(15) + b"\1", b"::1"),
+        (bytes.fromhex("00010002000000000000000000030004"), b"1:2::3:4"),
+        (bytes.fromhex("00010002000300040005000600070008"), b"1:2:3:4:5:6:7:8"),
     ]
     assert both(way, six, cells).to_pylist() == [cell[1].decode() for cell in cells if cell]
 

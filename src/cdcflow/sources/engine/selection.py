@@ -100,9 +100,12 @@ class Selected(Generic[E]):
         return tuple(t for t in self.tables if t.id not in self.refused)
 
     def only(self, tables: Iterable[TableId]) -> Selected[E]:
-        """The same without refused tables other than these."""
+        """The same without refused tables other than these; with all of them where nothing else would be left, for
+        they are why nothing can be captured."""
         wanted = frozenset(tables)
         kept = {t: found for t, found in self.refused.items() if t in wanted}
+        if not self.good and not kept:
+            return self
         return Selected(tuple(t for t in self.tables if t.id not in self.refused or t.id in kept), kept, self.ignored)
 
     def for_restart(self, known: frozenset[TableId], selection: Selection) -> tuple[Selected[E], tuple[TableId, ...]]:

@@ -26,9 +26,10 @@ def unpacked(package: str, suite: str) -> Path | None:
 
 def command(root: Path, program: str) -> tuple[str, ...]:
     """How to start a program of an unpacked package (`usr/sbin/mysqld`)."""
-    libraries = sorted({str(p.parent) for p in (root / "usr/lib").glob("*-linux-gnu*/libc.so.6")})
-    loader = next(path for d in libraries for path in sorted(Path(d).glob("ld-linux*.so.*")))
-    return (str(loader), "--library-path", ":".join(libraries), str(root / program))
+    # Packages from before Debian 13 have the C library in /lib, and other libraries in /usr/lib.
+    libraries = [path for top in ("usr/lib", "lib") for path in sorted((root / top).glob("*-linux-gnu*"))]
+    loader = next(path for directory in libraries for path in sorted(directory.glob("ld-linux*.so.*")))
+    return (str(loader), "--library-path", ":".join(map(str, libraries)), str(root / program))
 
 
 __all__ = ["cache", "command", "unpacked"]
