@@ -21,6 +21,7 @@ from handlog import HandLog
 from mergehistories import World, assert_as_folded, make_table, make_world, write_round
 
 from cdcflow import local
+from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
@@ -309,3 +310,42 @@ def test_a_lock_is_named(hand_log: HandLog, warehouse: Path) -> None:
     hand_log.segment([(orders, "c", {"id": 1})])
     with job._lease(warehouse), pytest.raises(SinkUnavailable, match="another merge works there"):
         local.merge(hand_log.root, warehouse)
+
+
+def test_a_merge_opens_the_manifests_of_new_segments_only(
+    hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it costs does not grow with the age of the log; tables that have nothing new are still looked at."""
+    orders, quiet = make_table("orders", id="int64", v="int32"), make_table("quiet.one", schema="odd/_x~", id="int64")
+    hand_log.state(orders)
+    hand_log.state(quiet)
+    hand_log.segment([(quiet, "c", {"id": 1})])
+    opened: list[tuple[int, int]] = []
+    right = Layout.manifest
+
+    def manifest(layout: Layout, first: int, last: int) -> Any:
+        opened.append((first, last))
+        return right(layout, first, last)
+
+    monkeypatch.setattr(Layout, "manifest", manifest)
+    monkeypatch.setattr(job, "TABLES_AT_ONCE", 1)
+    counted = []
+    for segments in (3, 30, 1, 1):
+        for _ in range(segments):
+            hand_log.segment([(orders, "c", {"id": hand_log.next_offset, "v": 1})])
+        opened.clear()
+        report = local.merge(hand_log.root, warehouse)
+        assert {t.name: t.changes for t in report.tables} == {
+            str(orders.id): segments,
+            str(quiet.id): 1 if segments == 3 else 0,
+        }
+        counted.append(len(opened))
+        assert len(opened) == len(set(opened)), "each once"
+    # The new ones, the one before them, and the log's first.
+    assert counted == [4, 32, 3, 3]
+    assert len(rows_of(warehouse, orders)) == 35
+    (warehouse / "public" / "orders").rename(warehouse.parent / "away")
+    opened.clear()
+    local.merge(hand_log.root, warehouse)
+    assert len(opened) == 36, "a table that is made anew needs all of them"
+    assert len(rows_of(warehouse, orders)) == 35
