@@ -23,6 +23,7 @@ from mergehistories import World, assert_as_folded, make_table, make_world, writ
 from cdcflow import local
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.local import iceberg
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
 from cdcflow.model.table import Table
@@ -235,6 +236,25 @@ def test_only_files_of_which_a_row_changed_are_replaced(hand_log: HandLog, wareh
     assert (len(before), len(before & files()), len(files())) == (3, 2, 3)
     assert report.engine == "local"
     assert {"id": "b2", "v": 1} in rows_of(warehouse, orders)
+
+
+def test_many_small_files_become_one(hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that only inserts would leave a file a cycle, for ever. A cut from before shows what it did."""
+    monkeypatch.setattr(iceberg, "SMALL_FILES_MAX", 3)
+    orders = make_table("orders", id="int64", v="int32")
+    hand_log.state(orders)
+    files = []
+    for number in range(9):
+        hand_log.segment([(orders, "c", {"id": number, "v": 0})])
+        (report,) = local.merge(hand_log.root, warehouse).tables
+        assert not report.edits
+        with read(warehouse, orders) as there:
+            files.append(len(list(there._table.scan().plan_files())))
+    assert files == [1, 2, 3, 4, 1, 2, 3, 4, 1]
+    assert rows_of(warehouse, orders) == [{"id": number, "v": 0} for number in range(9)]
+    with read(warehouse, orders) as there:
+        early = there._table.scan(snapshot_id=there._table.refs()["cdcflow_cut_3"].snapshot_id).to_arrow()
+    assert sorted(early["id"].to_pylist()) == [0, 1, 2]
 
 
 class Other(LocalEngine):
