@@ -10,7 +10,7 @@ not have been synced yet: after a power failure the log may end earlier. Sealed 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +24,7 @@ from cdcflow.changelog.checking import Fault, Report, check
 from cdcflow.changelog.extents import TRIES_MAX, Extent, extent_records, extents_of, retried
 from cdcflow.changelog.framing import FrameKind
 from cdcflow.changelog.journal import Attach, Owners
-from cdcflow.changelog.layout import Layout, LogFile
+from cdcflow.changelog.layout import Bounds, Layout, LogFile
 from cdcflow.changelog.rows import Rows, Shape
 from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.changelog.segment import Segment, SegmentFile
@@ -68,12 +68,15 @@ def list_segments(path: LogLocation) -> list[Segment]:
         found[:] = [layout.manifest(*o)[0] for o in layout.segment_offsets() if o[0] >= first_offset]
 
     retried(read, layout.root)
-    for before, after in pairwise(found):
-        if after.first_offset != before.last_offset + 1:
-            raise InvariantViolated(
-                f"listing segments of {layout.name}: the one from {before.last_offset + 1} is missing"
-            )
+    check_without_gap([(s.first_offset, s.last_offset) for s in found], layout)
     return found
+
+
+def check_without_gap(segments: Sequence[Bounds], layout: Layout) -> None:
+    """InvariantViolated when a segment is missing between two others; `segments` are their first and last offsets."""
+    for (_, last), (first, _) in pairwise(segments):
+        if first != last + 1:
+            raise InvariantViolated(f"listing segments of {layout.name}: the one from {last + 1} is missing")
 
 
 def newest_checkpoint(path: LogLocation) -> Checkpoint:

@@ -73,6 +73,10 @@ BUSY_S = 60
 FILE = "_cdcflow_file"
 """Which file a row was in, while it stands in memory."""
 
+SMALL_BYTES, SMALL_FILES_MAX = 4 << 20, 32
+JOINED_BYTES_MAX = 64 << 20
+"""So much at most is made one file at a time, beside what changes."""
+
 _TYPES: dict[str, Callable[[], IcebergType]] = {
     "boolean": BooleanType,
     "int": IntegerType,
@@ -98,11 +102,13 @@ def catalog(warehouse: Path) -> SqlCatalog:
 
 @dataclass(slots=True)
 class _Standing:
-    """Rows of a table in memory: those of `tasks`' files, each with the number of its file."""
+    """Rows of a table in memory: those of `tasks`' files, each with the number of its file. The files with the numbers
+    `again` are written again in any case."""
 
     name: str
     tasks: Sequence[FileScanTask]
     rows: Mapping[int, int]
+    again: frozenset[int]
 
 
 class _Change(Transaction):
@@ -361,11 +367,15 @@ class IcebergTable:
             tasks = list(table.scan().plan_files())
         except ValueError as error:
             raise HandOver("it has deletes that only Spark reads") from error
+        small = _small(tasks)
         if choose is not None:
             tasks = choose(tasks)
-        size = sum(task.file.file_size_in_bytes for task in tasks)
+        size = sum(map(_size, tasks))
         if self._bytes_max is not None and size > self._bytes_max:
             raise HandOver(f"{size >> 20} MB of its files would have to be read")
+        joined = {task.file.file_path for task in small}
+        chosen = {task.file.file_path for task in tasks}
+        tasks = [*tasks, *(task for task in small if task.file.file_path not in chosen)]
         schema = table.schema()
         scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue())
         parts = [_arrow(schema).empty_table().append_column(FILE, pa.array([], pa.int32()))]
@@ -373,7 +383,8 @@ class IcebergTable:
             rows = scan.to_table([task]).cast(_arrow(schema))
             parts.append(rows.append_column(FILE, pa.array([number] * len(rows), pa.int32())))
         name = self.session.take("standing", pa.concat_tables(parts))
-        return _Standing(name, tasks, {n: len(rows) for n, rows in enumerate(parts[1:])})
+        again = frozenset(n for n, task in enumerate(tasks) if task.file.file_path in joined)
+        return _Standing(name, tasks, {n: len(rows) for n, rows in enumerate(parts[1:])}, again)
 
     def _update(self, act: Act, metadata: Mapping[str, Any], app: str, version: int) -> None:
         """An act that changes rows."""
@@ -400,7 +411,8 @@ class IcebergTable:
         touched = [
             number
             for number, count in standing.rows.items()
-            if left.get(number, (0, None))[0] != count
+            if number in standing.again
+            or left.get(number, (0, None))[0] != count
             or (first is not None and count and left[number][1] is not None and left[number][1] >= first)
         ]
         listed = ", ".join(map(str, touched)) or "NULL"
@@ -501,6 +513,19 @@ def _bounds_table(known: Mapping[int, tuple[Any, Any]], field: NestedField) -> p
         stored = pa.int32()
     ends = [pa.array([pair[i] for pair in known.values()], stored).cast(wanted) for i in (0, 1)]
     return pa.table([pa.array(list(known), pa.int32()), *ends], names=["n", "least", "greatest"])
+
+
+def _small(tasks: Sequence[FileScanTask]) -> list[FileScanTask]:
+    """Small files to make one of, where there are many: each cycle that only adds rows leaves one."""
+    found = sorted((t for t in tasks if t.file.file_size_in_bytes < SMALL_BYTES), key=_size)
+    if len(found) <= SMALL_FILES_MAX:
+        return []
+    sizes = itertools.accumulate(map(_size, found))
+    return [task for task, total in zip(found, sizes, strict=True) if total <= JOINED_BYTES_MAX]
+
+
+def _size(task: FileScanTask) -> int:
+    return int(task.file.file_size_in_bytes)
 
 
 def _operation(snapshot: IcebergSnapshot) -> str:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cdcflow.merge.reduce import Layout
+from cdcflow.merge.reduce import Layout, update_in_sql
 from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
 
@@ -43,10 +43,9 @@ def lives(layout: Layout, columns: Collection[int], changes: str, moved: str) ->
     started = f"SELECT *, {_began('CURRENT ROW', key)} AS life FROM {changes} c LEFT SEMI JOIN {moved} m ON {same}"
     parts = []
     for i in columns:
-        shapes = layout.lacking(i)
         # A c or r in a shape without the column gives it the default, as the projection wrote it.
-        older = f"op = 'u' AND v IN ({', '.join(map(str, sorted(shapes)))})" if shapes else "false"
-        sent = f"NOT ({older}) AND NOT coalesce(array_contains(m, {i}), false)"
+        without, older = update_in_sql(layout.lacking(i)), update_in_sql(layout.early(i))
+        sent = f"NOT ({without}) AND NOT coalesce(array_contains(m, {i}), false)"
         parts.append(f"coalesce(bool_or({sent}), false) AS h{i}")
         parts.append(f"max_by(c{i}, o) FILTER (WHERE {sent}) AS x{i}")
         parts.append(f"coalesce(bool_or({older}), false) AS d{i}")

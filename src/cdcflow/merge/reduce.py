@@ -40,11 +40,12 @@ Mask = frozenset[int]
 @dataclass(frozen=True, slots=True)
 class Family:
     """Columns (positions in the layout, key aside) that travel together. `lacking`: shapes that do not have them;
-    `masked`: whether changes may leave them unchanged."""
+    `early`: those of them that do not have them yet; `masked`: whether changes may leave them unchanged."""
 
     columns: tuple[int, ...]
     lacking: frozenset[int]
     masked: bool
+    early: frozenset[int] = frozenset()
 
     @property
     def always(self) -> bool:
@@ -54,17 +55,21 @@ class Family:
         """Whether the change left this family unchanged."""
         return f"coalesce(array_contains(m, {self.columns[0]}), false)" if self.masked else "false"
 
+    def without_sql(self) -> str:
+        """Whether the change is an update in a shape without this family, and so says nothing of it."""
+        return update_in_sql(self.lacking)
+
     def older_sql(self) -> str:
-        """Whether the change is an update in a shape without this family: the row was there before the columns were,
-        and got their defaults, unless the table has the row with other values."""
-        return f"op = 'u' AND v IN ({', '.join(map(str, sorted(self.lacking)))})" if self.lacking else "false"
+        """Whether the change is an update in a shape that does not have this family yet: the row was there before the
+        columns were, and got their defaults, unless the table has the row with other values."""
+        return update_in_sql(self.early)
 
     def sent_sql(self) -> str:
         """Whether the change, a delete aside, sent this family. A c or r in a shape without it gives the default, as
         the projection wrote it."""
         parts = ["op <> 'd'"]
         if self.lacking:
-            parts.append(f"NOT ({self.older_sql()})")
+            parts.append(f"NOT ({self.without_sql()})")
         if self.masked:
             parts.append(f"NOT {self.unchanged_sql()}")
         return " AND ".join(parts)
@@ -100,6 +105,12 @@ class Layout:
         """Numbers of the shapes that do not have this column."""
         number = self.target.columns[position].number
         return frozenset(v for v, s in enumerate(self.shapes) if all(c.number != number for c in s.columns))
+
+    def early(self, position: int) -> frozenset[int]:
+        """Those of them that come before a shape that has it. Behind the last one that has it, it was dropped."""
+        lacking = self.lacking(position)
+        last = max(set(range(len(self.shapes))) - lacking, default=-1)
+        return frozenset(v for v in lacking if v < last)
 
 
 def read_schema(shape: Table, *, moved: bool) -> str:
@@ -150,7 +161,14 @@ def families(layout: Layout, masks: Collection[Mask]) -> tuple[Family, ...]:
     for i in layout.others:
         signature = (tuple(i in mask for mask in ordered), layout.lacking(i))
         found.setdefault(signature, []).append(i)
-    return tuple(Family(tuple(columns), lacking, any(hit)) for (hit, lacking), columns in found.items())
+    return tuple(
+        Family(tuple(columns), lacking, any(hit), layout.early(columns[0])) for (hit, lacking), columns in found.items()
+    )
+
+
+def update_in_sql(shapes: Collection[int]) -> str:
+    """Whether a change is an update in one of these shapes."""
+    return f"op = 'u' AND v IN ({', '.join(map(str, sorted(shapes)))})" if shapes else "false"
 
 
 def reduction(layout: Layout, found: Sequence[Family], changes: str, *, emptied: bool, sweep_before: int) -> str:
@@ -191,7 +209,7 @@ def reduction(layout: Layout, found: Sequence[Family], changes: str, *, emptied:
         if family.masked:
             inner.append(f"max(o) FILTER (WHERE op <> 'd' AND {family.unchanged_sql()}) AS u{j}")
             is_missing = f"(NOT {is_sent} AND coalesce(u{j} >= coalesce(b, 0), false))"
-            if family.lacking:
+            if family.early:
                 inner.append(f"max(o) FILTER (WHERE {family.older_sql()}) AS l{j}")
                 is_missing = f"({is_missing} AND NOT coalesce(l{j} >= coalesce(b, 0) AND l{j} < u{j}, false))"
             miss.append(f"CASE WHEN {is_missing} THEN array({names}) ELSE array() END")

@@ -144,16 +144,16 @@ def merge(
     root = local_warehouse(warehouse)
     began = time.monotonic()
     with _lease(root):
-        whole = sealed(LogLayout.of(log))
-        if whole.newest is None:
-            return MergeReport(0, 0, False, time.monotonic() - began, ())
         cuts = engines.first.cuts()
         before = cuts.newest()
+        whole = sealed(LogLayout.of(log), 0 if before is None else before.offset)
+        if whole.newest is None:
+            return MergeReport(0, 0, False, time.monotonic() - began, ())
         reports: dict[str, TableReport] = {}
         published = False
         for step in whole.steps(0 if before is None else before.cut):
             run = _Run(engines, step, root, on_edit, whole, newest, origin or {}, before)
-            found = run.tables(_known(tables, step, whole))
+            found = run.tables(_known(tables, step, whole, before))
             new = run.cut(found)
             if new is not None:
                 run.pin(new)
@@ -166,11 +166,11 @@ def merge(
     return MergeReport(last.last_cut, last.last_offset, published, time.monotonic() - began, ordered)
 
 
-def _known(tables: Collection[str] | None, step: Range, whole: Range) -> Collection[str] | None:
+def _known(tables: Collection[str] | None, step: Range, whole: Range, before: Cut | None) -> Collection[str] | None:
     """Of the wanted tables those that have rows as early as this step."""
     if tables is None or step.segments == whole.segments:
         return tables
-    known = step.tables()
+    known = step.tables(before)
     return [name for name in tables if name in known]
 
 
@@ -215,6 +215,7 @@ class _Run:
         self._there: dict[TableId, Snapshot | None] = {}
         self._ids: dict[TableId, str] = {}
         self._refused: list[CdcflowError] = []
+        self._known: Mapping[str, TableId] = {}
         self._origin = origin
         self._published = published
         self._check_log()
@@ -237,7 +238,7 @@ class _Run:
             )
 
     def tables(self, wanted: Collection[str] | None) -> tuple[TableReport, ...]:
-        known = self._log.tables()
+        known = self._known = self._log.tables(self._published)
         unknown = sorted(set(wanted or ()) - set(known))
         if unknown:
             raise ConfigurationError(
@@ -246,12 +247,12 @@ class _Run:
             )
         chosen = [known[n] for n in sorted(known) if wanted is None or n in wanted]
         with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
-            reports = tuple(pool.map(self._table, chosen))
+            reports = tuple(report for report in pool.map(self._table, chosen) if report is not None)
         if self._refused and all(r.left_out is not None for r in reports):
             raise self._refused[0]
         return reports
 
-    def _table(self, table: TableId) -> TableReport:
+    def _table(self, table: TableId) -> TableReport | None:
         engine = self._engines.first
         for _ in range(CONFLICTS_MAX):
             try:
@@ -273,13 +274,15 @@ class _Run:
             remedy="nothing is lost; merge again when less is done to it",
         )
 
-    def _merged(self, table: TableId, engine: Engine) -> TableReport:
+    def _merged(self, table: TableId, engine: Engine) -> TableReport | None:
         with closing(engine.table(table_path(table))) as there:
             return self._merged_into(there, table, engine)
 
-    def _merged_into(self, there: CurrentTable, table: TableId, engine: Engine) -> TableReport:
+    def _merged_into(self, there: CurrentTable, table: TableId, engine: Engine) -> TableReport | None:
         began = time.monotonic()
         before = self._there[table] = there.snapshot()
+        if (before is None or str(table) not in self._backfills) and not self._log.files(table, 0):
+            return None  # a cut shows it, and nothing here says more of it: its rows have expired
         start, since = self._start(table, before)
         if start > self._cut:
             self._ahead.add(table)  # a merge that died had come further with it than this step goes
@@ -361,7 +364,7 @@ class _Run:
         if self._ahead:
             return None
         merged = {r.name: r for r in reports}
-        known = self._log.tables()
+        known = self._known
         if not all(n in merged or self._untouched(t) for n, t in known.items()):
             return None
         before = self._published

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from cdcflow.config.base import URL
 from cdcflow.errors import ConfigurationError
@@ -30,6 +30,12 @@ def local_warehouse(warehouse: Path | str) -> Path:
 def table_path(table: TableId) -> tuple[str, str]:
     """A table's path inside its warehouse. No name can reach outside, be hidden, or be another's (hard case S11)."""
     return _safe(table.schema), _safe(table.name)
+
+
+def table_at(path: str) -> TableId:
+    """The table whose path, with `/` between its parts, this is."""
+    schema, name = (unquote(part.replace("~", "%")) for part in path.split("/"))
+    return TableId(schema, name)
 
 
 def _safe(name: str) -> str:

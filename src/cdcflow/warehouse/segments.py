@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
-from cdcflow.changelog.layout import Layout, Store
-from cdcflow.changelog.reader import LogLocation, list_segments, newest_checkpoint
+from cdcflow.changelog.extents import retried
+from cdcflow.changelog.layout import Bounds, Layout, Store
+from cdcflow.changelog.reader import LogLocation, check_without_gap, newest_checkpoint
 from cdcflow.changelog.segment import Segment, SegmentFile
-from cdcflow.errors import HistoryLost, InvariantViolated
+from cdcflow.errors import HistoryLost, InvariantViolated, SinkUnavailable
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId, table_from_json
+from cdcflow.warehouse.cut import Cut
+from cdcflow.warehouse.paths import table_at
 
 FETCHED_AT_ONCE = 8
 
@@ -33,13 +37,73 @@ class InputFile:
         return self.file.ops or {}
 
 
+class Manifests(Sequence[Segment]):
+    """A log's segments by their manifests, oldest first, each read when it is first looked at.
+
+    A log may have tens of thousands; a merge that goes on from where the last one was needs the newest few.
+    """
+
+    def __init__(
+        self, layout: Layout, log_id: str, bounds: Sequence[Bounds], read: dict[Bounds, Segment] | None = None
+    ) -> None:
+        """`read`: those that were read already; it is added to."""
+        self._layout = layout
+        self._log_id = log_id
+        self._bounds = tuple(bounds)
+        self._read: dict[Bounds, Segment] = {} if read is None else read
+
+    def __len__(self) -> int:
+        return len(self._bounds)
+
+    @overload
+    def __getitem__(self, at: int) -> Segment: ...
+    @overload
+    def __getitem__(self, at: slice) -> Manifests: ...
+    def __getitem__(self, at: int | slice) -> Segment | Manifests:
+        if isinstance(at, slice):
+            return Manifests(self._layout, self._log_id, self._bounds[at], self._read)
+        try:
+            return self._manifest(self._bounds[at])
+        except FileNotFoundError:
+            first, last = self._bounds[at]
+            raise SinkUnavailable(
+                f"merging {self._layout.name}: segment {first}-{last} was compacted or expired just now",
+                remedy="merge again",
+            ) from None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Manifests) and self._bounds == other._bounds
+
+    def __hash__(self) -> int:
+        return hash(self._bounds)
+
+    def behind(self, offset: int) -> Manifests:
+        """Those with rows behind an offset."""
+        return self[bisect_right([last for _, last in self._bounds], offset) :]
+
+    def load(self, behind: int) -> None:
+        """Read those with rows behind an offset. FileNotFoundError: one of them has gone meanwhile."""
+        for bounds in self.behind(behind)._bounds:
+            self._manifest(bounds)
+
+    def _manifest(self, bounds: Bounds) -> Segment:
+        if bounds not in self._read:
+            segment, _ = self._layout.manifest(*bounds)
+            if segment.log_id != self._log_id:
+                raise InvariantViolated(
+                    f"reading {self._layout.name}: segment {bounds[0]}-{bounds[1]} belongs to another log"
+                )
+            self._read[bounds] = segment
+        return self._read[bounds]
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """Sealed segments, oldest first, without a gap."""
 
     layout: Layout
     log_id: str
-    segments: tuple[Segment, ...]
+    segments: Manifests
 
     @property
     def newest(self) -> Segment | None:
@@ -49,15 +113,27 @@ class Range:
     def checkpoint(self) -> Checkpoint:
         return self.segments[-1].last_checkpoint()
 
-    def tables(self) -> dict[str, TableId]:
-        """Every table with rows in the log."""
+    def tables(self, before: Cut | None = None) -> dict[str, TableId]:
+        """Every table with rows in the log, and those that `before` shows, the newest published cut: it has, or leaves
+        out, all that had rows up to then."""
         found: dict[str, TableId] = {}
-        for segment in self.segments:
+        segments = self.segments
+        if before is not None and before.left_out.keys() <= before.tables.keys():
+            found = {name: table_at(table.path) for name, table in before.tables.items()}
+            segments = self.segments.behind(before.offset)
+        for segment in segments:
             for file in segment.files:
                 if file.table is not None:
                     table = TableId(str(file.table["schema"]), str(file.table["name"]))
                     found[str(table)] = table
         return found
+
+    def _from(self, after_cut: int) -> int:
+        """The number of the first segment with a cut behind this one. Read from the newest on back."""
+        number = len(self.segments)
+        while number and self.segments[number - 1].last_cut > after_cut:
+            number -= 1
+        return number
 
     def files(self, table: TableId, after_cut: int, since: int = 0) -> list[InputFile]:
         """The files with rows of `table` behind cut `after_cut`, from offset `since` on, in the order of their offsets.
@@ -66,9 +142,7 @@ class Range:
             InvariantViolated: no segment has ended at the cut, so no merge of ours can have left it.
         """
         found: list[InputFile] = []
-        for segment in self.segments:
-            if segment.last_cut <= after_cut:
-                continue
+        for segment in self.segments[self._from(after_cut) :]:
             after: int | None = 0
             if segment.first_cut <= after_cut:
                 after = segment.offset_of(after_cut)  # it ended there before it was compacted
@@ -93,8 +167,9 @@ class Range:
         store than may be fetched to the local disk at one time. Of a log without a store: one step."""
         store = self.layout.store
         total = 0
-        for number, segment in enumerate(self.segments[:-1] if store is not None else ()):
-            if store is not None and segment.last_cut > after_cut:
+        first = self._from(after_cut) if store is not None else len(self.segments)
+        for number, segment in enumerate(self.segments[first:-1], first):
+            if store is not None:
                 total += sum(f.bytes for f in segment.files if not self.layout.is_here(segment, f))
                 if total >= store.bytes_max:
                     yield replace(self, segments=self.segments[: number + 1])
@@ -122,8 +197,8 @@ class Range:
         )
 
 
-def sealed(location: LogLocation) -> Range:
-    """The sealed segments of a log.
+def sealed(location: LogLocation, behind: int = 0) -> Range:
+    """The sealed segments of a log; of those with rows behind an offset the manifests are read at once.
 
     Raises:
         ConfigurationError: there is no log, or a newer cdcflow wrote it.
@@ -131,13 +206,15 @@ def sealed(location: LogLocation) -> Range:
     """
     layout = Layout.of(location)
     log = layout.log_file()
-    segments = tuple(list_segments(layout))
-    for segment in segments:
-        if segment.log_id != log.log_id:
-            raise InvariantViolated(
-                f"reading {layout.name}: segment {segment.first_offset}-{segment.last_offset} belongs to another log"
-            )
-    return Range(layout, log.log_id, segments)
+
+    def read() -> Manifests:
+        listed = [bounds for bounds in layout.segment_offsets() if bounds[0] >= log.first_offset]
+        found = Manifests(layout, log.log_id, listed)
+        found.load(behind)
+        check_without_gap(listed, layout)
+        return found
+
+    return Range(layout, log.log_id, retried(read, layout.root))
 
 
 def backfills(log: Range, newest: Checkpoint | None = None) -> Mapping[str, Mapping[str, Any]]:

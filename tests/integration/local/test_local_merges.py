@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from handlog import HandLog
 from mergehistories import World, assert_as_folded, make_table, make_world, write_round
 
 from cdcflow import local
+from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.local import iceberg
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
 from cdcflow.model.table import Table
@@ -44,7 +46,9 @@ def read(warehouse: Path, table: Table) -> Iterator[IcebergTable]:
 def rows_of(warehouse: Path, table: Table) -> list[dict[str, Any]]:
     with read(warehouse, table) as there:
         found = there.rows().drop_columns(["_offset", "_missing"])
-        rows: list[dict[str, Any]] = found.sort_by(found.column_names[0]).to_pylist()
+        if len(found) > 1:
+            found = found.sort_by(found.column_names[0])
+        rows: list[dict[str, Any]] = found.to_pylist()
         return rows
 
 
@@ -184,6 +188,36 @@ def test_values_come_through_exactly(hand_log: HandLog, warehouse: Path) -> None
     assert rows_of(warehouse, values) == [told, empty | {"id": 1}, empty]
 
 
+KEYS: dict[str, tuple[Any, list[Any]]] = {
+    "instants": (pa.timestamp("us", "UTC"), [datetime(2024, 1, 1, tzinfo=UTC), datetime(1890, 5, 5, 3, 4, 5, 6, UTC)]),
+    "moments": (pa.timestamp("us"), [datetime(2024, 1, 1), datetime(1, 1, 1)]),
+    "days": (pa.date32(), [date(2024, 1, 1), date(1, 1, 1)]),
+    "bytes": (pa.binary(), [b"\0\xff", b""]),
+    "prices": (pa.decimal128(20, 3), [Decimal("1.5"), Decimal(-3)]),
+    "answers": (pa.bool_(), [True, False]),
+    "texts": (pa.string(), ["\u00e4'\\", "\u00df" * 40]),
+    "clocks": (pa.time64("us"), [time(1, 2, 3), time(0)]),
+    "wide": (pa.uint64(), [2**64 - 1, 0]),
+    "lists": (pa.list_(pa.int32()), [[1, None], []]),
+}
+
+
+def test_keys_of_each_type_find_their_rows(hand_log: HandLog, warehouse: Path) -> None:
+    """A row whose key is not found again would stand there twice, with its old values."""
+    tables = {name: make_table(name, key=("k",), k=type_, v="int32") for name, (type_, _) in KEYS.items()}
+    for table in tables.values():
+        hand_log.state(table)
+    for number, op in enumerate("cuu"):
+        hand_log.segment([(tables[n], op, {"k": k, "v": number}) for n, (_, keys) in KEYS.items() for k in keys])
+        assert not [t.left_out for t in local.merge(hand_log.root, warehouse).tables if t.left_out]
+    hand_log.segment([(tables[name], "d", {"k": keys[0]}) for name, (_, keys) in KEYS.items()])
+    local.merge(hand_log.root, warehouse)
+    told = {name: keys[1] for name, (_, keys) in KEYS.items()} | {"clocks": "00:00:00.000000", "wide": Decimal(0)}
+    assert {name: rows_of(warehouse, table) for name, table in tables.items()} == {
+        name: [{"k": key, "v": 2}] for name, key in told.items()
+    }
+
+
 def test_only_files_of_which_a_row_changed_are_replaced(hand_log: HandLog, warehouse: Path) -> None:
     """A cycle costs what it changes: by the bounds of keys in the manifests, and by what the statement did."""
     orders = make_table("orders", id="string", v="int32")
@@ -202,6 +236,25 @@ def test_only_files_of_which_a_row_changed_are_replaced(hand_log: HandLog, wareh
     assert (len(before), len(before & files()), len(files())) == (3, 2, 3)
     assert report.engine == "local"
     assert {"id": "b2", "v": 1} in rows_of(warehouse, orders)
+
+
+def test_many_small_files_become_one(hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that only inserts would leave a file a cycle, for ever. A cut from before shows what it did."""
+    monkeypatch.setattr(iceberg, "SMALL_FILES_MAX", 3)
+    orders = make_table("orders", id="int64", v="int32")
+    hand_log.state(orders)
+    files = []
+    for number in range(9):
+        hand_log.segment([(orders, "c", {"id": number, "v": 0})])
+        (report,) = local.merge(hand_log.root, warehouse).tables
+        assert not report.edits
+        with read(warehouse, orders) as there:
+            files.append(len(list(there._table.scan().plan_files())))
+    assert files == [1, 2, 3, 4, 1, 2, 3, 4, 1]
+    assert rows_of(warehouse, orders) == [{"id": number, "v": 0} for number in range(9)]
+    with read(warehouse, orders) as there:
+        early = there._table.scan(snapshot_id=there._table.refs()["cdcflow_cut_3"].snapshot_id).to_arrow()
+    assert sorted(early["id"].to_pylist()) == [0, 1, 2]
 
 
 class Other(LocalEngine):
@@ -309,3 +362,42 @@ def test_a_lock_is_named(hand_log: HandLog, warehouse: Path) -> None:
     hand_log.segment([(orders, "c", {"id": 1})])
     with job._lease(warehouse), pytest.raises(SinkUnavailable, match="another merge works there"):
         local.merge(hand_log.root, warehouse)
+
+
+def test_a_merge_opens_the_manifests_of_new_segments_only(
+    hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it costs does not grow with the age of the log; tables that have nothing new are still looked at."""
+    orders, quiet = make_table("orders", id="int64", v="int32"), make_table("quiet.one", schema="odd/_x~", id="int64")
+    hand_log.state(orders)
+    hand_log.state(quiet)
+    hand_log.segment([(quiet, "c", {"id": 1})])
+    opened: list[tuple[int, int]] = []
+    right = Layout.manifest
+
+    def manifest(layout: Layout, first: int, last: int) -> Any:
+        opened.append((first, last))
+        return right(layout, first, last)
+
+    monkeypatch.setattr(Layout, "manifest", manifest)
+    monkeypatch.setattr(job, "TABLES_AT_ONCE", 1)
+    counted = []
+    for segments in (3, 30, 1, 1):
+        for _ in range(segments):
+            hand_log.segment([(orders, "c", {"id": hand_log.next_offset, "v": 1})])
+        opened.clear()
+        report = local.merge(hand_log.root, warehouse)
+        assert {t.name: t.changes for t in report.tables} == {
+            str(orders.id): segments,
+            str(quiet.id): 1 if segments == 3 else 0,
+        }
+        counted.append(len(opened))
+        assert len(opened) == len(set(opened)), "each once"
+    # The new ones, the one before them, and the log's first.
+    assert counted == [4, 32, 3, 3]
+    assert len(rows_of(warehouse, orders)) == 35
+    (warehouse / "public" / "orders").rename(warehouse.parent / "away")
+    opened.clear()
+    local.merge(hand_log.root, warehouse)
+    assert len(opened) == 36, "a table that is made anew needs all of them"
+    assert len(rows_of(warehouse, orders)) == 35

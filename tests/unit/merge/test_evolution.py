@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pyarrow as pa
@@ -307,3 +308,15 @@ def test_a_column_that_somebody_put_between_ours_is_passed_over() -> None:
     old = described_by_an_older_cdcflow(("id", 1, "int"), ("note", 2, "string"))
     found = seen(old, [FormatColumn(n, i, None) for i, n in enumerate(["id", "mine", "note"])], FIRST.id, [FIRST])
     assert [(c.name, c.id) for c in found.columns] == [("id", 0), ("note", 2)]
+
+
+def test_a_column_that_an_older_cdcflow_knew_keeps_its_number_when_it_is_dropped() -> None:
+    """Only a number above all of the source's was of our making, and may be another column's one day."""
+    before = evolve(None, [shape(("id", 1, INT), ("note", 2, TEXT), ("qty", 3, INT))]).target
+    left = shape(("id", 1, INT), ("qty", 3, INT))
+    found = evolve(dataclasses.replace(before, version=1), [left])
+    assert {c.name: c.number for c in found.target.columns} == {"id": 1, "note": 2, "qty": 3}
+    ours = dataclasses.replace(before.columns[2], number=9)
+    made = dataclasses.replace(before, version=1, columns=(*before.columns[:2], ours))
+    apart = evolve(made, [shape(("id", 1, INT), ("note", 2, TEXT))])
+    assert {c.name: c.number for c in apart.target.columns} == {"id": 1, "note": 2, "qty": -9}

@@ -302,6 +302,44 @@ def test_a_row_from_before_a_column_does_not_miss_it_when_an_update_leaves_it_un
     }
 
 
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_an_update_behind_a_dropped_column_does_not_take_its_default_away(
+    warehouse: EmbeddedWarehouse, dropped: bool, deleted: bool
+) -> None:
+    """The column comes and goes within one range. An update while it was there left it unchanged, so the row has the
+    default; one after it was dropped says nothing of it, wherever that stands in the range."""
+    old = make_table("orders", id="int64", a="int32")
+    new = make_table("orders", id="int64", a="int32", added="int32", missing={"added": "7"})
+    rows = [
+        (old, Change(1, "u", {"id": 1, "a": 1})),  # the row is not in the table yet: it comes with a backfill
+        *([(old, Change(2, "d", {"id": 1}))] if deleted else []),
+        (old, Change(3, "u", {"id": 1, "a": 2})),
+        (new, Change(4, "u", {"id": 1, "a": 3}, frozenset({"added"}))),
+    ]
+    if dropped:
+        after = make_table("orders", id="int64", a="int64")
+        rows.append((after, Change(5, "u", {"id": 1, "a": 4})))
+    warehouse.merge("orders", rows)
+    ((values, missing, *_),) = rows_of(warehouse, "orders", new).values()
+    assert (values["added"], missing) == (7, frozenset())
+
+
+def test_a_column_that_was_dropped_is_not_taken_for_one_that_was_not_there_yet(warehouse: EmbeddedWarehouse) -> None:
+    """Nobody sent it, and nothing says that it had its default: it is missing."""
+    full = make_table("orders", id="int64", a="int32", doc="string")
+    less = make_table("orders", id="int64", a="int64")
+    warehouse.merge(
+        "orders",
+        [
+            (full, Change(1, "u", {"id": 1, "a": 1}, frozenset({"doc"}))),
+            (less, Change(2, "u", {"id": 1, "a": 2})),
+        ],
+    )
+    ((values, missing, *_),) = rows_of(warehouse, "orders", full).values()
+    assert (values.get("doc"), missing) == (None, frozenset({"doc"}))
+
+
 def zeros(state: State, column: str) -> list[str]:
     """How a column's zeros are written, in the order of their rows."""
     return [str(values[column]) for values, *_ in state.values()]
