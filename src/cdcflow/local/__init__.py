@@ -12,7 +12,7 @@ Importing this package imports neither DuckDB nor PyIceberg; what needs them say
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,6 @@ from cdcflow.errors import ConfigurationError
 if TYPE_CHECKING:
     from cdcflow.changelog.layout import Layout
     from cdcflow.local.engine import LocalEngine
-    from cdcflow.model.position import Checkpoint
     from cdcflow.warehouse.job import MergeReport, OnEdit
 
 __all__ = ["is_installed", "local_engine", "merge"]
@@ -31,7 +30,7 @@ FORMAT = "iceberg"
 """The format that it writes."""
 
 CHANGES_MAX, BYTES_MAX = 500_000, 128 << 20
-"""Beyond these Spark is as quick, and does not hold the rows in one process's memory."""
+"""What `auto` gives it of a table at most: all of it is held in one process's memory."""
 
 
 def is_installed() -> bool:
@@ -45,7 +44,7 @@ def is_installed() -> bool:
 
 
 def local_engine(warehouse: Path, *, bounded: bool = False) -> LocalEngine:
-    """The engine, in a warehouse. `bounded`: it declines what Spark does as quickly.
+    """The engine, in a warehouse. `bounded`: it declines what is large.
 
     Raises:
         ConfigurationError: DuckDB or PyIceberg is not installed.
@@ -66,8 +65,6 @@ def merge(
     tables: Collection[str] | None = None,
     *,
     on_edit: OnEdit = "warn",
-    newest: Checkpoint | None = None,
-    origin: Mapping[str, object] | None = None,
 ) -> MergeReport:
     """Bring every current-state table to the newest sealed cut of the log, then publish the cut; tables are Iceberg's.
 
@@ -82,7 +79,7 @@ def merge(
     format_for(root, FORMAT)
     with closing(local_engine(root)) as engine:
         engines = job.Engines(engine, remedy=NEEDS_SPARK)
-        return job.merge(engines, log, root, tables, on_edit=on_edit, newest=newest, origin=origin)
+        return job.merge(engines, log, root, tables, on_edit=on_edit)
 
 
 NEEDS_SPARK = (

@@ -26,7 +26,7 @@ from cdcflow.local.iceberg import IcebergTable, catalog, is_conflict
 from cdcflow.merge.format import Format
 from cdcflow.merge.types import DECIMAL_TEXT, has_two_zeros, stored
 from cdcflow.model.table import Table
-from cdcflow.warehouse.cut import LATER_COLUMNS, Cut, CutTable
+from cdcflow.warehouse.cut import LATER_COLUMNS, Cut
 from cdcflow.warehouse.formats import rules_of
 from cdcflow.warehouse.paths import CUTS
 from cdcflow.warehouse.port import Snapshot
@@ -71,7 +71,7 @@ class LocalEngine:
     def declines(self, before: Snapshot | None, files: Sequence[InputFile]) -> str | None:
         changes = sum(f.file.rows for f in files)
         if self._changes_max is not None and changes > self._changes_max:
-            return f"it has {changes} changes, and more than {self._changes_max} are quicker elsewhere"
+            return f"it has {changes} changes, more than {self._changes_max}"
         return next((why for shape in {f.shape for f in files} if (why := _strange(shape)) is not None), None)
 
     def is_conflict(self, error: BaseException) -> bool:
@@ -131,7 +131,10 @@ class LocalCuts:
         if said is not None and "published" in said:
             return Cut.from_json(said["published"])
         rows = self._table.rows().sort_by([("cut", "descending"), ("published", "descending")])
-        return _cut(rows.slice(0, 1)) if len(rows) else None
+        newest = rows.slice(0, 1)
+        clocks = newest.column("commit_clock").cast(pa.int64()).to_pylist()
+        found = newest.to_pylist(maps_as_pydicts="strict")
+        return Cut.from_row(found[0], clocks[0]) if found else None
 
     def publish(self, cut: Cut) -> None:
         there = self._table.snapshot()
@@ -160,14 +163,3 @@ class LocalCuts:
             "left_out": list(cut.left_out.items()),
         }
         return pa.Table.from_pylist([row], schema=self._table.schema)
-
-
-def _cut(row: pa.Table) -> Cut:
-    (found,) = row.to_pylist(maps_as_pydicts="strict")
-    ids, states, left_out = (found.get(name) or {} for name in LATER_COLUMNS)
-    tables = {
-        name: CutTable(t["path"], t["version"], t["complete"], t["generation"], ids.get(name, ""), states.get(name, ""))
-        for name, t in found["tables"].items()
-    }
-    clock = row.column("commit_clock").cast(pa.int64())[0].as_py()
-    return Cut(found["cut"], found["log_id"], found["offset"], found["position"], clock, tables, left_out)

@@ -13,7 +13,7 @@ from cdcflow.merge.statement import create_table
 from cdcflow.merge.types import text_sql
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.sql import StatementTable
-from cdcflow.warehouse.cut import LATER_COLUMNS, Cut, CutTable
+from cdcflow.warehouse.cut import LATER_COLUMNS, Cut
 from cdcflow.warehouse.formats import format_for, rules_of
 from cdcflow.warehouse.paths import CUTS, local_warehouse
 from cdcflow.warehouse.port import Snapshot
@@ -65,13 +65,8 @@ class CutsTable:
         )
         if not found:
             return None
-        row = found[0].asDict()
-        ids, states, left_out = (row.get(name) or {} for name in LATER_COLUMNS)
-        tables = {
-            name: CutTable(t.path, t.version, t.complete, t.generation, ids.get(name, ""), states.get(name, ""))
-            for name, t in row["tables"].items()
-        }
-        return Cut(row["cut"], row["log_id"], row["offset"], row["position"], row["clock"], tables, left_out)
+        row = found[0].asDict(recursive=True)
+        return Cut.from_row(row, row["clock"])
 
     def publish(self, cut: Cut) -> None:
         """Append the cut. One that is published again (a backfill was found to be done) replaces itself for readers."""

@@ -57,6 +57,16 @@ class Cut:
         tables = {name: CutTable(**_known(CutTable, table)) for name, table in found["tables"].items()}
         return cls(**{**_known(cls, found), "tables": tables})
 
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], clock: int) -> Cut:
+        """The cut of a row of the table of cuts, its maps and structs as dicts. `clock` is its `commit_clock`."""
+        ids, states, left_out = (row.get(name) or {} for name in LATER_COLUMNS)
+        tables = {
+            name: CutTable(**entry, id=ids.get(name, ""), state=states.get(name, ""))
+            for name, entry in row["tables"].items()
+        }
+        return cls(row["cut"], row["log_id"], row["offset"], row["position"], clock, tables, left_out)
+
 
 def _known(of: type[Cut] | type[CutTable], found: Mapping[str, Any]) -> dict[str, Any]:
     """Without what a newer cdcflow says besides."""

@@ -314,6 +314,22 @@ def test_a_table_that_is_moved_away_is_made_anew_and_cuts_tell(hand_log: HandLog
         format_for(warehouse, "delta")
 
 
+def test_the_newest_cut_is_told_by_its_commit_and_by_its_row(
+    hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's commit (a compaction of the table of cuts, say) may be the newest."""
+    orders, floats = make_table("orders", id="int64"), make_table("floats", key=("f",), f="float64")
+    hand_log.state(orders)
+    for number in range(2):
+        hand_log.segment([(orders, "c", {"id": number}), (floats, "c", {"f": 0.5})])
+        local.merge(hand_log.root, warehouse)
+    told = LocalEngine(warehouse).cuts().newest()
+    assert told is not None
+    assert (told.cut, set(told.tables), set(told.left_out)) == (2, {str(orders.id)}, {str(floats.id)})
+    monkeypatch.setattr(IcebergTable, "newest_commit", lambda _: None)
+    assert LocalEngine(warehouse).cuts().newest() == told
+
+
 NO_SPARK = """
 import sys
 sys.modules.update(dict.fromkeys(["pyspark", "delta", "py4j"]))  # an import of any of them fails
