@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # who only captures need not load Kafka's library
     from cdcflow.sinks.kafka.topics import Topics
     from cdcflow.sinks.objects.store import BucketStore
     from cdcflow.warehouse.job import Engines
+    from cdcflow.warehouse.paths import Warehouse
 
 
 def open_source(config: Config) -> Source:
@@ -106,20 +108,42 @@ def engines(config: Config, spark: Any = None) -> Engines:
     from cdcflow.spark.session import session_for
     from cdcflow.warehouse.formats import format_for
     from cdcflow.warehouse.job import Engines
-    from cdcflow.warehouse.paths import local_warehouse
 
-    settings = config.merge
-    root = local_warehouse(settings.warehouse)
-    chosen = format_for(root, settings.format)
+    settings, place = config.merge, warehouse(config)
+    chosen = format_for(place, settings.format)
 
     def begin() -> SparkEngine:
-        return SparkEngine(spark or session_for(config), root, chosen)
+        return SparkEngine(spark or session_for(config), place, chosen)
 
     if settings.engine == "local":
-        return Engines(local.local_engine(root), remedy=local.NEEDS_SPARK)
-    if settings.engine == "auto" and chosen == local.FORMAT and local.is_installed():
-        return Engines(local.local_engine(root, bounded=True), begin)
+        return Engines(local.local_engine(place.folder), remedy=local.NEEDS_SPARK)
+    is_folder = place.is_local and place.catalog is None
+    if settings.engine == "auto" and is_folder and chosen == local.FORMAT and local.is_installed():
+        return Engines(local.local_engine(place.folder, bounded=True), begin)
     return Engines(begin())
+
+
+def warehouse(config: Config) -> Warehouse:
+    """The configured warehouse, with what it takes to reach it."""
+    from cdcflow.warehouse.paths import Warehouse
+
+    settings = config.merge
+    found = Warehouse.of(settings.warehouse)
+    catalog = None
+    if settings.catalog is not None:
+        catalog = {k: secret(v) or "" if is_reference(v) else v for k, v in settings.catalog.items()}
+    bucket = found.bucket
+    store = None if settings.objects is None or bucket is None else settings.objects.address(bucket)
+    return replace(found, store=store, catalog=catalog)
+
+
+def merge_layout(log: FileLog, master: str | None) -> Layout:
+    """A log in files, as a merge by this Spark master reads it. Executors on other machines have nothing of this one's
+    disk: for them a log with an object store is what the store has of it."""
+    layout = log_layout(log)
+    if layout.store is None or master is None or master.startswith("local"):
+        return layout
+    return replace(layout, root=layout.store.room)
 
 
 def log_layout(log: FileLog) -> Layout:

@@ -13,6 +13,7 @@ from cdcflow.changelog.framing import other_version
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.position import SourceIdentity
+from cdcflow.model.stores import StoreAddress
 
 LOG_VERSION = 2
 _SEGMENT_NAME = 41
@@ -58,6 +59,11 @@ class Store(Protocol):
     @property
     def name(self) -> str:
         """What people call it: its url."""
+        ...
+
+    @property
+    def address(self) -> StoreAddress:
+        """Where another client finds it."""
         ...
 
     @property

@@ -40,6 +40,8 @@ def file_name(table: Table, version: int) -> str:
     long for a file system ends with `~` and a hash instead."""
     schema, name = (quote(p, safe="").replace(".", "%2E").replace("~", "%7E") for p in (table.id.schema, table.id.name))
     full = f"{schema}.{name}"
+    if full.startswith("_"):
+        full = f"%5F{full[1:]}"  # what begins so is hidden from Spark, which would read nothing without a word
     if len(full) > NAME_MAX:
         full = f"{full[: NAME_MAX - 33]}~{hashlib.sha256(full.encode()).hexdigest()[:32]}"
     return f"{full}.{version}.parquet"

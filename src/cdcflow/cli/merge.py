@@ -64,11 +64,13 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
 
         spark, chosen = session_for(settings), settings.merge
         # Asked for anew each time: a secret may have changed.
-        return lambda: from_kafka(spark, wiring.tier(settings), chosen.warehouse, table_format=chosen.format)
+        return lambda: from_kafka(spark, wiring.tier(settings), wiring.warehouse(settings), table_format=chosen.format)
     from cdcflow.warehouse.job import merge as from_files
 
     engines = wiring.engines(settings)
-    return lambda: from_files(engines, wiring.log_layout(log), settings.merge.warehouse)
+    return lambda: from_files(
+        engines, wiring.merge_layout(log, settings.merge.spark.get("spark.master")), wiring.warehouse(settings)
+    )
 
 
 def _again_and_again(merged: Callable[[], MergeReport], pause_s: float, json: bool) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from cdcflow.config.logs import FileLog, Kafka, KafkaLog
+from cdcflow.config.logs import FileLog, Kafka, KafkaLog, StoreAccess
 from cdcflow.config.publishing import Publish, PublishKafka
+from cdcflow.config.references import is_reference
 from cdcflow.config.sources import MySQL
-from cdcflow.config.whole import Config
+from cdcflow.config.whole import Config, Merge
 
 _PATHS = (
     "ssl.ca.location",
@@ -30,10 +31,30 @@ def rebased(config: Config, folder: Path) -> Config:
         update={
             "source": source,
             "log": _rebased_log(config.log, folder),
-            "merge": config.merge.model_copy(update={"warehouse": folder / config.merge.warehouse.expanduser()}),
+            "merge": _rebased_merge(config.merge, folder),
             "publish": None if config.publish is None else Publish(kafka=_rebased_topics(config.publish.kafka, folder)),
         }
     )
+
+
+def _rebased_merge(merge: Merge, folder: Path) -> Merge:
+    place = merge.warehouse
+    return merge.model_copy(
+        update={
+            "warehouse": place if isinstance(place, str) else folder / place.expanduser(),
+            "objects": None if merge.objects is None else merge.objects.model_copy(update=_keys(merge.objects, folder)),
+            "catalog": None
+            if merge.catalog is None
+            else {k: str(_reference_below(folder, v)) if is_reference(v) else v for k, v in merge.catalog.items()},
+        }
+    )
+
+
+def _keys(access: StoreAccess, folder: Path) -> dict[str, str | None]:
+    return {
+        "access_key": _reference_below(folder, access.access_key),
+        "secret_key": _reference_below(folder, access.secret_key),
+    }
 
 
 def _rebased_log(log: FileLog | KafkaLog, folder: Path) -> FileLog | KafkaLog:
@@ -47,13 +68,7 @@ def _rebased_log(log: FileLog | KafkaLog, folder: Path) -> FileLog | KafkaLog:
 def _rebased_files(log: FileLog, folder: Path) -> FileLog:
     objects = log.objects
     if objects is not None:
-        objects = objects.model_copy(
-            update={
-                "access_key": _reference_below(folder, objects.access_key),
-                "secret_key": _reference_below(folder, objects.secret_key),
-                "cache": _below(folder, objects.cache),
-            }
-        )
+        objects = objects.model_copy(update={**_keys(objects, folder), "cache": _below(folder, objects.cache)})
     if objects is not None and not log.has_directory:
         return FileLog(seal=log.seal, objects=objects)  # type: ignore[call-arg]  # the path is the store's cache
     return log.model_copy(update={"objects": objects, "path": folder / log.path.expanduser()})

@@ -6,13 +6,14 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from cdcflow.config.base import HOST_AND_PORT, Settings
-from cdcflow.config.references import SecretReference, is_reference
+from cdcflow.config.references import SecretReference, is_reference, secret
 from cdcflow.config.units import BYTES, Bytes, Seconds, SecondsOrNone, with_unit
+from cdcflow.model.stores import StoreAddress
 
 
 class Seal(Settings):
@@ -20,19 +21,43 @@ class Seal(Settings):
     age_max: Seconds = 10.0
 
 
-class Objects(Settings):
-    """An S3-compatible store that sealed segments are put into.
+class StoreAccess(Settings):
+    """How an S3-compatible store is reached.
 
-    Without `access_key` the usual places are asked: `AWS_*` in the environment, then the machine's own role. A
-    segment's files stay on the local disk for `keep_local` after they were put, so that what has begun to read them
-    there can go on. What is read back lies in `cache`, up to `cache_bytes_max`.
+    Without `access_key` the usual places are asked: `AWS_*` in the environment, then the machine's own role.
     """
 
-    url: str
     endpoint: str | None = None
     region: str = "us-east-1"
     access_key: SecretReference = None
     secret_key: SecretReference = None
+
+    @field_validator("endpoint")
+    @classmethod
+    def _http(cls, endpoint: str | None) -> str | None:
+        if endpoint is not None and re.fullmatch(r"https?://[^/@\s]+/?", endpoint) is None:
+            raise ValueError("must look like https://host:port, without user and path")
+        return endpoint
+
+    @model_validator(mode="after")
+    def _both_keys(self) -> Self:
+        if (self.access_key is None) != (self.secret_key is None):
+            raise ValueError("needs access_key and secret_key, or neither")
+        return self
+
+    def address(self, bucket: str) -> StoreAddress:
+        """How another client reaches a bucket there, with the keys as they are now."""
+        return StoreAddress(bucket, self.endpoint, self.region, secret(self.access_key), secret(self.secret_key))
+
+
+class Objects(StoreAccess):
+    """An S3-compatible store that sealed segments are put into.
+
+    A segment's files stay on the local disk for `keep_local` after they were put, so that what has begun to read them
+    there can go on. What is read back lies in `cache`, up to `cache_bytes_max`.
+    """
+
+    url: str
     keep_local: SecondsOrNone = 600.0
     cache: Path | None = None
     cache_bytes_max: Bytes = 1 << 30
@@ -43,19 +68,6 @@ class Objects(Settings):
         if re.fullmatch(r"s3://[^/@:?#\s]+(/[^?#]*)?", url) is None:
             raise ValueError("must look like s3://bucket/prefix")
         return url.rstrip("/")
-
-    @field_validator("endpoint")
-    @classmethod
-    def _http(cls, endpoint: str | None) -> str | None:
-        if endpoint is not None and re.fullmatch(r"https?://[^/@\s]+/?", endpoint) is None:
-            raise ValueError("must look like https://host:port, without user and path")
-        return endpoint
-
-    @model_validator(mode="after")
-    def _both_keys(self) -> Objects:
-        if (self.access_key is None) != (self.secret_key is None):
-            raise ValueError("needs access_key and secret_key, or neither")
-        return self
 
 
 _NOWHERE = Path("/dev/null/no log.path")

@@ -2,44 +2,79 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from cdcflow.config.base import HOST_AND_PORT, URL, Settings
-from cdcflow.config.logs import FileLog, KafkaLog
+from cdcflow.config.logs import FileLog, KafkaLog, StoreAccess
 from cdcflow.config.publishing import Publish
+from cdcflow.config.references import is_reference
 from cdcflow.config.sources import MySQL, Postgres
 from cdcflow.config.units import Seconds
+
+_SECRET_PROPERTY = re.compile(r"password|secret|(token|credential)$")
 
 
 class Merge(Settings):
     """How the log becomes tables. `spark` are settings of Spark's own, such as `spark.master`; they win over ours.
 
-    `engine`: "local" merges in this process, without Java, and "auto" has it do what is small.
+    `engine`: "local" merges in this process, without Java, and "auto" has it do what is small. `warehouse`: a folder,
+    or a URL that Spark knows, such as `s3a://bucket/path`; `objects` says how its store is reached. `catalog`: the
+    properties of an Iceberg catalog (`type`, `uri`, …), secrets in them as references; without it the warehouse's
+    folder has one of its own.
     """
 
     engine: Literal["auto", "spark", "local"] = "auto"
     format: Literal["delta", "iceberg"] = "delta"
-    warehouse: Path = Path("warehouse")
+    warehouse: Path | str = Path("warehouse")
+    objects: StoreAccess | None = None
+    catalog: dict[str, str] | None = None
     every: Seconds | None = None
     spark: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("warehouse", mode="before")
     @classmethod
-    def _local(cls, warehouse: object) -> object:
-        # A path would lose one of the slashes and be a folder of that name.
-        if isinstance(warehouse, str) and URL.match(warehouse):
-            raise ValueError(
-                "must be a local folder: cdcflow merges into no other place yet, so copy or mount it there"
-            )
+    def _folder_or_url(cls, warehouse: object) -> object:
+        # A path would lose one of the slashes of a URL and be a folder of that name.
+        if isinstance(warehouse, str) and not URL.match(warehouse):
+            return Path(warehouse)
+        if isinstance(warehouse, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^?#\s]+", warehouse) is None:
+            raise ValueError("must be a folder or a URL such as s3a://bucket/path")
         return warehouse
+
+    @field_validator("catalog")
+    @classmethod
+    def _by_reference(cls, catalog: dict[str, str] | None) -> dict[str, str] | None:
+        for name, value in (catalog or {}).items():
+            if _SECRET_PROPERTY.search(name) and not is_reference(value):
+                raise ValueError(f"has {name}: it must be a reference, ${{env:NAME}} or ${{file:path}}")
+        if catalog is not None and not catalog.keys() & {"type", "catalog-impl"}:
+            raise ValueError("must say its type: rest, jdbc, hive or glue (or catalog-impl)")
+        return catalog
 
     @model_validator(mode="after")
     def _local_is_iceberg(self) -> Self:
         if self.engine == "local" and self.format != "iceberg":
             raise ValueError("engine: local writes Iceberg tables only; set merge.format to iceberg, or engine to auto")
+        if self.engine == "local" and (isinstance(self.warehouse, str) or self.catalog is not None):
+            raise ValueError("engine: local writes into a folder with its own catalog; set merge.engine to auto")
+        return self
+
+    @model_validator(mode="after")
+    def _tables_are_found(self) -> Self:
+        if self.format == "delta" and self.catalog is not None:
+            raise ValueError("has a catalog, and Delta tables are found by their paths; set merge.format to iceberg")
+        if self.format == "iceberg" and self.catalog is None and isinstance(self.warehouse, str):
+            raise ValueError(
+                "has Iceberg tables outside of a folder: set merge.catalog, such as {type: rest, uri: https://…}"
+            )
+        if self.objects is not None and not (
+            isinstance(self.warehouse, str) and self.warehouse.startswith(("s3://", "s3a://"))
+        ):
+            raise ValueError("has objects, which say how the store of a warehouse s3a://bucket/path is reached")
         return self
 
 

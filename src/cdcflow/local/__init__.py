@@ -73,9 +73,9 @@ def merge(
     """
     from cdcflow.warehouse import job
     from cdcflow.warehouse.formats import format_for
-    from cdcflow.warehouse.paths import local_warehouse
+    from cdcflow.warehouse.paths import Warehouse
 
-    root = local_warehouse(warehouse)
+    root = Warehouse.of(warehouse).folder
     format_for(root, FORMAT)
     with closing(local_engine(root)) as engine:
         engines = job.Engines(engine, remedy=NEEDS_SPARK)

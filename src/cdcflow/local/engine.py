@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,8 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from cdcflow.errors import ConfigurationError
+from cdcflow.changelog.layout import Layout
+from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.local import FORMAT
 from cdcflow.local.iceberg import IcebergTable, catalog, is_conflict
 from cdcflow.merge.format import Format
@@ -28,9 +30,10 @@ from cdcflow.merge.types import DECIMAL_TEXT, has_two_zeros, stored
 from cdcflow.model.table import Table
 from cdcflow.warehouse.cut import LATER_COLUMNS, Cut
 from cdcflow.warehouse.formats import rules_of
+from cdcflow.warehouse.lease import folder_lease
 from cdcflow.warehouse.paths import CUTS
 from cdcflow.warehouse.port import Snapshot
-from cdcflow.warehouse.segments import InputFile
+from cdcflow.warehouse.segments import InputFile, present
 
 KEPT = 10
 """So many versions of the table of cuts are kept: its rows are never changed, so the newest one has all of them."""
@@ -43,6 +46,7 @@ class LocalEngine:
     """Implements `cdcflow.warehouse.port.Engine`."""
 
     name = "local"
+    reads_in_place = False
     rules: Format = rules_of(FORMAT)
 
     def __init__(self, warehouse: Path, changes_max: int | None = None, bytes_max: int | None = None) -> None:
@@ -61,6 +65,12 @@ class LocalEngine:
         """Let go of the catalog."""
         if "_catalog" in self.__dict__:
             self._catalog.close()
+
+    def lease(self) -> AbstractContextManager[None]:
+        return folder_lease(self._warehouse)
+
+    def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+        return present(layout, files, room)
 
     def cuts(self) -> LocalCuts:
         return LocalCuts(self.table((CUTS,)))
@@ -123,9 +133,12 @@ class LocalCuts:
 
     def __init__(self, table: IcebergTable) -> None:
         self._table = table
+        self._version: int | None = None
 
     def newest(self) -> Cut | None:
-        if self._table.snapshot() is None:
+        there = self._table.snapshot()
+        self._version = -1 if there is None else there.version
+        if there is None:
             return None
         said = self._table.newest_commit()
         if said is not None and "published" in said:
@@ -138,12 +151,19 @@ class LocalCuts:
 
     def publish(self, cut: Cut) -> None:
         there = self._table.snapshot()
+        version = -1 if there is None else there.version
+        if self._version is not None and self._version != version:
+            raise SinkUnavailable(
+                f"publishing cut {cut.cut}: another merge has published one meanwhile",
+                remedy="nothing is lost; merge again",
+            )
         if there is None:
             self._table.create(_columns(), {})
         elif LATER_COLUMNS[-1] not in {c.name for c in there.columns}:
             self._table.add([(name, _texts()) for name in LATER_COLUMNS])
         metadata = {"log": cut.log_id, "cut": cut.cut, "published": cut.to_json()}
         self._table.append(self._row(cut), metadata, KEPT)
+        self._version = None if (after := self._table.snapshot()) is None else after.version
 
     def _row(self, cut: Cut) -> pa.Table:
         entries = {

@@ -67,6 +67,7 @@ from cdcflow.merge.types import name_sql
 from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.warehouse.formats import iceberg
 from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS
+from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import COMMITTED, HandOver, Snapshot
 
 BUSY_S = 60
@@ -97,7 +98,7 @@ _BOUNDED = (IntegerType, LongType, DateType, TimestampType, TimestamptzType, Str
 def catalog(warehouse: Path) -> SqlCatalog:
     """The warehouse's catalog, which is made if it is not there."""
     uri = f"sqlite:///{quote(str(warehouse.resolve() / CATALOG))}?timeout={BUSY_S}"
-    return SqlCatalog(iceberg.catalog_name(warehouse), uri=uri, warehouse=str(warehouse.resolve()))
+    return SqlCatalog(iceberg.catalog_name(Warehouse(warehouse)), uri=uri, warehouse=str(warehouse.resolve()))
 
 
 @dataclass(slots=True)

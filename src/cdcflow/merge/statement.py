@@ -23,6 +23,7 @@ IDENTITY_PROPERTY = "cdcflow.source"
 BEGUN_PROPERTY = "cdcflow.begun"
 """The offset from which on the log was folded into the table; without it, from the log's beginning."""
 
+_NONE_MISSING = "CAST(NULL AS array<string>)"
 _ORDERED: dict[str, Callable[[str], Any]] = {  # Any: whatever the parser gives, compared only with its own kind
     "smallint": int,
     "int": int,
@@ -88,19 +89,29 @@ class Folding:
     def sql(self, table: str) -> str:
         """The one statement that does it: a MERGE, or an INSERT where there is nothing to merge with."""
         target, sweep = self.layout.target, self.sweep_before
-        if not target.key:
-            counted = f"({reduce.counting(self.layout, self.changes)})"
-            if self.empty:
-                return insert_counted(table, target, counted, sweep_before=sweep)
-            return merge_counted(table, target, counted, emptied=self.emptied, sweep_before=sweep)
-        if self.empty and self.once:
-            return append(table, target, self.changes, sweep_before=sweep)
-        kinds = reduce.families(self.layout, self.masks)
-        reduced = f"({reduce.reduction(self.layout, kinds, self.changes, emptied=self.emptied, sweep_before=sweep)})"
         if self.empty:
-            return insert(table, target, reduced)
+            return f"INSERT INTO {table} ({_columns(_names(target))}) {self.rows()}"
+        if not target.key:
+            return merge_counted(table, target, self._counted(), emptied=self.emptied, sweep_before=sweep)
+        kinds = reduce.families(self.layout, self.masks)
         limits = bounds(target.columns[self.layout.key[0]].type, self.ends)
-        return merge(table, target, kinds, reduced, sweep_before=sweep, limits=limits)
+        return merge(table, target, kinds, self._reduced(kinds), sweep_before=sweep, limits=limits)
+
+    def rows(self) -> str:
+        """What comes into a table that has no rows: a query whose columns are the table's, by name."""
+        target, sweep = self.layout.target, self.sweep_before
+        if not target.key:
+            return rows_counted(target, self._counted(), sweep_before=sweep)
+        if self.once:
+            return rows_once(target, self.changes, sweep_before=sweep)
+        return rows_reduced(target, self._reduced(reduce.families(self.layout, self.masks)))
+
+    def _counted(self) -> str:
+        return f"({reduce.counting(self.layout, self.changes)})"
+
+    def _reduced(self, kinds: Sequence[reduce.Family]) -> str:
+        sweep, emptied = self.sweep_before, self.emptied
+        return f"({reduce.reduction(self.layout, kinds, self.changes, emptied=emptied, sweep_before=sweep)})"
 
 
 def create(
@@ -259,18 +270,14 @@ def merge_counted(table: str, target: Target, counted: str, *, emptied: bool, sw
     return "\n".join(parts)
 
 
-def insert(table: str, target: Target, reduced: str) -> str:
+def rows_reduced(target: Target, reduced: str) -> str:
     """What is left of the MERGE of a table with a key when it has no rows."""
-    names = [name_sql(c.name) for c in target.columns]
-    values = ", ".join([*(f"s.c{i}" for i in range(len(names))), "s.o", "s.miss"])
-    return f"INSERT INTO {table} ({_columns(names)}) SELECT {values} FROM {reduced} s WHERE NOT s.gone"
+    return f"SELECT {_values(target, 's.miss')} FROM {reduced} s WHERE NOT s.gone"
 
 
-def append(table: str, target: Target, changes: str, *, sweep_before: int) -> str:
+def rows_once(target: Target, changes: str, *, sweep_before: int) -> str:
     """The same where each key has one change only, which brings the whole row; `changes` is the view of them."""
-    names = [name_sql(c.name) for c in target.columns]
-    values = ", ".join([*(f"s.c{i}" for i in range(len(names))), "s.o", "CAST(NULL AS array<string>)"])
-    return f"INSERT INTO {table} ({_columns(names)}) SELECT {values} FROM {changes} s WHERE s.o >= {sweep_before}"
+    return f"SELECT {_values(target, _NONE_MISSING)} FROM {changes} s WHERE s.o >= {sweep_before}"
 
 
 def repeated(target: Target, changes: str) -> str:
@@ -279,13 +286,11 @@ def repeated(target: Target, changes: str) -> str:
     return f"SELECT 1 FROM {changes} GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
 
 
-def insert_counted(table: str, target: Target, counted: str, *, sweep_before: int) -> str:
+def rows_counted(target: Target, counted: str, *, sweep_before: int) -> str:
     """What is left of the MERGE of a table without a key when it has no rows."""
-    names = [name_sql(c.name) for c in target.columns]
-    values = ", ".join([*(f"c{i}" for i in range(len(names))), "o", "CAST(NULL AS array<string>)"])
     copies = "explode(sequence(1, CAST(n AS int))) AS copy"
     counts = f"SELECT *, total - lowest AS n FROM {counted} s WHERE o >= {sweep_before} AND total > lowest"
-    return f"INSERT INTO {table} ({_columns(names)}) SELECT {values} FROM (SELECT *, {copies} FROM ({counts}))"
+    return f"SELECT {_values(target, _NONE_MISSING)} FROM (SELECT *, {copies} FROM ({counts})) s"
 
 
 def sweep(table: str, sweep_before: int) -> str:
@@ -298,6 +303,16 @@ def sweep(table: str, sweep_before: int) -> str:
 def _insert(names: Sequence[str], missing: str = "s.miss") -> str:
     values = ", ".join([*(f"s.c{i}" for i in range(len(names))), "s.o", missing])
     return f"INSERT ({_columns(names)}) VALUES ({values})"
+
+
+def _names(target: Target) -> list[str]:
+    return [name_sql(c.name) for c in target.columns]
+
+
+def _values(target: Target, missing: str) -> str:
+    """A row's values under the names of the table's columns."""
+    named = [f"s.c{i} AS {name}" for i, name in enumerate(_names(target))]
+    return ", ".join([*named, f"s.o AS {OFFSET}", f"{missing} AS {MISSING}"])
 
 
 def _columns(names: Sequence[str]) -> str:

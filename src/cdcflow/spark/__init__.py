@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
     from cdcflow.spark.job import MergeReport
     from cdcflow.warehouse.cut import Cut
+    from cdcflow.warehouse.paths import Warehouse
 
 __all__ = ["merge", "published_cut", "read_cut", "session"]
 
 
 def merge(
-    spark: SparkSession, log_path: Path | str, warehouse: Path | str, *, table_format: str | None = None
+    spark: SparkSession, log_path: Path | str, warehouse: Warehouse | Path | str, *, table_format: str | None = None
 ) -> MergeReport:
     """Fold what is new in the log into the warehouse's tables (see `cdcflow.spark.job.merge`). `table_format`: "delta"
     or "iceberg"; None: what the warehouse has, and Delta in a new one."""
@@ -37,7 +38,7 @@ def merge(
 
 def read_cut(
     spark: SparkSession,
-    warehouse: Path | str,
+    warehouse: Warehouse | Path | str,
     cut: int | None = None,
     *,
     incomplete: bool = False,
@@ -49,7 +50,7 @@ def read_cut(
     return cuts.read_cut(spark, warehouse, cut, incomplete=incomplete, tables=tables)
 
 
-def published_cut(spark: SparkSession, warehouse: Path | str, cut: int | None = None) -> Cut:
+def published_cut(spark: SparkSession, warehouse: Warehouse | Path | str, cut: int | None = None) -> Cut:
     """A published cut: its tables with their states, and which were left out (see `cdcflow.spark.cuts`)."""
     from cdcflow.spark import cuts
 

@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
 from cdcflow.merge.statement import create_table
 from cdcflow.merge.types import text_sql
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.sql import StatementTable
+from cdcflow.spark.stores import reach
 from cdcflow.warehouse.cut import LATER_COLUMNS, Cut
 from cdcflow.warehouse.formats import format_for, rules_of
-from cdcflow.warehouse.paths import CUTS, local_warehouse
+from cdcflow.warehouse.paths import CUTS, Warehouse
 from cdcflow.warehouse.port import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_APP = "cdcflow/cuts"
+"""The transaction of a publication, whose versions count: of two that follow the same one Delta refuses one."""
 _COLUMNS = (
     "cut BIGINT, log_id STRING, `offset` BIGINT, position STRING, commit_clock TIMESTAMP, published TIMESTAMP,"
     " tables MAP<STRING, STRUCT<path: STRING, version: BIGINT, complete: BOOLEAN, generation: BIGINT>>"
@@ -32,14 +35,17 @@ _log = structlog.get_logger()
 class CutsTable:
     """The published cuts of a warehouse, through one Spark session: implements `cdcflow.warehouse.port.Cuts`."""
 
-    def __init__(self, spark: SparkSession, format_: str, warehouse: Path) -> None:
+    def __init__(self, spark: SparkSession, format_: str, warehouse: Warehouse | Path) -> None:
         self._spark = spark
         self._rules = rules_of(format_)
-        self._table = table_format(format_).table(spark, warehouse, (CUTS,))
+        self._format = table_format(format_)
+        self._table = self._format.table(spark, warehouse, (CUTS,))
+        self._version: int | None = None
 
     def newest(self) -> Cut | None:
         """The newest published cut; None where there is none. Its own commit tells it, however many there are."""
         there = self._table.snapshot()
+        self._version = _version(there)
         if there is None:
             return None
         said = self._table.newest_commit()
@@ -69,16 +75,42 @@ class CutsTable:
         return Cut.from_row(row, row["clock"])
 
     def publish(self, cut: Cut) -> None:
-        """Append the cut. One that is published again (a backfill was found to be done) replaces itself for readers."""
+        """Append the cut. One that is published again (a backfill was found to be done) replaces itself for readers.
+
+        Raises:
+            SinkUnavailable: another merge has published one since `newest` was asked.
+        """
         metadata = {"log": cut.log_id, "cut": cut.cut}
         there = self._table.snapshot()
+        if self._version is not None and self._version != _version(there):
+            raise _published(cut)
         later = ", ".join(f"{name} MAP<STRING, STRING>" for name in LATER_COLUMNS)
         if there is None:
             made = create_table(self._table.sql, self._rules, f"{_COLUMNS}, {later}", {}, self._table.location)
             self._table.commit(made, metadata)
         elif LATER_COLUMNS[-1] not in {c.name for c in there.columns}:
             self._table.commit(f"ALTER TABLE {self._table.sql} ADD COLUMNS ({later})", metadata)
-        self._table.commit(f"INSERT INTO {self._table.sql} {_row_sql(cut)}", {**metadata, "published": cut.to_json()})
+        number = 1 + (0 if there is None else there.transactions.get(_APP, 0))
+        try:
+            said = {**metadata, "published": cut.to_json()}
+            self._table.add_newest(_row_sql(cut), "cut", cut.cut + 1, said, _APP, number)
+        except Exception as error:
+            if self._format.is_conflict(error):
+                raise _published(cut) from error
+            raise
+        if self._table.newest_commit() != said:
+            raise _published(cut)
+        self._version = _version(self._table.snapshot())
+
+
+def _version(there: Snapshot | None) -> int:
+    return -1 if there is None else there.version
+
+
+def _published(cut: Cut) -> SinkUnavailable:
+    return SinkUnavailable(
+        f"publishing cut {cut.cut}: another merge has published one meanwhile", remedy="nothing is lost; merge again"
+    )
 
 
 def _row_sql(cut: Cut) -> str:
@@ -109,13 +141,13 @@ def _row_sql(cut: Cut) -> str:
     return f"SELECT {', '.join(columns)}"
 
 
-def published_cut(spark: SparkSession, warehouse: Path | str, cut: int | None = None) -> Cut:
+def published_cut(spark: SparkSession, warehouse: Warehouse | Path | str, cut: int | None = None) -> Cut:
     """A published cut (None: the newest): its tables, each with its state, and which were left out of it.
 
     Raises:
         ConfigurationError: no such cut was published.
     """
-    root = local_warehouse(warehouse)
+    root = _reached(spark, warehouse)
     cuts = CutsTable(spark, format_for(root, None), root)
     found = cuts.newest() if cut is None else cuts.numbered(cut)
     if found is None:
@@ -126,7 +158,7 @@ def published_cut(spark: SparkSession, warehouse: Path | str, cut: int | None = 
 
 def read_cut(
     spark: SparkSession,
-    warehouse: Path | str,
+    warehouse: Warehouse | Path | str,
     cut: int | None = None,
     *,
     incomplete: bool = False,
@@ -143,7 +175,7 @@ def read_cut(
         ConfigurationError: no such cut was published.
         HistoryLost: what a table was at that cut is gone (VACUUM, or another table is in its place).
     """
-    root = local_warehouse(warehouse)
+    root = _reached(spark, warehouse)
     found = published_cut(spark, root, cut)
     format_ = table_format(format_for(root, None))
     for name, why in sorted(found.left_out.items()):
@@ -156,7 +188,14 @@ def read_cut(
     }
 
 
-def _pinned(there: StatementTable, root: Path, cut: Cut, name: str) -> DataFrame:
+def _reached(spark: SparkSession, warehouse: Warehouse | Path | str) -> Warehouse:
+    place = Warehouse.of(warehouse)
+    if place.store is not None:
+        reach(spark, place.store)
+    return place
+
+
+def _pinned(there: StatementTable, root: Warehouse, cut: Cut, name: str) -> DataFrame:
     table = cut.tables[name]
     if why := _lost(there, cut, name):
         raise HistoryLost(

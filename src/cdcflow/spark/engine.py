@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cdcflow.changelog.layout import Layout
+from cdcflow.errors import ConfigurationError
 from cdcflow.merge.format import Format
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.sql import StatementTable
+from cdcflow.spark.stores import check_commits, lease, reach
 from cdcflow.warehouse.formats import rules_of
+from cdcflow.warehouse.lease import folder_lease
+from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import Snapshot
-from cdcflow.warehouse.segments import InputFile
+from cdcflow.warehouse.segments import InputFile, in_place, present, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,23 +28,49 @@ class SparkEngine:
     """Implements `cdcflow.warehouse.port.Engine`. It merges whatever there is, in every format."""
 
     name = "spark"
+    reads_in_place = True
 
-    def __init__(self, spark: SparkSession, warehouse: Path, format_: str) -> None:
+    def __init__(self, spark: SparkSession, warehouse: Warehouse | Path | str, format_: str) -> None:
         """
         Raises:
-            ConfigurationError: there is no such format.
+            ConfigurationError: there is no such format, or this Spark cannot reach the warehouse, or not safely.
+            SinkUnavailable: the warehouse's store does not answer.
         """
         self._spark = spark
-        self._warehouse = warehouse
+        self._warehouse = Warehouse.of(warehouse)
         self._format = table_format(format_)
         self.rules: Format = rules_of(format_)
+        if self._warehouse.store is not None:
+            reach(spark, self._warehouse.store)
+        if self._warehouse.bucket is not None and format_ == "delta":
+            check_commits(spark, self._warehouse)
+
+    def lease(self) -> AbstractContextManager[None]:
+        if self._warehouse.is_local:
+            return folder_lease(self._warehouse.folder)
+        return lease(self._spark, self._warehouse)
+
+    def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+        """Executors read a log where it lies; but for files of a name that Spark takes for hidden."""
+        if layout.store is None:
+            return [visible(file, room) for file in files]
+        reach(self._spark, layout.store.address)
+        hidden = [f for f in files if Path(f.path).name[0] in "_."]
+        if hidden and not (self._spark.sparkContext.master or "").startswith("local"):
+            raise ConfigurationError(
+                f"merging {hidden[0].shape.id}: the name of its file {Path(hidden[0].path).name} begins as hidden files"
+                " do, which Spark does not read (an older cdcflow named it so)",
+                remedy="merge once with spark.master local[*] in merge.spark; files have other names by now",
+            )
+        fetched = {f.path: visible(g, room) for f, g in zip(hidden, present(layout, hidden, room), strict=True)}
+        return [fetched.get(f.path) or in_place(layout, f) for f in files]
 
     def cuts(self) -> CutsTable:
         return CutsTable(self._spark, self.rules.name, self._warehouse)
 
     def table(self, path: Sequence[str]) -> StatementTable:
         # A session of its own: what marks a commit as ours is a session's setting (see `formats.delta`).
-        return self._format.table(self._spark.newSession(), self._warehouse, path)
+        return self._format.table(self._spark.newSession(), self._warehouse, path, own=True)
 
     def declines(self, before: Snapshot | None, files: Sequence[InputFile]) -> str | None:
         return None

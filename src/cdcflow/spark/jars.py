@@ -1,8 +1,9 @@
-"""Delta's jars, Iceberg's, and those for Kafka: fetched once into a cache folder, then used without a network.
+"""Delta's jars, Iceberg's, those for Kafka and for S3: fetched once into a cache folder, then used without a network.
 
     python -m cdcflow.spark.jars              fetch what is not there yet, print the folder
     python -m cdcflow.spark.jars --iceberg    also Iceberg's
     python -m cdcflow.spark.jars --kafka      also what Spark needs to read a log in Kafka
+    python -m cdcflow.spark.jars --s3         also what Spark needs to read and write in an S3-compatible store
 
 Spark's own resolver (Ivy, part of pyspark) fetches them, so nothing but pyspark and Java is needed. Where it looks
 is the user's matter: Ivy's and Spark's usual settings apply (`DEFAULT_ARTIFACT_REPOSITORY`, and an Ivy settings
@@ -30,6 +31,23 @@ KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3"
 # mirrors that have all the rest.
 _TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
 _TOKENS_VERSION = "4.1.0-preview1"
+S3 = "org.apache.hadoop:hadoop-aws:3.4.2"
+"""Of the Hadoop that pyspark has."""
+_SDK = "software.amazon.awssdk"
+_SDK_MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
+_SDK_VERSION = "2.29.52"
+# The bundle is the whole SDK for every service of AWS, 640 MB, of which five modules are used.
+_NOT_FOR_S3 = (
+    f"{_SDK}:bundle",
+    "commons-codec:*",
+    "io.netty:*",
+    "org.apache.httpcomponents:*",
+    "org.wildfly.openssl:*",
+)
+LOG_STORE = Path(__file__).parent / "log-store.jar"
+"""Ours: Delta's commits in S3 by conditional writes. Its sources are in `java/`."""
+LOG_STORE_SETTING, LOG_STORE_CLASS = "spark.delta.logStore.s3a.impl", "cdcflow.delta.ConditionalLogStore"
+_NEEDED_FOR_S3 = ("hadoop-aws", "awssdk_s3-", "awssdk_sts", "reactive-streams")
 _NEEDED_FOR_KAFKA = ("spark-sql-kafka-0-10", "kafka-clients", "commons-pool2", "spark-token-provider-kafka-0-10")
 _NEEDED_FOR_ICEBERG = ("iceberg-spark-runtime", "sqlite-jdbc")
 _NEEDED = ("io.delta_delta-spark", "io.delta_delta-storage")
@@ -118,6 +136,33 @@ def kafka_jars() -> list[str]:
     """
     needs = "Spark needs Kafka's jars to read a log in Kafka"
     return _listed(kafka_folder(), _NEEDED_FOR_KAFKA, needs, "python -m cdcflow.spark.jars --kafka")
+
+
+def s3_folder() -> Path:
+    """Where the jars are kept that let Spark read and write in S3-compatible stores: beside Delta's."""
+    return folder().parent / S3.replace(":", "-")
+
+
+def s3_jars() -> list[str]:
+    """The paths of the jars that let Spark read and write in S3-compatible stores, and of ours for Delta's commits.
+
+    Raises:
+        ConfigurationError: they were not fetched yet.
+    """
+    needs = "Spark needs S3A's jars to read or write in an object store"
+    return [*_listed(s3_folder(), _NEEDED_FOR_S3, needs, "python -m cdcflow.spark.jars --s3"), str(LOG_STORE)]
+
+
+def fetch_s3() -> list[str]:
+    """Fetch the jars for S3 unless they are there, and return their paths.
+
+    Raises:
+        SourceUnavailable: the resolver could not get them; it has printed why.
+    """
+    packages = [S3, *(f"{_SDK}:{module}:{_SDK_VERSION}" for module in _SDK_MODULES)]
+    # Of Hadoop's own modules only this one is asked for, and an exclusion would take it out, too.
+    left_out = tuple(name for name in _IN_PYSPARK if name != "org.apache.hadoop:*")
+    return _fetched(s3_jars, [(packages, (*left_out, *_NOT_FOR_S3))], s3_folder())
 
 
 def _listed(place: Path, needed: Sequence[str], needs: str, command: str) -> list[str]:
@@ -225,6 +270,8 @@ def main(arguments: Sequence[str]) -> int:
         fetch_iceberg()
     if "--kafka" in arguments:
         fetch_kafka()
+    if "--s3" in arguments:
+        fetch_s3()
     sys.stdout.write(f"{folder()}\n")
     return 0
 

@@ -21,7 +21,7 @@ from cdcflow.spark.engine import SparkEngine
 from cdcflow.warehouse import job
 from cdcflow.warehouse.formats import FORMATS, format_for
 from cdcflow.warehouse.job import Engines, MergeReport, OnEdit, TableReport
-from cdcflow.warehouse.paths import local_warehouse
+from cdcflow.warehouse.paths import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ __all__ = ["MergeReport", "OnEdit", "TableReport", "main", "merge"]
 def merge(
     spark: SparkSession,
     log: Layout | Path | str,
-    warehouse: Path | str,
+    warehouse: Warehouse | Path | str,
     tables: Collection[str] | None = None,
     *,
     on_edit: OnEdit = "warn",
@@ -45,9 +45,9 @@ def merge(
     `table_format`: the tables', "delta" or "iceberg"; None: what the warehouse has, and Delta in a new one. Everything
     else, and what is raised, as `cdcflow.warehouse.job.merge` says.
     """
-    root = local_warehouse(warehouse)
-    engines = Engines(SparkEngine(spark, root, format_for(root, table_format)))
-    return job.merge(engines, log, root, tables, on_edit=on_edit, newest=newest, origin=origin)
+    place = Warehouse.of(warehouse)
+    engines = Engines(SparkEngine(spark, place, format_for(place, table_format)))
+    return job.merge(engines, log, place, tables, on_edit=on_edit, newest=newest, origin=origin)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -26,6 +26,7 @@ from cdcflow.ports import OpenTier, Tier
 from cdcflow.spark import job
 from cdcflow.spark.java_options import java_options
 from cdcflow.spark.job import MergeReport, OnEdit
+from cdcflow.warehouse.paths import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +41,7 @@ Sealer = Callable[[Iterable[Message]], Iterator[str]]
 def merge(
     spark: SparkSession,
     tier: Tier,
-    warehouse: Path | str,
+    warehouse: Warehouse | Path | str,
     tables: Collection[str] | None = None,
     *,
     on_edit: OnEdit = "warn",
@@ -76,7 +77,7 @@ def seal(spark: SparkSession, tier: Tier) -> tuple[Checkpoint, Mapping[str, obje
 def merge_stream(
     spark: SparkSession,
     tier: Tier,
-    warehouse: Path | str,
+    warehouse: Warehouse | Path | str,
     *,
     table_format: str | None = None,
     checkpoint: Path | str | None = None,

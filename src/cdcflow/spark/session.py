@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdcflow.config import Config, KafkaLog
+from cdcflow.config import Config, FileLog, KafkaLog
 from cdcflow.errors import ConfigurationError
 from cdcflow.spark.formats import table_format
 
@@ -35,13 +35,15 @@ def session(
     scratch: Path | None = None,
     settings: Mapping[str, str] | None = None,
     kafka: bool = False,
+    s3: bool = False,
     table_formats: Collection[str] = ("delta",),
 ) -> SparkSession:
     """Start a local Spark session, or return the one that runs already.
 
     `cores` None: all of the machine's. `scratch` is where Spark spills; None: the system's temporary folder.
-    `settings` come last and win. `kafka`: the session is to read logs in Kafka.
-    `table_formats`: those of the tables that are to be read or written.
+    `settings` come last and win; `spark.jars` in them are added to ours. `kafka`: the session is to read logs in Kafka.
+    `s3`: it is to read or write in S3-compatible stores. `table_formats`: those of the tables that are to be read or
+    written. Under spark-submit its master, memory and jars stay as they were submitted.
 
     Raises:
         ConfigurationError: pyspark or the jars are not installed; the message says what to run.
@@ -53,29 +55,35 @@ def session(
             "merging needs pyspark, which is not installed", remedy="run `pip install 'cdcflow[spark]'`"
         ) from error
     # Here, so that `python -m cdcflow.spark.jars` is not loaded twice.
-    from cdcflow.spark.jars import iceberg_jars, jars, kafka_jars
+    from cdcflow.spark.jars import LOG_STORE_CLASS, LOG_STORE_SETTING, iceberg_jars, jars, kafka_jars, s3_jars
 
     workers = cores or os.cpu_count() or 2
     # Workers otherwise take the python that stands first in PATH, which may be another version.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(f"local[{workers}]").appName(name).config("spark.driver.memory", memory)
+    builder = SparkSession.builder.appName(name)
     chosen = {
         **_SETTINGS,
         **_settings_of(table_formats),
         "spark.sql.shuffle.partitions": str(2 * workers),
-        "spark.jars": ",".join(
-            [
-                *(jars() if "delta" in table_formats else ()),
-                *(iceberg_jars() if "iceberg" in table_formats else ()),
-                *(kafka_jars() if kafka else ()),
-            ]
-        ),
     }
+    own = dict(settings or {})
+    if s3 and "delta" in table_formats:
+        chosen[LOG_STORE_SETTING] = LOG_STORE_CLASS
+    if not is_submitted():
+        builder = builder.master(f"local[{workers}]").config("spark.driver.memory", memory)
+        listed = [
+            *(jars() if "delta" in table_formats else ()),
+            *(iceberg_jars() if "iceberg" in table_formats else ()),
+            *(kafka_jars() if kafka else ()),
+            *(s3_jars() if s3 else ()),
+            *filter(None, own.pop("spark.jars", "").split(",")),
+        ]
+        chosen["spark.jars"] = ",".join(listed)
     # Spark makes the folder of its default database even where nothing is ever put there.
     chosen["spark.sql.warehouse.dir"] = str((scratch or Path(tempfile.gettempdir())) / "cdcflow-spark-warehouse")
     if scratch is not None:
         chosen["spark.local.dir"] = str(scratch)
-    for key, value in {**chosen, **(settings or {})}.items():
+    for key, value in {**chosen, **own}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -91,11 +99,18 @@ def _settings_of(formats: Collection[str]) -> dict[str, str]:
     return found
 
 
+def is_submitted() -> bool:
+    """Whether spark-submit started this process: what Spark is, is the submitter's then."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def session_for(config: Config) -> SparkSession:
     """A session that merges as configured (see `session`)."""
+    of_log = isinstance(config.log, FileLog) and config.log.objects is not None
     return session(
         name="cdcflow merge",
         settings=config.merge.spark,
         kafka=isinstance(config.log, KafkaLog),
+        s3=of_log or str(config.merge.warehouse).startswith(("s3://", "s3a://")),
         table_formats=[config.merge.format],
     )

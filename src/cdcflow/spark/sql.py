@@ -77,6 +77,13 @@ class StatementTable(ABC):
         transaction (app, version): of one that the table has already, or had, nothing is done."""
 
     @abstractmethod
+    def add_newest(
+        self, row: str, column: str, least: int, metadata: Mapping[str, Any], app: str, version: int
+    ) -> None:
+        """Add the row that a query gives, if none has come meanwhile whose `column` is `least` or more: then it fails,
+        or adds nothing. As `commit` otherwise."""
+
+    @abstractmethod
     def newest_commit(self) -> Mapping[str, Any] | None:
         """The metadata of the newest commit; None where it is not ours, or cannot be told quickly."""
 

@@ -15,15 +15,14 @@ the first declines.
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import json
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -40,9 +39,9 @@ from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse import changes
 from cdcflow.warehouse.cut import Cut, CutTable
-from cdcflow.warehouse.paths import LEASE, local_warehouse, table_path
+from cdcflow.warehouse.paths import Warehouse, table_path
 from cdcflow.warehouse.port import CurrentTable, Engine, HandOver, Snapshot
-from cdcflow.warehouse.segments import InputFile, Range, backfills, offsets_of, present, sealed, shapes_of, visible
+from cdcflow.warehouse.segments import InputFile, Range, backfills, offsets_of, sealed, shapes_of
 
 OnEdit = Literal["warn", "stop"]
 
@@ -113,7 +112,7 @@ class Engines:
 def merge(
     engines: Engines,
     log: LogLayout | Path | str,
-    warehouse: Path | str,
+    warehouse: Warehouse | Path | str,
     tables: Collection[str] | None = None,
     *,
     on_edit: OnEdit = "warn",
@@ -141,9 +140,9 @@ def merge(
         HistoryLost: the log no longer has what any table needs.
         InvariantViolated: a row of a table whose backfill is done misses columns.
     """
-    root = local_warehouse(warehouse)
+    place = Warehouse.of(warehouse)
     began = time.monotonic()
-    with _lease(root):
+    with engines.first.lease():
         cuts = engines.first.cuts()
         before = cuts.newest()
         whole = sealed(LogLayout.of(log), 0 if before is None else before.offset)
@@ -151,8 +150,9 @@ def merge(
             return MergeReport(0, 0, False, time.monotonic() - began, ())
         reports: dict[str, TableReport] = {}
         published = False
-        for step in whole.steps(0 if before is None else before.cut):
-            run = _Run(engines, step, root, on_edit, whole, newest, origin or {}, before)
+        steps = [whole] if engines.first.reads_in_place else whole.steps(0 if before is None else before.cut)
+        for step in steps:
+            run = _Run(engines, step, place, on_edit, whole, newest, origin or {}, before)
             found = run.tables(_known(tables, step, whole, before))
             new = run.cut(found)
             if new is not None:
@@ -193,7 +193,7 @@ class _Run:
         self,
         engines: Engines,
         log: Range,
-        warehouse: Path,
+        warehouse: Warehouse,
         on_edit: OnEdit,
         whole: Range,
         newest: Checkpoint | None,
@@ -290,7 +290,7 @@ class _Run:
         if files and (reason := engine.declines(before, files)) is not None:
             raise HandOver(reason)
         edits = self._edits(there, table, before)
-        work = _TableMerge(self, table, there, before, files, start, since)
+        work = _TableMerge(self, engine, table, there, before, files, start, since)
         if files:
             work.run()
         elif before is not None and table not in self._ahead and work.sweeps:
@@ -302,6 +302,9 @@ class _Run:
                     str(table), 0, 0, False, 0.0, left_out=f"it begins at offset {since}, after this cut"
                 )
             raise InvariantViolated(f"merging {table}: no table came of {len(files)} files of the log")
+        came_to = after.transactions.get(self._app(table), 0)
+        if came_to > self._cut and table not in self._ahead:
+            raise _overtaken(table, came_to, self._cut)  # what it is now is not what it was at our cut
         self._ids[table] = after.id
         known = self._backfill(table)
         report = TableReport(
@@ -473,6 +476,9 @@ class _Run:
         if done and entry is not None and self._published is not None and before.version >= entry.version:
             done = max(done, self._published.cut)
         if done > self._last_cut:
+            now = sealed(self._log.layout, self._checkpoint.next_offset - 1).newest
+            if now is not None and now.last_cut >= done:
+                raise _overtaken(table, done, self._last_cut)
             raise ConfigurationError(
                 f"merging {self._log.layout.name} into {table}: the log ends at cut {self._last_cut},"
                 f" the table has cut {done} already, so this is an older copy of the log",
@@ -516,6 +522,7 @@ class _TableMerge:
     def __init__(
         self,
         run: _Run,
+        engine: Engine,
         table: TableId,
         there: CurrentTable,
         before: Snapshot | None,
@@ -524,6 +531,7 @@ class _TableMerge:
         since: int,
     ) -> None:
         self._run = run
+        self._engine = engine
         self._table = table
         self._files = files
         self._before = before
@@ -548,8 +556,7 @@ class _TableMerge:
     def run(self) -> None:
         store = self._run._log.layout.store
         with tempfile.TemporaryDirectory(prefix="cdcflow-merge-", dir=None if store is None else store.room) as room:
-            files = present(self._run._log.layout, self._files, Path(room))
-            self._files = [visible(f, Path(room)) for f in files]
+            self._files = self._engine.located(self._run._log.layout, self._files, Path(room))
             self._merge()
 
     def _merge(self) -> None:
@@ -613,6 +620,13 @@ class _TableMerge:
         }
 
 
+def _overtaken(table: TableId, came_to: int, cut: int) -> SinkUnavailable:
+    return SinkUnavailable(
+        f"merging into {table}: another merge has brought it to cut {came_to} while this one was on its way to {cut}",
+        remedy="nothing is lost; merge again",
+    )
+
+
 def _described(table: TableId, before: Snapshot, shapes: Sequence[Table]) -> Target:
     """What the table looks like: its own description, with the names that its columns have by now."""
     text = before.properties.get(statement.TARGET_PROPERTY)
@@ -623,17 +637,3 @@ def _described(table: TableId, before: Snapshot, shapes: Sequence[Table]) -> Tar
             remedy=rebuilt(table),
         )
     return seen(Target.from_json(text), before.columns, table, shapes)
-
-
-@contextmanager
-def _lease(warehouse: Path) -> Iterator[None]:
-    """One merge a warehouse at a time (hard case G13). The lock goes when the process goes, whatever happens to it."""
-    warehouse.mkdir(parents=True, exist_ok=True)
-    with (warehouse / LEASE).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SinkUnavailable(
-                f"merging into {warehouse}: another merge works there", remedy="try again when it is done"
-            ) from None
-        yield

@@ -1,30 +1,91 @@
-"""Where things lie in a warehouse."""
+"""Where a warehouse is, and where things lie in it."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from cdcflow.config.base import URL
 from cdcflow.errors import ConfigurationError
+from cdcflow.model.stores import StoreAddress
 from cdcflow.model.table import TableId
 
 CUTS = "_cdcflow_cuts"
 LEASE = "_cdcflow.lock"
 
+_WITH_HOST = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
-def local_warehouse(warehouse: Path | str) -> Path:
-    """The warehouse's folder.
 
-    Raises:
-        ConfigurationError: it is a URL. A folder of that name would be made, and nobody would look there.
+@dataclass(frozen=True, slots=True)
+class Warehouse:
+    """A place for tables: a folder of this machine, or a URL that Hadoop knows (`s3a://…`, `hdfs://…`).
+
+    `store`: how the bucket of a URL is reached (None: as the session's own settings say). `catalog`: properties of the
+    Iceberg catalog that knows the tables, as Iceberg names them (None: one of the warehouse's own, in its folder).
     """
-    if URL.match(str(warehouse)):
-        raise ConfigurationError(
-            f"the warehouse {warehouse} is a URL, and cdcflow merges into a local folder only",
-            remedy="name a folder in merge.warehouse; copy it, or mount the other place there",
-        )
-    return Path(warehouse)
+
+    root: Path | str
+    store: StoreAddress | None = None
+    catalog: Mapping[str, str] | None = field(default=None, repr=False)  # it may hold a password
+
+    @classmethod
+    def of(cls, warehouse: Warehouse | Path | str) -> Warehouse:
+        """A warehouse from its place, or itself.
+
+        Raises:
+            ConfigurationError: a path that was a URL once; a folder of that name would be made, and nobody would look
+                there.
+        """
+        if isinstance(warehouse, Warehouse):
+            return warehouse
+        text = str(warehouse)
+        if not URL.match(text):
+            return cls(Path(text))
+        if isinstance(warehouse, Path) or not _WITH_HOST.match(text):
+            raise ConfigurationError(
+                f"the warehouse {text} is neither a folder nor a whole URL", remedy="name it as text: s3a://bucket/path"
+            )
+        scheme, place = text.split("://", 1)
+        if scheme == "file":
+            return cls(Path(unquote(urlsplit(text).path)))
+        return cls(f"{'s3a' if scheme == 's3' else scheme}://{place.rstrip('/')}")
+
+    @property
+    def is_local(self) -> bool:
+        """It is a folder of this machine."""
+        return isinstance(self.root, Path)
+
+    @property
+    def folder(self) -> Path:
+        """The folder.
+
+        Raises:
+            ConfigurationError: it is none of this machine's.
+        """
+        if not isinstance(self.root, Path):
+            raise ConfigurationError(
+                f"the warehouse {self.root} is a URL, and only Spark merges there",
+                remedy="set merge.engine to spark or auto, or merge into a folder",
+            )
+        return self.root
+
+    @property
+    def bucket(self) -> str | None:
+        """The bucket of a URL in an S3-compatible store."""
+        found = urlsplit(str(self.root)) if not self.is_local else None
+        return found.netloc if found is not None and found.scheme == "s3a" else None
+
+    def at(self, path: Sequence[str]) -> str:
+        """Where something in it is, in full."""
+        if isinstance(self.root, Path):
+            return str(self.root.resolve().joinpath(*path))
+        return "/".join((self.root, *path))
+
+    def __str__(self) -> str:
+        return str(self.root)
 
 
 def table_path(table: TableId) -> tuple[str, str]:

@@ -10,12 +10,15 @@ The SQL is Spark's, as `cdcflow.merge` writes it. An engine that speaks another 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
+from cdcflow.changelog.layout import Layout
+from cdcflow.merge import reduce
 from cdcflow.merge.evolution import Act, FormatColumn, Target
 from cdcflow.merge.format import Format
-from cdcflow.merge.reduce import Layout
 from cdcflow.merge.statement import Folding
 from cdcflow.model.table import Table
 from cdcflow.warehouse.cut import Cut
@@ -101,7 +104,7 @@ class CurrentTable(Protocol):
     def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
         """One act of an evolution."""
 
-    def standing(self, layout: Layout, changes: str) -> str:
+    def standing(self, layout: reduce.Layout, changes: str) -> str:
         """A name in SQL of the rows that the table has: at least those whose keys are in the view `changes`."""
 
     def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
@@ -124,17 +127,33 @@ class Cuts(Protocol):
         """The newest; None where there is none."""
 
     def publish(self, cut: Cut) -> None:
-        """Append one. One that is published again (a backfill was found to be done) replaces itself for readers."""
+        """Append one. One that is published again (a backfill was found to be done) replaces itself for readers.
+
+        Raises:
+            SinkUnavailable: another merge has published one since `newest` was asked.
+        """
 
 
 class Engine(Protocol):
     """Something that merges into the tables of one warehouse, which are all of one format."""
 
     name: str
+    reads_in_place: bool
+    """It reads a log's files where they lie, also in an object store; else they are brought to the local disk."""
 
     @property
     def rules(self) -> Format:
         """The tables' format."""
+
+    def lease(self) -> AbstractContextManager[None]:
+        """For as long as one merge works in the warehouse. SinkUnavailable: another one does."""
+
+    def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+        """The files where this engine reads them, for as long as the folder `room` is there.
+
+        Raises:
+            HistoryLost, SinkUnavailable, InvariantViolated: as `segments.present` does.
+        """
 
     def cuts(self) -> Cuts: ...
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from cdcflow.changelog.extents import retried
-from cdcflow.changelog.layout import Bounds, Layout, Store
+from cdcflow.changelog.layout import Bounds, Layout, Store, segment_name
 from cdcflow.changelog.reader import LogLocation, check_without_gap, newest_checkpoint
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import HistoryLost, InvariantViolated, SinkUnavailable
@@ -270,6 +270,15 @@ def _fetch(store: Store, layout: Layout, file: InputFile, target: Path) -> None:
             remedy="run `cdcflow merge` again if the segment was expired or compacted just now; else run"
             " `cdcflow log check`, which says what is missing",
         ) from error
+
+
+def in_place(layout: Layout, file: InputFile) -> InputFile:
+    """The file where it lies: as it is here, or as the log's store has it, under a URL that Hadoop knows."""
+    if layout.store is None or layout.is_here(file.segment, file.file):
+        return file
+    segment = segment_name((file.segment.first_offset, file.segment.last_offset))
+    bucket = layout.store.name.replace("s3://", "s3a://", 1)
+    return replace(file, path=f"{bucket}/segments/{segment}/{file.file.path}")
 
 
 def visible(file: InputFile, room: Path) -> InputFile:

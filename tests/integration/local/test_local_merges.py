@@ -29,6 +29,7 @@ from cdcflow.local.iceberg import IcebergTable
 from cdcflow.model.table import Table
 from cdcflow.warehouse import job
 from cdcflow.warehouse.formats import format_for
+from cdcflow.warehouse.lease import folder_lease
 from cdcflow.warehouse.paths import table_path
 
 SEED = int(os.environ.get("CDCFLOW_LOCAL_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
@@ -115,7 +116,7 @@ def test_two_merges_at_once_do_nothing_twice(
     """G13: the lock saves work only. Without it the second to commit meets the first one's snapshot, and looks again:
     also where both append to an empty table, which Iceberg itself would let pass."""
     warehouse.mkdir()
-    monkeypatch.setattr(job, "_lease", lambda _: nullcontext())
+    monkeypatch.setattr(LocalEngine, "lease", lambda _: nullcontext())
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
     right = IcebergTable._replace
@@ -131,7 +132,8 @@ def test_two_merges_at_once_do_nothing_twice(
     monkeypatch.setattr(IcebergTable, "_replace", replace)
     for values in ({"id": 1, "v": 1}, {"id": 2, "v": 2}):
         hand_log.segment([(orders, "c", values)])
-        local.merge(hand_log.root, warehouse)
+        with pytest.raises(SinkUnavailable, match="another merge has published one meanwhile"):
+            local.merge(hand_log.root, warehouse)
     assert beaten == 2
     assert rows_of(warehouse, orders) == [{"id": 1, "v": 1}, {"id": 2, "v": 2}]
 
@@ -376,7 +378,7 @@ def test_command_merges_where_there_is_neither_spark_nor_java(hand_log: HandLog,
 def test_a_lock_is_named(hand_log: HandLog, warehouse: Path) -> None:
     orders = make_table("orders", id="int64")
     hand_log.segment([(orders, "c", {"id": 1})])
-    with job._lease(warehouse), pytest.raises(SinkUnavailable, match="another merge works there"):
+    with folder_lease(warehouse), pytest.raises(SinkUnavailable, match="another merge works there"):
         local.merge(hand_log.root, warehouse)
 
 

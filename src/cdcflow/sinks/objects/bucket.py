@@ -21,6 +21,7 @@ from obstore.store import S3Store
 
 from cdcflow.config import Objects, secret
 from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.model.stores import StoreAddress
 from cdcflow.sinks.objects import refusals
 
 if TYPE_CHECKING:
@@ -87,6 +88,11 @@ class Bucket:
         self._settings = settings
         self._stores: dict[timedelta, S3Store] = {}
         self.name = settings.url.rstrip("/")
+
+    @property
+    def address(self) -> StoreAddress:
+        """Where another client finds the bucket, with the keys as they are now."""
+        return self._settings.address(urlsplit(self._settings.url).netloc)
 
     def put_new(self, name: str, content: bytes | Path) -> None:
         """Put an object, only if there is none of this name. The store compares its sha256.

@@ -23,6 +23,7 @@ from pathlib import Path
 from cdcflow.changelog.layout import Bounds, segment_bounds, segment_name
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.model.stores import StoreAddress
 from cdcflow.sinks.objects.bucket import Bucket
 
 LEFT_FOR_S = 2 * 86400.0
@@ -42,6 +43,10 @@ class BucketStore:
     @property
     def name(self) -> str:
         return self._bucket.name
+
+    @property
+    def address(self) -> StoreAddress:
+        return self._bucket.address
 
     @property
     def bytes_max(self) -> int:

@@ -15,6 +15,7 @@ from cdcflow.spark.formats.delta import DeltaFormat
 from cdcflow.spark.formats.iceberg import IcebergFormat
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats import rules_of
+from cdcflow.warehouse.paths import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,8 +27,11 @@ class SparkFormat(Protocol):
     settings: Mapping[str, str]
     """Of a session that is to write such tables."""
 
-    def table(self, spark: SparkSession, warehouse: Path, path: Sequence[str]) -> StatementTable:
-        """The table at a path (schema, name) of a warehouse; of our own tables the path is one name."""
+    def table(
+        self, spark: SparkSession, warehouse: Warehouse | Path, path: Sequence[str], *, own: bool = False
+    ) -> StatementTable:
+        """The table at a path (schema, name) of a warehouse; of our own tables the path is one name. `own`: the session
+        serves nothing else."""
 
     def is_conflict(self, error: BaseException) -> bool:
         """See `cdcflow.warehouse.port.Engine.is_conflict`."""

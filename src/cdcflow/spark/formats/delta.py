@@ -21,6 +21,7 @@ from cdcflow.merge.evolution import FormatColumn
 from cdcflow.merge.types import name_sql
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats.delta import RULES
+from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import COMMITTED, Snapshot
 
 if TYPE_CHECKING:
@@ -49,8 +50,10 @@ class DeltaFormat:
         "spark.databricks.delta.schema.autoMerge.enabled": "false",
     }
 
-    def table(self, spark: SparkSession, warehouse: Path, path: Sequence[str]) -> DeltaTable:
-        return DeltaTable(spark, warehouse.resolve().joinpath(*path))
+    def table(
+        self, spark: SparkSession, warehouse: Warehouse | Path, path: Sequence[str], *, own: bool = False
+    ) -> DeltaTable:
+        return DeltaTable(spark, Warehouse.of(warehouse).at(path))
 
     def is_conflict(self, error: BaseException) -> bool:
         return _CONFLICT.search(str(error)) is not None
@@ -59,8 +62,8 @@ class DeltaFormat:
 class DeltaTable(StatementTable):
     """A table by path."""
 
-    def __init__(self, spark: SparkSession, path: Path) -> None:
-        super().__init__(spark, RULES, f"delta.{name_sql(str(path))}", None)
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        super().__init__(spark, RULES, f"delta.{name_sql(path)}", None)
         self._path = path
 
     def snapshot(self) -> Snapshot | None:
@@ -71,6 +74,12 @@ class DeltaTable(StatementTable):
         # Delta itself skips a transaction that is there.
         with self._committing(metadata, app, version):
             self._spark.sql(statement)
+
+    def add_newest(
+        self, row: str, column: str, least: int, metadata: Mapping[str, Any], app: str, version: int
+    ) -> None:
+        # Of two commits of one transaction Delta takes one.
+        self.commit(f"INSERT INTO {self.sql} {row}", metadata, app, version)
 
     def newest_commit(self) -> Mapping[str, Any] | None:
         log = self._log()
@@ -109,14 +118,14 @@ class DeltaTable(StatementTable):
         return self._transactions(self._version(version))
 
     def at(self, version: int) -> DataFrame:
-        return self._spark.read.format("delta").option("versionAsOf", version).load(str(self._path))
+        return self._spark.read.format("delta").option("versionAsOf", version).load(self._path)
 
     # ── through the JVM ─────────────────────────────────────────────────────────────────────────────────────
 
     def _log(self) -> Any:  # Any: py4j gives whatever the other side has
         jvm: Any = self._spark._jvm
         session: Any = self._spark._jsparkSession
-        return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, str(self._path))
+        return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self._path)
 
     def _newest(self) -> Any:
         nothing: Any = self._spark._jvm.scala.Option.empty()  # type: ignore[union-attr]  # py4j, as above
@@ -161,6 +170,9 @@ class DeltaTable(StatementTable):
         from pyspark.sql import DataFrame
 
         old, new = self._version(version), self._newest()
+        jvm: Any = self._spark._jvm
+        log = self._log()
+        there = log.dataPath().getFileSystem(log.newDeltaHadoopConf())
         columns = ("path", "deletionVector.storageType AS kind", "deletionVector.pathOrInlineDv AS vector")
         files, present = (DataFrame(s.allFiles().toDF(), self._spark).selectExpr(*columns) for s in (old, new))
         for row in files.exceptAll(present).toLocalIterator():
@@ -169,7 +181,7 @@ class DeltaTable(StatementTable):
                 needed.append(_vector_path(row.vector))
             elif row.kind == "p":
                 needed.append(unquote(urlsplit(row.vector).path))
-            if not all((self._path / name).exists() for name in needed):
+            if not all(there.exists(jvm.org.apache.hadoop.fs.Path(self._path, name)) for name in needed):
                 return True
         return False
 

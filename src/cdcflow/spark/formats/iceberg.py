@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.evolution import FormatColumn
-from cdcflow.merge.types import name_sql
+from cdcflow.merge.statement import Folding
+from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats import iceberg
 from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS
+from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import COMMITTED, Snapshot
 
 if TYPE_CHECKING:
@@ -28,6 +30,11 @@ _CONFLICT = re.compile(
     r"org\.apache\.iceberg\.exceptions\.(CommitFailed|CommitStateUnknown|Validation)|database is locked|SQLITE_BUSY"
 )
 _BUSY_MS = 60_000
+_NEVER = object()
+
+
+class _Moved(Exception):
+    """Somebody else has changed the table."""
 
 
 class IcebergFormat:
@@ -37,49 +44,60 @@ class IcebergFormat:
         "spark.sql.extensions": _EXTENSION,
     }
 
-    def table(self, spark: SparkSession, warehouse: Path, path: Sequence[str]) -> IcebergTable:
+    def table(
+        self, spark: SparkSession, warehouse: Warehouse | Path, path: Sequence[str], *, own: bool = False
+    ) -> IcebergTable:
         if _EXTENSION not in (spark.conf.get("spark.sql.extensions", None) or ""):
             raise ConfigurationError(
                 "this Spark session was made without Iceberg",
                 remedy="make it with cdcflow.spark.session(table_formats=['iceberg']) in a process that has none yet,"
                 f" or give it Iceberg's jars and spark.sql.extensions={_EXTENSION}",
             )
-        root = warehouse.resolve()
-        catalog = iceberg.catalog_name(root)
-        _configure(spark, catalog, root)
-        return IcebergTable(spark, (catalog, *iceberg.identifier(path)), root.joinpath(*path))
+        place = Warehouse.of(warehouse)
+        catalog = iceberg.catalog_name(place)
+        _configure(spark, catalog, place, own=own)
+        folder = place.folder.resolve().joinpath(*path) if place.catalog is None else None
+        return IcebergTable(spark, (catalog, *iceberg.identifier(path)), place.at(path), folder)
 
     def is_conflict(self, error: BaseException) -> bool:
-        return _CONFLICT.search(str(error)) is not None
+        return isinstance(error, _Moved) or _CONFLICT.search(str(error)) is not None
 
 
-def _configure(spark: SparkSession, catalog: str, root: Path) -> None:
-    """Make the warehouse's catalog known to this session."""
+def _configure(spark: SparkSession, catalog: str, warehouse: Warehouse, *, own: bool) -> None:
+    """Make the warehouse's catalog known to this session. In one of our `own` a statement is said to the table as it
+    was when it was last looked at: what somebody else commits in between is a conflict, and not a new beginning."""
     setting = f"spark.sql.catalog.{catalog}"
     if spark.conf.get(setting, None) is not None:
         return
+    embedded = {
+        "type": "jdbc",
+        "uri": f"jdbc:sqlite:{warehouse.at((CATALOG,))}?busy_timeout={_BUSY_MS}",
+        "jdbc.schema-version": "V1",
+        "clients": "1",
+    }
     for name, value in {
-        "": "org.apache.iceberg.spark.SparkCatalog",
-        ".type": "jdbc",
-        ".uri": f"jdbc:sqlite:{root / CATALOG}?busy_timeout={_BUSY_MS}",
-        ".jdbc.schema-version": "V1",
-        ".warehouse": str(root),
-        ".cache-enabled": "false",  # other processes commit, too
-        ".clients": "1",
+        "warehouse": warehouse.at(()),
+        "cache-enabled": str(own).lower(),  # other processes commit, too
+        "cache.expiration-interval-ms": "-1",
+        **(embedded if warehouse.catalog is None else warehouse.catalog),
     }.items():
-        spark.conf.set(setting + name, value)
+        spark.conf.set(f"{setting}.{name}", value)
+    spark.conf.set(setting, "org.apache.iceberg.spark.SparkCatalog")
 
 
 class IcebergTable(StatementTable):
     """A table of the warehouse's catalog."""
 
-    def __init__(self, spark: SparkSession, name: tuple[str, str, str], path: Path) -> None:
-        super().__init__(spark, RULES, ".".join(map(name_sql, name)), str(path))
-        self._path = path
+    def __init__(self, spark: SparkSession, name: tuple[str, str, str], location: str, folder: Path | None) -> None:
+        """`folder`: where it is, if that is a folder which somebody may have moved away behind the catalog's back."""
+        super().__init__(spark, RULES, ".".join(map(name_sql, name)), location)
+        self._folder = folder
+        self._looked_at: int | object | None = _NEVER
         self._name = name
 
     def snapshot(self) -> Snapshot | None:
         table = self._table()
+        self._looked_at = _id(table)
         if table is None:
             return None
         newest = table.currentSnapshot()
@@ -96,19 +114,55 @@ class IcebergTable(StatementTable):
         table = self._table()
         if table is None:
             self._make_room()
+        self._check_same(table)
         known = dict(_transactions(table, None if table is None else table.currentSnapshot()))
         if app:
             if known.get(app, version - 1) >= version:
                 return
             known[app] = version
         conf = self._spark.conf
-        conf.set(_SUMMARY + COMMITTED, json.dumps(metadata, separators=(",", ":")))
+        said = json.dumps(metadata, separators=(",", ":"))
+        conf.set(_SUMMARY + COMMITTED, said)
         conf.set(_SUMMARY + TRANSACTIONS, json.dumps(known, separators=(",", ":")))
         try:
             self._spark.sql(statement)
         finally:
             for setting in (COMMITTED, TRANSACTIONS):
                 conf.unset(_SUMMARY + setting)
+        newest = self._table().currentSnapshot()
+        if newest is not None and newest.parentId() == self._looked_at and newest.summary().get(COMMITTED) == said:
+            self._looked_at = int(newest.snapshotId())
+
+    def _check_same(self, table: Any) -> None:
+        """What is about to be committed was worked out from what the table was when it was looked at."""
+        if self._looked_at is not _NEVER and self._looked_at != _id(table):
+            raise _Moved(f"{self.sql} was changed by somebody else meanwhile")
+
+    def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
+        if folding.empty:
+            self.commit(self._into_nothing(folding), metadata, app, version)
+        else:
+            super().fold(folding, metadata, app, version)
+
+    def _into_nothing(self, folding: Folding) -> str:
+        """An INSERT that fails if rows have come meanwhile: a plain one would add to them, whoever put them there."""
+        # By position: this form of INSERT takes no names.
+        columns = ", ".join(name_sql(str(field.name())) for field in self._table().schema().columns())
+        rows = f"SELECT {columns} FROM ({folding.rows()})"  # noqa: S608  names are quoted
+        return f"INSERT INTO {self.sql} {self._since_then()} REPLACE WHERE true {rows}"
+
+    def add_newest(
+        self, row: str, column: str, least: int, metadata: Mapping[str, Any], app: str, version: int
+    ) -> None:
+        where = f"REPLACE WHERE {name_sql(column)} >= {least}"
+        self.commit(f"INSERT INTO {self.sql} {self._since_then()} {where} {row}", metadata, app, version)
+
+    def _since_then(self) -> str:
+        """Options of a write that fails if rows that it would replace have come since the table was looked at."""
+        options = {"isolation-level": "serializable"}
+        if self._looked_at is not None:
+            options["validate-from-snapshot-id"] = str(self._looked_at)
+        return "WITH (" + ", ".join(f"{text_sql(k)} = {text_sql(v)}" for k, v in options.items()) + ")"
 
     def newest_commit(self) -> Mapping[str, Any] | None:
         table = self._table()
@@ -156,9 +210,13 @@ class IcebergTable(StatementTable):
     def _table(self) -> Any:  # Any: py4j gives whatever the other side has
         jvm, session = self._active()
         try:
-            return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, self.sql)
+            found = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, self.sql)
+            found.refresh()
+            return found
         except Exception as error:
-            if any(name in str(error) for name in _NOT_THERE) or not self._path.exists():
+            if any(name in str(error) for name in _NOT_THERE) or (
+                self._folder is not None and not self._folder.exists()
+            ):
                 return None  # nor is it there when somebody moved its folder away
             raise
 
@@ -190,6 +248,12 @@ class IcebergTable(StatementTable):
         table = self._table()
         listed = [] if table is None else table.snapshots()
         return next((snapshot for snapshot in listed if snapshot.sequenceNumber() == version), None)
+
+
+def _id(table: Any) -> int | None:
+    """The id of a table's newest snapshot; None where it has none."""
+    newest = None if table is None else table.currentSnapshot()
+    return None if newest is None else int(newest.snapshotId())
 
 
 def _ancestors(table: Any, snapshot: Any) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from types import ModuleType
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.format import Format
 from cdcflow.warehouse.formats import delta, iceberg
+from cdcflow.warehouse.paths import Warehouse
 
 _FORMATS: dict[str, ModuleType] = {"iceberg": iceberg, "delta": delta}
 """In the order in which a warehouse is looked at: a folder of somebody's Delta table may lie in any."""
@@ -40,14 +41,27 @@ def format_in(warehouse: Path) -> str | None:
     return next((name for name, format_ in _FORMATS.items() if format_.is_in(warehouse)), None)
 
 
-def format_for(warehouse: Path, name: str | None) -> str:
+def format_for(warehouse: Warehouse | Path | str, name: str | None) -> str:
     """The format to merge into a warehouse with; `name` None: that of its tables, and Delta where there are none.
+
+    What has a catalog has Iceberg tables; what has none and is no folder has Delta's.
 
     Raises:
         ConfigurationError: the warehouse has tables of another format than `name`, or there is no such format.
     """
     wanted = None if name is None else rules_of(name).name
-    found = format_in(warehouse)
+    place = Warehouse.of(warehouse)
+    if place.catalog is not None:
+        found: str | None = "iceberg"
+    elif place.is_local:
+        found = format_in(place.folder)
+    elif wanted == "iceberg":
+        raise ConfigurationError(
+            f"merging into {place}: Iceberg tables outside of a folder need a catalog",
+            remedy="set merge.catalog, such as {type: rest, uri: https://…}",
+        )
+    else:
+        found = "delta"
     if wanted is not None and found is not None and wanted != found:
         raise ConfigurationError(
             f"merging into {warehouse}: its tables are {found} tables, and merge.format says {name}",

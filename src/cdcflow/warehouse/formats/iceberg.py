@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cdcflow.merge.format import Format
+from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import COMMITTED
 
 CATALOG = "_cdcflow_catalog.db"
@@ -62,9 +63,9 @@ def is_in(warehouse: Path) -> bool:
     return (warehouse / CATALOG).exists()
 
 
-def catalog_name(warehouse: Path) -> str:
+def catalog_name(warehouse: Warehouse) -> str:
     """The catalog's name, which stands beside each table in its database."""
-    return f"cdcflow_{hashlib.sha256(str(warehouse.resolve()).encode()).hexdigest()[:12]}"
+    return f"cdcflow_{hashlib.sha256(warehouse.at(()).encode()).hexdigest()[:12]}"
 
 
 def identifier(path: Sequence[str]) -> tuple[str, str]:

@@ -1,0 +1,190 @@
+"""Object stores and other places that Spark reaches through Hadoop: their settings, what is there, who merges there."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.model.stores import StoreAddress
+from cdcflow.spark.jars import LOG_STORE_CLASS, LOG_STORE_SETTING
+from cdcflow.warehouse.paths import LEASE, Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RENEWED_EVERY_S, LEASED_FOR_S = 15.0, 60.0
+
+_log = structlog.get_logger()
+
+
+def reach(spark: SparkSession, address: StoreAddress) -> None:
+    """Let this Spark reach a bucket: drivers and executors, all sessions. Other buckets stay as they were.
+
+    The keys go into the running Spark's own settings; given at its start they would stand in the list of processes.
+
+    Raises:
+        ConfigurationError: this Spark cannot read from S3-compatible stores.
+    """
+    hadoop = _hadoop(spark)
+    prefix = f"fs.s3a.bucket.{address.bucket}"
+    options: dict[str, str | None] = {
+        f"{prefix}.endpoint": address.endpoint,
+        f"{prefix}.endpoint.region": address.region,
+        f"{prefix}.path.style.access": "true" if address.endpoint is not None else None,
+        f"{prefix}.access.key": address.access_key,
+        f"{prefix}.secret.key": address.secret_key,
+    }
+    for name, value in options.items():
+        if value is not None:
+            hadoop.set(name, value)
+    try:
+        hadoop.getClassByName("org.apache.hadoop.fs.s3a.S3AFileSystem")
+    except Exception as error:
+        raise ConfigurationError(
+            f"this Spark session cannot reach the bucket {address.bucket}: it has no S3A",
+            remedy="fetch its jars with `python -m cdcflow.spark.jars --s3` and begin with session(s3=True), or give"
+            " them to spark-submit with --jars",
+        ) from error
+
+
+def check_commits(spark: SparkSession, warehouse: Warehouse) -> None:
+    """See that Delta's commits in this store can be those of one driver only.
+
+    Raises:
+        ConfigurationError: two drivers could commit the same version, one of them in vain and without a word.
+    """
+    chosen = spark.sparkContext.getConf().get(LOG_STORE_SETTING, "")
+    if not chosen:
+        raise ConfigurationError(
+            f"merging into {warehouse}: this Spark session would use Delta's own store for commits in S3, with which"
+            " two drivers lose one another's",
+            remedy=f"begin with session(s3=True), or set {LOG_STORE_SETTING}={LOG_STORE_CLASS} and give Spark the jars"
+            " that `python -m cdcflow.spark.jars --s3` lists",
+        )
+    if chosen != LOG_STORE_CLASS:
+        _log.info("another log store is used for Delta's commits", log_store=chosen)
+        return
+    jvm: Any = spark._jvm
+    try:
+        safe = bool(jvm.cdcflow.delta.ConditionalLogStore.isSafe(str(warehouse.root), _hadoop(spark)))
+    except Exception as error:
+        raise _away(f"looking at {warehouse}", error) from error
+    if not safe:
+        raise ConfigurationError(
+            f"merging into {warehouse}: this store overwrites an object that it was asked to leave alone"
+            " (no conditional writes), so two merges could lose one another's commits",
+            remedy="use a store with conditional writes (If-None-Match), Iceberg tables with a catalog, or a folder",
+        )
+
+
+@contextmanager
+def lease(spark: SparkSession, warehouse: Warehouse) -> Iterator[None]:
+    """One merge at a time in a warehouse of several machines, as far as a store can tell. It saves work: what keeps the
+    tables right is the format's own commit. One that died is in the way for a minute.
+
+    Raises:
+        SinkUnavailable: another merge works there.
+    """
+    there = _Lease(spark, warehouse)
+    there.take()
+    stop = threading.Event()
+    renewing = threading.Thread(target=there.renew_until, args=(stop,), name="cdcflow lease", daemon=True)
+    renewing.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        renewing.join()
+        there.release()
+
+
+class _Lease:
+    """A file that says who merges, as old as its holder's last word. What time it is the store says."""
+
+    def __init__(self, spark: SparkSession, warehouse: Warehouse) -> None:
+        jvm: Any = spark._jvm
+        self._warehouse = warehouse
+        self._path = jvm.org.apache.hadoop.fs.Path(warehouse.at((LEASE,)))
+        self._asked = jvm.org.apache.hadoop.fs.Path(warehouse.at((f"{LEASE}.{uuid.uuid4()}",)))
+        self._holder = uuid.uuid4().hex.encode()
+        try:
+            self._files = self._path.getFileSystem(_hadoop(spark))
+        except Exception as error:
+            raise _away(f"looking at {warehouse}", error) from error
+
+    def take(self) -> None:
+        try:
+            held_ms = self._held_ms()
+            if held_ms is not None and held_ms < LEASED_FOR_S * 1000:
+                raise SinkUnavailable(
+                    f"merging into {self._warehouse}: another merge works there, or did {held_ms / 1000:.0f} s ago",
+                    remedy=f"try again when it is done; one that was killed is forgotten after {LEASED_FOR_S:.0f} s",
+                )
+            self._write(self._path)
+        except SinkUnavailable:
+            raise
+        except Exception as error:
+            raise _away(f"merging into {self._warehouse}", error) from error
+
+    def renew_until(self, stop: threading.Event) -> None:
+        while not stop.wait(RENEWED_EVERY_S):
+            try:
+                if self._is_ours():
+                    self._write(self._path)
+            except Exception as error:  # noqa: BLE001  whatever it is, the merge is as right without
+                _log.warning("the lease on the warehouse was not renewed", reason=_first_line(error))
+
+    def release(self) -> None:
+        try:
+            if self._is_ours():
+                self._files.delete(self._path, False)
+        except Exception as error:  # noqa: BLE001  as above
+            _log.warning("the lease on the warehouse was not given back", reason=_first_line(error))
+
+    def _held_ms(self) -> float | None:
+        """How long ago somebody held it; None: nobody."""
+        if not self._files.exists(self._path):
+            return None
+        self._write(self._asked)
+        now = self._files.getFileStatus(self._asked).getModificationTime()
+        self._files.delete(self._asked, False)
+        return float(now - self._files.getFileStatus(self._path).getModificationTime())
+
+    def _is_ours(self) -> bool:
+        if not self._files.exists(self._path):
+            return False
+        stream = self._files.open(self._path)
+        try:
+            return bytes(stream.readAllBytes()) == self._holder
+        finally:
+            stream.close()
+
+    def _write(self, path: Any) -> None:
+        stream = self._files.create(path, True)
+        stream.write(self._holder)
+        stream.close()
+
+
+def _hadoop(spark: SparkSession) -> Any:  # Any: py4j gives whatever the other side has
+    context: Any = spark.sparkContext._jsc
+    return context.hadoopConfiguration()
+
+
+def _away(attempted: str, error: Exception) -> SinkUnavailable:
+    return SinkUnavailable(f"{attempted}: {_first_line(error)}", remedy="see that the store answers, and merge again")
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of what Java says: the rest is a trace. Neither has a key in it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = next((line.removeprefix(": ") for line in lines if "Exception" in line), lines[0] if lines else "no reason")
+    return said[:300]
+
+
+__all__ = ["check_commits", "lease", "reach"]
