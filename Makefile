@@ -49,7 +49,7 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(COMPILED) | python
 
 $(JARS): $(INSTALLED) src/cdcflow/spark/jars.py | java
 	@echo "fetching Spark's jars into the cache (once) …"
-	$(BIN)/python -m cdcflow.spark.jars --kafka --iceberg
+	$(BIN)/python -m cdcflow.spark.jars --kafka --iceberg --s3
 	touch $@
 
 .PHONY: setup
@@ -102,6 +102,10 @@ lint: $(INSTALLED) ## format, lint, types, import floors, Dockerfiles
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/yamllint --strict docker
 	$(BIN)/hadolint docker/Dockerfile docker/merge.Dockerfile
+
+.PHONY: log-store
+log-store: $(JARS) ## build the jar for Delta's commits in S3 from java/ (needs a JDK: javac)
+	@$(BIN)/python java/build.py
 
 .PHONY: unit
 unit: $(INSTALLED) ## only the tests that start no server

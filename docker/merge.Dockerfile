@@ -13,7 +13,7 @@ COPY src ./src
 RUN python -m venv /opt/cdcflow \
  && PIP_CONSTRAINT=/build/constraints.txt PIP_BUILD_CONSTRAINT=/build/constraints.txt \
     /opt/cdcflow/bin/pip install --no-cache-dir '.[spark,local,objects]' \
- && CDCFLOW_JARS=/opt/jars/delta /opt/cdcflow/bin/python -m cdcflow.spark.jars --kafka --iceberg
+ && CDCFLOW_JARS=/opt/jars/delta /opt/cdcflow/bin/python -m cdcflow.spark.jars --kafka --iceberg --s3
 
 FROM java AS merge
 RUN useradd --system --uid 10001 --user-group --home-dir /nonexistent --shell /usr/sbin/nologin cdcflow \

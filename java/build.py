@@ -9,6 +9,7 @@ Needs a JDK (17 or newer), pyspark and Delta's jars (`python -m cdcflow.spark.ja
 from __future__ import annotations
 
 import io
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,8 @@ def compiled() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as room:
         sources = sorted(map(str, SOURCES.rglob("*.java")))
         command = ["javac", "--release", "17", "-Xlint:all,-path,-classfile", "-Werror", "-d", room]
+        if shutil.which("javac") is None:
+            sys.exit("building the log store's jar needs javac (Debian: apt install openjdk-17-jdk-headless)")
         subprocess.run([*command, "-cp", ":".join(classpath), *sources], check=True)  # noqa: S603  our own words
         return {p.relative_to(room).as_posix(): p.read_bytes() for p in sorted(Path(room).rglob("*.class"))}
 

@@ -71,6 +71,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         cores=2,
         scratch=tmp_path_factory.mktemp("spark"),
         kafka=True,
+        s3=True,
         table_formats=FORMATS,
         settings={
             "spark.sql.shuffle.partitions": "2",

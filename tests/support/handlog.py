@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,7 +83,7 @@ class HandLog:
             path=path.name,
             rows=len(rows),
             bytes=path.stat().st_size,
-            sha256="",
+            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
             table=table.to_json(),
             version=version,
             first_offset=rows[0][OFFSET],

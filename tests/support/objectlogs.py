@@ -158,3 +158,13 @@ def assert_whole(log: ObjectLog, ids: Sequence[Sequence[int]], room: Path) -> No
         assert seen(place) == written(ids)
         bounds = [(s.first_offset, s.last_offset) for s in list_segments(place)]
         assert bounds == [(s.first_offset, s.last_offset) for s in list_segments(log.layout)]
+
+
+def put_away(root: Path, bucket: Bucket) -> None:
+    """Put what is sealed of a log made by hand into a bucket, manifests last; what is there stays."""
+    there = set(bucket.listed(""))
+    listed = sorted(root.rglob("*"), key=lambda p: (p.name == "segment.json", str(p)))
+    for path in listed:
+        name = path.relative_to(root).as_posix()
+        if path.is_file() and name not in there and not name.startswith(("journal", "lock", "epoch")):
+            bucket.put(name, path.read_bytes())

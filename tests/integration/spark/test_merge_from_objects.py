@@ -9,6 +9,7 @@ import pytest
 from objectlogs import IDENTITY, ObjectLog
 from pyspark.sql import SparkSession
 
+from cdcflow import local
 from cdcflow.changelog.layout import Layout
 from cdcflow.config import Objects
 from cdcflow.errors import HistoryLost
@@ -16,6 +17,7 @@ from cdcflow.model.table import UNCHANGED, TableId
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.retention import Retention
 from cdcflow.spark import job, read_cut
+from cdcflow.spark.cuts import CutsTable
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
 from cdcflow.warehouse import segments
 
@@ -65,8 +67,8 @@ def put(log: ObjectLog, *numbers: int) -> None:
 
 
 def cuts_of(spark: SparkSession, warehouse: Path) -> list[int]:
-    cuts = spark.read.format("delta").load(str(warehouse / "_cdcflow_cuts")).select("cut").collect()
-    return sorted({row.cut for row in cuts})
+    cuts = CutsTable(spark, "iceberg", warehouse)
+    return [cut for cut in range(9) if cuts.numbered(cut) is not None]
 
 
 def test_merge_from_the_bucket_gives_the_tables_that_files_give(
@@ -88,18 +90,18 @@ def test_merge_from_the_bucket_gives_the_tables_that_files_give(
 
 
 def test_more_than_the_disk_may_hold_is_merged_cut_by_cut(spark: SparkSession, log: ObjectLog, tmp_path: Path) -> None:
-    """The first merge of a log of terabytes must not need a disk of terabytes; and no cut may be published that a table
-    is beyond, as after a merge that died."""
+    """The first merge of a log of terabytes must not need a disk of terabytes where files are fetched; and no cut may
+    be published that a table is beyond, as after a merge that died."""
     warehouse = tmp_path / "warehouse"
     put(log, 1, 2)
-    assert not job.merge(spark, log.alone, warehouse, ["shop.orders"]).published
+    assert not local.merge(log.alone, warehouse, ["shop.orders"]).published
     place = log.alone
     assert place.store is not None
     place.store._bytes_max = 1  # type: ignore[attr-defined]  # a step a segment
-    assert job.merge(spark, place, warehouse).published
+    assert local.merge(place, warehouse).published
     assert cuts_of(spark, warehouse) == [2]
     put(log, 3, 4)
-    report = job.merge(spark, place, warehouse)
+    report = local.merge(place, warehouse)
     assert (report.published, report.cut) == (True, 4)
     assert {t.name: t.changes for t in report.tables} == {"shop.orders": 8, "_shop.orders": 2}
     assert rows_of(spark, warehouse, ORDERS.id) == expected(4)

@@ -232,16 +232,18 @@ class IcebergTable(StatementTable):
         jvm, session = self._active()
         of, schema, name = self._name
         catalog = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(session, of)
+        namespace = f"{name_sql(of)}.{name_sql(schema)}"
+        try:
+            self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+        except Exception as error:
+            if "AlreadyExists" not in str(error):  # another table's thread has made it meanwhile
+                raise
         text = self._spark.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]
         text[0] = schema
-        namespace = jvm.org.apache.iceberg.catalog.Namespace.of(text)
-        try:
-            if not catalog.namespaceExists(namespace):
-                catalog.createNamespace(namespace)
-        except Exception:
-            if not catalog.namespaceExists(namespace):  # else another table's thread has made it meanwhile
-                raise
-        catalog.dropTable(jvm.org.apache.iceberg.catalog.TableIdentifier.of(namespace, name), False)
+        there = jvm.org.apache.iceberg.catalog.TableIdentifier.of(
+            jvm.org.apache.iceberg.catalog.Namespace.of(text), name
+        )
+        catalog.dropTable(there, False)
 
     def _snapshot(self, version: int) -> Any:
         """The snapshot with that sequence number; None where it is not there any more."""

@@ -1,0 +1,147 @@
+"""A log and a warehouse in an object store: Spark reads and writes both where they lie."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from handlog import HandLog
+from mergehistories import assert_as_folded, make_table, make_world, write_round
+from objectlogs import put_away
+from tests.servers.objects import ACCESS_KEY, SECRET_KEY, ObjectServer
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.model.stores import StoreAddress
+from cdcflow.sinks.objects.bucket import Bucket
+from cdcflow.sinks.objects.store import BucketStore
+from cdcflow.spark import job, read_cut, stores
+from cdcflow.spark.cuts import published_cut
+from cdcflow.warehouse.paths import LEASE, Warehouse
+
+SEED = int(os.environ.get("CDCFLOW_SPARK_SEED", "0")) or 20261123
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ObjectServer]:
+    with ObjectServer() as started:
+        yield started
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, server: ObjectServer, tmp_path: Path) -> Warehouse:
+    """A warehouse in a bucket, of each format; Iceberg's catalog is elsewhere."""
+    address = server.objects("lake").address("lake")
+    catalog = {"type": "jdbc", "uri": f"jdbc:sqlite:{tmp_path}/catalog.db", "jdbc.schema-version": "V1", "clients": "1"}
+    place = f"s3a://lake/{tmp_path.name}/{request.param}"
+    return Warehouse(place, address, catalog if request.param == "iceberg" else None)
+
+
+def log_in(server: ObjectServer, hand_log: HandLog, name: str) -> Layout:
+    """What is sealed of a log by now, in a bucket of its own prefix, as seen from a machine that has nothing else."""
+    objects = server.objects("logs", name)
+    put_away(hand_log.root, Bucket(objects))
+    elsewhere = hand_log.root.parent / "elsewhere"
+    return Layout(elsewhere, BucketStore(Bucket(objects), elsewhere, 1 << 20))
+
+
+def test_tables_in_a_store_are_the_fold_of_a_log_in_a_store(
+    spark: Any, hand_log: HandLog, server: ObjectServer, lake: Warehouse, tmp_path: Path
+) -> None:
+    """Nothing of either passes this machine's disk, each cut stays readable, and nobody sees the keys."""
+    world = make_world(SEED, 40)
+    odd = make_table("orders", schema="_shop", id="int64")  # files that begin so Spark takes for hidden
+    seen = 0
+    for round_ in range(3):
+        write_round(world, hand_log, round_)
+        hand_log.segment([(odd, "c", {"id": round_})])
+        layout = log_in(server, hand_log, tmp_path.name)
+        assert job.merge(spark, layout, lake).published
+        tables = read_cut(spark, lake, incomplete=True)
+        assert_as_folded(world, lambda table, of=tables: of[str(table.id)].collect(), f"seed {SEED}, round {round_}")
+        assert tables["_shop.orders"].count() == round_ + 1
+        if round_ == 0:
+            seen = tables["public.keyed"].count()
+    first = read_cut(spark, lake, _first_cut(spark, lake), incomplete=True)["public.keyed"]
+    assert first.count() == seen
+    assert list((tmp_path / "elsewhere").rglob("*.parquet")) == []
+    assert not (tmp_path / "s3a:").exists()
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert SECRET_KEY not in listed
+
+
+def _first_cut(spark: Any, lake: Warehouse) -> int:
+    newest = published_cut(spark, lake).cut
+    for cut in range(1, newest + 1):
+        with suppress(ConfigurationError):
+            return published_cut(spark, lake, cut).cut
+    raise AssertionError("no cut")
+
+
+def test_one_merge_at_a_time_in_a_store_and_a_dead_one_is_forgotten(
+    spark: Any, hand_log: HandLog, server: ObjectServer, lake: Warehouse
+) -> None:
+    """G13 between machines: the second is told; what a killed merge has left is in the way for a minute, by the store's
+    clock."""
+    orders = make_table("orders", id="int64")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": 1})])
+    stores.reach(spark, lake.store or StoreAddress(""))
+    with stores.lease(spark, lake), pytest.raises(SinkUnavailable, match="another merge works there"):
+        job.merge(spark, hand_log.root, lake)
+    left = server.directory / "buckets" / lake.at((LEASE,)).removeprefix("s3a://")
+    assert not left.exists()
+    left.parent.mkdir(parents=True, exist_ok=True)
+    Bucket(server.objects("lake", lake.at(()).removeprefix("s3a://lake/"))).put(LEASE, b"a merge that was killed")
+    with pytest.raises(SinkUnavailable, match=r"forgotten after 60 s"):
+        job.merge(spark, hand_log.root, lake)
+    os.utime(left, (1, 1))
+    assert job.merge(spark, hand_log.root, lake).published
+
+
+def test_a_store_that_overwrites_what_it_must_leave_alone_is_refused(
+    spark: Any, hand_log: HandLog, tmp_path: Path
+) -> None:
+    """Two drivers would lose one another's commits there, and nobody would know."""
+    orders = make_table("orders", id="int64")
+    hand_log.segment([(orders, "c", {"id": 1})])
+    careless = ObjectServer()
+    careless.conditional_writes = False
+    with careless as server:
+        place = Warehouse("s3a://careless/lake", server.objects("careless").address("careless"))
+        with pytest.raises(ConfigurationError, match="no conditional writes"):
+            job.merge(spark, hand_log.root, place)
+        assert not list((server.directory / "buckets" / "careless").rglob("_delta_log"))
+        left = [p.name for p in (server.directory / "buckets" / "careless").rglob("*") if p.is_file()]
+        assert left == [], "what it was asked with stays behind"
+
+
+def test_a_session_that_would_lose_commits_or_cannot_reach_a_store_is_refused() -> None:
+    """Delta's own store for s3a takes one driver's word for what is there; the remedy is the one that works."""
+    spark = MagicMock()
+    spark.sparkContext.getConf.return_value.get.return_value = ""
+    with pytest.raises(ConfigurationError, match=r"lose one another's\n.*session\(s3=True\)"):
+        stores.check_commits(spark, Warehouse("s3a://b/w"))
+    spark.sparkContext._jsc.hadoopConfiguration.return_value.getClassByName.side_effect = RuntimeError("no such class")
+    with pytest.raises(ConfigurationError, match=r"it has no S3A\n.*cdcflow.spark.jars --s3"):
+        stores.reach(spark, StoreAddress("b", access_key=ACCESS_KEY, secret_key=SECRET_KEY))
+
+
+def test_a_store_that_is_away_is_named_and_nothing_is_lost(
+    spark: Any, hand_log: HandLog, make_table: Callable[..., Any]
+) -> None:
+    orders = make_table("orders", id="int64")
+    hand_log.segment([(orders, "c", {"id": 1})])
+    with ObjectServer() as server:
+        place = Warehouse("s3a://gone/lake", server.objects("gone").address("gone"))
+    spark.sparkContext._jsc.hadoopConfiguration().set("fs.s3a.bucket.gone.attempts.maximum", "1")
+    spark.sparkContext._jsc.hadoopConfiguration().set("fs.s3a.bucket.gone.retry.limit", "1")
+    with pytest.raises(SinkUnavailable, match=r"s3a://gone/lake(?s:.*)merge again") as told:
+        job.merge(spark, hand_log.root, place)
+    assert SECRET_KEY not in str(told.value)
