@@ -81,7 +81,7 @@ servers: $(INSTALLED) ## find, fetch or build what the tests start: databases, b
 test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder -m "not long" $(PYTEST)
 
-.PHONY: test-long test-kafka-faults test-stack test-servers
+.PHONY: test-long test-kafka-faults test-stack test-servers test-cluster
 test-long: setup servers ## the tests that `make test` leaves out: whole stack, three brokers, more kill points, streaming merge
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope -m long $(PYTEST)
 
@@ -90,6 +90,10 @@ test-kafka-faults: setup servers ## a log in Kafka under every fault: brokers ki
 
 test-stack: setup servers ## the dev stack of docker/, started as processes, from seed data to merged tables
 	@$(BIN)/python -m pytest tests/integration/docker $(PYTEST)
+
+test-cluster: setup ## a standalone Spark cluster on an object store; two drivers on one warehouse, one of them stopped in between
+	@$(BIN)/python -m tests.servers.objects
+	$(BIN)/python -m pytest tests/cluster $(PYTEST)
 
 test-servers: setup ## contracts, visibility, DDL and types over each PostgreSQL, MySQL and MariaDB to be had (SERVER=mysql, "MariaDB 11.8")
 	@$(BIN)/python tests/servers/run.py $(if $(SERVER),--server "$(SERVER)") $(PYTEST)

@@ -27,7 +27,8 @@ _EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _SUMMARY = "spark.sql.iceberg.snapshot-property."
 _NOT_THERE = ("NoSuchTable", "NoSuchNamespace", "TABLE_OR_VIEW_NOT_FOUND")
 _CONFLICT = re.compile(
-    r"org\.apache\.iceberg\.exceptions\.(CommitFailed|CommitStateUnknown|Validation)|database is locked|SQLITE_BUSY"
+    r"org\.apache\.iceberg\.exceptions\.(CommitFailed|CommitStateUnknown|Validation|AlreadyExists)"
+    r"|TABLE_OR_VIEW_ALREADY_EXISTS|database is locked|SQLITE_BUSY"
 )
 _BUSY_MS = 60_000
 _NEVER = object()
@@ -231,19 +232,19 @@ class IcebergTable(StatementTable):
         """For a table that is to be made: its namespace, and its name, should the catalog have one without a folder."""
         jvm, session = self._active()
         of, schema, name = self._name
-        catalog = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(session, of)
-        namespace = f"{name_sql(of)}.{name_sql(schema)}"
+        made = f"CREATE NAMESPACE IF NOT EXISTS {name_sql(of)}.{name_sql(schema)}"
         try:
-            self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-        except Exception as error:
-            if "AlreadyExists" not in str(error):  # another table's thread has made it meanwhile
-                raise
+            self._spark.sql(made)
+        except Exception:
+            # Another has made it meanwhile, for which each catalog has its own error: then it is there now.
+            self._spark.sql(made)
+        if self._folder is None:
+            return
+        catalog = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(session, of)
         text = self._spark.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]
         text[0] = schema
-        there = jvm.org.apache.iceberg.catalog.TableIdentifier.of(
-            jvm.org.apache.iceberg.catalog.Namespace.of(text), name
-        )
-        catalog.dropTable(there, False)
+        namespace = jvm.org.apache.iceberg.catalog.Namespace.of(text)
+        catalog.dropTable(jvm.org.apache.iceberg.catalog.TableIdentifier.of(namespace, name), False)
 
     def _snapshot(self, version: int) -> Any:
         """The snapshot with that sequence number; None where it is not there any more."""

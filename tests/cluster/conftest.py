@@ -1,0 +1,114 @@
+"""Warehouses in a store that several machines merge into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handlog import HandLog
+from mergehistories import Step, make_table
+from objectlogs import put_away
+from tests.servers.objects import ObjectServer
+
+from cdcflow.config import Objects
+from cdcflow.merge.fold import fold
+from cdcflow.model.table import Table
+from cdcflow.sinks.objects.bucket import Bucket
+from cdcflow.spark import read_cut
+from cdcflow.spark.cuts import CutsTable
+from cdcflow.spark.stores import reach
+from cdcflow.warehouse.paths import Warehouse
+
+Counted = dict[tuple[Any, ...], int]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ObjectServer]:
+    with ObjectServer() as started:
+        yield started
+
+
+@dataclass
+class Lake:
+    """A log and a warehouse in a store, and what the tables must be at each cut."""
+
+    log: HandLog
+    objects: Objects
+    place: Warehouse
+    format: str
+    tables: dict[str, Table] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tables = {
+            "keyed": make_table("keyed", id="int64", a="int32", doc="string"),
+            "bag": make_table("bag", key=(), id="int64", a="int32"),
+            "few": make_table("few", id="int64", a="int32"),
+        }
+        for table in self.tables.values():
+            self.log.state(table)
+
+    def segment(self, number: int) -> None:
+        """Seal some changes, and put them into the store: keys come, change and go; equal rows of a table without a
+        key; and a table in which a key comes and goes again, so that of two ranges only one leaves something."""
+        keyed, bag, few = self.tables.values()
+        rows: list[Step] = [(keyed, "c", {"id": number, "a": number, "doc": f"d{number}"})]
+        rows += [(keyed, "u", {"id": n, "a": number, "_unchanged": ["doc"]}) for n in range(max(1, number - 3), number)]
+        rows += [(keyed, "d", {"id": number - 4})] if number > 4 else []
+        rows += [(bag, "c", {"id": number % 3, "a": 0}), (bag, "c", {"id": number % 3, "a": 0})]
+        rows += [(bag, "d", {"id": (number - 1) % 3, "a": 0})] if number > 1 else []
+        rows += [(few, "c" if number % 2 else "d", {"id": 1, "a": number})]
+        cut = self.log.segment(rows)
+        self.ends[cut] = self.log.next_offset - 1
+        put_away(self.log.root, Bucket(self.objects))
+
+    def check(self, spark: Any) -> list[int]:
+        """Every published cut shows what the fold says of it; returns the cuts."""
+        assert self.place.store is not None
+        reach(spark, self.place.store)
+        cuts = CutsTable(spark, self.format, self.place)
+        found = [cut for cut in self.ends if cuts.numbered(cut) is not None]
+        newest = cuts.newest()
+        assert newest is not None
+        assert newest.cut == max(found) == max(self.ends)
+        for cut in found:
+            shown = read_cut(spark, self.place, cut)
+            for name, table in self.tables.items():
+                key = [c.name for c in table.columns]
+                if str(table.id) not in shown:  # it had no rows by then
+                    assert not self._folded(table, cut), (cut, name)
+                    continue
+                actual: Counted = {}
+                for row in shown[str(table.id)].collect():
+                    values = tuple(row[c] for c in key)
+                    actual[values] = actual.get(values, 0) + 1
+                assert actual == self._folded(table, cut), f"cut {cut}, {name}"
+        return found
+
+    def _folded(self, table: Table, cut: int) -> Counted:
+        changes = self.log.changes(table.id, self.ends[cut])
+        rows = fold({}, changes, table.key_columns, keyed=bool(table.key))
+        counted: Counted = {}
+        for row in rows.values():
+            values = tuple(row.values.get(c.name) for c in table.columns)
+            counted[values] = counted.get(values, 0) + row.count
+        return counted
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, server: ObjectServer, tmp_path: Path) -> Lake:
+    """Of each format. Iceberg's catalog is one that both drivers reach."""
+    (tmp_path / "driver").mkdir()
+    catalog = {"type": "jdbc", "uri": f"jdbc:sqlite:{tmp_path}/driver/catalog.db?busy_timeout=60000", "clients": "1"}
+    catalog["jdbc.schema-version"] = "V1"
+    place = f"s3a://lake/{tmp_path.name}"
+    address = server.objects("lake").address("lake")
+    return Lake(
+        HandLog(tmp_path / "made" / "log"),
+        server.objects("logs", tmp_path.name),
+        Warehouse(place, address, catalog if request.param == "iceberg" else None),
+        request.param,
+    )

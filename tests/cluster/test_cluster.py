@@ -1,0 +1,105 @@
+"""The merge on a standalone cluster whose workers see nothing of the driver's disk: log and warehouse in a store."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyspark
+import pytest
+import yaml
+from mergehistories import assert_as_folded, make_table, make_world, write_round
+from objectlogs import NO_SOURCE, put_away
+from tests.cluster.conftest import Lake
+from tests.servers.spark import SparkCluster
+
+import cdcflow.cli
+from cdcflow.sinks.objects.bucket import Bucket
+from cdcflow.spark import read_cut
+from cdcflow.spark.jars import LOG_STORE_CLASS, LOG_STORE_SETTING, folder, iceberg_jars, jars, s3_jars
+
+pytestmark = pytest.mark.long
+
+SEED = 20261123
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    """Workers see neither what the driver writes, nor its jars, nor cdcflow itself."""
+    hidden = [tmp_path, folder().parent, Path(cdcflow.cli.__file__).parents[2]]
+    with SparkCluster(hidden=hidden) as started:
+        yield started
+
+
+def settings(lake: Lake, directory: Path, **spark: str) -> Path:
+    """A settings file for a machine that has no log of its own."""
+    log = {k: v for k, v in lake.objects.model_dump(mode="json").items() if v is not None}
+    access = {k: log[k] for k in ("endpoint", "access_key", "secret_key")}
+    merge = {"format": lake.format, "warehouse": str(lake.place), "objects": access, "engine": "auto"}
+    if lake.place.catalog is not None:
+        merge["catalog"] = dict(lake.place.catalog)
+    merge["spark"] = {"spark.local.dir": str(directory), "spark.sql.shuffle.partitions": "2", **spark}
+    log |= {"cache": str(directory / "cache")}
+    file = directory / "cdcflow.yaml"
+    source = {"kind": "postgres", "url": NO_SOURCE}
+    file.write_text(yaml.safe_dump({"source": source, "log": {"objects": log}, "merge": merge}))
+    return file
+
+
+def merged(command: list[str], **environment: str) -> str:
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def test_merges_on_a_cluster_are_the_fold(spark: Any, lake: Lake, cluster: SparkCluster, tmp_path: Path) -> None:
+    """Through `cdcflow merge` with merge.spark, then through spark-submit. Executors read the log and write the tables
+    in the store; the driver's disk holds manifests, no rows."""
+    driver = tmp_path / "driver"
+    world = make_world(SEED, 20)
+    wide = make_table("wide", id="int64", v=pa.decimal256(60, 4))  # it is made text by a function of ours
+    master = {"spark.master": cluster.url, "spark.executor.memory": "700m", "spark.executor.cores": "1"}
+    file = settings(lake, driver, **master)
+    for round_ in range(2):
+        write_round(world, lake.log, round_)
+        lake.log.segment([(wide, "c", {"id": round_, "v": None})])
+        put_away(lake.log.root, Bucket(lake.objects))
+        if round_ == 0:
+            said = merged([sys.executable, "-m", "cdcflow.cli", "merge", "--once", "--config", str(file)])
+        else:
+            said = merged(submitted(lake, settings(lake, driver), cluster))
+        assert "cut" in said
+        assert "published" in said
+        tables = read_cut(spark, lake.place, incomplete=True)
+        assert_as_folded(world, lambda table, of=tables: of[str(table.id)].collect(), f"seed {SEED}, round {round_}")
+        assert tables["public.wide"].count() == round_ + 1
+    assert not list(driver.rglob("*.parquet")), "rows lie on the driver's disk"
+    for number in range(2):
+        assert list((cluster.directory / f"worker-{number}").glob("app-*/*/stderr")), "a worker had nothing to do"
+
+
+def submitted(lake: Lake, file: Path, cluster: SparkCluster) -> list[str]:
+    """The same command, as spark-submit starts it: Spark's master, jars and extensions are the submitter's."""
+    home = Path(pyspark.__file__).parent
+    listed = [*(jars() if lake.format == "delta" else iceberg_jars()), *s3_jars()]
+    extensions = {
+        "delta": "io.delta.sql.DeltaSparkSessionExtension",
+        "iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    }
+    conf = {
+        "spark.sql.extensions": extensions[lake.format],
+        "spark.executor.memory": "700m",
+        "spark.executor.cores": "1",
+        LOG_STORE_SETTING: LOG_STORE_CLASS,
+    }
+    if lake.format == "delta":
+        conf["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+    words = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+    main = Path(cdcflow.cli.__file__).parent / "__main__.py"
+    how = [str(home / "bin" / "spark-submit"), "--master", cluster.url, "--jars", ",".join(listed), *words]
+    return [*how, str(main), "merge", "--once", "--config", str(file)]

@@ -1,0 +1,130 @@
+"""Two drivers that know nothing of each other merge one log into the same tables: nothing lost, doubled or undone.
+
+The lease only saves work, so here there is none. Planted, Delta's own store for S3 loses commits in the race:
+`CDCFLOW_LOG_STORE=io.delta.storage.S3SingleDriverLogStore make test-cluster`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import mergedriver
+import pytest
+from tests.cluster.conftest import Lake
+
+pytestmark = pytest.mark.long
+
+SEED = int(os.environ.get("CDCFLOW_SPARK_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+SEGMENTS, STOPS = 16, 6
+PATIENCE_S = 600
+
+
+class Driver:
+    """A process that merges until its log is whole."""
+
+    def __init__(self, lake: Lake, scratch: Path, until: int) -> None:
+        scratch.mkdir()
+        log_store = os.environ.get("CDCFLOW_LOG_STORE")
+        told = {
+            "log": lake.objects.model_dump(mode="json", exclude_none=True),
+            "warehouse": str(lake.place),
+            "bucket": lake.place.bucket,
+            "catalog": lake.place.catalog,
+            "format": lake.format,
+            "until": until,
+            "scratch": str(scratch),
+            "spark": {} if log_store is None else {"spark.delta.logStore.s3a.impl": log_store},
+        }
+        self.said = scratch / "stdout"
+        self._stderr = scratch / "stderr"
+        with self.said.open("wb") as out, self._stderr.open("wb") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, mergedriver.__file__, json.dumps(told)],
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    def merges(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.said.read_text().splitlines() if line.endswith("}")]
+
+    def signal(self, number: signal.Signals) -> None:
+        """To Python and its Java alike."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def check(self) -> None:
+        """It must go on."""
+        assert self._process.poll() is None, self._stderr.read_text()[-5000:]
+
+
+@contextmanager
+def driver(lake: Lake, scratch: Path, until: int) -> Iterator[Driver]:
+    started = Driver(lake, scratch, until)
+    try:
+        yield started
+    finally:
+        started.signal(signal.SIGKILL)
+
+
+def wait(until: Callable[[], bool], what: str, *drivers: Driver) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not until():
+        for one in drivers:
+            one.check()
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
+def test_two_drivers_at_once_lose_nothing(spark: Any, lake: Lake, tmp_path: Path) -> None:
+    lake.segment(1)
+    with ExitStack() as started:
+        both = [started.enter_context(driver(lake, tmp_path / name, 10**9)) for name in "ab"]
+        for number in range(2, SEGMENTS + 1):
+            seen = sum(len(one.merges()) for one in both)
+            wait(lambda seen=seen: sum(len(one.merges()) for one in both) > seen, "a merge", *both)  # type: ignore[misc]
+            lake.segment(number)
+        last = lake.log.cut
+        wait(lambda: any(m.get("cut") == last for one in both for m in one.merges()), "the last cut", *both)
+        for one in both:
+            assert one.is_running(), "a driver ended early"
+    said = [m for one in both for m in one.merges()]
+    assert all(any("cut" in m for m in one.merges()) for one in both)
+    print(f"{len(said)} merges, {sum('put off' in m for m in said)} put off")
+    assert len(lake.check(spark)) > 3
+
+
+def test_a_driver_that_was_stopped_in_the_middle_undoes_nothing(spark: Any, lake: Lake, tmp_path: Path) -> None:
+    """It wakes up and goes on with what it believed; others have merged far beyond that by then."""
+    chance = random.Random(SEED)
+    print(f"seed {SEED}")
+    lake.segment(1)
+    number = 1
+    with driver(lake, tmp_path / "stale", 10**9) as stale, driver(lake, tmp_path / "other", 10**9) as other:
+        wait(lambda: bool(stale.merges()) and bool(other.merges()), "both to merge", stale, other)
+        for _ in range(STOPS):
+            number += 1
+            lake.segment(number)
+            time.sleep(chance.uniform(0.0, 4.0))  # where in its merge it stops is the chance's choice
+            stale.signal(signal.SIGSTOP)
+            for _ in range(2):
+                number += 1
+                lake.segment(number)
+                cut = lake.log.cut
+                wait(lambda cut=cut: any(m.get("cut") == cut for m in other.merges()), "the other driver", other)  # type: ignore[misc]
+            seen = len(stale.merges())
+            stale.signal(signal.SIGCONT)
+            wait(lambda seen=seen: len(stale.merges()) > seen, "the stale one to go on", stale)  # type: ignore[misc]
+            stale.check()
+            other.check()
+    assert len(lake.check(spark)) > STOPS

@@ -1,0 +1,16 @@
+"""The jar that the package ships is what its sources compile to."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+BUILD = Path(__file__).parents[3] / "java" / "build.py"
+
+
+def test_the_shipped_jar_is_that_of_the_sources() -> None:
+    """A binary in a repository is believed only as long as it can be made again."""
+    build = runpy.run_path(str(BUILD))
+    compiled = build["compiled"]()
+    assert "cdcflow/delta/ConditionalLogStore.class" in compiled
+    assert build["shipped"]() == compiled, "run `make log-store`"
