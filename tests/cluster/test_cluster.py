@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.cluster.conftest import Lake
 from tests.servers.spark import SparkCluster
 
 import cdcflow.cli
+from cdcflow.model.table import Table
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.spark import read_cut
 from cdcflow.spark.jars import LOG_STORE_CLASS, LOG_STORE_SETTING, folder, iceberg_jars, jars, s3_jars
@@ -76,11 +77,15 @@ def test_merges_on_a_cluster_are_the_fold(spark: Any, lake: Lake, cluster: Spark
         assert "cut" in said
         assert "published" in said
         tables = read_cut(spark, lake.place, incomplete=True)
-        assert_as_folded(world, lambda table, of=tables: of[str(table.id)].collect(), f"seed {SEED}, round {round_}")
+        assert_as_folded(world, rows_in(tables), f"seed {SEED}, round {round_}")
         assert tables["public.wide"].count() == round_ + 1
     assert not list(driver.rglob("*.parquet")), "rows lie on the driver's disk"
     for number in range(2):
         assert list((cluster.directory / f"worker-{number}").glob("app-*/*/stderr")), "a worker had nothing to do"
+
+
+def rows_in(tables: dict[str, Any]) -> Callable[[Table], list[Any]]:
+    return lambda table: list(tables[str(table.id)].collect())
 
 
 def submitted(lake: Lake, file: Path, cluster: SparkCluster) -> list[str]:

@@ -25,7 +25,7 @@ from tests.cluster.conftest import Lake
 pytestmark = pytest.mark.long
 
 SEED = int(os.environ.get("CDCFLOW_SPARK_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
-SEGMENTS, STOPS = 16, 6
+SEGMENTS, STOPS = 12, 5
 PATIENCE_S = 600
 
 
@@ -97,7 +97,7 @@ def test_two_drivers_at_once_lose_nothing(spark: Any, lake: Lake, tmp_path: Path
         last = lake.log.cut
         wait(lambda: any(m.get("cut") == last for one in both for m in one.merges()), "the last cut", *both)
         for one in both:
-            assert one.is_running(), "a driver ended early"
+            one.check()
     said = [m for one in both for m in one.merges()]
     assert all(any("cut" in m for m in one.merges()) for one in both)
     print(f"{len(said)} merges, {sum('put off' in m for m in said)} put off")

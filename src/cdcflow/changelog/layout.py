@@ -83,6 +83,11 @@ class Store(Protocol):
         """The segments that have a manifest, in any order."""
         ...
 
+    def segments_behind(self, offset: int) -> Sequence[Bounds]:
+        """Of these the ones with rows behind an offset, and the one with the offset, if there is one; some older ones may
+        be among them. What it costs does not depend on how many there are before."""
+        ...
+
     def manifest(self, bounds: Bounds) -> bytes: ...
 
     def file(self, bounds: Bounds, file: SegmentFile, *, anew: bool = False) -> Path:
@@ -176,6 +181,13 @@ class Layout:
         """First and last offsets of the segments that count, ascending: one that took the place of others covers
         them."""
         return uncovered(self.listed_segments()[0])
+
+    def segments_behind(self, offset: int) -> list[Bounds]:
+        """Of these at least the ones with rows behind an offset, and the one with the offset, if there is one. Where all
+        are as quickly listed: all."""
+        if self.store is None or self.is_home:
+            return self.segment_offsets()
+        return uncovered(self.store.segments_behind(offset))
 
     def listed_segments(self) -> tuple[list[Bounds], list[Path]]:
         """First and last offsets of the segments that are there, ascending; and what was begun and never put in place.

@@ -41,7 +41,7 @@ from cdcflow.warehouse import changes
 from cdcflow.warehouse.cut import Cut, CutTable
 from cdcflow.warehouse.paths import Warehouse, table_path
 from cdcflow.warehouse.port import CurrentTable, Engine, HandOver, Snapshot
-from cdcflow.warehouse.segments import InputFile, Range, backfills, offsets_of, sealed, shapes_of
+from cdcflow.warehouse.segments import InputFile, OlderNeeded, Range, backfills, offsets_of, sealed, shapes_of
 
 OnEdit = Literal["warn", "stop"]
 
@@ -140,27 +140,46 @@ def merge(
         HistoryLost: the log no longer has what any table needs.
         InvariantViolated: a row of a table whose backfill is done misses columns.
     """
-    place = Warehouse.of(warehouse)
-    began = time.monotonic()
     with engines.first.lease():
-        cuts = engines.first.cuts()
-        before = cuts.newest()
-        whole = sealed(LogLayout.of(log), 0 if before is None else before.offset)
-        if whole.newest is None:
-            return MergeReport(0, 0, False, time.monotonic() - began, ())
-        reports: dict[str, TableReport] = {}
-        published = False
-        steps = [whole] if engines.first.reads_in_place else whole.steps(0 if before is None else before.cut)
-        for step in steps:
-            run = _Run(engines, step, place, on_edit, whole, newest, origin or {}, before)
-            found = run.tables(_known(tables, step, whole, before))
-            new = run.cut(found)
-            if new is not None:
-                run.pin(new)
-                cuts.publish(new)
-                _log.info("cut published", cut=new.cut, tables=len(new.tables))
-                before, published = new, True
-            reports |= {r.name: _both(reports.get(r.name), r) for r in found}
+        given = (engines, LogLayout.of(log), Warehouse.of(warehouse), tables, on_edit, newest, origin or {})
+        try:
+            return _merge(*given, recent=True)
+        except OlderNeeded:
+            return _merge(*given, recent=False)
+
+
+def _merge(
+    engines: Engines,
+    log: LogLayout,
+    place: Warehouse,
+    tables: Collection[str] | None,
+    on_edit: OnEdit,
+    newest: Checkpoint | None,
+    origin: Mapping[str, object],
+    *,
+    recent: bool,
+) -> MergeReport:
+    """`recent`: only segments that came since the published cut are listed, where all would cost more. OlderNeeded:
+    that is not enough; what was committed by then is committed."""
+    began = time.monotonic()
+    cuts = engines.first.cuts()
+    before = cuts.newest()
+    whole = sealed(log, 0 if before is None else before.offset, recent=recent)
+    if whole.newest is None:
+        return MergeReport(0, 0, False, time.monotonic() - began, ())
+    reports: dict[str, TableReport] = {}
+    published = False
+    steps = [whole] if engines.first.reads_in_place else whole.steps(0 if before is None else before.cut)
+    for step in steps:
+        run = _Run(engines, step, place, on_edit, whole, newest, origin, before)
+        found = run.tables(_known(tables, step, whole, before))
+        new = run.cut(found)
+        if new is not None:
+            run.pin(new)
+            cuts.publish(new)
+            _log.info("cut published", cut=new.cut, tables=len(new.tables))
+            before, published = new, True
+        reports |= {r.name: _both(reports.get(r.name), r) for r in found}
     last = whole.newest
     ordered = tuple(reports[name] for name in sorted(reports))
     return MergeReport(last.last_cut, last.last_offset, published, time.monotonic() - began, ordered)

@@ -77,6 +77,10 @@ class Manifests(Sequence[Segment]):
     def __hash__(self) -> int:
         return hash(self._bounds)
 
+    def begin_at(self, offset: int) -> bool:
+        """Whether the first of them begins there, or before."""
+        return bool(self._bounds) and self._bounds[0][0] <= offset
+
     def behind(self, offset: int) -> Manifests:
         """Those with rows behind an offset."""
         return self[bisect_right([last for _, last in self._bounds], offset) :]
@@ -97,13 +101,19 @@ class Manifests(Sequence[Segment]):
         return self._read[bounds]
 
 
+class OlderNeeded(Exception):
+    """What was asked for may lie before the segments that were listed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Sealed segments, oldest first, without a gap."""
+    """Sealed segments, oldest first, without a gap. `older`: the log may have some before these, that were not listed;
+    what needs them raises OlderNeeded."""
 
     layout: Layout
     log_id: str
     segments: Manifests
+    older: bool = False
 
     @property
     def newest(self) -> Segment | None:
@@ -121,6 +131,8 @@ class Range:
         if before is not None and before.left_out.keys() <= before.tables.keys():
             found = {name: table_at(table.path) for name, table in before.tables.items()}
             segments = self.segments.behind(before.offset)
+        elif self.older:
+            raise OlderNeeded
         for segment in segments:
             for file in segment.files:
                 if file.table is not None:
@@ -133,6 +145,8 @@ class Range:
         number = len(self.segments)
         while number and self.segments[number - 1].last_cut > after_cut:
             number -= 1
+        if self.older and not number and self.segments and self.segments[0].first_cut > after_cut + 1:
+            raise OlderNeeded
         return number
 
     def files(self, table: TableId, after_cut: int, since: int = 0) -> list[InputFile]:
@@ -180,12 +194,17 @@ class Range:
         """Whether everything behind a cut is in the log still."""
         first = self.segments[0]
         # A copy has fewer cuts than its original, and begins where that began.
-        return first.first_offset == 1 or first.first_cut <= after_cut + 1
+        return self._known(first.first_offset == 1 or first.first_cut <= after_cut + 1)
 
     def has(self, offset: int) -> bool:
         """Whether everything from an offset on is in the log still. Offset 0: all that ever was."""
         first = self.segments[0].first_offset
-        return first == 1 or offset >= first
+        return self._known(first == 1 or offset >= first)
+
+    def _known(self, there: bool) -> bool:
+        if self.older and not there:
+            raise OlderNeeded
+        return there
 
     def history_lost(self, table: TableId, after_cut: int) -> HistoryLost:
         """What to say when a table must go on from a cut that is not reached."""
@@ -197,8 +216,9 @@ class Range:
         )
 
 
-def sealed(location: LogLocation, behind: int = 0) -> Range:
-    """The sealed segments of a log; of those with rows behind an offset the manifests are read at once.
+def sealed(location: LogLocation, behind: int = 0, *, recent: bool = False) -> Range:
+    """The sealed segments of a log; of those with rows behind an offset the manifests are read at once. `recent`: at
+    least these are listed, and others only where that costs nothing.
 
     Raises:
         ConfigurationError: there is no log, or a newer cdcflow wrote it.
@@ -208,13 +228,15 @@ def sealed(location: LogLocation, behind: int = 0) -> Range:
     log = layout.log_file()
 
     def read() -> Manifests:
-        listed = [bounds for bounds in layout.segment_offsets() if bounds[0] >= log.first_offset]
+        there = layout.segments_behind(behind) if recent and behind else layout.segment_offsets()
+        listed = [bounds for bounds in there if bounds[0] >= log.first_offset]
         found = Manifests(layout, log.log_id, listed)
         found.load(behind)
         check_without_gap(listed, layout)
         return found
 
-    return Range(layout, log.log_id, retried(read, layout.root))
+    segments = retried(read, layout.root)
+    return Range(layout, log.log_id, segments, older=recent and behind > 0 and not segments.begin_at(log.first_offset))
 
 
 def backfills(log: Range, newest: Checkpoint | None = None) -> Mapping[str, Mapping[str, Any]]:

@@ -19,6 +19,7 @@ from tests.servers.objects import ACCESS_KEY, SECRET_KEY, ObjectServer
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.model.stores import StoreAddress
+from cdcflow.model.table import Table
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.spark import job, read_cut, stores
@@ -64,7 +65,7 @@ def test_tables_in_a_store_are_the_fold_of_a_log_in_a_store(
         layout = log_in(server, hand_log, tmp_path.name)
         assert job.merge(spark, layout, lake).published
         tables = read_cut(spark, lake, incomplete=True)
-        assert_as_folded(world, lambda table, of=tables: of[str(table.id)].collect(), f"seed {SEED}, round {round_}")
+        assert_as_folded(world, rows_in(tables), f"seed {SEED}, round {round_}")
         assert tables["_shop.orders"].count() == round_ + 1
         if round_ == 0:
             seen = tables["public.keyed"].count()
@@ -74,6 +75,10 @@ def test_tables_in_a_store_are_the_fold_of_a_log_in_a_store(
     assert not (tmp_path / "s3a:").exists()
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert SECRET_KEY not in listed
+
+
+def rows_in(tables: dict[str, Any]) -> Callable[[Table], list[Any]]:
+    return lambda table: list(tables[str(table.id)].collect())
 
 
 def _first_cut(spark: Any, lake: Warehouse) -> int:

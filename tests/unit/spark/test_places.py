@@ -58,7 +58,7 @@ def test_the_format_of_a_place_that_is_no_folder_is_told_by_its_catalog(tmp_path
     known = Warehouse("s3a://shop/lake", catalog={"type": "rest", "uri": "http://127.0.0.1"})
     assert format_for(lake, None) == "delta"
     assert format_for(known, None) == format_for(known, "iceberg") == "iceberg"
-    with pytest.raises(ConfigurationError, match="set merge.catalog"):
+    with pytest.raises(ConfigurationError, match=r"set merge\.catalog"):
         format_for(lake, "iceberg")
     with pytest.raises(ConfigurationError, match="its tables are iceberg tables"):
         format_for(known, "delta")

@@ -149,11 +149,13 @@ class Bucket:
         """All objects under a folder, by their names in it."""
         return dict(self.each_listed(name))
 
-    def each_listed(self, name: str) -> Iterator[tuple[str, Listed]]:
-        """The same one after another: memory holds one page of the listing."""
+    def each_listed(self, name: str, after: str = "") -> Iterator[tuple[str, Listed]]:
+        """The same one after another, in the order of their names: memory holds one page of the listing. `after`: only
+        those whose names in the folder come after this one."""
         folder = name.rstrip("/") + "/"
+        begin = folder + after if after else None
         with self._asking("listing", name):
-            for page in obstore.list(self._store(ANSWER_WITHIN), folder, chunk_size=LISTED_AT_ONCE):
+            for page in obstore.list(self._store(ANSWER_WITHIN), folder, offset=begin, chunk_size=LISTED_AT_ONCE):
                 for found in page:
                     yield found["path"].removeprefix(folder), Listed(found["size"], (found["e_tag"] or "").strip('"'))
 

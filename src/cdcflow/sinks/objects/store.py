@@ -27,6 +27,7 @@ from cdcflow.model.stores import StoreAddress
 from cdcflow.sinks.objects.bucket import Bucket
 
 LEFT_FOR_S = 2 * 86400.0
+WIDER = 16
 AT_ONCE = 16
 """So many manifests are asked for at the same time."""
 
@@ -84,6 +85,28 @@ class BucketStore:
         else:
             there = [self._has_manifest(bounds) for bounds in new]
         return [*known, *(bounds for bounds, is_there in zip(new, there, strict=True) if is_there)]
+
+    def segments_behind(self, offset: int) -> Sequence[Bounds]:
+        step = 1
+        while True:
+            start = max(0, offset - step)
+            found = self._listed_from(start, offset)
+            if found is not None:
+                return found
+            step *= WIDER  # the segment with the offset begins earlier
+
+    def _listed_from(self, start: int, offset: int) -> list[Bounds] | None:
+        """The segments whose first offset is `start` or more; None: the one with `offset` is not among them."""
+        found: list[Bounds] = []
+        for name, _ in self._bucket.each_listed("segments", f"{start:020d}"):
+            folder, _, file = name.partition("/")
+            bounds = segment_bounds(folder)
+            if bounds is None or file != "segment.json":
+                continue
+            if not found and start and bounds[0] > offset:
+                return None
+            found.append(bounds)
+        return found if found or not start else None
 
     def manifest(self, bounds: Bounds) -> bytes:
         copy = self._manifests / f"{segment_name(bounds)}.json"
