@@ -84,8 +84,8 @@ class Store(Protocol):
         ...
 
     def segments_behind(self, offset: int) -> Sequence[Bounds]:
-        """Of these the ones with rows behind an offset, and the one with the offset, if there is one; some older ones may
-        be among them. What it costs does not depend on how many there are before."""
+        """Of these the ones with rows behind an offset, and the one with the offset, if there is one; some older ones
+        may be among them. What it costs does not depend on how many there are before."""
         ...
 
     def manifest(self, bounds: Bounds) -> bytes: ...
@@ -183,8 +183,8 @@ class Layout:
         return uncovered(self.listed_segments()[0])
 
     def segments_behind(self, offset: int) -> list[Bounds]:
-        """Of these at least the ones with rows behind an offset, and the one with the offset, if there is one. Where all
-        are as quickly listed: all."""
+        """Of these at least the ones with rows behind an offset, and the one with the offset, if there is one. Where
+        all are as quickly listed: all."""
         if self.store is None or self.is_home:
             return self.segment_offsets()
         return uncovered(self.store.segments_behind(offset))

@@ -104,7 +104,7 @@ def test_a_merge_that_goes_on_asks_for_what_is_new(
 
 
 def test_a_table_that_is_made_anew_gets_all_of_the_log(
-    hand_log: HandLog, objects: Objects, elsewhere: Callable[[], Layout], tmp_path: Path
+    hand_log: HandLog, objects: Objects, elsewhere: Callable[[], Layout], tmp_path: Path, asked: list[str]
 ) -> None:
     """The published cut is far on; the table's folder was moved away, so the fold begins at the beginning."""
     warehouse = tmp_path / "warehouse"
@@ -120,6 +120,8 @@ def test_a_table_that_is_made_anew_gets_all_of_the_log(
     for id_ in range(1, 41):
         hand_log.segment([(ORDERS, "c", {"id": id_})])
     assert merged().changes == 40
+    asked.clear()
     assert merged(41).changes == 1
+    assert len([name for name in asked if name.endswith("segment.json")]) < 20
     (warehouse / "public" / "orders").rename(tmp_path / "moved")
     assert merged(42).changes == 42
