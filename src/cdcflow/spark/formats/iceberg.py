@@ -235,7 +235,7 @@ class IcebergTable(StatementTable):
         made = f"CREATE NAMESPACE IF NOT EXISTS {name_sql(of)}.{name_sql(schema)}"
         try:
             self._spark.sql(made)
-        except Exception:
+        except Exception:  # noqa: BLE001  see below
             # Another has made it meanwhile, for which each catalog has its own error: then it is there now.
             self._spark.sql(made)
         if self._folder is None:
