@@ -49,7 +49,7 @@ def test_what_lies_in_a_warehouse_has_a_whole_path(tmp_path: Path) -> None:
     assert Warehouse("s3a://shop/lake").at(("public", "orders")) == "s3a://shop/lake/public/orders"
     assert Warehouse("s3a://shop/lake").bucket == "shop"
     assert Warehouse("hdfs://name/lake").bucket is None
-    with pytest.raises(ConfigurationError, match="set merge.engine to spark or auto"):
+    with pytest.raises(ConfigurationError, match=r"set merge\.engine to spark or auto"):
         _ = Warehouse("s3a://shop/lake").folder
 
 
