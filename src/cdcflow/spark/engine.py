@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdcflow.merge.format import Format
+from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.sql import StatementTable
@@ -26,8 +27,9 @@ class SparkEngine:
     def __init__(self, spark: SparkSession, warehouse: Path, format_: str) -> None:
         """
         Raises:
-            ConfigurationError: there is no such format.
+            ConfigurationError: there is no such format, or the session is Spark Connect's.
         """
+        refuse_connect(spark)
         self._spark = spark
         self._warehouse = warehouse
         self._format = table_format(format_)
