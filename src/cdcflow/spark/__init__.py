@@ -1,6 +1,7 @@
 """Current-state tables and the cuts over them: the Spark job. The only room that names pyspark, Delta or Iceberg.
 
     merge(spark, log_path, warehouse)       fold what is new in a change log into tables (`job`)
+    merge_stream(spark, log, warehouse)     the same as a streaming query, over a log of any kind (`streaming`)
     read_cut(spark, warehouse)              all tables as of one cut (`cuts`)
     published_cut(spark, warehouse)         what is in that cut, and what is not
     session()                               a local Spark session with the right settings (`session`)
@@ -10,7 +11,7 @@ Importing this package does not import pyspark; what needs it says so when it is
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +19,15 @@ from cdcflow.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
+    from cdcflow.changelog.layout import Layout
+    from cdcflow.ports import Tier
     from cdcflow.spark.job import MergeReport
     from cdcflow.warehouse.cut import Cut
     from cdcflow.warehouse.paths import Warehouse
 
-__all__ = ["merge", "published_cut", "read_cut", "session"]
+__all__ = ["merge", "merge_stream", "published_cut", "read_cut", "session"]
 
 
 def merge(
@@ -34,6 +38,32 @@ def merge(
     from cdcflow.spark import job
 
     return job.merge(spark, log_path, warehouse, table_format=table_format)
+
+
+def merge_stream(
+    spark: SparkSession,
+    log: Layout | Tier | Path | str,
+    warehouse: Warehouse | Path | str,
+    *,
+    table_format: str | None = None,
+    checkpoint: Path | str | None = None,
+    trigger: Mapping[str, bool | str] | None = None,
+    on_merge: Callable[[MergeReport], None] | None = None,
+    retry_timeout_s: float | None = None,
+) -> StreamingQuery:
+    """Merge as the log grows, as a streaming query (see `cdcflow.spark.streaming.merge_stream`)."""
+    from cdcflow.spark import streaming
+
+    return streaming.merge_stream(
+        spark,
+        log,
+        warehouse,
+        table_format=table_format,
+        checkpoint=checkpoint,
+        trigger=trigger,
+        on_merge=on_merge,
+        retry_timeout_s=streaming.RETRY_TIMEOUT_S if retry_timeout_s is None else retry_timeout_s,
+    )
 
 
 def read_cut(

@@ -11,6 +11,7 @@ import structlog
 from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
 from cdcflow.merge.statement import create_table
 from cdcflow.merge.types import text_sql
+from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.sql import StatementTable
 from cdcflow.spark.stores import reach
@@ -145,8 +146,9 @@ def published_cut(spark: SparkSession, warehouse: Warehouse | Path | str, cut: i
     """A published cut (None: the newest): its tables, each with its state, and which were left out of it.
 
     Raises:
-        ConfigurationError: no such cut was published.
+        ConfigurationError: no such cut was published, or the session is Spark Connect's.
     """
+    refuse_connect(spark)
     root = _reached(spark, warehouse)
     cuts = CutsTable(spark, format_for(root, None), root)
     found = cuts.newest() if cut is None else cuts.numbered(cut)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.format import Format
+from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.sql import StatementTable
@@ -33,9 +34,11 @@ class SparkEngine:
     def __init__(self, spark: SparkSession, warehouse: Warehouse | Path | str, format_: str) -> None:
         """
         Raises:
-            ConfigurationError: there is no such format, or this Spark cannot reach the warehouse, or not safely.
+            ConfigurationError: there is no such format, the session is Spark Connect's, or cannot reach the warehouse,
+                or not safely.
             SinkUnavailable: the warehouse's store does not answer.
         """
+        refuse_connect(spark)
         self._spark = spark
         self._warehouse = Warehouse.of(warehouse)
         self._format = table_format(format_)

@@ -1,6 +1,6 @@
 """The merge by Spark (see `cdcflow.warehouse.job`).
 
-spark-submit --jars … --conf … -m cdcflow.spark.job --log ./shop-log --warehouse ./warehouse     (docs/merge.md)
+spark-submit --jars … --conf … …/cdcflow/spark/job.py --log ./shop-log --warehouse ./warehouse     (docs/merge.md)
 """
 
 from __future__ import annotations

@@ -24,13 +24,13 @@ from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 from cdcflow.model.position import Checkpoint
 from cdcflow.ports import OpenTier, Tier
 from cdcflow.spark import job
+from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.java_options import java_options
 from cdcflow.spark.job import MergeReport, OnEdit
 from cdcflow.warehouse.paths import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 RECORDS_AT_ONCE, BATCH_BYTES_MAX = 1024, 16 << 20
 """So much goes to the Python worker in one batch: a record may have a few bytes or a megabyte, or more."""
@@ -56,6 +56,7 @@ def merge(
         ConfigurationError, HistoryLost, SinkUnavailable, InvariantViolated: as `cdcflow.ports.Tier.opened` and
             `cdcflow.spark.job.merge` say.
     """
+    refuse_connect(spark)
     newest, origin = seal(spark, tier)
     return job.merge(
         spark, tier.path, warehouse, tables, on_edit=on_edit, table_format=table_format, newest=newest, origin=origin
@@ -74,46 +75,24 @@ def seal(spark: SparkSession, tier: Tier) -> tuple[Checkpoint, Mapping[str, obje
         return opened.newest, dict(opened.origin())
 
 
-def merge_stream(
-    spark: SparkSession,
-    tier: Tier,
-    warehouse: Warehouse | Path | str,
-    *,
-    table_format: str | None = None,
-    checkpoint: Path | str | None = None,
-    trigger: Mapping[str, bool | str] | None = None,
-    on_merge: Callable[[MergeReport], None] | None = None,
-) -> StreamingQuery:
-    """Merge as the log grows: a streaming query on its topic, one merge for each of Spark's batches.
+def records(spark: SparkSession, tier: Tier) -> DataFrame:
+    """The topic as a stream, for whoever wants to know when there is more (see `cdcflow.spark.streaming`). A batch of
+    it ends where it likes, which may be inside a transaction of the log.
 
-    `trigger` as Spark's `DataStreamWriter.trigger` takes it (None: as quick as it goes), such as
-    `{"availableNow": True}` or `{"processingTime": "10 seconds"}`. `checkpoint` is Spark's own folder for the query.
-    It only says when to merge, never from where: that the tables and the history know, so it may be lost, and a batch
-    that comes again changes nothing.
-
-    A batch of Spark's ends where it likes, which may be inside a transaction of the log. So a merge takes what is
-    committed when it begins: never less than its batch has.
+    Raises:
+        ConfigurationError: the session has no Kafka source.
     """
-    rows = (
+    reader = (
         spark.readStream.format("kafka")
         .options(**_connection(tier.topic()))
         # Whether something is missing the history's own chain says: here, the stream is only what wakes us.
         .option("failOnDataLoss", "false")
         .option("startingOffsets", "earliest")
-        .load()
     )
-
-    def merged(batch: DataFrame, number: int) -> None:
-        report = merge(spark, tier, warehouse, table_format=table_format)
-        if on_merge is not None:
-            on_merge(report)
-
-    writer = rows.writeStream.foreachBatch(merged)
-    if checkpoint is not None:
-        writer = writer.option("checkpointLocation", str(checkpoint))
-    if trigger is not None:
-        writer = writer.trigger(**trigger)  # type: ignore[arg-type]  # one of several keywords
-    return writer.start()
+    try:
+        return reader.load()
+    except Exception as error:
+        raise _named(f"streaming topic {tier.topic().name}", error) from error
 
 
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -204,4 +183,4 @@ def _again(kind: str, message: str) -> CdcflowError:
     return error
 
 
-__all__ = ["merge", "merge_stream", "seal"]
+__all__ = ["merge", "records", "seal"]

@@ -29,7 +29,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.tiering import KafkaTier
 from cdcflow.sinks.kafka.topics import Topics
-from cdcflow.spark import job, kafka
+from cdcflow.spark import job, kafka, merge_stream
 from cdcflow.spark.cuts import published_cut, read_cut
 from cdcflow.testing.sinks import orders
 
@@ -162,7 +162,7 @@ def test_a_stream_makes_the_same_tables(
     reports: list[Any] = []
 
     def streamed(checkpoint: str) -> None:
-        query = kafka.merge_stream(
+        query = merge_stream(
             spark,
             tier,
             tmp_path / "kafka",

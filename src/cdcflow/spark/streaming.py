@@ -1,0 +1,177 @@
+"""The merge as a streaming query of Spark's, over a log of any kind.
+
+    log in files   ──names of sealed segments──▶ ┐
+    log in Kafka   ──Spark's Kafka source──────▶ ┴ a batch: "there is more" ──foreachBatch──▶ merge
+
+The stream says only when to merge. Where to go on from is read from the tables, and how far to go from the log, when
+the merge begins: never less than its batch has. So a batch that comes again changes nothing, and a checkpoint that is
+lost loses nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.config.base import URL
+from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.ports import Tier
+from cdcflow.spark import job, kafka
+from cdcflow.spark.connect import refuse_connect
+from cdcflow.spark.job import MergeReport
+from cdcflow.spark.retrying import retried
+from cdcflow.warehouse.paths import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+RETRY_TIMEOUT_S = 600.0
+
+LOOK_PAUSE_S = 1.0
+"""Without a trigger Spark asks a hundred times a second, and a look may be a request to an object store."""
+
+_registering = threading.Lock()
+
+
+def merge_stream(
+    spark: SparkSession,
+    log: Layout | Tier | Path | str,
+    warehouse: Warehouse | Path | str,
+    *,
+    table_format: str | None = None,
+    checkpoint: Path | str | None = None,
+    trigger: Mapping[str, bool | str] | None = None,
+    on_merge: Callable[[MergeReport], None] | None = None,
+    retry_timeout_s: float = RETRY_TIMEOUT_S,
+) -> StreamingQuery:
+    """Merge as the log grows: a streaming query with one merge for each of Spark's batches.
+
+    `log`: its directory, its layout (`cdcflow.wiring.log_layout(config.log)`, also where it lies in an object store),
+    or, in Kafka, `cdcflow.wiring.tier(config)`, for which the session needs Kafka's jars. `trigger` as Spark's
+    `DataStreamWriter.trigger` takes it, such as `{"availableNow": True}`, with which the query ends when what was
+    sealed at its start is merged, or `{"processingTime": "10 seconds"}`; None: as quick as it goes. `checkpoint` is
+    Spark's own folder for the query (None: one that goes with it). `on_merge` is called after each merge, in another
+    thread.
+
+    A merge, or a look at the log, that meets SinkUnavailable (another merge at work, a store that is away) is made
+    again within its batch, with pauses of 1 s to 30 s; after `retry_timeout_s` the query ends with that error. With
+    every other one it ends at once. A new start finishes what it left.
+
+    Raises:
+        ConfigurationError: there is no such log, or the session is Spark Connect's.
+    """
+    refuse_connect(spark)
+    place = Layout.of(log) if isinstance(log, Layout | Path | str) else log
+    _check(place)
+    # A session of its own: settings that a merge makes for a commit are not to be seen by other writes of the caller's.
+    own = spark.newSession()
+    life = _Life()
+
+    def merged(batch: DataFrame, number: int) -> None:
+        report = retried(lambda: _merge(own, place, warehouse, table_format), retry_timeout_s, life.is_wanted)
+        if on_merge is not None:
+            on_merge(report)
+
+    try:
+        writer = _growth(spark, place, life, retry_timeout_s).writeStream.foreachBatch(merged)
+        if checkpoint is not None:
+            writer = writer.option("checkpointLocation", _place(checkpoint))
+        if trigger is not None:
+            writer = writer.trigger(**trigger)  # type: ignore[arg-type]  # one of several keywords
+        life.query = writer.start()
+    except BaseException:
+        life.failed = True
+        raise
+    return life.query
+
+
+# ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class _Life:
+    """Whether a query still runs, for its threads."""
+
+    query: StreamingQuery | None = None
+    failed: bool = False
+
+    def is_wanted(self) -> bool:
+        """It runs, or is about to."""
+        return not self.failed and (self.query is None or self.query.isActive)
+
+
+def _place(checkpoint: Path | str) -> str:
+    """A folder's whole path: Spark's JVM may have begun in another directory than where this process is."""
+    return str(checkpoint) if URL.match(str(checkpoint)) else str(Path(checkpoint).absolute())
+
+
+def _check(log: Layout | Tier) -> None:
+    """Say at the start what no waiting mends. What is away just now, the query waits for.
+
+    Raises:
+        ConfigurationError: there is no such log.
+    """
+    with contextlib.suppress(SinkUnavailable):
+        if not isinstance(log, Layout):
+            with log.opened():
+                return
+        if not log.exists():
+            raise ConfigurationError(
+                f"there is no change log at {log.name}",
+                remedy="start `cdcflow run` first, or name the log's directory; one in an object store is given as"
+                " cdcflow.wiring.log_layout(config.log)",
+            )
+
+
+def _merge(
+    spark: SparkSession, log: Layout | Tier, warehouse: Warehouse | Path | str, table_format: str | None
+) -> MergeReport:
+    if isinstance(log, Layout):
+        return job.merge(spark, log, warehouse, table_format=table_format)
+    return kafka.merge(spark, log, warehouse, table_format=table_format)
+
+
+def _growth(spark: SparkSession, log: Layout | Tier, life: _Life, retry_timeout_s: float) -> DataFrame:
+    """A stream with a batch whenever the log has grown."""
+    if not isinstance(log, Layout):
+        return kafka.records(spark, log)
+    # Here, so that importing this room does not import pyspark.
+    from cdcflow.spark.log_source import NAME, OffsetServer, source_of
+
+    looks = _Looks(log)
+    server = OffsetServer(lambda: retried(looks.newest, retry_timeout_s, life.is_wanted))
+    server.start(life.is_wanted)
+    with _registering:  # the name is the session's, and the log is this query's
+        spark.dataSource.register(source_of(server.path))
+        return spark.readStream.format(NAME).load()
+
+
+class _Looks:
+    """Looks at the names of a log's segments, and not too often."""
+
+    def __init__(self, log: Layout) -> None:
+        self._log = log
+        self._next_s = 0.0
+        self._newest = 0
+
+    def newest(self) -> int:
+        """The last offset of the newest sealed segment; 0 where there is none.
+
+        Raises:
+            SinkUnavailable, ConfigurationError: the store is away, or refuses.
+        """
+        time.sleep(max(0.0, self._next_s - time.monotonic()))
+        self._next_s = time.monotonic() + LOOK_PAUSE_S
+        sealed = self._log.segments_behind(self._newest)
+        self._newest = sealed[-1][1] if sealed else 0
+        return self._newest
+
+
+__all__ = ["RETRY_TIMEOUT_S", "merge_stream"]
