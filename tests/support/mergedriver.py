@@ -23,7 +23,7 @@ from cdcflow.warehouse.paths import Warehouse
 
 def main(text: str) -> None:
     told = json.loads(text)
-    engine.lease = lambda *_: nullcontext()  # type: ignore[assignment]  # as if each thought the other dead
+    engine.lease = lambda *_: nullcontext()  # type: ignore[assignment,attr-defined]  # as if each thought the other dead
     scratch = Path(told["scratch"])
     objects = Objects.model_validate(told["log"])
     log = Layout(scratch / "log", BucketStore(Bucket(objects), scratch / "log", 1 << 20))
