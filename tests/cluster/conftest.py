@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from cdcflow.spark.cuts import CutsTable
 from cdcflow.spark.stores import reach
 from cdcflow.warehouse.paths import Warehouse
 
+LOOKED_AT = 4
 Counted = dict[tuple[Any, ...], int]
 
 
@@ -65,8 +67,8 @@ class Lake:
         self.ends[cut] = self.log.next_offset - 1
         put_away(self.log.root, Bucket(self.objects))
 
-    def check(self, spark: Any) -> list[int]:
-        """Every published cut shows what the fold says of it; returns the cuts."""
+    def check(self, spark: Any, chance: random.Random) -> list[int]:
+        """Published cuts, the newest and some by chance, show what the fold says of them; returns all published."""
         assert self.place.store is not None
         reach(spark, self.place.store)
         cuts = CutsTable(spark, self.format, self.place)
@@ -74,7 +76,7 @@ class Lake:
         newest = cuts.newest()
         assert newest is not None
         assert newest.cut == max(found) == max(self.ends)
-        for cut in found:
+        for cut in {newest.cut, *chance.sample(found, min(LOOKED_AT, len(found)))}:
             shown = read_cut(spark, self.place, cut)
             for name, table in self.tables.items():
                 key = [c.name for c in table.columns]
