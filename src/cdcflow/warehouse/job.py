@@ -422,10 +422,20 @@ class _Run:
     def pin(self, cut: Cut) -> None:
         """Have the formats keep what the cut shows; what an older one shows already is kept."""
         before = self._published.tables if self._published is not None else {}
+        engine = self._engines.first
         for name, table in cut.tables.items():
             known = before.get(name)
-            if known is None or (known.id, known.version) != (table.id, table.version):
-                self._engines.first.table(table.path.split("/")).pin(table.version, cut.cut)
+            if known is not None and (known.id, known.version) == (table.id, table.version):
+                continue
+            try:
+                engine.table(table.path.split("/")).pin(table.version, cut.cut)
+            except Exception as error:
+                if not engine.is_conflict(error):
+                    raise
+                raise SinkUnavailable(
+                    f"publishing cut {cut.cut}: somebody else changed {name} just then",
+                    remedy="nothing is lost; merge again",
+                ) from error
 
     def _cut_table(self, table: TableId, report: TableReport) -> CutTable:
         known = self._backfill(table)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +21,6 @@ from cdcflow.warehouse.formats import FORMATS
 from cdcflow.warehouse.job import Engines
 from cdcflow.warehouse.job import merge as merge_by
 from cdcflow.warehouse.paths import table_path
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """pyspark leaves the sockets that results come through to the garbage collector."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
-
-
-@pytest.fixture(autouse=True)
-def own_sockets() -> Iterator[None]:
-    """Let them go within the test that opened them, where the warning is expected."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture
