@@ -7,7 +7,8 @@
 Everything foreign is imported once; each fault is then planted in a fork of this process, by an import hook, and the
 fork runs the tests that `suites` names, nearest first, until one fails. With `--servers` what survives is planted in a
 copy of the package, which the processes that these tests start import too, and meets the rest of the quick tests and
-the tests with real servers. There a test has found a fault only if it fails twice, for servers have bad moments.
+the tests with real servers. There a test has found a fault only if it fails twice and passes without the fault, for
+servers have bad moments.
 
 `equivalent.txt` has, with a reason, what no test can find because nothing differs; `survivors.txt` what the quick tests
 did not find when it was last planted, and which test with real servers does. The last line says
@@ -165,43 +166,36 @@ def _found_by_quick(fault: Fault) -> bool:
 
 def _found_with_servers(fault: Fault) -> str:
     """The test that finds it; "" when none does."""
-    for stage in with_servers(fault.path):
-        _see_that_they_pass(stage)
-        if failed := _failed_in_copy(stage, fault)[0]:
-            return failed
-    return ""
+    return next(filter(None, (_found_in_copy(stage, fault) for stage in with_servers(fault.path))), "")
 
 
-@functools.cache
-def _see_that_they_pass(tests: tuple[str, ...]) -> None:
-    began = time.monotonic()
-    failed, output = _failed_in_copy(tests, None)
-    if failed:
-        sys.exit(f"{failed}: fails without any fault\n{output}")
-    print(f"passes as it is, in {time.monotonic() - began:.0f} s: {' '.join(tests)}", flush=True)
-
-
-def _failed_in_copy(tests: Sequence[str], fault: Fault | None) -> tuple[str, str]:
-    """Which test fails, and once more by itself; and the end of what pytest printed."""
+def _found_in_copy(tests: Sequence[str], fault: Fault) -> str:
+    """Which test fails with the fault, fails once more by itself, and passes without the fault; "" when none does."""
     with tempfile.TemporaryDirectory(prefix="cdcflow-mutant-") as room:
-        copy = Path(room) / "src"
+        copy, cache = Path(room) / "src", Path(room) / "cache"
         shutil.copytree(PACKAGE, copy / "cdcflow", ignore=shutil.ignore_patterns("__pycache__", "*.c"))
-        if fault is not None:
-            target = copy / "cdcflow" / fault.path
-            target.write_bytes(fault.applied(target.read_bytes()))
+        target = copy / "cdcflow" / fault.path
+        source = target.read_bytes()
+        target.write_bytes(fault.applied(source))
         environment = {**os.environ, "PYTHONPATH": str(copy), "HYPOTHESIS_STORAGE_DIRECTORY": f"{room}/hypothesis"}
-        command = [sys.executable, "-m", "pytest", *PYTEST, "--timeout", "300", "-o", f"cache_dir={room}/cache"]
-        command += ["--hypothesis-seed", "0"]
+        command = [sys.executable, "-m", "pytest", *PYTEST, "--timeout", "300", "--hypothesis-seed", "0"]
+        command += ["-o", f"cache_dir={cache}", *tests]
         run = functools.partial(subprocess.run, cwd=ROOT, env=environment, capture_output=True, text=True)
-        first = run([*command, *tests])
-        if first.returncode == 0:
-            return "", ""
-        failures = Path(room) / "cache" / "v" / "cache" / "lastfailed"
+        done = run(command)
+        if done.returncode == 0:
+            return ""
+        failures = cache / "v" / "cache" / "lastfailed"
         if not failures.exists():
-            return f"pytest, which ended with {first.returncode}", (first.stdout + first.stderr)[-3000:]
+            sys.exit(f"{' '.join(tests)}: pytest ended with {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}")
         failed = " ".join(json.loads(failures.read_text()))
-        again = run([*command, "--last-failed", *tests])
-        return failed if again.returncode else "", again.stdout[-3000:]
+        command += ["--last-failed"]
+        if run(command).returncode == 0:
+            return ""
+        target.write_bytes(source)
+        done = run(command)
+        if done.returncode != 0:
+            sys.exit(f"{failed}: fails without any fault\n{done.stdout[-3000:]}")
+        return failed
 
 
 def _listed(file: Path) -> dict[str, str]:
