@@ -207,7 +207,7 @@ def test_stops_orders_answers_and_syncs_wake_the_loop(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_stop_wakes_the_loop_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_and_stops_wake_the_loop_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing comes, no answer and no sync is there to end the wait in its place."""
     woken_by: list[threading.Thread] = []
 
@@ -222,8 +222,10 @@ def test_a_stop_wakes_the_loop_by_itself(monkeypatch: pytest.MonkeyPatch) -> Non
     running = beside(stage.capture.run)
     assert source.polled.acquire(timeout=30)
     assert threading.current_thread() not in woken_by
-    stage.capture.stop()
-    assert threading.current_thread() in woken_by
+    for act in (lambda: stage.capture.request("pause", ("public.orders",)), stage.capture.stop):
+        act()
+        assert threading.current_thread() in woken_by
+        woken_by.clear()
     running.join(30)
     assert not running.is_alive()
 
