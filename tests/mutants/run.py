@@ -6,16 +6,20 @@
 
 Everything foreign is imported once; each fault is then planted in a fork of this process, by an import hook, and the
 fork runs the tests that `suites` names, nearest first, until one fails. With `--servers` what survives is planted in a
-copy of the package and meets the tests with real servers.
+copy of the package, which the processes that these tests start import too, and meets the rest of the quick tests and
+the tests with real servers. There a test has found a fault only if it fails twice and passes without the fault, for
+servers have bad moments.
 
-`equivalent.txt` has, with a reason, what no test can find because nothing differs; `survivors.txt` what was not found
-when it was last planted. The last line says `N mutants, K killed, S survived, E equivalent`.
+`equivalent.txt` has, with a reason, what no test can find because nothing differs; `survivors.txt` what the quick tests
+did not find when it was last planted, and which test with real servers does. The last line says
+`N mutants, K killed, S survived, E equivalent`, the one before it how much that is of those that were planted.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -43,9 +47,10 @@ SURVIVORS = HERE / "survivors.txt"
 EQUIVALENT = HERE / "equivalent.txt"
 TIMEOUT_S = 90.0
 """A fault that makes the tests hang is found: so long is waited for that, and longer where the tests take long."""
-PYTEST = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", "-k", "not planted and not while_new_shapes_come"]
-PYTEST += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what was imported before
+PYTEST = ["-q", "-x", "-p", "no:randomly", "-k", "not planted and not while_new_shapes_come", "-m", "not long"]
 """Tests of planted bugs plant their own; and one test hands over to other threads for as long as twenty others."""
+IN_FORK = [*PYTEST, "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+"""What was imported before cannot be rewritten."""
 SIMULATED = "60"
 SLOWER = 4
 """On a machine that others use too a stage may take so many times as long as when it was tried without a fault."""
@@ -102,7 +107,7 @@ def _run(tests: Sequence[str], fault: Fault | None, learned: Path | None, output
         # What failed under one fault must not be tried first under the next.
         hypothesis.settings.register_profile("mutants", database=None, derandomize=True)
         hypothesis.settings.load_profile("mutants")
-        code = int(pytest.main([*PYTEST, *tests]))
+        code = int(pytest.main([*IN_FORK, *tests]))
         if learned is not None:
             learned.write_text(json.dumps([n for n, m in sys.modules.items() if _is_foreign(m)]))
     except BaseException:  # noqa: BLE001 - the fork must not go on as its parent
@@ -149,26 +154,48 @@ def _prepare(stages: set[tuple[str, ...]]) -> None:
         print(f"passes as it is, in {_took_s[stage]:.0f} s: {' '.join(stage)}", flush=True)
 
 
-def _found(fault: Fault, *, servers: bool) -> bool:
+def _found_by_quick(fault: Fault) -> bool:
     for stage in quick(fault.path):
         code, _ = _tests_in_fork(stage, fault)
         if code == 5:
             sys.exit(f"{' '.join(stage)}: no tests")
         if code != 0:
             return True
-    return servers and any(_found_with_servers(fault, stage) for stage in with_servers(fault.path))
+    return False
 
 
-def _found_with_servers(fault: Fault, tests: Sequence[str]) -> bool:
-    """In a copy of the package, for these tests start processes of their own."""
+def _found_with_servers(fault: Fault) -> str:
+    """The test that finds it; "" when none does."""
+    return next(filter(None, (_found_in_copy(stage, fault) for stage in with_servers(fault.path))), "")
+
+
+def _found_in_copy(tests: Sequence[str], fault: Fault) -> str:
+    """Which test fails with the fault, fails once more by itself, and passes without the fault; "" when none does."""
     with tempfile.TemporaryDirectory(prefix="cdcflow-mutant-") as room:
-        copy = Path(room) / "src"
+        copy, cache = Path(room) / "src", Path(room) / "cache"
         shutil.copytree(PACKAGE, copy / "cdcflow", ignore=shutil.ignore_patterns("__pycache__", "*.c"))
         target = copy / "cdcflow" / fault.path
-        target.write_bytes(fault.applied(target.read_bytes()))
-        command = [sys.executable, "-m", "pytest", *PYTEST, "--timeout", "300", *tests]
-        done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(copy)}, capture_output=True)
-    return done.returncode != 0
+        source = target.read_bytes()
+        target.write_bytes(fault.applied(source))
+        environment = {**os.environ, "PYTHONPATH": str(copy), "HYPOTHESIS_STORAGE_DIRECTORY": f"{room}/hypothesis"}
+        command = [sys.executable, "-m", "pytest", *PYTEST, "--timeout", "300", "--hypothesis-seed", "0"]
+        command += ["-o", f"cache_dir={cache}", *tests]
+        run = functools.partial(subprocess.run, cwd=ROOT, env=environment, capture_output=True, text=True)
+        done = run(command)
+        if done.returncode == 0:
+            return ""
+        failures = cache / "v" / "cache" / "lastfailed"
+        if not failures.exists():
+            sys.exit(f"{' '.join(tests)}: pytest ended with {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}")
+        failed = " ".join(json.loads(failures.read_text()))
+        command += ["--last-failed"]
+        if run(command).returncode == 0:
+            return ""
+        target.write_bytes(source)
+        done = run(command)
+        if done.returncode != 0:
+            sys.exit(f"{failed}: fails without any fault\n{done.stdout[-3000:]}")
+        return failed
 
 
 def _listed(file: Path) -> dict[str, str]:
@@ -178,9 +205,12 @@ def _listed(file: Path) -> dict[str, str]:
     return {fault: said for fault, _, said in pairs}
 
 
-def _write_survivors(survived: set[str], looked_at: set[str]) -> None:
+def _write_survivors(survived: dict[str, str], looked_at: set[str]) -> None:
     kept = {fault: said for fault, said in _listed(SURVIVORS).items() if fault not in looked_at or fault in survived}
-    lines = sorted({**dict.fromkeys(survived, ""), **kept}.keys() - _listed(EQUIVALENT).keys())
+    listed = {**kept, **{fault: said or kept.get(fault, "") for fault, said in survived.items()}}
+    for fault in _listed(EQUIVALENT):
+        listed.pop(fault, None)
+    lines = [f"{fault}  # {said}" if said else fault for fault, said in sorted(listed.items())]
     head = [line for line in SURVIVORS.read_text().splitlines() if line.startswith("#")] if SURVIVORS.exists() else []
     SURVIVORS.write_text("\n".join([*head, *lines]) + "\n")
 
@@ -210,7 +240,7 @@ def main() -> None:
     parser.add_argument("--room", default="", help="only files whose path begins so (changelog, merge/reduce)")
     parser.add_argument("--only", default="", help="only faults whose description has this in it")
     parser.add_argument("--survivors", action="store_true", help="those in survivors.txt again")
-    parser.add_argument("--servers", action="store_true", help="what survives meets the tests with real servers")
+    parser.add_argument("--servers", action="store_true", help="what survives meets all quick tests and real servers")
     arguments = parser.parse_args()
     os.chdir(ROOT)
     os.environ["CDCFLOW_SEEDS"] = SIMULATED
@@ -219,17 +249,23 @@ def main() -> None:
     equivalent = _listed(EQUIVALENT)
     tried = [f for f in chosen if str(f) not in equivalent]
     _prepare({stage for f in tried for stage in quick(f.path)})
-    killed, survived, left = Counter[str](), Counter[str](), set[str]()
+    killed, survived, left = Counter[str](), Counter[str](), dict[str, str]()
     for number, fault in enumerate(tried, start=1):
         began = time.monotonic()
-        found = _found(fault, servers=arguments.servers)
-        (killed if found else survived)[fault.path] += 1
+        found, by = _found_by_quick(fault), ""
         if not found:
-            left.add(str(fault))
-        answer = "killed  " if found else "SURVIVED"
+            by = _found_with_servers(fault) if arguments.servers else ""
+            left[str(fault)] = f"found by {by}" if by else ""
+        (killed if found or by else survived)[fault.path] += 1
+        answer = "killed  " if found or by else "SURVIVED"
         _write_survivors(left, {str(f) for f in tried[:number]})
-        print(f"{number:5} {answer} {time.monotonic() - began:5.1f} s  {fault}", flush=True)
+        print(
+            f"{number:5} {answer} {time.monotonic() - began:5.1f} s  {fault}", *([f"by {by}"] if by else []), flush=True
+        )
     print(*_report(tried, killed, survived), sep="\n")
+    if tried:
+        shares = {"killed by the quick suites": len(tried) - len(left), "in all": killed.total()}
+        print(*(f"{100 * share / len(tried):.1f} % {what}" for what, share in shares.items()), sep=", ")
     print(
         f"{len(chosen)} mutants, {killed.total()} killed, {survived.total()} survived,"
         f" {len(chosen) - len(tried)} equivalent"

@@ -5,6 +5,7 @@ A suite is a list of stages; the next stage runs only for what the one before ha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOMS: tuple[str, ...] = (
@@ -143,13 +144,64 @@ _NEAR: dict[str, Stages] = {
     "sources/postgres/": _POSTGRES,
 }
 
+_REST = (_UNIT, "tests/scenarios", "tests/corpus", "tests/contracts/test_memory_source.py", *_SINKS)
+"""Every quick test: one that lies far from a file may know it too."""
+_SERVED = "tests/integration"
+_LOCAL = f"{_SERVED}/local"
+_ON_POSTGRES, _ON_MYSQL = "tests/contracts/test_postgres_source.py", "tests/contracts/test_mysql_source.py"
+_RULES = tuple(f"{_SERVED}/spark/test_merge_{name}.py" for name in ("rules", "schema_changes"))
+_COMMANDS = f"{_SERVED}/cli/test_commands_on_a_server.py"
+_DAEMON: Stages = ((_COMMANDS, f"{_SERVED}/daemon/test_visibility_trap.py"), (f"{_SERVED}/daemon",))
+
 _SERVERS: dict[str, Stages] = {
-    "merge/": (("tests/integration/spark",),),
-    "sources/mysql/": (("tests/contracts/test_mysql_source.py", "tests/integration/mysql"),),
-    "sources/postgres/": (("tests/contracts/test_postgres_source.py", "tests/integration/postgres"),),
-    "changelog/": (("tests/integration/log",), ("tests/integration/kafka", "tests/integration/spark")),
-    "": (("tests/contracts/test_postgres_source.py", "tests/integration/daemon"),),
+    "model/": ((_LOCAL,), _REST, (_ON_POSTGRES, _ON_MYSQL), _RULES, *_DAEMON),
+    "interleave/": (_REST, (_ON_POSTGRES,), (f"{_SERVED}/postgres/test_chunks.py",), *_DAEMON),
+    "changelog/": (
+        (_LOCAL, f"{_SERVED}/log"),
+        _REST,
+        ("tests/contracts/test_kafka_sink.py", *(f"{_SERVED}/kafka/test_{n}.py" for n in ("tail", "history", "copy"))),
+        (f"{_SERVED}/objects", _COMMANDS),
+    ),
+    "changelog/spool": ((f"{_SERVED}/log",), _REST, (f"{_SERVED}/postgres/test_streaming.py",), (_COMMANDS,)),
+    "merge/": ((_LOCAL,), _REST, _RULES, (f"{_SERVED}/spark",)),
+    "pipeline/": (_REST, (_ON_POSTGRES,), *_DAEMON),
+    "sources/engine/": (
+        _REST,
+        (_ON_POSTGRES, _ON_MYSQL),
+        (
+            f"{_SERVED}/postgres/test_chunks.py",
+            *(f"{_SERVED}/mysql/test_{n}.py" for n in ("parts", "links_and_rights")),
+        ),
+        (f"{_SERVED}/postgres", *_DAEMON[0]),
+    ),
+    "sources/mysql/": (
+        _REST,
+        (_ON_MYSQL,),
+        (f"{_SERVED}/mysql", f"{_SERVED}/mysql_stream"),
+        (f"{_SERVED}/mysql_daemon",),
+    ),
+    "sources/mysql/types/": (
+        tuple(
+            f"{_SERVED}/mysql/test_{n}.py"
+            for n in ("same_value_on_both_paths", "catalog_and_log", "every_code_of_a_set")
+        ),
+        _REST,
+        (_ON_MYSQL, f"{_SERVED}/mysql"),
+    ),
+    "sources/mysql/keys": (
+        tuple(f"{_SERVED}/mysql/test_{n}.py" for n in ("chunks_by_key", "parts")),
+        _REST,
+        (_ON_MYSQL, f"{_SERVED}/mysql"),
+    ),
+    "sources/postgres/": (
+        _REST,
+        (_ON_POSTGRES,),
+        (f"{_SERVED}/postgres",),
+        (f"{_SERVED}/postgres_types", f"{_SERVED}/daemon/test_rewritten_rows.py"),
+    ),
+    "sources/postgres/types/": ((f"{_SERVED}/postgres_types",), _REST, (_ON_POSTGRES, f"{_SERVED}/postgres")),
 }
+"""Near and quick ones first: what no test finds meets them all."""
 
 
 def quick(path: str) -> Stages:
@@ -159,8 +211,13 @@ def quick(path: str) -> Stages:
     return tuple(stage for stage in found if stage)
 
 
-def with_servers(path: str) -> Stages:
-    return _longest(_SERVERS, path)
+def with_servers(path: str) -> Iterator[tuple[str, ...]]:
+    """The same with servers, and with the quick tests that are not near; each without what those before it had."""
+    before: list[str] = []
+    for stage in _longest(_SERVERS, path):
+        had = (test for test in before if any(test.startswith(f"{folder}/") for folder in stage))
+        yield (*stage, *(f"--ignore={test}" for test in had))
+        before += stage
 
 
 def _longest(known: dict[str, Stages], path: str) -> Stages:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.mutants.faults import compiles, faults_of
-from tests.mutants.suites import files, quick
+from tests.mutants.suites import files, quick, with_servers
 
 import cdcflow
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
 PACKAGE = Path(cdcflow.__file__).parent
 
 SOURCE = '''
@@ -83,3 +84,12 @@ def test_the_lists_name_faults_that_can_be_planted(name: str) -> None:
 def test_every_file_has_tests_that_are_to_find_its_faults() -> None:
     """A file without any would only have survivors."""
     assert all(quick(path) for path in files(PACKAGE))
+    for test in {test for path in files(PACKAGE) for stage in with_servers(path) for test in stage}:
+        assert (ROOT / test.removeprefix("--ignore=").split("::")[0]).exists(), test
+
+
+def test_a_later_stage_leaves_out_what_an_earlier_one_had() -> None:
+    """A test of minutes would else meet every survivor twice."""
+    *_, rules, rest = with_servers("merge/fold.py")
+    assert set(rules) == {test.removeprefix("--ignore=") for test in rest[1:]}
+    assert all(test.startswith(f"{rest[0]}/") for test in rules)

@@ -24,7 +24,7 @@ class Store:
         self.asked: list[object] = []
 
     def file(self, bounds: tuple[int, int], file: SegmentFile, *, anew: bool = False) -> Path:
-        self.asked.append((bounds, file.path))
+        self.asked.append((bounds, file.path, anew))
         return Path("/from/the/store")
 
     def segments(self) -> list[tuple[int, int]]:
@@ -49,10 +49,12 @@ def test_a_file_that_lies_here_is_not_asked_of_the_store(tmp_path: Path) -> None
 
 
 def test_a_file_that_is_not_here_comes_from_the_store(tmp_path: Path) -> None:
-    """By the offsets of its segment and its name."""
+    """By the offsets of its segment and its name; a copy that was read before will do, unless it is said otherwise."""
     layout, store = with_store(tmp_path)
     assert layout.file(SEGMENT, FILE) == Path("/from/the/store")
-    assert store.asked == [((1, 9), FILE.path)]
+    assert store.asked == [((1, 9), FILE.path, False)]
+    layout.file(SEGMENT, FILE, anew=True)
+    assert store.asked[1:] == [((1, 9), FILE.path, True)]
     assert not layout.is_here(SEGMENT, FILE)
 
 

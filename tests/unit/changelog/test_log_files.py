@@ -80,11 +80,13 @@ def test_paths_are_those_of_the_format_s_page(tmp_path: Path) -> None:
         layout.schemas,
         layout.lock,
         layout.epoch,
+        layout.newest,
         layout.journals,
         layout.segments,
         layout.spools,
     ]
-    assert [p.name for p in found] == ["log.json", "schemas.json", "lock", "epoch", "journal", "segments", "spool"]
+    names = ["log.json", "schemas.json", "lock", "epoch", "newest", "journal", "segments", "spool"]
+    assert [p.name for p in found] == names
     assert layout.journal(17) == tmp_path / "journal" / "00000000000000000017.journal"
     assert layout.segment(17, 230) == tmp_path / "segments" / "00000000000000000017-00000000000000000230"
     assert layout.spool("3-1") == tmp_path / "spool" / "3-1"

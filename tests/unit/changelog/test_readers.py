@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import date
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 from cdcflow.changelog import reader
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import list_segments, newest_checkpoint, read_rows, read_transactions, table_shapes
-from cdcflow.errors import HistoryLost, InvariantViolated
+from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.model.change import ChangeBatch
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import TableId
@@ -101,6 +101,19 @@ def test_a_table_s_rows_ascend_over_segments_shapes_and_journals(log: FileLog) -
     assert sorted(owners) == [6, 7, 7, 8, 8, 9]
 
 
+def test_spools_before_the_first_offset_are_not_opened(tmp_path: Path) -> None:
+    """A transaction of gigabytes lies in one: who goes on right behind it must not read it first."""
+    log = FileLog.open(tmp_path / "log", IDENTITY)
+    writer = Writer.of(log)
+    batch = changes(ORDERS, [{"id": 2}, {"id": 3}])
+    writer.put(orders(1, xid=1), writer.spooled(2, [((batch,), None)], aborted=[], rows=2), orders(4, 5, xid=3))
+    for spool in Layout(log.path).spools.iterdir():
+        spool.unlink()
+    assert [ids(log.path, first) for first in (4, 5)] == [[4, 5], [5]]
+    with pytest.raises(InvariantViolated, match="spool is missing"):
+        ids(log.path, 3)
+
+
 def test_newest_checkpoint_and_shapes_are_found_wherever_the_log_ends(copy: Layout, tmp_path: Path) -> None:
     """A merge asks for both before anything else."""
     assert newest_checkpoint(copy).next_offset == LAST + 1
@@ -111,6 +124,13 @@ def test_newest_checkpoint_and_shapes_are_found_wherever_the_log_ends(copy: Layo
         copy.journal(first).unlink()
     assert (newest_checkpoint(copy).next_offset, newest_checkpoint(copy).cut) == (8, 2)
     assert newest_checkpoint(FileLog.open(tmp_path / "empty", IDENTITY).path).cut == 0
+
+
+@pytest.mark.parametrize("question", [newest_checkpoint, table_shapes, list_segments])
+def test_a_folder_without_a_log_is_not_an_empty_log(question: Callable[[Path], object], tmp_path: Path) -> None:
+    """A mistyped path would else look like a log in which nothing has happened yet."""
+    with pytest.raises(ConfigurationError, match="there is no log here"):
+        question(tmp_path)
 
 
 def test_shapes_that_only_a_journal_has_are_found(copy: Layout) -> None:

@@ -206,6 +206,9 @@ def test_a_library_that_cannot_tell_leaves_no_connection_behind_an_error() -> No
     with pytest.raises(SourceUnavailable):
         pool.run("asking", fails)
     assert connector.made[0].dropped
+    with pytest.raises(KeyError, match="ours"):
+        pool.run("asking", lambda _: (_ for _ in ()).throw(KeyError("ours")))
+    assert connector.made[1].dropped, "an answer may be half read, whoever's error it was"
 
 
 def test_a_session_keeps_its_connection_until_it_is_closed(connector: Connector) -> None:

@@ -15,6 +15,7 @@ from cdcflow.pipeline import attempt as attempts
 from cdcflow.pipeline import capture as captures
 from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.pipeline.capture import HEALTHY_AFTER_S, Capture
+from cdcflow.pipeline.waker import Waker
 from cdcflow.sinks.memory import Memory, MemoryLog
 
 ONCE = Orders(once=True)
@@ -201,6 +202,30 @@ def test_stops_orders_answers_and_syncs_wake_the_loop(monkeypatch: pytest.Monkey
         tables: Any = stage.capture.status()["tables"]
         state = tables["public.orders"]["state"]
     stage.capture.stop()
+    running.join(30)
+    assert not running.is_alive()
+
+
+@pytest.mark.usefixtures("patient")
+def test_orders_and_stops_wake_the_loop_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing comes, no answer and no sync is there to end the wait in its place."""
+    woken_by: list[threading.Thread] = []
+
+    class Heard(Waker):
+        def wake(self) -> None:
+            woken_by.append(threading.current_thread())
+            super().wake()
+
+    monkeypatch.setattr(captures, "Waker", Heard)
+    source = Quiet(ORDERS)
+    stage = Stage(monkeypatch, source, orders=Orders())
+    running = beside(stage.capture.run)
+    assert source.polled.acquire(timeout=30)
+    assert threading.current_thread() not in woken_by
+    for act in (lambda: stage.capture.request("pause", ("public.orders",)), stage.capture.stop):
+        act()
+        assert threading.current_thread() in woken_by
+        woken_by.clear()
     running.join(30)
     assert not running.is_alive()
 

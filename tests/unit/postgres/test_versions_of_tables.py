@@ -171,6 +171,8 @@ def test_what_was_compared_is_what_the_stream_is_compared_with() -> None:
     assert on.versions.changed(10, 0) is None, "the same"
     on.versions.compare({T: t})
     assert on.versions.changed(10, 0) is None, "told by the comparison already"
+    on.server.files[0] = (10, 10, 103, 8, False)
+    assert on.versions.changed(10, 0) is None, "nor is the next statement: all of it is still to be read"
 
 
 def test_a_table_that_nobody_read_or_that_is_gone_has_nothing_to_say() -> None:
