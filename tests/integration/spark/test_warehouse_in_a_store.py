@@ -59,7 +59,7 @@ def test_tables_in_a_store_are_the_fold_of_a_log_in_a_store(
     world = make_world(SEED, 40)
     odd = make_table("orders", schema="_shop", id="int64")  # files that begin so Spark takes for hidden
     seen = 0
-    for round_ in range(3):
+    for round_ in range(2):
         write_round(world, hand_log, round_)
         hand_log.segment([(odd, "c", {"id": round_})])
         layout = log_in(server, hand_log, tmp_path.name)
