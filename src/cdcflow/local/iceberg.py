@@ -209,6 +209,7 @@ class IcebergTable:
     def pin(self, version: int, cut: int) -> None:
         if self._pinned.get(self._location) == (version, cut) or self.snapshot() is None:
             return
+        self._check_ours()
         found = next((s for s in self._table.snapshots() if _version(s) == version), None)
         if found is not None:
             with self._changing() as change:
@@ -292,6 +293,7 @@ class IcebergTable:
     def rows_that_miss(self) -> int:
         if self.snapshot() is None:
             return 0
+        self._check_ours()
         found = self._table.scan(selected_fields=(MISSING,)).to_arrow().column(MISSING)
         return int(len(found) - found.null_count)
 
@@ -358,10 +360,14 @@ class IcebergTable:
 
         return chosen
 
-    def _stand(self, choose: Callable[[Sequence[FileScanTask]], list[FileScanTask]] | None) -> _Standing:
-        table = self._table
-        if table.metadata.format_version != 2 or not table.spec().is_unpartitioned():
+    def _check_ours(self) -> None:
+        """HandOver where PyIceberg cannot write."""
+        if self._table.metadata.format_version != 2 or not self._table.spec().is_unpartitioned():
             raise HandOver("it is partitioned, or of another version than Iceberg's 2")
+
+    def _stand(self, choose: Callable[[Sequence[FileScanTask]], list[FileScanTask]] | None) -> _Standing:
+        self._check_ours()
+        table = self._table
         if FILE in table.schema().column_names:
             raise HandOver(f"it has a column called {FILE}")
         try:

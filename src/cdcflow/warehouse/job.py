@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import structlog
 
@@ -39,7 +39,7 @@ from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse import changes
 from cdcflow.warehouse.cut import Cut, CutTable
-from cdcflow.warehouse.paths import Warehouse, table_path
+from cdcflow.warehouse.paths import Warehouse, table_at, table_path
 from cdcflow.warehouse.port import CurrentTable, Engine, HandOver, Snapshot
 from cdcflow.warehouse.segments import InputFile, OlderNeeded, Range, backfills, offsets_of, sealed, shapes_of
 
@@ -52,6 +52,7 @@ TABLES_AT_ONCE = 3
 """Much of a small merge is planning and commits on the driver, one thread's work: three tables keep two cores busy."""
 
 _log = structlog.get_logger()
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +429,7 @@ class _Run:
             if known is not None and (known.id, known.version) == (table.id, table.version):
                 continue
             try:
-                engine.table(table.path.split("/")).pin(table.version, cut.cut)
+                self._asked(table_at(table.path), functools.partial(_pin, version=table.version, cut=cut.cut))
             except Exception as error:
                 if not engine.is_conflict(error):
                     raise
@@ -436,6 +437,17 @@ class _Run:
                     f"publishing cut {cut.cut}: somebody else changed {name} just then",
                     remedy="nothing is lost; merge again",
                 ) from error
+
+    def _asked(self, table: TableId, ask: Callable[[CurrentTable], _Answer]) -> _Answer:
+        """What a table says to the first engine, or to the other one where that hands it over."""
+        engine = self._engines.first
+        for _ in range(2):
+            with closing(engine.table(table_path(table))) as there:
+                try:
+                    return ask(there)
+                except HandOver as reason:
+                    engine = self._engines.other(table, str(reason))
+        raise InvariantViolated(f"asking {table}: both engines hand it over")
 
     def _cut_table(self, table: TableId, report: TableReport) -> CutTable:
         known = self._backfill(table)
@@ -541,8 +553,7 @@ class _Run:
             since = self._log.files(table, self._published.cut)
             if not any(f.file.partial for f in since):
                 return 0
-        with closing(self._engines.first.table(table_path(table))) as there:
-            return there.rows_that_miss()
+        return self._asked(table, lambda there: there.rows_that_miss())
 
 
 class _TableMerge:
@@ -647,6 +658,10 @@ class _TableMerge:
             "generation": self._run._backfill(self._table).generation if self._sweep else 0,
             **self._run._origin,
         }
+
+
+def _pin(there: CurrentTable, version: int, cut: int) -> None:
+    there.pin(version, cut)
 
 
 def _overtaken(table: TableId, came_to: int, cut: int) -> SinkUnavailable:

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from cdcflow import local
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Table
 from cdcflow.spark import job, published_cut, read_cut
+from cdcflow.spark.engine import SparkEngine
 from cdcflow.spark.formats import table_format
 from cdcflow.warehouse.formats.iceberg import CATALOG
+from cdcflow.warehouse.job import Engines, merge
 from cdcflow.warehouse.paths import table_path
 
 pytestmark = pytest.mark.spark
@@ -71,3 +74,29 @@ def test_a_sweep_alone_is_a_commit_of_ours(
     found = table.snapshot()
     assert found is not None
     assert found.transactions["cdcflow/log-a/public.orders/sweep"] == 2
+
+
+def test_a_table_that_was_made_version_3_is_merged_on(
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+) -> None:
+    """Version 3 marks changed rows in deletion vectors: as docs/merge.md says it, table by table, and on from there.
+    The engine that writes version 2 only hands such a table over."""
+    orders = make_table("orders", id="int64", item="string")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": n, "item": f"item {n}"}) for n in range(1, 5)])
+    job.merge(spark, hand_log.root, warehouse, table_format="iceberg")
+    sql = table_format("iceberg").table(spark, warehouse, table_path(orders.id)).sql
+    spark.sql(f"ALTER TABLE {sql} SET TBLPROPERTIES ('format-version' = '3')")
+    hand_log.segment([(orders, "u", {"id": 1, "item": "pen"}), (orders, "d", {"id": 2})])
+    engines = Engines(local.local_engine(warehouse), lambda: SparkEngine(spark, warehouse, "iceberg"))
+    (merged,) = merge(engines, hand_log.root, warehouse).tables
+    assert merged.engine == "spark"
+    grown = make_table("orders", id="int64", item="string", qty="int32")
+    hand_log.segment([(grown, "c", {"id": 9, "item": "cup", "qty": 1}), (grown, "d", {"id": 3})])
+    (merged,) = job.merge(spark, hand_log.root, warehouse).tables
+    assert merged.edits == ()
+    rows = {row.id: (row.item, row.qty) for row in read_cut(spark, warehouse)["public.orders"].collect()}
+    assert rows == {1: ("pen", None), 4: ("item 4", None), 9: ("cup", 1)}
+    kinds = spark.sql(f"SELECT file_format FROM {sql}.delete_files").collect()
+    assert {row.file_format for row in kinds} == {"PUFFIN"}
+    assert [row.id for row in read_cut(spark, warehouse, 1)["public.orders"].orderBy("id").collect()] == [1, 2, 3, 4]
