@@ -16,23 +16,27 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import appenddriver
 import mergedriver
 import pytest
 from tests.cluster.conftest import Lake
 
+from cdcflow.spark import stores
+
 pytestmark = pytest.mark.long
 
 SEED = int(os.environ.get("CDCFLOW_SPARK_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
-SEGMENTS, STOPS = 12, 5
+SEGMENTS, STOPS, APPENDS = 12, 5, 30
 PATIENCE_S = 600
 
 
 class Driver:
     """A process that merges until its log is whole."""
 
-    def __init__(self, lake: Lake, scratch: Path, until: int) -> None:
+    def __init__(self, lake: Lake, scratch: Path, program: ModuleType = mergedriver, **more: object) -> None:
         scratch.mkdir()
         log_store = os.environ.get("CDCFLOW_LOG_STORE")
         told = {
@@ -41,15 +45,16 @@ class Driver:
             "bucket": lake.place.bucket,
             "catalog": lake.place.catalog,
             "format": lake.format,
-            "until": until,
             "scratch": str(scratch),
+            **more,
             "spark": {} if log_store is None else {"spark.delta.logStore.s3a.impl": log_store},
         }
         self.said = scratch / "stdout"
         self._stderr = scratch / "stderr"
         with self.said.open("wb") as out, self._stderr.open("wb") as err:
             self._process = subprocess.Popen(
-                [sys.executable, mergedriver.__file__, json.dumps(told)],
+                [sys.executable, str(program.__file__), json.dumps(told)],
+                stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
@@ -71,10 +76,15 @@ class Driver:
         """It must go on."""
         assert self._process.poll() is None, self._stderr.read_text()[-5000:]
 
+    def go(self) -> None:
+        """What waits for a line goes on."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
 
 @contextmanager
-def driver(lake: Lake, scratch: Path, until: int) -> Iterator[Driver]:
-    started = Driver(lake, scratch, until)
+def driver(lake: Lake, scratch: Path, program: ModuleType = mergedriver, **more: object) -> Iterator[Driver]:
+    started = Driver(lake, scratch, program, **more)
     try:
         yield started
     finally:
@@ -93,7 +103,7 @@ def wait(until: Callable[[], bool], what: str, *drivers: Driver) -> None:
 def test_two_drivers_at_once_lose_nothing(spark: Any, lake: Lake, tmp_path: Path) -> None:
     lake.segment(1)
     with ExitStack() as started:
-        both = [started.enter_context(driver(lake, tmp_path / name, 10**9)) for name in "ab"]
+        both = [started.enter_context(driver(lake, tmp_path / name, until=10**9)) for name in "ab"]
         for number in range(2, SEGMENTS + 1):
             seen = sum(len(one.merges()) for one in both)
             wait(lambda seen=seen: sum(len(one.merges()) for one in both) > seen, "a merge", *both)  # type: ignore[misc]
@@ -105,13 +115,31 @@ def test_two_drivers_at_once_lose_nothing(spark: Any, lake: Lake, tmp_path: Path
     assert len(lake.check(spark, random.Random(SEED))) > 3
 
 
+@pytest.mark.parametrize("lake", ["delta"], indirect=True)
+def test_no_commit_of_two_drivers_is_lost(spark: Any, lake: Lake, tmp_path: Path) -> None:
+    """The log store alone, commit after commit from both sides: what was said to be done is there."""
+    assert lake.place.store is not None
+    stores.reach(spark, lake.place.store)
+    table = lake.place.at(("raced",))
+    spark.sql(f"CREATE TABLE delta.`{table}` (who STRING, n INT) USING delta")
+    with ExitStack() as started:
+        more = {"program": appenddriver, "rows": APPENDS}
+        both = [started.enter_context(driver(lake, tmp_path / who, who=who, **more)) for who in "ab"]  # type: ignore[arg-type]
+        wait(lambda: all(one.merges() for one in both), "both to begin", *both)
+        for one in both:
+            one.go()
+        wait(lambda: all(len(one.merges()) > APPENDS for one in both), "the last append")
+    found = spark.read.format("delta").load(table).groupBy("who").count().collect()
+    assert {row["who"]: row["count"] for row in found} == {"a": APPENDS, "b": APPENDS}
+
+
 def test_a_driver_that_was_stopped_in_the_middle_undoes_nothing(spark: Any, lake: Lake, tmp_path: Path) -> None:
     """It wakes up and goes on with what it believed; others have merged far beyond that by then."""
     chance = random.Random(SEED)
     print(f"seed {SEED}")
     lake.segment(1)
     number = 1
-    with driver(lake, tmp_path / "stale", 10**9) as stale, driver(lake, tmp_path / "other", 10**9) as other:
+    with driver(lake, tmp_path / "stale", until=10**9) as stale, driver(lake, tmp_path / "other", until=10**9) as other:
         wait(lambda: bool(stale.merges()) and bool(other.merges()), "both to merge", stale, other)
         for _ in range(STOPS):
             number += 1
