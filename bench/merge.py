@@ -37,13 +37,22 @@ FORMATS = os.environ.get("CDCFLOW_BENCH_FORMATS", "delta iceberg").split()
 CHANGES = 1000
 """Changes of each small table in a cycle."""
 
+PARTS = os.environ.get("CDCFLOW_BENCH_PARTS", "small nothing peers tables cycles large").split()
+
 
 class Party:
     """A warm session of a checkout; see `bench.children.merging`."""
 
     def __init__(
-        self, name: str, sources: Path | None, scratch: Path, table_format: str, engine: str = "spark"
+        self,
+        name: str,
+        sources: Path | None,
+        scratch: Path,
+        table_format: str,
+        engine: str = "spark",
+        module: str = "merging",
     ) -> None:
+        """`sources`: where it takes its modules from (None: where this process does)."""
         self.name = name
         scratch.mkdir(parents=True, exist_ok=True)
         environment = os.environ | ({} if sources is None else {"PYTHONPATH": str(sources)})
@@ -52,7 +61,7 @@ class Party:
             [
                 sys.executable,
                 "-m",
-                "bench.children.merging",
+                f"bench.children.{module}",
                 json.dumps({"scratch": str(scratch), "format": table_format, "engine": engine}),
             ],
             stdin=subprocess.PIPE,
@@ -90,13 +99,28 @@ class Party:
 
 
 def run(budget: Budget, transport: str) -> list[Line]:
+    from bench import mergemany, mergepeers  # which take parties from here
+
     lines: list[Line] = []
     for table_format in FORMATS:
         tell(f"  merge: {table_format}")
+        found: list[Line] = []
         with parties(table_format) as (ours, before, local):
-            found = small_tables(ours, before, local, budget.rounds)
-            found += nothing_new(ours, before, local, budget.rounds)
-            found += large_table(ours, before, budget)
+            if "small" in PARTS:
+                found += small_tables(ours, before, local, budget.rounds)
+            if "nothing" in PARTS:
+                found += nothing_new(ours, before, local, budget.rounds)
+            if "peers" in PARTS:
+                found += mergepeers.beside_peers(ours, local, table_format, budget.rounds)
+            if "tables" in PARTS:
+                for party in filter(None, (ours, local)):
+                    found += mergemany.many_tables(party, budget.rounds)
+            if "large" in PARTS:
+                found += large_table(ours, before, budget)
+        if "cycles" in PARTS:
+            with parties(table_format) as (ours, _, local):  # sessions that have done nothing yet
+                for party in filter(None, (ours, local)):
+                    found += mergemany.many_cycles(party)
         lines += [replace(line, case=f"{table_format}: {line.case}") for line in found]
     return lines
 
@@ -134,7 +158,7 @@ def small_tables(ours: Party, before: Party | None, local: Party | None, count: 
         def cycle(number: int) -> None:
             changed = {t: rows(np.sort(chance.choice(10_000, CHANGES, replace=False)), number) for t in shapes}
             log.segment(changed, "u")
-            found = _in_turn(
+            found = in_turn(
                 number,
                 **_merges(ours, before, log, room, local),
                 bare=lambda: ours.ask("bare", warehouse=str(room / "bare"), tables=SMALL_TABLES),
@@ -149,17 +173,17 @@ def small_tables(ours: Party, before: Party | None, local: Party | None, count: 
         _same(ours, tables, room / "before" if before else None)
         _same(ours, tables, room / "local" if local else None)
     case = f"{SMALL_TABLES} tables, {CHANGES:,} changes each"
-    lines = [_ratio(case, "s", cycles["ours"], cycles["bare"], "bare commits", at_most(1.5))]
+    lines = [ratio(case, "s", cycles["ours"], cycles["bare"], "bare commits", at_most(1.5))]
     lines.append(alone("merge", case, "Spark jobs", [c["jobs"] for c in cycles["ours"]]))
     lines.append(alone("merge", case, "CPU s", [c["cpu_s"] for c in cycles["ours"]]))
     if local:
         alike = f"{case}, without Spark"
-        lines.append(_ratio(alike, "s", cycles["local"], cycles["bare"], "bare commits", at_most(1.5)))
-        lines.append(_ratio(alike, "CPU s", cycles["local"], cycles["ours"], "Spark"))
+        lines.append(ratio(alike, "s", cycles["local"], cycles["bare"], "bare commits", at_most(1.5)))
+        lines.append(ratio(alike, "CPU s", cycles["local"], cycles["ours"], "Spark"))
         lines.append(alone("merge", alike, "CPU s", [c["cpu_s"] for c in cycles["local"]]))
     if before:
-        lines.append(_ratio(case, "CPU s", cycles["ours"], cycles["before"], "the other checkout", at_most(0.25)))
-        lines.append(_ratio(case, "s", cycles["ours"], cycles["before"], "the other checkout", at_most(0.25)))
+        lines.append(ratio(case, "CPU s", cycles["ours"], cycles["before"], "the other checkout", at_most(0.25)))
+        lines.append(ratio(case, "s", cycles["ours"], cycles["before"], "the other checkout", at_most(0.25)))
     return lines
 
 
@@ -180,7 +204,7 @@ def nothing_new(ours: Party, before: Party | None, local: Party | None, count: i
                     (ours if party is local else party).ask("published", warehouse=str(room / name), cuts=cuts)
             log.segment({t: rows(np.arange(10), 2) for t in shapes}, "u")  # so that the newest cut is one of a merge
             for number in range(count + 1):
-                found = _in_turn(number, **_merges(ours, before, log, room, local))
+                found = in_turn(number, **_merges(ours, before, log, room, local))
                 for name, figures in found.items() if number else ():
                     told[name].append(figures)
         case = f"nothing new, {cuts:,} cuts published"
@@ -188,7 +212,7 @@ def nothing_new(ours: Party, before: Party | None, local: Party | None, count: i
         if local:
             lines.append(alone("merge", f"{case}, without Spark", "s", [c["seconds"] for c in told["local"]]))
         if before:
-            lines.append(_ratio(case, "s", told["ours"], told["before"], "the other checkout"))
+            lines.append(ratio(case, "s", told["ours"], told["before"], "the other checkout"))
     return lines
 
 
@@ -204,13 +228,13 @@ def large_table(ours: Party, before: Party | None, budget: Budget) -> list[Line]
         step = 2_000_000
         for first in range(0, size, step):
             log.segment({shape: rows(np.arange(first, min(first + step, size)), first)}, "r")
-        files = _files(log)
+        files = files_of(log)
         loads: dict[str, list[dict[str, Any]]] = {"ours": [], "limit": [], "before": []}
         above = room
         for number in range(budget.rounds):
             room = above / f"round-{number}"  # new warehouses: a session knows the catalog of an old one
             room.mkdir()
-            found = _in_turn(
+            found = in_turn(
                 number,
                 **_merges(ours, before, log, room),
                 limit=lambda room=room: ours.ask("write", files=files, target=str(room / "naive")),
@@ -218,12 +242,12 @@ def large_table(ours: Party, before: Party | None, budget: Budget) -> list[Line]
             for name, figures in found.items():
                 loads[name].append(figures)
         lines.append(
-            _ratio(f"{size:,} rows, first load", "rows/s", loads["ours"], loads["limit"], "read and write by Spark",
+            ratio(f"{size:,} rows, first load", "rows/s", loads["ours"], loads["limit"], "read and write by Spark",
                    at_least(0.7), rows=size)
         )  # fmt: skip
         if before:
             lines.append(
-                _ratio(f"{size:,} rows, first load", "rows/s", loads["ours"], loads["before"], "the other checkout",
+                ratio(f"{size:,} rows, first load", "rows/s", loads["ours"], loads["before"], "the other checkout",
                        rows=size)
             )  # fmt: skip
         chance = np.random.default_rng(3)
@@ -236,19 +260,19 @@ def large_table(ours: Party, before: Party | None, budget: Budget) -> list[Line]
                 low = size - changed * 2 if keys == "recent" else 0
                 ids = np.sort(chance.choice(np.arange(low, size), changed, replace=False))
                 log.segment({shape: rows(ids, number + 1000)}, "u")
-                newest = _files(log)[-1:]
-                found = _in_turn(
+                newest = files_of(log)[-1:]
+                found = in_turn(
                     number,
                     **_merges(ours, before, log, room),
                     naive=lambda files=newest: ours.ask("naive", files=files, target=str(room / "naive")),
                 )
                 for name, figures in found.items() if number else ():
                     cycles[name].append(figures)
-            lines.append(_ratio(case, "rows/s", cycles["ours"], cycles["naive"], "a naive job", at_least(bound),
+            lines.append(ratio(case, "rows/s", cycles["ours"], cycles["naive"], "a naive job", at_least(bound),
                                 rows=changed))  # fmt: skip
             if before:
                 lines.append(
-                    _ratio(case, "rows/s", cycles["ours"], cycles["before"], "the other checkout", rows=changed)
+                    ratio(case, "rows/s", cycles["ours"], cycles["before"], "the other checkout", rows=changed)
                 )
         mine, theirs = (ours.ask("rows", table=str(p)) for p in (room / "ours" / "shop" / "large", room / "naive"))
         if (mine["rows"], mine["sum"]) != (theirs["rows"], theirs["sum"]):
@@ -268,7 +292,7 @@ def _merges(
     return found
 
 
-def _in_turn(number: int, **asked: Asked) -> dict[str, dict[str, Any]]:
+def in_turn(number: int, **asked: Asked) -> dict[str, dict[str, Any]]:
     """Each party once, another one first each time."""
     names = list(asked)
     turn = number % len(names)
@@ -281,7 +305,7 @@ def _in_turn(number: int, **asked: Asked) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _ratio(
+def ratio(
     case: str,
     unit: str,
     ours: list[dict[str, Any]],
@@ -298,7 +322,7 @@ def _ratio(
     return compared("merge", case, unit, [figure(c) for c in ours], [figure(c) for c in theirs], peer, target)
 
 
-def _files(log: SealedLog) -> list[str]:
+def files_of(log: SealedLog) -> list[str]:
     layout = Layout(log.root)
     found = []
     for segment in list_segments(layout):

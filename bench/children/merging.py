@@ -7,19 +7,20 @@ this process was told to take it from, so an older checkout is measured by the s
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 KEPT = {"spark.ui.retainedJobs": "1000000", "spark.ui.retainedStages": "1000000"}
@@ -46,8 +47,10 @@ def main() -> int:
         "write": written,
         "rows": counted,
         "published": published,
+        "stream": streamed,
+        "held": held_by_spark,
     }
-    _answer(answers, {name: partial(run, spark) for name, run in commands.items()}, lambda: _jobs(spark))
+    answer(answers, {name: partial(run, spark) for name, run in commands.items()}, lambda: _jobs(spark))
     spark.stop()
     return 0
 
@@ -58,11 +61,11 @@ def _without_spark(answers: IO[str]) -> int:
     def merged_here(log: str, warehouse: str) -> dict[str, Any]:
         return _told(local.merge(log, warehouse))
 
-    _answer(answers, {"merge": merged_here}, lambda: 0)
+    answer(answers, {"merge": merged_here, "held": held}, lambda: 0)
     return 0
 
 
-def _answer(answers: IO[str], commands: Mapping[str, Callable[..., Any]], jobs: Callable[[], int]) -> None:
+def answer(answers: IO[str], commands: Mapping[str, Callable[..., Any]], jobs: Callable[[], int]) -> None:
     for line in sys.stdin:
         command = json.loads(line)
         run = commands[command.pop("do")]
@@ -108,6 +111,65 @@ def naive(spark: SparkSession, files: list[str], target: str) -> None:
         f" WHEN MATCHED AND s._op = 'd' THEN DELETE WHEN MATCHED THEN UPDATE SET {listed}"
         f" WHEN NOT MATCHED AND s._op <> 'd' THEN INSERT ({names}) VALUES ({', '.join(f's.{c}' for c in COLUMNS)})"
     )
+
+
+def streamed(spark: SparkSession, events: str, target: str, tables: int) -> None:
+    """What runs in most places: Debezium's JSON, read as a stream, each batch merged table by table by its newest
+    changes. Its tables are in the folder `target`."""
+    from pyspark.sql import functions
+
+    fields = "id bigint, qty int, price double, at timestamp, note string, doc string"
+    envelope = f"before struct<{fields}>, after struct<{fields}>, op string, source struct<table: string, lsn: bigint>"
+    targets = {f"t{number}": _name(spark, f"{target}/t{number}") for number in range(tables)}
+    for name in targets.values():
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({fields}) USING {_format(spark)}")
+
+    def merge(batch: DataFrame, _: int) -> None:
+        batch.persist()
+        for table, name in targets.items():
+            view = f"events_{table}"
+            batch.where(f"source.table = '{table}'").selectExpr(
+                "coalesce(after.id, before.id) AS id", "op", "source.lsn AS lsn", "after"
+            ).createOrReplaceTempView(view)
+            listed = ", ".join(f"t.{c} = s.after.{c}" for c in COLUMNS)
+            newest = f"SELECT *, row_number() OVER (PARTITION BY id ORDER BY lsn DESC) AS n FROM {view}"
+            batch.sparkSession.sql(
+                f"MERGE INTO {name} t USING (SELECT * FROM ({newest}) WHERE n = 1) s ON t.id = s.id"
+                f" WHEN MATCHED AND s.op = 'd' THEN DELETE WHEN MATCHED THEN UPDATE SET {listed}"
+                f" WHEN NOT MATCHED AND s.op <> 'd' THEN INSERT ({', '.join(COLUMNS)})"
+                f" VALUES ({', '.join(f's.after.{c}' for c in COLUMNS)})"
+            )
+        batch.unpersist()
+
+    lines = spark.readStream.format("text").load(events)
+    parsed = lines.select(functions.from_json("value", envelope).alias("e")).select("e.*")
+    writing = parsed.writeStream.foreachBatch(merge).option("checkpointLocation", f"{target}-checkpoint")
+    writing.trigger(availableNow=True).start().awaitTermination()
+
+
+def held() -> dict[str, Any]:
+    """What this process and those below it hold: memory, threads, open files."""
+    gc.collect()
+    rss = threads = files = 0
+    for pid in _processes():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            rss += int(status["VmRSS"].split()[0]) << 10
+            threads += int(status["Threads"])
+            files += len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    return {"rss_bytes": rss, "threads": threads, "files": files}
+
+
+def held_by_spark(spark: SparkSession) -> dict[str, Any]:
+    """The same, with what lives on Java's heap after a collection, and the views that the session has."""
+    jvm: Any = spark._jvm
+    gc.collect()
+    for _ in range(3):  # sessions are let go of by a thread of Java's, after a collection
+        jvm.java.lang.System.gc()
+        time.sleep(0.3)
+    heap = jvm.java.lang.management.ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed()
+    views = sum(table.isTemporary for table in spark.catalog.listTables())
+    return {**held(), "heap_bytes": int(heap), "views": views}
 
 
 def written(spark: SparkSession, files: list[str], target: str) -> None:
@@ -172,18 +234,24 @@ def _jobs(spark: SparkSession) -> int:
 
 def _cpu_s() -> float:
     """CPU seconds of this process and its children (the JVM and its workers), up to now."""
-    mine = os.getpid()
     total = 0
-    wanted = [mine]
-    while wanted:
-        pid = wanted.pop()
+    for pid in _processes():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             total += sum(int(n) for n in fields[11:15])
+    return total / _TICKS
+
+
+def _processes() -> Iterator[int]:
+    """This process and all below it."""
+    wanted = [os.getpid()]
+    while wanted:
+        pid = wanted.pop()
+        yield pid
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                     wanted += map(int, (thread / "children").read_text().split())
-    return total / _TICKS
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The peers that are not Python, built on first use into the cache; those that cannot be built here sit out.
+"""Peers that are built or fetched on first use into the cache; those that cannot be had here sit out.
 
-`debezium` wants a JDK and Maven, `go-pglogrepl` and `go-mysql` want Go. All fetch their libraries through their usual
-clients.
+`debezium` wants a JDK and Maven, `go-pglogrepl` and `go-mysql` want Go. All fetch their libraries
+through their usual clients.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -70,6 +71,21 @@ def _go(folder: str, name: str) -> Path | None:
         return made
 
     return _tried(name, build)
+
+
+@cache
+def deltalake_path() -> Path | None:
+    """The folder with delta-rs' Python package, which is no dependency of cdcflow's."""
+
+    def build() -> Path:
+        folder = _CACHE / "deltalake"
+        if not (folder / "deltalake").exists():
+            tell("  fetching deltalake (once) …")
+            folder.mkdir(parents=True, exist_ok=True)
+            _run([sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), "deltalake"], folder)
+        return folder
+
+    return _tried("deltalake", build)
 
 
 @cache

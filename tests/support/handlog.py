@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from bench import mergelog
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.sealing import file_name
-from cdcflow.changelog.segment import SegmentFile
+from cdcflow.changelog.segment import COMPACTED_VERSION, SegmentFile
 from cdcflow.merge.fold import Change
-from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
+from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId, table_from_json
 
 _ORDERED = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
 
@@ -94,6 +95,36 @@ class HandLog:
             partial=sum(r[UNCHANGED] is not None and r[OP] != "d" for r in rows),
             moved=sum(r[BEFORE] is not None and r[OP] == "c" for r in rows),
         )
+
+    def compact(self, count: int) -> None:
+        """So many of the newest segments, but for the last one, become one, as `changelog.compaction` leaves them."""
+        layout = Layout(self.root)
+        listed = layout.segment_offsets()[-count - 1 : -1]
+        if len(listed) < 2:
+            return
+        old = [layout.manifest(*bounds)[0] for bounds in listed]
+        by_shape: dict[Table, list[dict[str, Any]]] = {}
+        for segment in old:
+            for file in segment.files:
+                room = layout.segment(segment.first_offset, segment.last_offset)
+                rows = pq.ParquetFile(room / file.path).read().to_pylist()
+                by_shape.setdefault(table_from_json(file.table or {}), []).extend(rows)
+        first, last = listed[0][0], listed[-1][1]
+        room = layout.segment(first, last)
+        room.mkdir()
+        made = replace(
+            old[-1],
+            first_offset=first,
+            first_transaction=old[0].first_transaction,
+            first_cut=old[0].first_cut,
+            files=tuple(self._file(room, table, rows) for table, rows in by_shape.items()),
+            previous=old[0].previous,
+            version=COMPACTED_VERSION,
+            seams=tuple(seam for s in old for seam in (*s.seams, (s.last_cut, s.last_offset)))[:-1],
+        )
+        (room / "segment.json").write_text(made.to_json())
+        for bounds in listed:
+            shutil.rmtree(layout.segment(*bounds))
 
     def changes(self, table: TableId, up_to: int | None = None) -> list[Change]:
         return [c for t, c in self.written if t.id == table and (up_to is None or c.offset <= up_to)]

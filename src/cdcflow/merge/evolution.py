@@ -12,7 +12,7 @@ added again under the same name gets another one and must not come back with the
 | added a column       | adds it; old rows get the constant default that the source gave them   |
 | widened a type       | widens it                                                              |
 | renamed a column     | renames it                                                             |
-| dropped a column     | keeps it; new rows have NULL there                                     |
+| dropped a column     | keeps it; new rows have NULL there (without a key: all rows)           |
 | dropped, added again | keeps the old one as `<name>__dropped_<number>`, adds the new one      |
 | anything else        | stops, and names column, types and remedy                              |
 
@@ -23,6 +23,9 @@ mapping, Iceberg's field ids), and the table's description says which of our col
     describe   which ids our columns have, and which columns will be added         "open"
     steps      rename, widen, add, fill
     describe   the table's new names and numbers                                   closed
+
+Rows of a table without a key are told apart by the columns that the source has: a delete says nothing of one that was
+dropped. So such a column is emptied, and from then on it has no number of the source's.
 
 The next run finds an open description, reads names and types by id, and evolves from there: a swap that was carried
 out is not carried out again, and a column that was added is known by what the description announced. Nothing else
@@ -55,9 +58,10 @@ class TargetColumn:
     """A column of a current-state table. `type` is Spark's text for it.
 
     `number` is the source's, from 1; below zero where the source's table has no such column and never will (it was
-    dropped and made again without it). `id` is the table format's own; None: the column is known by its name, which
-    nobody has changed since. `added`: it is announced, and may be there already, perhaps without its default. `was`:
-    what an open description calls it, which is its name before the evolution began ("": the same).
+    dropped and made again without it, or it has no key and dropped the column). `id` is the table format's own; None:
+    the column is known by its name, which nobody has changed since. `added`: it is announced, and may be there
+    already, perhaps without its default. `was`: what an open description calls it, which is its name before the
+    evolution began ("": the same).
     """
 
     name: str
@@ -173,7 +177,14 @@ class Widen:
     type: str
 
 
-Step = Add | Fill | Rename | Widen
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """Take the values out of a column that the source dropped."""
+
+    name: str
+
+
+Step = Add | Fill | Rename | Widen | Empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +251,7 @@ class Evolution:
                     yield step
                     if default is not None and not self.fresh:
                         yield Fill(column, default)
-                case Widen() | Fill():
+                case Widen() | Fill() | Empty():
                     yield step
         if self.steps or self.target != replace(before.as_described(), others=()):
             yield Describe(self.target)
@@ -329,10 +340,15 @@ def evolve(target: Target | None, shapes: Sequence[Table], at: int | None = None
     goal = current
     for shape in living:
         goal = _follow(goal, shape, format_)
+    there = {c.number for c in current.columns} if target is not None else set()
+    gone = frozenset[int]()
+    if not living[-1].key:
+        gone = frozenset(c.number for c in goal.columns if c.number > 0) - {c.number for c in living[-1].columns}
+        goal = replace(goal, columns=tuple(c for c in goal.columns if c.number in there or c.number not in gone))
     columns = tuple(replace(c, added=False, was="") for c in goal.columns)
     after = replace(
         goal,
-        columns=columns,
+        columns=_numbered_apart(columns, [replace(c, number=0) if c.number in gone else c for c in columns]),
         is_open=False,
         emptied_at=at if fresh else None,
         others=(),
@@ -340,10 +356,11 @@ def evolve(target: Target | None, shapes: Sequence[Table], at: int | None = None
     )
     if target is None:
         return Evolution(after, (), _defaults(living), fresh)
-    steps = tuple(_steps(current, goal, living, fresh))
-    known = {c.number for c in current.columns}
-    added = tuple(replace(c, id=None) for c in after.columns if c.number not in known)
-    return Evolution(after, steps, _defaults(living), fresh, target, added)
+    steps = list(_steps(current, goal, living, fresh))
+    if not fresh:
+        steps += [Empty(c.name) for c in columns if c.number in gone]
+    added = tuple(replace(c, id=None) for c in columns if c.number not in there)
+    return Evolution(after, tuple(steps), _defaults(living), fresh, target, added)
 
 
 def _follow(target: Target, shape: Table, format_: Format) -> Target:

@@ -132,8 +132,9 @@ def projection(layout: Layout, number: int, *, moved: bool) -> list[str]:
     shape = layout.shapes[number]
     found = {c.number: c for c in shape.columns}
     at = {c.number: i for i, c in enumerate(layout.target.columns)}
-    places = ", ".join(f"{text_sql(c.name)}, {at[c.number]}" for c in shape.columns)
-    unchanged = f"transform({UNCHANGED}, x -> element_at(map({places}), x))"
+    places = ", ".join(f"{text_sql(c.name)}, {at[c.number]}" for c in shape.columns if c.number in at)
+    # A table without a key may have none of the shape's columns any more, and leaves none unchanged.
+    unchanged = f"transform({UNCHANGED}, x -> element_at(map({places}), x))" if places else "CAST(NULL AS array<int>)"
     parts = [
         f"{OFFSET} AS o",
         f"{OP} AS op",

@@ -52,6 +52,14 @@ class Backfill:
         """The offset from which on the log has every row of the table; None: there is none yet."""
         return self.since if self.is_done else self.whole_since
 
+    @property
+    def finished(self) -> int:
+        """The generation of `floor`, or a later one that was given up; 0: there is none. Another one may have begun
+        before any merge saw that it was done."""
+        if self.floor is None:
+            return 0
+        return self.generation if self.floor == self.since else self.generation - 1
+
     def is_whole(self, begun: int) -> bool:
         """Whether a table that was folded from offset `begun` on has every row."""
         return self.floor is not None and begun <= self.floor

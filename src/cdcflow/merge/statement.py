@@ -12,7 +12,7 @@ from datetime import date, datetime
 from typing import Any
 
 from cdcflow.merge import reduce
-from cdcflow.merge.evolution import Act, Add, Describe, Fill, MissAlso, MissOnly, Rename, Target, Widen
+from cdcflow.merge.evolution import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Target, Widen
 from cdcflow.merge.format import Format
 from cdcflow.merge.reduce import Family, Layout, Mask
 from cdcflow.merge.types import has_two_zeros, name_sql, text_sql
@@ -162,6 +162,8 @@ def _alter(table: str, act: Act) -> list[str]:
             return [f"ALTER TABLE {table} RENAME COLUMN {name_sql(old)} TO {name_sql(new)}"]
         case Widen(name, type_):
             return [f"ALTER TABLE {table} ALTER COLUMN {name_sql(name)} TYPE {type_}"]
+        case Empty(name):
+            return [f"UPDATE {table} SET {name_sql(name)} = NULL WHERE {name_sql(name)} IS NOT NULL"]
         case MissAlso(old, new):
             says = f"array_contains({MISSING}, {text_sql(old)}) AND NOT array_contains({MISSING}, {text_sql(new)})"
             longer = f"concat({MISSING}, array({text_sql(new)}))"

@@ -462,7 +462,7 @@ class _Run:
             path="/".join(table_path(table)),
             version=report.version,
             complete=complete,
-            generation=known.generation if known.is_done else self._swept(table),
+            generation=max(known.finished, self._swept(table)),
             id=self._ids[table],
             state=known.state,
         )
@@ -489,7 +489,7 @@ class _Run:
     def _sweep_due(self, table: TableId) -> int:
         """The offset before which rows go that nothing touched since; 0: none is to go."""
         known = self._backfill(table)
-        return known.since if known.is_done and known.generation > self._swept(table) else 0
+        return known.floor or 0 if known.finished > self._swept(table) else 0
 
     def _app(self, table: TableId) -> str:
         return f"cdcflow/{self._log.log_id}/{table}"
@@ -590,7 +590,7 @@ class _TableMerge:
     def sweep(self) -> None:
         """Nothing new, but a backfill is done: remove what it did not find."""
         app = f"{self._run._app(self._table)}/sweep"
-        generation = self._run._backfill(self._table).generation
+        generation = self._run._backfill(self._table).finished
         self._there.sweep(self._sweep, self._metadata(), app, generation)
 
     def run(self) -> None:

@@ -281,6 +281,33 @@ def test_the_remedy_of_a_log_that_expired_behind_a_table_works_to_the_letter(
     assert rows_of(read_cut(spark, warehouse)["public.orders"]) == [(2, "missed"), (3, "new")]
 
 
+def test_a_delete_after_a_dropped_column_finds_its_row_in_a_table_without_a_key(
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
+) -> None:
+    """P08, G18: the delete has the columns that there are. Rows that it does not find would stay for ever. Beside it,
+    rows that a backfill did not find: another backfill had begun before a merge saw that it was done."""
+    bag = make_table("bag", key=(), a="int64", b="string")
+    orders = make_table("orders", id="int64")
+    hand_log.state(bag)
+    hand_log.state(orders)
+    hand_log.segment(
+        [
+            *((bag, "c", {"a": a, "b": b}) for a, b in ((1, "x"), (1, "y"), (2, "x"))),
+            *((orders, "c", {"id": n}) for n in (1, 2)),
+        ]
+    )
+    merge(hand_log.root, warehouse)
+    narrow = make_table("bag", key=(), a="int64")
+    since = hand_log.next_offset + 2
+    hand_log.state(orders, "waiting", 3, since=since + 1, whole_since=since)
+    hand_log.segment([(narrow, "d", {"a": 1}), (narrow, "d", {"a": 2}), (orders, "r", {"id": 2})])
+    merge(hand_log.root, warehouse)
+    found = read_cut(spark, warehouse)
+    assert rows_of(found["public.bag"]) == [(1, None)]
+    assert rows_of(found["public.orders"]) == [(2,)]
+    assert published_cut(spark, warehouse).tables["public.orders"].complete
+
+
 def as_an_older_cdcflow_wrote_them(spark: Any, cuts: Path) -> None:
     """Published cuts without what an older cdcflow did not keep."""
     plain = spark.createDataFrame(

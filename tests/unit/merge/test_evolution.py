@@ -13,6 +13,7 @@ from cdcflow.merge.evolution import (
     Add,
     CannotFollow,
     Describe,
+    Empty,
     Evolution,
     Fill,
     FormatColumn,
@@ -23,6 +24,7 @@ from cdcflow.merge.evolution import (
     evolve,
     seen,
 )
+from cdcflow.merge.reduce import Layout, projection
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 
@@ -54,6 +56,24 @@ def test_an_added_column_brings_its_default_to_the_rows_that_are_there() -> None
     found = follow(FIRST, shape(("id", 1, INT), ("note", 2, TEXT), ("qty", 3, INT, "7")))
     assert found.steps == (Add(TargetColumn("qty", 3, "int"), "CAST('7' AS int)"),)
     assert found.defaults == {3: "CAST('7' AS int)"}
+
+
+def test_a_dropped_column_tells_no_rows_apart_where_there_is_no_key() -> None:
+    """A delete after it says nothing of the column: rows that differ only there are equal rows now. It is emptied once,
+    is never the source's again, and one that came and went in a range is not made at all."""
+    before = shape(("a", 1, INT), ("b", 2, TEXT), key=())
+    between = shape(("a", 1, INT), ("b", 2, TEXT), ("c", 3, TEXT), key=())
+    after = shape(("a", 1, INT), key=())
+    found = evolve(target_of(before), [before, between, after])
+    assert found.steps == (Empty("b"),)
+    assert [(c.name, c.number) for c in found.target.columns] == [("a", 1), ("b", -2)]
+    assert not evolve(found.target, [after]).steps
+    again = evolve(found.target, [after, shape(("a", 1, INT), ("b", 4, TEXT), key=())])
+    assert again.steps == (Rename("b", "b__dropped_2"), Add(TargetColumn("b", 4, "string"), None))
+    other = evolve(target_of(before), [before, shape(("x", 5, INT), key=())])
+    assert [c.number for c in other.target.columns] == [-1, -2, 5]
+    layout = Layout.of(other, [before, shape(("x", 5, INT), key=())])
+    assert "map(" not in " ".join(projection(layout, 0, moved=False))
 
 
 def test_a_default_we_cannot_write_stops_by_name() -> None:

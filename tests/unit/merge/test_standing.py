@@ -51,6 +51,23 @@ def test_a_new_table_begins_where_it_is_whole_or_else_where_it_will_be(
     assert known.beginnings() == beginnings
 
 
+@pytest.mark.parametrize(
+    ("known", "generation"),
+    [
+        (Backfill.of({}), 0),
+        (backfill("reading", 90), 0),
+        (backfill("done", 40, 40), 2),
+        (backfill("done", 40), 2),
+        (backfill("forgotten", 40, 40), 2),
+        (backfill("reading", 90, 40), 1),
+        (backfill("cancelled", 90, 40), 1),
+    ],
+)
+def test_a_backfill_that_is_done_is_known_when_the_next_one_has_begun(known: Backfill, generation: int) -> None:
+    """No merge may have come in between, and what it did not find is to go all the same."""
+    assert known.finished == generation
+
+
 def test_what_is_no_number_is_not_taken_for_one() -> None:
     """A log's entry comes from a file."""
     assert Backfill.of({"state": None, "generation": "2", "since": None}) == Backfill("None")

@@ -1,0 +1,100 @@
+"""Random histories of tables, merged by every engine, against the fold in plain Python.
+
+As in `tests/integration/local/test_random_histories.py`, each history has a seed of its own:
+`CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1` runs one alone.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handlog import HandLog
+from tablehistories import Histories
+
+from cdcflow import local
+from cdcflow.model.table import Table
+from cdcflow.spark import job, read_cut
+from cdcflow.spark.job import MergeReport
+from cdcflow.warehouse.paths import table_path
+
+pytestmark = pytest.mark.spark
+
+Merge = Callable[..., MergeReport]
+
+SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
+ALONE = int(os.environ.get("CDCFLOW_HISTORIES", "0"))
+FEW = {"delta by spark": 1, "iceberg by spark": 3, "iceberg by local": 3, "in turns": 3}
+MANY = {"delta by spark": 100, "iceberg by spark": 300, "iceberg by local": 100, "in turns": 120}
+"""Histories of each engine: here, and in `make test-long`."""
+
+PARTS = 10
+"""Of the many: each has a log of its own."""
+
+ROUNDS = 3
+
+
+def run(spark: Any, seed: int, count: int, folder: Path, merge: Merge) -> None:
+    """Merge histories and compare after each merge."""
+    warehouse = folder / "warehouse"
+    made = Histories(range(seed, seed + count), HandLog(folder / "log"))
+    for _ in range(ROUNDS):
+        made.write_round()
+        made.move_away(lambda table: warehouse.joinpath(*table_path(table)))
+        report = merge(made.log.root, warehouse)
+        found = read_cut(spark, warehouse, incomplete=True)
+
+        def rows(table: Table, found: Any = found) -> list[dict[str, Any]]:
+            return [row.asDict() for row in found[str(table.id)].collect()]
+
+        made.check(report, rows)
+
+
+def run_part(spark: Any, part: int, engine: str, folder: Path, merge: Merge) -> None:
+    first = 10_000 * (1 + list(MANY).index(engine)) + 1000 * part
+    run(spark, SEED if ALONE else SEED + first, ALONE or MANY[engine] // PARTS, folder, merge)
+
+
+def test_histories_of_tables_give_what_the_fold_gives(spark: Any, merge: Merge, merged_by: str, tmp_path: Path) -> None:
+    """A few of what the local engine is given hundreds of."""
+    run(spark, SEED, ALONE or FEW[merged_by], tmp_path, merge)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS))
+def test_many_histories_of_tables_give_what_the_fold_gives(
+    part: int, spark: Any, merge: Merge, merged_by: str, tmp_path: Path
+) -> None:
+    """Hundreds of them; what the local engine declines is merged by Spark."""
+    run_part(spark, part, merged_by, tmp_path, merge)
+
+
+class InTurns:
+    """Merges by another engine each time, as chance has it."""
+
+    def __init__(self, spark: Any, seed: int) -> None:
+        self._spark = spark
+        self._chance = random.Random(seed)
+
+    def __call__(self, log: Path, warehouse: Path) -> MergeReport:
+        if self._chance.random() < 0.5:
+            return local.merge(log, warehouse)
+        return job.merge(self._spark, log, warehouse, table_format="iceberg")
+
+
+def test_histories_merged_by_engines_in_turns_give_what_the_fold_gives(spark: Any, tmp_path: Path) -> None:
+    """Rows, descriptions and positions are the same whoever wrote them, whatever the source did in between."""
+    run(spark, SEED, ALONE or FEW["in turns"], tmp_path, InTurns(spark, SEED))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS))
+def test_many_histories_merged_by_engines_in_turns_give_what_the_fold_gives(
+    part: int, spark: Any, tmp_path: Path
+) -> None:
+    """The same, many of them."""
+    run_part(spark, part, "in turns", tmp_path, InTurns(spark, SEED + part))
