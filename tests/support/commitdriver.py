@@ -1,0 +1,54 @@
+"""A driver of its own that commits versions through Delta's log store, as quickly as it goes: `commitdriver.py '{…}'`.
+
+Another one commits the same versions. Prints `{"won": version}` for each that it was told to have written.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from cdcflow.config import Objects
+from cdcflow.spark import session, stores
+from cdcflow.spark.jars import LOG_STORE_SETTING
+
+
+def main(text: str) -> None:
+    told = json.loads(text)
+    scratch = Path(told["scratch"])
+    spark = session(cores=1, memory="1g", scratch=scratch, s3=True, settings=told["spark"])
+    stores.reach(spark, Objects.model_validate(told["log"]).address(told["bucket"]))
+    jvm: Any = spark._jvm
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    package: Any = jvm
+    for part in spark.conf.get(LOG_STORE_SETTING, "").split("."):
+        package = getattr(package, part)
+    store = package(conf)
+    place = jvm.org.apache.hadoop.fs.Path(f"{told['warehouse']}/raced/_delta_log")
+    place.getFileSystem(conf).mkdirs(place)
+
+    def said(**what: object) -> None:
+        sys.stdout.write(json.dumps(what) + "\n")
+        sys.stdout.flush()
+
+    said(ready=True)
+    sys.stdin.readline()  # both begin at once
+    for version in range(told["versions"]):
+        path = jvm.org.apache.hadoop.fs.Path(place, f"{version:020d}.json")
+        lines = jvm.java.util.ArrayList()
+        lines.add(json.dumps({"by": told["who"], "version": version}))
+        try:
+            store.write(path, lines.iterator(), False, conf)
+        except Exception as error:
+            if "FileAlreadyExists" not in str(error):
+                raise
+        else:
+            said(won=version)
+    said(done=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
