@@ -23,7 +23,7 @@ def main(text: str) -> None:
     jvm: Any = spark._jvm
     conf = spark.sparkContext._jsc.hadoopConfiguration()
     package: Any = jvm
-    for part in spark.conf.get(LOG_STORE_SETTING, "").split("."):
+    for part in str(spark.conf.get(LOG_STORE_SETTING, "")).split("."):
         package = getattr(package, part)
     store = package(conf)
     place = jvm.org.apache.hadoop.fs.Path(f"{told['warehouse']}/raced/_delta_log")
