@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
@@ -56,22 +55,28 @@ def main(arguments: list[str] | None = None) -> int:
         prog="cdcflow.spark.job", description="Merge a change log into current-state tables."
     )
     parser.add_argument("--log", required=True, type=Path, help="the log's directory")
-    parser.add_argument("--warehouse", required=True, type=Path, help="where the tables are")
+    parser.add_argument("--warehouse", required=True, help="where the tables are: a folder, or a URL (s3a://…)")
     parser.add_argument("--format", choices=sorted(FORMATS), help="the tables' (default: what is there, else delta)")
     parser.add_argument("--table", action="append", help="only this table (may be given more than once)")
     parser.add_argument("--on-edit", choices=("warn", "stop"), default="warn")
     chosen = parser.parse_args(arguments)
     from pyspark.sql import SparkSession
 
-    from cdcflow.spark.session import session
+    from cdcflow.spark.session import is_submitted, session
 
+    try:
+        warehouse = Warehouse.of(chosen.warehouse)
+    except CdcflowError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 1
     # Under spark-submit the session's settings are the submitter's.
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    formats = [chosen.format or "delta"]
-    spark = SparkSession.builder.getOrCreate() if submitted else session(table_formats=formats)
+    if is_submitted():
+        spark = SparkSession.builder.getOrCreate()
+    else:
+        spark = session(table_formats=[chosen.format or "delta"], s3=warehouse.bucket is not None)
     more: dict[str, Any] = {"on_edit": chosen.on_edit, "table_format": chosen.format}
     try:
-        report = merge(spark, chosen.log, chosen.warehouse, chosen.table, **more)
+        report = merge(spark, chosen.log, warehouse, chosen.table, **more)
     except CdcflowError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1

@@ -23,6 +23,7 @@ from cdcflow.model.position import Position
 pytestmark = pytest.mark.mysql
 
 WITHOUT_GTIDS = {"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"}
+FIRST_ENDS = 1000
 
 
 @pytest.fixture(params=["mysql without GTIDs", "mariadb"])
@@ -52,12 +53,15 @@ def logged(runs: list[Run]) -> pa.Table:
 
 
 def write_in_a_new_file(server: MySQLServer, database: MySQLDatabase, word: str) -> None:
-    # MariaDB writes events of its own into a new file, the last a moment later, and fewer where the file before had not
-    # got its own yet: none may come between ours, and each server must write as many.
+    """Seven transactions that end at the same byte each time this is called."""
+    # MariaDB writes events of its own into a new file: the last a moment later, and not always as many. None may come
+    # between ours, and the first of ours takes as many bytes as they left.
     wait_for_checkpoint(server)
     database.execute("FLUSH BINARY LOGS")
     wait_for_checkpoint(server)
-    database.execute(*(f"INSERT INTO t VALUES ({n}, '{word}')" for n in range(7)))
+    _, begin = server.binlog()
+    database.execute(f"INSERT INTO t VALUES (0, repeat('x', {FIRST_ENDS - begin:3}))")
+    database.execute(*(f"INSERT INTO t VALUES ({n}, '{word}')" for n in range(1, 7)))
 
 
 def wait_for_checkpoint(server: MySQLServer) -> None:
@@ -84,7 +88,7 @@ def test_copy_with_other_transactions_at_our_position_is_found_out(
 ) -> None:
     """Same identity, file and GTIDs, and a transaction of the same size ends just where our log ends."""
     database = server.create_database("copied")
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20))")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(1000))")
     first = make_capture(database)
     begun = first.prepare()
     first.close()
