@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from cdcflow.merge.format import Format
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.spark.formats import table_format
+from cdcflow.spark.sessions import Sessions
 from cdcflow.spark.sql import StatementTable
 from cdcflow.spark.stores import check_commits, lease, reach
 from cdcflow.warehouse.formats import rules_of
@@ -42,6 +44,7 @@ class SparkEngine:
         self._spark = spark
         self._warehouse = Warehouse.of(warehouse)
         self._format = table_format(format_)
+        self._sessions = Sessions(spark, self._warehouse)
         self.rules: Format = rules_of(format_)
         if self._warehouse.store is not None:
             reach(spark, self._warehouse.store)
@@ -72,8 +75,14 @@ class SparkEngine:
         return CutsTable(self._spark, self.rules.name, self._warehouse)
 
     def table(self, path: Sequence[str]) -> StatementTable:
-        # A session of its own: what marks a commit as ours is a session's setting (see `formats.delta`).
-        return self._format.table(self._spark.newSession(), self._warehouse, path, own=True)
+        session = self._sessions.take()
+        try:
+            table = self._format.table(session, self._warehouse, path, own=True)
+        except BaseException:
+            self._sessions.give(session)
+            raise
+        table.on_close = partial(self._sessions.give, session)
+        return table
 
     def declines(self, before: Snapshot | None, files: Sequence[InputFile]) -> str | None:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,8 @@ class StatementTable(ABC):
         self.sql = sql
         self.location = location
         self.session = SparkSql(spark)
+        self.on_close: Callable[[], None] = lambda: None
+        """Called once, when nobody needs its session any more."""
 
     @abstractmethod
     def snapshot(self) -> Snapshot | None:
@@ -129,8 +131,15 @@ class StatementTable(ABC):
     def rows_that_miss(self) -> int:
         return self._spark.table(self.sql).where(f"{MISSING} IS NOT NULL").count()
 
-    def close(self) -> None:  # noqa: B027  a Spark session has nothing to let go of
+    def forget(self) -> None:  # noqa: B027  most remember nothing
+        """What its session remembers of the table: the next one that comes may be another of its name."""
+
+    def close(self) -> None:
         """See `cdcflow.warehouse.port.CurrentTable.close`."""
+        try:
+            self.forget()
+        finally:
+            self.on_close()
 
 
 def _named(frame: DataFrame, what: str) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import math
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -230,6 +233,31 @@ def sealed_by_the_sink(path: Path, rows: list[tuple[Table, str, dict[str, Any]]]
     )
     log.sync()
     log.close()
+
+
+def open_files(spark: Any, below: Path) -> int:
+    """How many files below a folder this process and its JVM hold open."""
+    found = 0
+    for pid in (os.getpid(), spark._jvm.java.lang.ProcessHandle.current().pid()):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                found += str(link.readlink()).startswith(str(below))
+    return found
+
+
+def test_a_merge_leaves_no_file_open(
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
+) -> None:
+    """One that goes on for weeks would come to the limit of open files and die of it: a connection to the catalog for
+    each table of each merge was left."""
+    tables = [make_table(name, id="int64") for name in ("orders", "products")]
+    held = []
+    for number in range(3):
+        hand_log.segment([(table, "c", {"id": number}) for table in tables])
+        merge(hand_log.root, warehouse)
+        gc.collect()
+        held.append(open_files(spark, warehouse))
+    assert held[-1] <= held[0]
 
 
 def test_values_come_through_exactly(

@@ -228,6 +228,22 @@ class IcebergTable(StatementTable):
         jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
         return jvm, session
 
+    def forget(self) -> None:
+        jvm, session = self._active()
+        of, schema, name = self._name
+        manager = session.sessionState().catalogManager()
+        if manager.isCatalogRegistered(of):
+            catalog = manager.catalog(of)
+            catalog.invalidateTable(jvm.org.apache.spark.sql.connector.catalog.Identifier.of(self._names(schema), name))
+
+    def _names(self, *names: str) -> Any:
+        """An array of the JVM's strings."""
+        gateway: Any = self._spark.sparkContext._gateway
+        made = gateway.new_array(gateway.jvm.java.lang.String, len(names))
+        for number, name in enumerate(names):
+            made[number] = name
+        return made
+
     def _make_room(self) -> None:
         """For a table that is to be made: its namespace, and its name, should the catalog have one without a folder."""
         jvm, session = self._active()
@@ -241,9 +257,7 @@ class IcebergTable(StatementTable):
         if self._folder is None:
             return
         catalog = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(session, of)
-        text = self._spark.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]
-        text[0] = schema
-        namespace = jvm.org.apache.iceberg.catalog.Namespace.of(text)
+        namespace = jvm.org.apache.iceberg.catalog.Namespace.of(self._names(schema))
         catalog.dropTable(jvm.org.apache.iceberg.catalog.TableIdentifier.of(namespace, name), False)
 
     def _snapshot(self, version: int) -> Any:
