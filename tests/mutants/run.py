@@ -51,7 +51,8 @@ PYTEST = ["-q", "-x", "-p", "no:randomly", "-k", "not planted and not while_new_
 """Tests of planted bugs plant their own; and one test hands over to other threads for as long as twenty others."""
 IN_FORK = [*PYTEST, "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 """What was imported before cannot be rewritten."""
-SIMULATED = "60"
+FEWER = {"CDCFLOW_SEEDS": "60", "CDCFLOW_HISTORIES": "50", "CDCFLOW_HISTORY_SEED": "1"}
+"""Simulations and histories, so many and always the same."""
 SLOWER = 4
 """On a machine that others use too a stage may take so many times as long as when it was tried without a fault."""
 _took_s: dict[tuple[str, ...], float] = {}
@@ -243,7 +244,7 @@ def main() -> None:
     parser.add_argument("--servers", action="store_true", help="what survives meets all quick tests and real servers")
     arguments = parser.parse_args()
     os.chdir(ROOT)
-    os.environ["CDCFLOW_SEEDS"] = SIMULATED
+    os.environ |= FEWER
     sys.path.insert(0, str(PACKAGE.parent))
     chosen = _chosen(arguments)
     equivalent = _listed(EQUIVALENT)

@@ -36,6 +36,7 @@ _JOURNALS = tuple(
     f"{_UNIT}/changelog/test_{name}.py" for name in ("framing", "journal_records", "frames_that_lie", "recovery")
 )
 _SIMULATION = "tests/simulation/test_simulation.py::test_every_schedule_keeps_the_invariants"
+_LOCAL = "tests/integration/local"  # merges in this process
 _SINKS = ("tests/contracts/test_sinks.py::TestFileLog",)
 _FILES: Stages = ((f"{_UNIT}/changelog",), _SINKS)
 _LOG_FILES = f"{_UNIT}/changelog/test_log_files.py"
@@ -83,9 +84,11 @@ _NEAR: dict[str, Stages] = {
                 "shapes_that_follow_one_another",
                 "types_in_spark",
                 "reduce_and_statement",
+                "standing",
             )
         ),
         (f"{_UNIT}/merge/test_merge_on_an_embedded_engine.py",),
+        (f"{_LOCAL}/test_random_histories.py::test_histories_of_tables_give_what_the_fold_gives",),
     ),
     "pipeline/": ((f"{_UNIT}/pipeline",), (_SIMULATION,)),
     "sources/mysql/statements": (
@@ -147,7 +150,6 @@ _NEAR: dict[str, Stages] = {
 _REST = (_UNIT, "tests/scenarios", "tests/corpus", "tests/contracts/test_memory_source.py", *_SINKS)
 """Every quick test: one that lies far from a file may know it too."""
 _SERVED = "tests/integration"
-_LOCAL = f"{_SERVED}/local"
 _ON_POSTGRES, _ON_MYSQL = "tests/contracts/test_postgres_source.py", "tests/contracts/test_mysql_source.py"
 _RULES = tuple(f"{_SERVED}/spark/test_merge_{name}.py" for name in ("rules", "schema_changes"))
 _COMMANDS = f"{_SERVED}/cli/test_commands_on_a_server.py"

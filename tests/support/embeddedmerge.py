@@ -96,6 +96,7 @@ class EmbeddedWarehouse:
         found: State = {}
         for *values, offset, missed in self.run(f"SELECT {listed} FROM {name}"):
             row = dict(zip(names, values, strict=True))
+            assert missed != [], "a row that misses nothing has NULL there: it would count as one that does"
             missing = frozenset(missed or ())
             key = tuple(row[c] for c in table.key_columns)
             count = found[key][3] + 1 if key in found else 1

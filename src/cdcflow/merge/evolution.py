@@ -223,7 +223,7 @@ class Evolution:
     target: Target
     steps: tuple[Step, ...]
     defaults: dict[int, str]
-    fresh: bool = False
+    fresh: bool
     before: Target | None = None
     added: tuple[TargetColumn, ...] = ()
 
@@ -379,7 +379,6 @@ def _follow(target: Target, shape: Table, format_: Format) -> Target:
             columns.append(column)
         else:
             name = _free(f"{column.name}__dropped_{abs(column.number)}", taken | kept)
-            kept.add(name.lower())
             columns.append(replace(column, name=name))
     known = {c.number for c in columns}
     columns += [
@@ -395,7 +394,7 @@ def _steps(current: Target, goal: Target, living: Sequence[Table], fresh: bool) 
     was = {c.number: c for c in current.columns}
     names = {c.number: c.name for c in current.columns}
     held = {c.name.lower() for c in current.columns}
-    waiting = [c for c in goal.columns if c.number in was and (c.name, c.type) != (names[c.number], was[c.number].type)]
+    waiting = [c for c in goal.columns if c.number in was]
     for column in waiting:
         if column.name != names[column.number] and column.name.lower() in {name.lower() for name in current.others}:
             raise _in_the_way(living[-1], column)

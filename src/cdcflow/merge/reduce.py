@@ -52,8 +52,8 @@ class Family:
         return not self.lacking and not self.masked
 
     def unchanged_sql(self) -> str:
-        """Whether the change left this family unchanged."""
-        return f"coalesce(array_contains(m, {self.columns[0]}), false)" if self.masked else "false"
+        """Whether the change left this family, a masked one, unchanged."""
+        return f"coalesce(array_contains(m, {self.columns[0]}), false)"
 
     def without_sql(self) -> str:
         """Whether the change is an update in a shape without this family, and so says nothing of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from cdcflow.merge.evolution import (
     evolve,
     seen,
 )
+from cdcflow.merge.format import Format
 from cdcflow.merge.reduce import Layout, projection
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
@@ -55,6 +57,13 @@ def test_an_added_column_brings_its_default_to_the_rows_that_are_there() -> None
     """G21, P18: the source gave old rows the constant without a word in its log."""
     found = follow(FIRST, shape(("id", 1, INT), ("note", 2, TEXT), ("qty", 3, INT, "7")))
     assert found.steps == (Add(TargetColumn("qty", 3, "int"), "CAST('7' AS int)"),)
+    assert found.defaults == {3: "CAST('7' AS int)"}
+
+
+def test_of_several_defaults_of_one_column_the_first_one_is_the_rows_that_were_there() -> None:
+    """A later one is for rows that come later, and those bring it. Columns that were there have no default to give."""
+    first, second = (shape(("id", 1, INT, "1"), ("note", 2, TEXT), ("qty", 3, INT, default)) for default in ("7", "8"))
+    found = follow(FIRST, first, second)
     assert found.defaults == {3: "CAST('7' AS int)"}
 
 
@@ -97,6 +106,18 @@ def test_a_wider_type_widens_the_column(old: pa.DataType, new: pa.DataType, type
     """G23: every old value is exactly a new one."""
     found = evolve(target_of(shape(("id", 1, INT), ("v", 2, old))), [shape(("id", 1, INT), ("v", 2, new))])
     assert found.steps == (Widen("v", type_),)
+
+
+def test_a_type_that_the_table_s_format_cannot_widen_stops_by_name() -> None:
+    """The value would fit, but the column stays what it is."""
+    rigid = Format("rigid", widens=lambda old, new: False)
+    with pytest.raises(CannotFollow, match=r"column v was int and is bigint now, and rigid cannot widen that"):
+        evolve(target_of(shape(("id", 1, INT), ("v", 2, INT))), [shape(("id", 1, INT), ("v", 2, BIG))], format_=rigid)
+
+
+def test_a_type_that_no_table_has_is_said_with_its_column() -> None:
+    with pytest.raises(CannotFollow, match=r"table public\.orders, column took: "):
+        evolve(None, [shape(("id", 1, INT), ("took", 2, pa.timestamp("ns")))])
 
 
 def test_a_narrower_type_leaves_the_wide_column() -> None:
@@ -142,7 +163,7 @@ def test_a_dropped_column_stays_in_the_table() -> None:
     """What was captured is not thrown away because the source does not need it any more."""
     found = follow(shape(("id", 1, INT)))
     assert found.steps == ()
-    assert [c.name for c in found.target.columns] == ["id", "note"]
+    assert numbers(found.target) == {"id": 1, "note": 2}
 
 
 def test_a_column_that_comes_back_under_its_name_is_another_one() -> None:
@@ -156,6 +177,7 @@ def test_a_table_made_again_takes_over_columns_by_name_and_nothing_else() -> Non
     found = follow(FIRST, shape(("note", 1, TEXT), ("id", 2, INT), incarnation=2))
     assert found.fresh
     assert found.steps == ()
+    assert list(found.acts()) == [Describe(found.target)], "it says of itself what it is now"
     assert {c.name: c.number for c in found.target.columns} == {"id": 2, "note": 1}
 
 
@@ -181,6 +203,10 @@ def test_the_description_comes_back_as_it_was_written() -> None:
     """The table's own property is the only memory of its column numbers."""
     target = target_of(FIRST)
     assert Target.from_json(target.to_json()) == target
+    begun = replace(
+        target, is_open=True, emptied_at=7, columns=(*target.columns, TargetColumn("x", 3, "int", added=True))
+    )
+    assert Target.from_json(begun.to_json()) == begun
     with pytest.raises(ConfigurationError, match="newer cdcflow"):
         Target.from_json(target.to_json().replace('"version":2', '"version":99'))
 
@@ -256,6 +282,7 @@ def test_rows_of_a_table_that_was_made_again_since_are_passed_over() -> None:
     found = evolve(None, [old, new])
     assert found.fresh
     assert numbers(found.target) == {"id": 1, "note": 2}
+    assert evolve(target_of(new), [old, new]).fresh, "also when the table is described as the new one"
     assert evolve(target_of(FIRST), [new]).fresh, "also when the range has nothing of the old one"
     assert not evolve(None, [new]).fresh
     assert not follow(FIRST).fresh
@@ -286,6 +313,7 @@ SWAPPED = shape(("id", 1, INT), ("b", 2, TEXT), ("a", 3, TEXT))
 def test_an_older_cdcflow_that_died_in_a_swap_of_names_is_understood(names: Any, steps: Any) -> None:
     """Its description has no ids, but ids grow and it lists columns in their order: no old row gets another's value."""
     old = described_by_an_older_cdcflow(("id", 1, "int"), ("a", 2, "string"), ("b", 3, "string"))
+    assert not old.is_open
     found = seen(old, in_the_table(*names), SWAPPED.id, [SWAPPED])
     assert {c.number: c.name for c in found.columns} == dict(zip((1, 2, 3), names, strict=True))
     names_now = {c.name for c in found.columns}
@@ -340,3 +368,15 @@ def test_a_column_that_an_older_cdcflow_knew_keeps_its_number_when_it_is_dropped
     made = dataclasses.replace(before, version=1, columns=(*before.columns[:2], ours))
     apart = evolve(made, [shape(("id", 1, INT), ("note", 2, TEXT))])
     assert {c.name: c.number for c in apart.target.columns} == {"id": 1, "note": 2, "qty": -9}
+
+
+def test_a_column_that_was_taken_over_is_not_filled_in_a_table_that_was_made_again() -> None:
+    """Its rows are gone by then, so that a statement for them would be a scan and a commit for nothing."""
+    old = described_by_an_older_cdcflow(("id", 1, "int"), ("note", 2, "string"))
+    made_again = shape(("id", 1, INT), ("note", 2, TEXT), ("qty", 3, INT, "7"), incarnation=2)
+    columns = [FormatColumn(n, i, None) for i, n in enumerate(["id", "note", "_offset", "_missing", "qty"])]
+    found = evolve(seen(old, columns, made_again.id, [made_again]), [made_again])
+    assert found.fresh
+    assert not any(isinstance(step, Fill) for step in found.steps)
+    without = shape(("id", 1, INT), ("note", 2, TEXT), ("qty", 3, INT))
+    assert evolve(seen(old, columns, without.id, [without]), [without]).steps == (), "nor without a default"

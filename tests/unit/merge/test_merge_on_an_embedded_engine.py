@@ -192,6 +192,14 @@ def test_a_bag_counts_through_deletes_of_rows_that_are_not_there(warehouse: Embe
         assert [(r.count, r.offset) for r in rows.values()] == [(r[3], r[2]) for r in found.values()]
 
 
+def test_a_bag_whose_column_was_dropped_counts_rows_that_are_alike_since(warehouse: EmbeddedWarehouse) -> None:
+    """The source says of a deleted row only what the table has by then."""
+    wide, narrow = make_table("bag", key=(), a="int32", b="int32"), make_table("bag", key=(), a="int32")
+    warehouse.merge("bag", [(wide, Change(n, "c", {"a": 1, "b": n})) for n in (1, 2, 3)])
+    warehouse.merge("bag", [(narrow, Change(4, "d", {"a": 1}))])
+    assert [(r[0], r[3]) for r in rows_of(warehouse, "bag", narrow).values()] == [({"a": 1}, 2)]
+
+
 def test_names_with_quotes_live_through_merge_rename_and_widening(warehouse: EmbeddedWarehouse) -> None:
     """Whatever a column is called, it stays that column: in the projection, the moves, the MERGE and the steps."""
     odd = "a`b'c\\d\"e"

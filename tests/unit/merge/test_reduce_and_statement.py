@@ -7,7 +7,7 @@ import pytest
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge import statement
-from cdcflow.merge.evolution import MissAlso, MissOnly, Rename, evolve
+from cdcflow.merge.evolution import Fill, MissAlso, MissOnly, Rename, TargetColumn, evolve
 from cdcflow.merge.format import ANY
 from cdcflow.merge.reduce import Layout, families, read_schema
 from cdcflow.merge.types import literal, name_sql, stored, text_sql, widens
@@ -174,3 +174,13 @@ def test_the_files_are_read_with_the_shape_s_own_types() -> None:
     wide = Table(TableId("s", "t"), 1, (Column("id", 1, ColumnType("numeric", pa.decimal256(50, 3))),), ("id",))
     assert "`id` binary" in read_schema(wide, moved=False)
     assert "_before struct<`id`: binary>" in read_schema(wide, moved=True)
+
+
+def test_a_default_is_filled_in_once_a_column_and_what_may_be_done_again_has_no_name() -> None:
+    """A run that died behind it must not fill the column again, over newer NULLs."""
+    fills = [Fill(TargetColumn(name, number, "int"), "7") for name, number in (("a", 3), ("b", 4))]
+    names = [statement.transaction(fill, incarnation) for fill in fills for incarnation in (1, 2)]
+    assert len(set(names)) == 4
+    assert all(names)
+    assert statement.transaction(Fill(TargetColumn("renamed", 3, "int"), "7"), 1) == names[0]
+    assert statement.transaction(Rename("a", "b"), 1) == ""

@@ -70,4 +70,5 @@ def test_a_backfill_that_is_done_is_known_when_the_next_one_has_begun(known: Bac
 
 def test_what_is_no_number_is_not_taken_for_one() -> None:
     """A log's entry comes from a file."""
+    assert Backfill.of({}) == Backfill()
     assert Backfill.of({"state": None, "generation": "2", "since": None}) == Backfill("None")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import threading
@@ -177,6 +178,33 @@ def test_the_stream_s_socket_ends_the_wait_as_long_as_it_is_the_stream_s(waker: 
         assert ended.is_set()
         waker.wait(near.fileno(), HOUR_S)
         assert near.recv(9) == b"y", "and it can be watched again"
+
+
+def test_a_stream_whose_socket_has_the_number_0_is_heard_and_forgotten_like_any_other(waker: Waker) -> None:
+    """A daemon that was started with its input closed gets such a socket."""
+    near, far = socket.socketpair()
+    kept = os.dup(0)
+    with near, far:
+        os.dup2(near.fileno(), 0)
+        try:
+            far.send(b"x")
+            waker.wait(0, HOUR_S)
+            waker.wake()
+            waker.wait(None, HOUR_S)
+            ended = threading.Event()
+
+            def waits() -> None:
+                waker.wait(None, HOUR_S)
+                ended.set()
+
+            waiting = threading.Thread(target=waits)
+            waiting.start()
+            assert not ended.wait(0.05), "it is not watched now"
+            waker.wake()
+            waiting.join(30)
+        finally:
+            os.dup2(kept, 0)
+            os.close(kept)
 
 
 def test_a_wake_never_waits_for_the_loop(waker: Waker) -> None:
