@@ -96,7 +96,10 @@ _NEAR: dict[str, Stages] = {
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("alters", "alters_words")),
         (f"{_UNIT}/mysql/test_statements.py",),
     ),
-    "sources/mysql/sql": ((f"{_UNIT}/mysql/test_alters.py", f"{_UNIT}/mysql/test_statements.py"), _BINLOG),
+    "sources/mysql/sql": (
+        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("sql", "alters", "statements", "statement_ends")),
+        _BINLOG,
+    ),
     "sources/mysql/ddl": (
         tuple(
             f"{_UNIT}/mysql/test_{n}.py" for n in ("binlog_statements", "copies_and_set_keys", "statements_told_once")

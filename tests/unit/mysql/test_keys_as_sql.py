@@ -63,6 +63,9 @@ def test_type_that_no_key_can_have_is_refused() -> None:
     """Unknown means stop."""
     with pytest.raises(ConfigurationError, match="part of a key"):
         literal_of(JSON, b"{}")
+    for code in (TypeCode.VARCHAR_COMPRESSED, TypeCode.BLOB_COMPRESSED):
+        with pytest.raises(ConfigurationError, match="column z is part of a key"):
+            literal_of(ServerColumn("z", code, 2, False, collation=45), b"x")
     with pytest.raises(ConfigurationError, match="part of a key"):
         value_literal(INT, {"a": 1})
 

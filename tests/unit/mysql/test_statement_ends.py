@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdcflow.model.table import TableId
+from cdcflow.sources.mysql.alters import Altered
 from cdcflow.sources.mysql.events import Query
 from cdcflow.sources.mysql.statements import (
     Begin,
@@ -56,6 +57,13 @@ def test_what_stands_behind_a_statement_makes_no_other_one_of_it(text: str, stat
 def test_what_is_not_known_may_have_changed_any_table(text: str) -> None:
     """Shapes that were learned before it are learned anew, of every table."""
     assert statement_of(Query("shop", text)) == OtherDdl(None)
+
+
+@pytest.mark.parametrize("end", ["RENAME", "RENAME TO", "ADD w int, RENAME AS", "RENAME TO 'x'"])
+def test_a_table_that_is_renamed_to_nothing_that_is_understood_may_hold_anything(end: str) -> None:
+    """It is read again: the text is not all there, or not SQL that we know."""
+    found = statement_of(Query("shop", f"ALTER TABLE a {end}"))
+    assert found == OtherDdl(TableId("shop", "a"), Altered(fills=True))
 
 
 @pytest.mark.parametrize("part", ["COLUMN", "INDEX", "KEY", "CONSTRAINT"])

@@ -249,6 +249,8 @@ def test_compressed_columns_are_inflated(way: Any) -> None:
     expected = [text, text, "short", "", None]
     assert both(way, column("z", TypeCode.VARCHAR_COMPRESSED, 801, collation=45), cells).to_pylist() == expected
     assert both(way, column("z", TypeCode.BLOB_COMPRESSED, 2, collation=45), cells).to_pylist() == expected
+    few: list[Value | None] = [(b"\x81\x09" + zlib.compress(b"123456789"), b"123456789")]
+    assert both(way, column("z", TypeCode.VARCHAR_COMPRESSED, 40, collation=45), few).to_pylist() == ["123456789"]
     of = column("z", TypeCode.BLOB_COMPRESSED, 2, collation=63)
     assert both(way, of, cells).to_pylist() == [raw, raw, b"short", b"", None]
 

@@ -105,8 +105,7 @@ def _split(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
         if token.name == "," and depth == 0:
             yield tokens[begin:at]
             begin = at + 1
-    if begin < len(tokens):
-        yield tokens[begin:]
+    yield tokens[begin:]
 
 
 def _clause(clause: Sequence[Token]) -> bool | Redefined:
@@ -154,9 +153,9 @@ def _behind_options(clause: Sequence[Token], at: int) -> int:
 
 def _added(rest: Sequence[Token]) -> bool:
     words = [t.word for t in rest]
-    if words[:1] == ["PRIMARY"] or (words[:1] == ["CONSTRAINT"] and "PRIMARY" in words[1:3]):
+    if "PRIMARY" in words:  # a reserved word, so wherever it stands it is a key
         return True
-    if words[0:1] and words[0] in _INDEXES:
+    if words[:1] and words[0] in _INDEXES:
         return False
     at = behind_if(rest, 1 if words[:1] == ["COLUMN"] else 0)
     if name_at(rest, at) == "(" and not rest[at].is_name:
@@ -170,7 +169,7 @@ def _comes_filled(definition: Sequence[Token]) -> bool:
     words = [t.word for t in definition]
     if words[:1] and words[0] in ("SYSTEM", "PERIOD"):
         return True
-    if not words or {"AUTO_INCREMENT", "SERIAL", "AS", "GENERATED", "PRIMARY"} & set(words[1:]):
+    if not words or {"AUTO_INCREMENT", "SERIAL", "AS", "GENERATED"} & set(words[1:]):
         return True
     pairs = list(itertools.pairwise([*words, ""]))
     if ("NOT", "NULL") in pairs or any(first == "DEFAULT" and second != "NULL" for first, second in pairs):
