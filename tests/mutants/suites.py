@@ -118,7 +118,10 @@ _NEAR: dict[str, Stages] = {
     "sources/mysql/types/": (
         tuple(
             f"{_UNIT}/mysql/test_{n}.py"
-            for n in ("type_families", "catalog_columns", "keys_as_sql", "types", "table_map", "temporal")
+            for n in (
+                *("odd_types", "temporal_edges", "type_families", "catalog_columns", "keys_as_sql"),
+                *("types", "table_map", "temporal"),
+            )
         ),
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("charsets", "rows")),
     ),
@@ -135,7 +138,7 @@ _NEAR: dict[str, Stages] = {
     "sources/postgres/overlap": ((f"{_UNIT}/postgres_sessions",),),
     "sources/postgres/sqlstates": ((f"{_UNIT}/postgres_sessions",),),
     "sources/postgres/types": (
-        tuple(f"{_UNIT}/postgres/test_{n}.py" for n in ("described_tables", "types_of_columns")),
+        tuple(f"{_UNIT}/postgres/test_{n}.py" for n in ("described_tables", "types_of_columns", "decimals_by_groups")),
         *_POSTGRES,
     ),
     "sources/postgres/keys": ((f"{_UNIT}/postgres/test_keys_as_sql.py",), *_POSTGRES),
