@@ -100,7 +100,7 @@ def test_a_decimal_is_the_number_that_was_sent(precision: int, scale: int) -> No
 @pytest.mark.parametrize(("precision", "scale"), ARROWS)
 @pytest.mark.parametrize("special", ["null", "clamp", "stop"])
 def test_special_values_among_numbers_are_what_the_policy_says(precision: int, scale: int, special: Any) -> None:
-    """T08: the numbers beside them keep their values, and NULL stays NULL."""
+    """The numbers beside them keep their values, and NULL stays NULL."""
     arrow = pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
     where = Where("public.t.v", "numeric", special)
     one = f"{Decimal(1).scaleb(-scale, context=EXACT):f}"
