@@ -204,3 +204,11 @@ def test_money_is_a_number_of_hundredths() -> None:
     ends = [0, 1, -1, 2**63 - 1, -(2**63)]
     found = money(cells([*(struct.pack(">q", n) for n in ends), None]), WHERE)
     assert found.to_pylist() == [*(Decimal(n).scaleb(-2, context=EXACT) for n in ends), None]
+
+
+@pytest.mark.parametrize("size", [0, 4, 7, 9])
+def test_money_has_eight_bytes(size: int) -> None:
+    """O10: bytes of the next column are none of its own."""
+    for given in ([bytes(size)], [bytes(8), None, bytes(size)]):
+        with pytest.raises(CdcflowError, match=r"public\.t\.v"):
+            money(cells(given), WHERE)
