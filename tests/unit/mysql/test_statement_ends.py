@@ -165,3 +165,21 @@ def test_what_is_understood_of_a_list_of_new_names(text: str, pairs: list[tuple[
     """Its pairs up to where it ends."""
     found = statement_of(Query("shop", text))
     assert found == Renamed(tuple((TableId("shop", a), TableId("shop", b)) for a, b in pairs))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("DROP TABLE a, ", "a"),
+        ("DROP TABLE a, b, 'x'", "ab"),
+        ("DROP TABLE a b", "a"),
+        ("DROP TABLE", ""),
+        ("TRUNCATE TABLE", ""),
+        ("TRUNCATE", ""),
+    ],
+)
+def test_what_is_understood_of_a_list_of_tables(text: str, names: str) -> None:
+    """Its names up to where it ends."""
+    found = statement_of(Query("shop", text))
+    assert isinstance(found, Emptied)
+    assert found.tables == tuple(TableId("shop", name) for name in names)
