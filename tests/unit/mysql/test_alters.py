@@ -127,6 +127,7 @@ ADD CONSTRAINT `c` PRIMARY KEY (v)
 ADD `(` timestamp
 ADD (
 ADD (w int,
+FORCE = 1
 MODIFY v varchar(
 MODIFY v varchar(300
 MODIFY v int NULL x )

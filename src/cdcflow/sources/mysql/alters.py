@@ -144,8 +144,8 @@ def _behind_options(clause: Sequence[Token], at: int) -> int:
             at = value + 1
         elif clause[at].word in _OPTIONS:
             has_sign = name_at(clause, at + 1) == "="
-            is_value = has_sign or clause[at].word not in ("FORCE", "NOWAIT")
-            at += 1 + has_sign + is_value
+            has_value = clause[at].word not in ("FORCE", "NOWAIT")
+            at += 1 + has_sign + has_value
         else:
             return at
     return len(clause)
@@ -169,7 +169,7 @@ def _comes_filled(definition: Sequence[Token]) -> bool:
     words = [t.word for t in definition]
     if not words or words[0] in ("SYSTEM", "PERIOD"):
         return True
-    if {"AUTO_INCREMENT", "SERIAL", "AS", "GENERATED"} & set(words[1:]):
+    if {"AUTO_INCREMENT", "SERIAL", "AS"} & set(words[1:]):
         return True
     pairs = list(itertools.pairwise([*words, ""]))
     if ("NOT", "NULL") in pairs or any(first == "DEFAULT" and second != "NULL" for first, second in pairs):
