@@ -99,7 +99,10 @@ _NEAR: dict[str, Stages] = {
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("alters", "alters_words")),
         (f"{_UNIT}/mysql/test_statements.py",),
     ),
-    "sources/mysql/sql": ((f"{_UNIT}/mysql/test_alters.py", f"{_UNIT}/mysql/test_statements.py"), _BINLOG),
+    "sources/mysql/sql": (
+        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("sql", "alters", "statements", "statement_ends")),
+        _BINLOG,
+    ),
     "sources/mysql/ddl": (
         tuple(
             f"{_UNIT}/mysql/test_{n}.py" for n in ("binlog_statements", "copies_and_set_keys", "statements_told_once")
@@ -118,7 +121,10 @@ _NEAR: dict[str, Stages] = {
     "sources/mysql/types/": (
         tuple(
             f"{_UNIT}/mysql/test_{n}.py"
-            for n in ("type_families", "catalog_columns", "keys_as_sql", "types", "table_map", "temporal")
+            for n in (
+                *("odd_types", "temporal_edges", "type_families", "catalog_columns", "keys_as_sql"),
+                *("types", "table_map", "temporal"),
+            )
         ),
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("charsets", "rows")),
     ),
@@ -135,7 +141,7 @@ _NEAR: dict[str, Stages] = {
     "sources/postgres/overlap": ((f"{_UNIT}/postgres_sessions",),),
     "sources/postgres/sqlstates": ((f"{_UNIT}/postgres_sessions",),),
     "sources/postgres/types": (
-        tuple(f"{_UNIT}/postgres/test_{n}.py" for n in ("described_tables", "types_of_columns")),
+        tuple(f"{_UNIT}/postgres/test_{n}.py" for n in ("described_tables", "types_of_columns", "decimals_by_groups")),
         *_POSTGRES,
     ),
     "sources/postgres/keys": ((f"{_UNIT}/postgres/test_keys_as_sql.py",), *_POSTGRES),

@@ -48,7 +48,7 @@ def lives(layout: Layout, columns: Collection[int], changes: str, moved: str) ->
         sent = f"NOT ({without}) AND NOT coalesce(array_contains(m, {i}), false)"
         parts.append(f"coalesce(bool_or({sent}), false) AS h{i}")
         parts.append(f"max_by(c{i}, o) FILTER (WHERE {sent}) AS x{i}")
-        parts.append(f"coalesce(bool_or({older}), false) AS d{i}")
+        parts.append(f"bool_or({older}) AS d{i}")
     grouped = ", ".join([*key, "life"])
     return f"SELECT {grouped}, {', '.join(parts)} FROM ({started}) WHERE op <> 'd' GROUP BY {grouped}"
 

@@ -174,6 +174,14 @@ def test_what_is_broken_or_was_given_back_is_not_broken_off_again(connector: Con
     assert [c.woken for c in (living, last)] == [1, 1], "once"
 
 
+def test_what_was_given_back_is_not_woken_when_the_source_closes(connector: Connector) -> None:
+    """Its socket's number may be another connection's by then."""
+    given_back, kept = connector.connect("test"), connector.connect("test")
+    connector.discard(given_back)
+    connector.close()
+    assert [c.woken for c in (given_back, kept)] == [0, 1]
+
+
 def test_a_closed_source_opens_nothing(connector: Connector) -> None:
     """The question comes before the connection where a dialect can ask it."""
     connector.check_open()

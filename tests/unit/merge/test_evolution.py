@@ -324,6 +324,24 @@ def test_an_older_cdcflow_that_died_in_a_swap_of_names_is_understood(names: Any,
     assert names_now == {"id", "a", "b"}
 
 
+def test_an_older_cdcflow_that_died_after_a_rename_is_understood() -> None:
+    """The name is in the shapes that come next only."""
+    old = described_by_an_older_cdcflow(("id", 1, "int"), ("a", 2, "string"), ("b", 3, "string"))
+    renamed = shape(("id", 1, INT), ("c", 2, TEXT), ("b", 3, TEXT))
+    found = seen(old, in_the_table("id", "c", "b"), renamed.id, [renamed])
+    assert numbers(found) == {"id": 1, "c": 2, "b": 3}
+    assert evolve(found, [renamed]).steps == ()
+
+
+def test_no_two_columns_of_a_table_that_was_made_again_get_one_number() -> None:
+    """One was renamed by a run that died, and another has its name by now."""
+    target = target_of(shape(("id", 1, INT), ("x", 2, TEXT), ("y", 3, TEXT)))
+    id_, x, y = target.columns
+    died = replace(target, columns=(id_, replace(x, name="z", was="y"), y))
+    found = evolve(died, [shape(("id", 1, INT), ("y", 5, TEXT), incarnation=2)])
+    assert len({c.number for c in found.target.columns}) == len(found.target.columns)
+
+
 def test_a_column_that_an_older_cdcflow_added_before_it_died_is_taken_over() -> None:
     """It did not announce what it added; its default may or may not be in the rows."""
     old = described_by_an_older_cdcflow(("id", 1, "int"), ("note", 2, "string"))

@@ -50,6 +50,10 @@ NOWAIT ADD INDEX (v)
 FORCE, ADD INDEX (v)
 ADD w timestamp(6) NULL DEFAULT NULL
 ADD w int INVISIBLE COMMENT 'x' AFTER v
+ADD serial int, ADD COLUMN generated int, ADD auto_increment int
+ADD (serial int, generated int)
+ADD PARTITION (PARTITION p2 DEFAULT)
+ADD (w int, FOREIGN KEY (w) REFERENCES u (id)), ADD (x int, FULLTEXT KEY (v))
 """
 FILLS = """
 ADD w int NOT NULL
@@ -115,6 +119,19 @@ MODIFY v varchar(9) BINARY
 MODIFY v bigint, DROP w
 MODIFY v bigint DEFAULT (id + 1)
 REPAIR PARTITION p0
+ADD COLUMN w timestamp
+ADD (w timestamp, x int)
+ADD (w int, PRIMARY KEY (w))
+ADD (w int NULL PRIMARY KEY)
+ADD CONSTRAINT `c` PRIMARY KEY (v)
+ADD `(` timestamp
+ADD (
+ADD (w int,
+FORCE = 1
+MODIFY v varchar(
+MODIFY v varchar(300
+MODIFY v int NULL x )
+MODIFY v int NULL UNSIGNED
 """
 
 
@@ -217,3 +234,9 @@ def test_names_and_strings_are_no_words() -> None:
     assert altered(list(tokens_of("MODIFY `v` `int`"))).fills
     assert not altered(list(tokens_of("ADD `,` int, ADD `)` int, ADD `(` int"))).fills
     assert altered(list(tokens_of("ADD (`)` int, x int NOT NULL)"))).fills
+
+
+def test_a_text_whose_size_is_not_said_is_wider_than_none() -> None:
+    """What is not understood makes nothing harmless."""
+    for said in ("MODIFY v varchar", "MODIFY v varchar(x)", "MODIFY v varchar('9')"):
+        assert altered(list(tokens_of(said))).redefined == (Redefined("v", "VARCHAR", 0, False, True),)

@@ -423,3 +423,90 @@ def test_shape_of_a_table_that_was_never_seen_comes_from_the_catalog() -> None:
     found = reader(log, tables=TestTables(shapes={T.id: shape_of(T)}))
     found.feed(log.dump())
     assert rows_of(found) == [("t", "t", {})]
+
+
+@pytest.mark.parametrize(
+    ("said", "changed"),
+    [
+        ("CREATE TABLE x (id int)", ["x"]),
+        ("CREATE TABLE x LIKE t", ["x"]),
+        ("CREATE OR REPLACE TABLE t (id int)", ["t"]),
+        ("CREATE TABLE t (id int) WITH SYSTEM VERSIONING", ["t"]),
+        ("CREATE OR REPLACE TABLE t (id int) WITH SYSTEM VERSIONING", ["t"]),
+        ("ALTER TABLE t ADD SYSTEM VERSIONING", ["t"]),
+        ("ALTER TABLE t ADD INDEX (v)", ["t"]),
+        ("ALTER TABLE t ADD w int NOT NULL", ["t"]),
+        ("TRUNCATE TABLE t", ["t"]),
+        ("DROP TABLE t, x", ["t", "x"]),
+        ("DROP DATABASE shop", ["t"]),
+        ("RENAME TABLE t TO x, x TO y", ["t", "x", "y"]),
+        ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE x", ["t", "x"]),
+        ("ALTER TABLE t DISCARD TABLESPACE", ["t"]),
+        ("ALTER TABLE t IMPORT TABLESPACE", ["t"]),
+        ("ALTER TABLE t CONVERT PARTITION p TO TABLE x", ["t", "x"]),
+        ("ALTER TABLE t CONVERT TABLE x TO PARTITION p VALUES LESS THAN (9)", ["t", "x"]),
+        ("CREATE INDEX i ON t (v)", [None]),
+        ("FLUSH TABLES", []),
+        ("CREATE TEMPORARY TABLE t (id int)", []),
+    ],
+)
+def test_tables_that_a_statement_named_are_looked_up_anew(said: str, changed: list[str | None]) -> None:
+    """M33: their shapes, and whether they are captured, may be others from there on; of the rest nothing is asked."""
+    log = Log("mariadb")
+    one(log, 1)
+    log.standalone(said)
+    found = whole(log)
+    assert {None if t is None else t.name for t in found.tables.told} == set(changed)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_shadow"),
+    [
+        ("_t_gho", True),
+        ("_t_new", True),
+        ("__t_new", True),
+        ("lhmn_t", True),
+        ("t_gho", False),
+        ("_t_ghost", False),
+        ("_x_gho", False),
+        ("_tt_gho", False),
+        ("lhmn_tt", False),
+        ("xlhmn_t", False),
+        ("_t_del", False),
+    ],
+)
+def test_which_tables_hold_the_rows_of_the_one_whose_place_they_take(name: str, is_shadow: bool) -> None:
+    """M37: by the names that the tools give them; any other table that takes a name has rows of its own."""
+    log = Log()
+    one(log, 1)
+    log.standalone(f"CREATE TABLE `{name}` LIKE t")
+    log.standalone(f"RENAME TABLE t TO _t_old, `{name}` TO t")
+    found = whole(log)
+    assert filled(found, swapped=True) == (["t"] if is_shadow else [])
+    assert filled(found) == ([] if is_shadow else ["t"])
+    assert [(r[0], r[1]) for r in rows_of(found)[1:]] == ([] if is_shadow else [("t", "t")])
+
+
+@pytest.mark.parametrize(
+    ("name", "is_left_over"),
+    [
+        ("_t_del", True),
+        ("_t_old", True),
+        ("__t_old", True),
+        ("_t_20240102030405_del", True),
+        ("lhma_2024_01_02_t", True),
+        ("t_old", False),
+        ("_t_older", False),
+        ("_t_x_del", False),
+        ("_x_del", False),
+        ("lhma_t", False),
+        ("lhma_x_t", False),
+        ("elsewhere._t_del", False),
+    ],
+)
+def test_which_name_a_table_gets_that_was_only_put_aside(name: str, is_left_over: bool) -> None:
+    """M37: its place is taken in the next moment; a table that got any other name is gone."""
+    log = Log()
+    one(log, 1)
+    log.standalone(f"RENAME TABLE t TO {name}")
+    assert [(r[0], r[1]) for r in rows_of(whole(log))[1:] if r[0] == "t"] == ([] if is_left_over else [("t", "t")])

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.sources.mysql.types.columns import BINARY_COLLATION, CatalogColumn, ServerColumn, TypeCode
+from cdcflow.model.table import TableId
+from cdcflow.sources.mysql.types.columns import BINARY_COLLATION, CatalogColumn, Policy, ServerColumn, TypeCode
 from cdcflow.sources.mysql.types.numbers import bit_metadata, decimal_metadata
-from cdcflow.sources.mysql.types.registry import server_column
+from cdcflow.sources.mysql.types.registry import codec_of, server_column
 
 COLLATIONS = {"utf8mb4_bin": 46, "latin1_swedish_ci": 8}
 BYTES = {"collation": BINARY_COLLATION}
@@ -121,3 +122,54 @@ def test_column_that_is_not_understood_is_refused_by_name(column: CatalogColumn,
     with pytest.raises(ConfigurationError, match=why) as caught:
         server_column(column, COLLATIONS)
     assert "leave its table out" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("column", "form", "number", "width", "prefix"),
+    [
+        (ServerColumn("c", TypeCode.TINY, 0, True), "signed", 1, 1, 0),
+        (ServerColumn("c", TypeCode.SHORT, 0, True, unsigned=True), "unsigned", 2, 2, 0),
+        (ServerColumn("c", TypeCode.INT24, 0, True), "medium", 1, 3, 0),
+        (ServerColumn("c", TypeCode.INT24, 0, True, unsigned=True), "medium", 0, 3, 0),
+        (ServerColumn("c", TypeCode.FLOAT, 4, True), "float", 4, 4, 0),
+        (ServerColumn("c", TypeCode.DOUBLE, 8, True), "float", 8, 8, 0),
+        (ServerColumn("c", TypeCode.DECIMAL, decimal_metadata(10, 2), True), "decimal", 10 << 8 | 2, 5, 0),
+        (ServerColumn("c", TypeCode.BIT, bit_metadata(9), True), "bits", 2, 2, 0),
+        (ServerColumn("c", TypeCode.YEAR, 0, True), "year", 0, 1, 0),
+        (ServerColumn("c", TypeCode.DATE, 0, True), "date", 0, 3, 0),
+        (ServerColumn("c", TypeCode.TIME, 2, True), "time", 2, 4, 0),
+        (ServerColumn("c", TypeCode.DATETIME, 0, True), "datetime", 0, 5, 0),
+        (ServerColumn("c", TypeCode.DATETIME, 5, True), "datetime", 5, 8, 0),
+        (ServerColumn("c", TypeCode.TIMESTAMP, 6, True), "timestamp", 6, 7, 0),
+        (ServerColumn("c", TypeCode.CHAR, 255, True, collation=46), "text utf8mb4", 0, 0, 1),
+        (ServerColumn("c", TypeCode.CHAR, 256, True, collation=46), "text utf8mb4", 0, 0, 2),
+        (ServerColumn("c", TypeCode.CHAR, 7, True, collation=63), "fixed", 7, 0, 1),
+        (ServerColumn("c", TypeCode.VARCHAR, 300, True, collation=8), "text latin1", 0, 0, 2),
+        (ServerColumn("c", TypeCode.VARCHAR, 20, True, collation=63), "bytes", 0, 0, 1),
+        (ServerColumn("c", TypeCode.BLOB, 3, True, collation=46), "text utf8mb4", 0, 0, 3),
+        (ServerColumn("c", TypeCode.BLOB, 4, True, collation=63), "bytes", 0, 0, 4),
+        (ServerColumn("c", TypeCode.VARCHAR_COMPRESSED, 81, True, collation=46), "", 0, 0, 1),
+        (ServerColumn("c", TypeCode.BLOB_COMPRESSED, 2, True, collation=63), "", 0, 0, 2),
+        (ServerColumn("c", TypeCode.ENUM, 2, True, labels=("a",)), "enum", 2, 2, 0),
+        (ServerColumn("c", TypeCode.SET, 8, True, labels=("a",)), "set", 8, 8, 0),
+        (ServerColumn("c", TypeCode.JSON, 4, True), "json", 0, 0, 4),
+        (ServerColumn("c", TypeCode.GEOMETRY, 4, True), "", 0, 0, 4),
+        (ServerColumn("c", TypeCode.VECTOR, 2, True), "", 0, 0, 2),
+        (ServerColumn("c", TypeCode.VARCHAR, 2000, True, collation=63, extra="vector"), "", 0, 0, 2),
+        (ServerColumn("c", TypeCode.CHAR, 16, True, collation=63, extra="uuid"), "", 0, 0, 1),
+    ],
+)
+def test_how_a_row_image_holds_a_column_and_which_kernel_reads_it(
+    column: ServerColumn, form: str, number: int, width: int, prefix: int
+) -> None:
+    """A kernel that is not named is not used: nothing differs, except that rows come slower. The other three are
+    where the next column begins."""
+    found = codec_of(column, TableId("shop", "t"), Policy())
+    assert (found.form, found.number, found.width, found.prefix) == (form, number, width, prefix)
+
+
+@pytest.mark.parametrize(("code", "width"), [(TypeCode.DATE, 3), (TypeCode.DATETIME, 7), (TypeCode.TIMESTAMP, 6)])
+def test_a_date_that_is_text_is_as_wide_and_has_no_kernel(code: TypeCode, width: int) -> None:
+    """Only what becomes of its bytes is another thing."""
+    found = codec_of(ServerColumn("c", code, 3 * (code != TypeCode.DATE), True), TableId("s", "t"), Policy("text"))
+    assert (found.form, found.number, found.width, found.prefix) == ("", 0, width, 0)

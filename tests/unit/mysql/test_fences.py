@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,7 +12,7 @@ from cdcflow.interleave.window import held_before
 from cdcflow.model.change import ChangeBatch, Run
 from cdcflow.model.table import OP, Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.sources.mysql.fences import CoordinateVisibility, DeliveredGtids
+from cdcflow.sources.mysql.fences import CoordinateVisibility, DeliveredGtids, GtidVisibility
 from cdcflow.sources.mysql.gtids import Gtids, MysqlGtids
 
 ONE, TWO = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
@@ -108,3 +110,71 @@ def _runs() -> tuple[TableId, list[Run]]:
     return table.id, [
         Run(ids(10, 20, 30), pa.array(["", "", ""]), np.zeros(3, np.int64), np.array([1, 2, 3]), (batch,))
     ]
+
+
+SOURCES = (ONE, f"{ONE}:tag", TWO)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_fences_hide_what_their_sets_lack_whatever_else_is_looked_at(seed: int) -> None:
+    """W03: against sets of Python's. Sets grow, fences come and go, looks begin before others end."""
+    chance = random.Random(seed)
+    delivered, executed = DeliveredGtids(), MysqlGtids()
+    all_of: list[tuple[int, tuple[str, int]]] = []
+    fences: list[tuple[GtidVisibility, frozenset[tuple[str, int]]]] = []
+    done: set[tuple[str, int]] = set()
+    for step in range(12):
+        begun = [
+            (step * 10 + i, (chance.choice((*SOURCES, "")), chance.randint(1, 40))) for i in range(chance.randint(1, 5))
+        ]
+        delivered.add(ids(*(at for at, _ in begun)), gtids(*(gtid for _, gtid in begun)))
+        all_of += begun
+        with delivered.look():
+            text, known = executed.text(), frozenset(done)
+            for source, number in {gtid for _, gtid in all_of if gtid[0]}:
+                if chance.random() < 0.1:
+                    executed.add(source, number)
+                    done.add((source, number))
+            if chance.random() < 0.5:
+                with delivered.look():
+                    fences.append((delivered.fence(MysqlGtids.parse(executed.text())), frozenset(done)))
+            if chance.random() < 0.5:
+                fences.append((delivered.fence(MysqlGtids.parse(text)), known))
+        fences = [f for f in fences if chance.random() < 0.8]
+        asked = ids(*(at for at, _ in all_of), 99_999)
+        for fence, seen in fences:
+            hidden = [at for at, gtid in all_of if gtid[0] and gtid not in seen]
+            assert fence.hidden(asked).tolist() == hidden
+
+
+def test_a_look_that_ends_forgets_only_what_every_fence_sees() -> None:
+    """Not while another look is under way, whose set may be older; and without a fence nothing is known to be seen."""
+    delivered = DeliveredGtids()
+    delivered.add(ids(10, 20, 30), gtids((ONE, 1), (ONE, 2), ("", -1)))
+    with delivered.look():
+        pass
+    assert len(delivered) == 3
+    with delivered.look():
+        with delivered.look():
+            fence = delivered.fence(MysqlGtids.parse(f"{ONE}:1"))
+        assert len(delivered) == 3
+    assert len(delivered) == 1
+    assert fence.hidden(ids(10, 20, 30)).tolist() == [20]
+    with delivered.look():
+        later = delivered.fence(MysqlGtids.parse(f"{ONE}:1-2"))
+    assert len(delivered) == 1, "the first one may still ask"
+    del fence
+    with pytest.raises(KeyError), delivered.look():
+        raise KeyError
+    assert len(delivered) == 0
+    assert later.hidden(ids(10, 20)).tolist() == []
+
+
+def test_a_transaction_that_nobody_remembers_is_seen() -> None:
+    """It was waited for before this run, or every fence in use sees it."""
+    delivered = DeliveredGtids()
+    fence = delivered.fence(MysqlGtids.parse(""))
+    assert fence.hidden(ids(5, 6)).tolist() == []
+    delivered.add(ids(5), gtids((TWO, 1)))
+    assert fence.hidden(ids(4, 5, 6)).tolist() == [5]
+    assert fence.executed.text() == ""

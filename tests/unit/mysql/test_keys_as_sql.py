@@ -63,6 +63,9 @@ def test_type_that_no_key_can_have_is_refused() -> None:
     """Unknown means stop."""
     with pytest.raises(ConfigurationError, match="part of a key"):
         literal_of(JSON, b"{}")
+    for code in (TypeCode.VARCHAR_COMPRESSED, TypeCode.BLOB_COMPRESSED):
+        with pytest.raises(ConfigurationError, match="column z is part of a key"):
+            literal_of(ServerColumn("z", code, 2, False, collation=45), b"x")
     with pytest.raises(ConfigurationError, match="part of a key"):
         value_literal(INT, {"a": 1})
 
@@ -98,6 +101,28 @@ def test_composite_key_is_followed_column_by_column() -> None:
     assert key.upto(row) == after.replace(">", "<").replace("`b` <", "`b` <=")
     assert key.names == "`a`, `e`, `b`"
     assert key.descending == "`a` DESC, `e` DESC, `b` DESC"
+
+
+@pytest.mark.parametrize(
+    ("columns", "selected", "sought", "whole"),
+    [
+        ((INT,), "`a`", True, True),
+        ((INT, TEXT), "`a`, `b`", True, False),
+        ((TEXT,), "`b`", True, False),
+        ((LATIN,), "CONVERT(`l` USING binary)", True, False),
+        ((INT, ENUM), "`a`, `e`", False, False),
+        ((ENUM, INT), "`e`, `a`", False, False),
+        ((FLOAT,), "`f` - 0e0", False, False),
+        ((ServerColumn("y", TypeCode.YEAR, 0, False),), "`y`", True, True),
+        ((ServerColumn("d", TypeCode.DECIMAL, 10, False),), "`d`", True, False),
+    ],
+)
+def test_what_is_asked_of_a_key_s_columns(
+    columns: tuple[ServerColumn, ...], selected: str, sought: bool, whole: bool
+) -> None:
+    """Every bit of their values; and an index finds only a column that is compared as it is."""
+    key = Key(columns, "PRIMARY")
+    assert (key.selected, key.is_sought, key.is_whole_number) == (selected, sought, whole)
 
 
 def test_key_that_is_null_is_refused() -> None:

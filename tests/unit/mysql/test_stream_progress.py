@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cdcflow.interleave.messages import Advanced, MarkSeen
 from cdcflow.model.position import Position, Token
 from cdcflow.sources.mysql.position import BinlogPosition, StreamProgress, coordinate
@@ -41,3 +43,55 @@ def test_mark_at_a_byte_that_the_log_is_past_already_is_due_at_once() -> None:
     assert progress.due
     assert advanced(progress, 200) == [MarkSeen(LOW, at(300), 0)]
     assert not progress.due
+
+
+def test_a_stream_begins_where_the_held_transactions_do_and_leaves_out_what_was_delivered() -> None:
+    """M45: an XA transaction that is not decided lies before it."""
+    begun = BinlogPosition.parse(f"{FILE}:100;0-1-5;xa=binlog.000001:50;0-1-3")
+    progress = StreamProgress(begun, by_gtid=False)
+    assert (progress.file, progress.pos, progress.base) == ("binlog.000001", 50, coordinate("binlog.000001", 0))
+    assert (progress.skip_until, progress.last, progress.commit_ts) == (coordinate(FILE, 100), begun.text, 0)
+    progress.at(FILE)
+    assert (progress.file, progress.base) == (FILE, coordinate(FILE, 0))
+    assert advanced(progress, 100) == []
+    assert advanced(progress, 101) == [Advanced(at(101))]
+
+
+def test_nothing_is_said_of_bytes_before_the_first_known_one_when_gtids_say_where_it_begins() -> None:
+    """Another server's coordinates mean other bytes; a position there would be one that was never reached."""
+    progress = StreamProgress(BinlogPosition.parse(f"{FILE}:100;0-1-5"), by_gtid=True)
+    assert progress.skip_until == -1
+    progress.expect(LOW, coordinate(FILE, 10))
+    assert [*progress.advanced(20, "0-1-5", "", known=False)] == []
+    assert progress.pos == 20
+    assert not progress.due
+    assert [*progress.advanced(20, "0-1-5", "", known=True)] == [MarkSeen(LOW, at(20), 0), Advanced(at(20))]
+    assert [*progress.advanced(21, "0-1-5", "", known=False)] == [Advanced(at(21))], "from there on all are known"
+
+
+def test_a_transaction_that_was_delivered_ends_the_silence() -> None:
+    """And the marks before it are answered with its position and its time."""
+    progress = StreamProgress(BinlogPosition.parse(f"{FILE}:100;0-1-5"), by_gtid=True)
+    progress.expect(LOW, coordinate(FILE, 40))
+    progress.expect(HIGH, coordinate(FILE, 41))
+    progress.delivered(at(40), coordinate(FILE, 40), 77)
+    assert progress.due
+    assert progress.seen() == [MarkSeen(LOW, at(40), 77)]
+    assert not progress.due
+    assert progress.seen() == []
+    assert [*progress.advanced(40, "0-1-5", "", known=False)] == []
+    assert [*progress.advanced(41, "0-1-5", ";xa=b.1:4;", known=False)] == [
+        MarkSeen(HIGH, Position(f"{FILE}:41;0-1-5;xa=b.1:4;"), 77),
+        Advanced(Position(f"{FILE}:41;0-1-5;xa=b.1:4;")),
+    ]
+
+
+@pytest.mark.parametrize(("upto", "found"), [(9, []), (10, [LOW]), (19, [LOW]), (20, [LOW, HIGH]), (21, [LOW, HIGH])])
+def test_marks_are_taken_up_to_a_coordinate_and_once(upto: int, found: list[Token]) -> None:
+    """Whoever takes them answers them; the others wait on."""
+    progress = stream()
+    progress.expect(LOW, 10)
+    progress.expect(HIGH, 20)
+    assert [token for token, _ in progress.taken(upto)] == found
+    assert [token for token, _ in progress.taken(upto)] == []
+    assert [token for token, _ in progress.taken(99)] == [t for t in (LOW, HIGH) if t not in found]

@@ -9,7 +9,7 @@ from mysqlvalues import column, table
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.mysql.types.columns import ServerColumn, TypeCode
-from cdcflow.sources.mysql.types.registry import FAMILIES, METADATA_BYTES, family_of
+from cdcflow.sources.mysql.types.registry import COLLATED, FAMILIES, METADATA_BYTES, SIGNED, family_of
 
 
 def test_each_type_code_is_one_familys() -> None:
@@ -38,3 +38,25 @@ def test_type_without_a_family_is_refused_by_name() -> None:
     """M35: unknown means stop."""
     with pytest.raises(ConfigurationError, match=r"shop\.orders\.c has the type number 253"):
         table(ServerColumn("c", 253, 4, True))
+
+
+IN_A_TABLE_MAP = {
+    0: "DECIMAL_OLD TINY SHORT LONG LONGLONG INT24 DATE YEAR TIMESTAMP_OLD TIME_OLD DATETIME_OLD",
+    1: "FLOAT DOUBLE TIMESTAMP DATETIME TIME BLOB BLOB_COMPRESSED JSON GEOMETRY VECTOR",
+    2: "DECIMAL BIT VARCHAR VARCHAR_COMPRESSED CHAR ENUM SET",
+}
+
+
+@pytest.mark.parametrize("size", IN_A_TABLE_MAP)
+def test_bytes_that_each_type_takes_in_a_table_map(size: int) -> None:
+    """One more or less, and every column behind it is another one (binary_log::Table_map_event)."""
+    found = {code.name for code in TypeCode if METADATA_BYTES[code] == size}
+    assert found == set(IN_A_TABLE_MAP[size].split())
+
+
+def test_which_types_a_table_map_counts_in_its_lists() -> None:
+    """The servers count by type alone, also those that have no sign or no character set."""
+    numbers = "TINY SHORT INT24 LONG LONGLONG FLOAT DOUBLE DECIMAL YEAR"
+    assert frozenset(TypeCode[name] for name in numbers.split()) == SIGNED
+    texts = "CHAR VARCHAR VARCHAR_COMPRESSED BLOB BLOB_COMPRESSED VECTOR"
+    assert frozenset(TypeCode[name] for name in texts.split()) | {249, 250, 251, 253} == COLLATED

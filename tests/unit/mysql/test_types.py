@@ -249,6 +249,8 @@ def test_compressed_columns_are_inflated(way: Any) -> None:
     expected = [text, text, "short", "", None]
     assert both(way, column("z", TypeCode.VARCHAR_COMPRESSED, 801, collation=45), cells).to_pylist() == expected
     assert both(way, column("z", TypeCode.BLOB_COMPRESSED, 2, collation=45), cells).to_pylist() == expected
+    few: list[Value | None] = [(b"\x81\x09" + zlib.compress(b"123456789"), b"123456789")]
+    assert both(way, column("z", TypeCode.VARCHAR_COMPRESSED, 40, collation=45), few).to_pylist() == ["123456789"]
     of = column("z", TypeCode.BLOB_COMPRESSED, 2, collation=63)
     assert both(way, of, cells).to_pylist() == [raw, raw, b"short", b"", None]
 
@@ -341,6 +343,37 @@ def test_policy_that_a_type_does_not_know_is_refused(of: ServerColumn, policy: s
     """A setting that does nothing would be believed to do something."""
     with pytest.raises(ConfigurationError, match=r"shop\.orders\.c.*does not know"):
         table(column("id", TypeCode.LONG), of, policy=Policy(columns={"shop.orders.c": policy}))
+
+
+@pytest.mark.parametrize(
+    ("of", "known"),
+    [
+        (column("c", TypeCode.DATE), ("stop", "null", "text")),
+        (column("c", TypeCode.DATETIME), ("stop", "null", "text")),
+        (column("c", TypeCode.TIMESTAMP), ("stop", "null", "text")),
+        (column("c", TypeCode.TIME), ()),
+        (column("c", TypeCode.VARCHAR, 80, collation=45), ("stop", "replace")),
+        (column("c", TypeCode.BLOB, 2, collation=45), ("stop", "replace")),
+        (column("c", TypeCode.VARCHAR, 80, collation=63), ()),
+        (column("c", TypeCode.ENUM, 1, labels=("a",), collation=45), ()),
+        (column("c", TypeCode.LONG), ()),
+    ],
+)
+def test_a_setting_for_one_column_comes_before_the_one_for_all(of: ServerColumn, known: tuple[str, ...]) -> None:
+    """By the column's full name; and it must be one that the column's type knows."""
+    for own in ("stop", "null", "text", "replace", ""):
+        for policy in (Policy(columns={"shop.orders.c": own}), Policy("null", "replace", {"shop.orders.c": own})):
+            if own not in known:
+                with pytest.raises(ConfigurationError, match=rf"shop\.orders\.c .*does not know '{own}'"):
+                    table(column("id", TypeCode.LONG), of, policy=policy)
+                continue
+            where = table(column("id", TypeCode.LONG), of, policy=policy).codecs[1].where
+            is_date = "null" in known
+            assert where.zero_dates == (own if is_date else policy.zero_dates)
+            assert where.bad_text == (policy.bad_text if is_date else own)
+    others = Policy("text", "replace", {"shop.orders.id": "x", "c": "x", "orders.c": "x"})
+    where = table(column("k", TypeCode.LONG), of, key=("k",), policy=others).codecs[1].where
+    assert (where.zero_dates, where.bad_text) == ("text", "replace")
 
 
 @pytest.mark.parametrize(

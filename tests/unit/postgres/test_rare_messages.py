@@ -4,18 +4,66 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
 import pytest
 
-from cdcflow.errors import SourceUnavailable
+from cdcflow.errors import InvariantViolated, SourceUnavailable
+from cdcflow.sources.buffers import PAD
 from cdcflow.sources.postgres.wire import (
+    Joined,
     Relation,
     RelationColumn,
     exactly,
+    frames_of,
+    joined,
     name_of,
     relation_of,
     string_at,
     truncated_of,
 )
+
+HEADER = b"w" + bytes(24)
+
+
+def test_messages_of_a_buffer_are_told_apart_by_their_headers() -> None:
+    """A part of them is what the same messages alone would be."""
+    raw = [HEADER + b"B" + bytes(20), HEADER + b"C", HEADER + b"I12345"]
+    found = frames_of(joined(raw))
+    assert len(found) == 3
+    assert bytes(found.kind) == b"BCI"
+    assert [found.one(i) for i in range(3)] == [m[25:] for m in raw]
+    assert found.raw() == b"".join(raw)
+    assert found.lengths.tolist() == [46, 26, 31]
+    part = found.part(1, 3)
+    assert (len(part), bytes(part.kind), part.raw()) == (2, b"CI", b"".join(raw[1:]))
+    assert [part.one(i) for i in range(2)] == [b"C", b"I12345"]
+    again = frames_of(joined([part.raw()], part.lengths))
+    assert (again.start - again.start[0]).tolist() == (part.start - part.start[0]).tolist()
+    assert bytes(again.kind) == b"CI"
+
+
+def test_no_messages_are_none() -> None:
+    """A reader that was woken for nothing."""
+    found = frames_of(joined([]))
+    assert (len(found), found.raw(), found.lengths.tolist()) == (0, b"", [])
+    none = frames_of(joined([HEADER + b"B"])).part(0, 0)
+    assert (len(none), none.raw()) == (0, b"")
+
+
+@pytest.mark.parametrize("last", [HEADER, HEADER[:1], b"", b"k" + bytes(25), bytes(26)])
+def test_what_is_no_xlogdata_message_is_refused(last: bytes) -> None:
+    """O10: its type would be the next one's header, or bytes behind the buffer."""
+    for pieces in ([HEADER + b"B", last], [last, HEADER + b"B"], [last]):
+        with pytest.raises(SourceUnavailable, match="not XLogData"):
+            frames_of(joined(pieces))
+
+
+@pytest.mark.parametrize("lengths", [[26], [26, 27], [53], [], [53, -1], [-1, 53], [-26, 78]])
+def test_lengths_that_are_not_those_of_the_messages_are_our_fault(lengths: list[int]) -> None:
+    """No connection mends it. Some add up to the right sum."""
+    data = (HEADER + b"B") * 2 + bytes(PAD)
+    with pytest.raises(InvariantViolated, match="lengths that are not theirs"):
+        frames_of(Joined(data, np.array(lengths, np.int64)))
 
 
 def relation(columns: int = 2, namespace: bytes = b"shop") -> bytes:

@@ -276,3 +276,52 @@ def test_a_column_s_name_stays_a_name() -> None:
     assert described(odd).copy_expressions[0].count('"v""; DROP TABLE t; --"') == 2
     with pytest.raises(ConfigurationError, match="columns v and V"):
         described(column(INT4), replace(column(INT4), name="V"))
+
+
+KERNELS = {
+    "boolean": (column(16), "text.boolean", "binary.boolean"),
+    "bytea": (column(17), "text.bytea", "binary.bytea"),
+    "name": (column(19), "text.text", "text.text"),
+    "bigint": (column(20), "text.number", "binary.int8"),
+    "smallint": (column(21), "text.number", "binary.int2"),
+    "integer": (column(23), "text.number", "binary.int4"),
+    "text": (column(25), "text.text", "text.text"),
+    "oid": (column(26), "text.number", "binary.oid"),
+    "json": (column(114), "text.text", "text.text"),
+    "real": (column(700), "text.number", "binary.float4"),
+    "double precision": (column(701), "text.number", "binary.float8"),
+    "money": (column(790), "", "binary.money"),
+    "date": (column(1082), "text.date", "binary.date"),
+    "time": (column(1083), "text.text", "binary.time"),
+    "timestamp": (column(1114), "text.timestamp", "binary.timestamp"),
+    "timestamptz": (column(1184), "text.timestamp", "binary.timestamp"),
+    "interval": (column(1186), "", "binary.interval"),
+    "timetz": (column(1266), "text.text", "binary.timetz"),
+    "bit": (column(1560), "text.text", "binary.bits"),
+    "varbit": (column(1562), "text.text", "binary.bits"),
+    "uuid": (column(2950), "text.text", "binary.uuid"),
+    "jsonb": (column(3802), "text.text", "binary.jsonb"),
+    "cidr": (column(650), "text.text", None),
+    "an enum": (column(17001, kind="e"), "text.text", "text.text"),
+    "an unknown type": (column(16999), "text.text", None),
+    "numeric": (column(NUMERIC), "text.text", "binary.numeric"),
+    "numeric(5,2)": (column(NUMERIC, numeric(5, 2)), "text.decimal", "binary.decimal"),
+    "numeric(40,2)": (column(NUMERIC, numeric(40, 2)), "text.decimal", "binary.decimal"),
+    "integer[]": (column(1007, element_oid=INT4), "", "binary.array"),
+}
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_which_compiled_kernel_reads_a_type(kind: str) -> None:
+    """One that is not named is not used: nothing differs, except that rows come slower."""
+    attribute, text, binary = KERNELS[kind]
+    codec = codec_of(attribute)
+    assert codec.text.kernel == text
+    assert (None if codec.binary is None else codec.binary.kernel) == binary
+
+
+def test_the_kernel_of_an_array_knows_that_of_its_elements() -> None:
+    """It reads both at once."""
+    arrays = (column(1007, element_oid=INT4), column(1231, element_oid=NUMERIC), column(1115, element_oid=1114))
+    found = [codec_of(a).binary for a in arrays]
+    assert [b.element.kernel for b in found if b and b.element] == ["binary.int4", "binary.numeric", "binary.timestamp"]

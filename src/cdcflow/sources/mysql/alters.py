@@ -105,8 +105,7 @@ def _split(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
         if token.name == "," and depth == 0:
             yield tokens[begin:at]
             begin = at + 1
-    if begin < len(tokens):
-        yield tokens[begin:]
+    yield tokens[begin:]
 
 
 def _clause(clause: Sequence[Token]) -> bool | Redefined:
@@ -145,20 +144,20 @@ def _behind_options(clause: Sequence[Token], at: int) -> int:
             at = value + 1
         elif clause[at].word in _OPTIONS:
             has_sign = name_at(clause, at + 1) == "="
-            is_value = has_sign or clause[at].word not in ("FORCE", "NOWAIT")
-            at += 1 + has_sign + is_value
+            has_value = clause[at].word not in ("FORCE", "NOWAIT")
+            at += 1 + has_sign + has_value
         else:
             return at
     return len(clause)
 
 
 def _added(rest: Sequence[Token]) -> bool:
-    words = [t.word for t in rest]
-    if words[:1] == ["PRIMARY"] or (words[:1] == ["CONSTRAINT"] and "PRIMARY" in words[1:3]):
+    if any(t.word == "PRIMARY" for t in rest):  # a reserved word, so wherever it stands it is a key
         return True
-    if words[0:1] and words[0] in _INDEXES:
+    first = word_at(rest, 0)
+    if first in _INDEXES:
         return False
-    at = behind_if(rest, 1 if words[:1] == ["COLUMN"] else 0)
+    at = behind_if(rest, 1 if first == "COLUMN" else 0)
     if name_at(rest, at) == "(" and not rest[at].is_name:
         # The sign that closes them ends the clause, and says nothing of the last column.
         return any(_comes_filled(part) for part in _split(rest[at + 1 :]))
@@ -168,9 +167,9 @@ def _added(rest: Sequence[Token]) -> bool:
 def _comes_filled(definition: Sequence[Token]) -> bool:
     """Whether a column that is added has anything but NULL in the rows that are there."""
     words = [t.word for t in definition]
-    if words[:1] and words[0] in ("SYSTEM", "PERIOD"):
+    if not words or words[0] in ("SYSTEM", "PERIOD"):
         return True
-    if not words or {"AUTO_INCREMENT", "SERIAL", "AS", "GENERATED", "PRIMARY"} & set(words[1:]):
+    if {"AUTO_INCREMENT", "SERIAL", "AS"} & set(words[1:]):
         return True
     pairs = list(itertools.pairwise([*words, ""]))
     if ("NOT", "NULL") in pairs or any(first == "DEFAULT" and second != "NULL" for first, second in pairs):
@@ -179,7 +178,7 @@ def _comes_filled(definition: Sequence[Token]) -> bool:
         return True
     # Without explicit_defaults_for_timestamp a TIMESTAMP that is not said to be NULL has a default of its own.
     says_null = any(second == "NULL" and first not in ("NOT", "DEFAULT") for first, second in pairs)
-    return words[1:2] == ["TIMESTAMP"] and not says_null
+    return word_at(definition, 1) == "TIMESTAMP" and not says_null
 
 
 def _redefined(clause: Sequence[Token], at: int) -> bool | Redefined:
@@ -198,7 +197,7 @@ def _redefined(clause: Sequence[Token], at: int) -> bool | Redefined:
     if name_at(clause, at) == "(" and name_at(clause, at + 2) == ")":
         size, at = int(word_at(clause, at + 1)) if word_at(clause, at + 1).isdecimal() else 0, at + 3
     words = [t.word for t in clause[at:]]
-    unsigned = "UNSIGNED" in words[:1]
+    unsigned = word_at(clause, at) == "UNSIGNED"
     rest = at + unsigned
     while rest < len(clause):
         word = clause[rest].word

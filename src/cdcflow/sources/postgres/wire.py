@@ -142,7 +142,7 @@ def truncated_of(body: bytes) -> tuple[int, ...]:
 def string_at(body: bytes, at: int) -> tuple[bytes, bytes]:
     """The zero-terminated string at `at`, and what follows it."""
     end = body.find(b"\0", at)
-    if end < 0 or at > len(body):
+    if end < 0:
         raise protocol_error("a name without an end")
     return body[at:end], body[end + 1 :]
 

@@ -46,8 +46,7 @@ def _labels(texts: Sequence[str], number: Int64s, cells: Cells) -> pa.Array:
 
 
 def _little_endian(width: int, cells: Cells) -> Uint64s:
-    values = cells.buffer.values("<u8", cells.start)
-    return values if width == 8 else values & np.uint64((1 << 8 * width) - 1)
+    return cells.buffer.values("<u8", cells.start) & np.uint64((1 << 8 * width) - 1)
 
 
 # ── the family ──────────────────────────────────────────────────────────────────────────────────────────────────

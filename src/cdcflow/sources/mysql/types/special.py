@@ -55,13 +55,10 @@ def vector(cells: Cells, where: Where) -> pa.Array:
     size = np.where(cells.present, cells.size, 0)
     if (size % 4).any():
         raise unreadable(where, "a vector")
-    values = cells.where(cells.present).binary() if cells.valid is not None else cells.binary()
-    data = values.buffers()[2]
-    first, last = (values.offset, values.offset + len(values)) if len(values) else (0, 0)
-    offsets = np.frombuffer(values.buffers()[1], np.int32)[first : last + 1] if len(values) else np.zeros(1, np.int32)
-    numbers = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]].view("<f4") if data else np.empty(0, "<f4")
     ends = np.zeros(len(cells) + 1, np.int32)
     np.cumsum(size // 4, out=ends[1:])
+    data = cells.binary().buffers()[2]
+    numbers = np.frombuffer(data, "<f4", int(ends[-1])) if ends[-1] else np.empty(0, "<f4")
     items = pa.array(numbers, pa.float32())
     return pa.Array.from_buffers(VECTOR, len(cells), [bitmap(cells.valid), pa.py_buffer(ends)], children=[items])
 

@@ -1,0 +1,181 @@
+"""SQL as text: what is written in every session's words, and the tokens of what was said."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdcflow.model.table import TableId
+from cdcflow.sources.mysql.sql import (
+    ANSI_QUOTES,
+    NO_BACKSLASH_ESCAPES,
+    Token,
+    behind_if,
+    listed,
+    literal,
+    name_at,
+    quoted,
+    table_at,
+    tokens_of,
+    word_at,
+)
+
+MODES = [0, ANSI_QUOTES, NO_BACKSLASH_ESCAPES, ANSI_QUOTES | NO_BACKSLASH_ESCAPES]
+
+
+def tokens(text: str, sql_mode: int = 0) -> list[Token]:
+    return list(tokens_of(text, sql_mode))
+
+
+def names(text: str, sql_mode: int = 0) -> list[str]:
+    return [t.name for t in tokens(text, sql_mode)]
+
+
+@pytest.mark.parametrize("sql_mode", MODES)
+@settings(max_examples=30)
+@given(st.text(min_size=1))
+def test_a_name_that_is_quoted_is_read_as_it_was(sql_mode: int, name: str) -> None:
+    """S01: whatever it has in it, it stays one name."""
+    assert tokens(quoted(name), sql_mode) == [Token("", name, True)]
+
+
+@pytest.mark.parametrize("sql_mode", MODES)
+@settings(max_examples=30)
+@given(st.text())
+def test_a_string_is_written_without_a_character_of_its_own(sql_mode: int, text: str) -> None:
+    """S01: nothing in it can end it, in any session."""
+    written = literal(text)
+    if not text:
+        assert written == "''"
+        return
+    charset, x, string = tokens(written, sql_mode)
+    assert (charset.word, x.word) == ("_UTF8MB4", "X")
+    assert bytes.fromhex(string.name).decode() == text
+    assert not string.is_name
+
+
+def test_strings_of_a_list_have_commas_between() -> None:
+    """None are an empty list, which is the caller's matter."""
+    assert listed([]) == ""
+    assert listed(["a"]) == "_utf8mb4 X'61'"
+    assert listed(["a", "", "b"]) == "_utf8mb4 X'61', '', _utf8mb4 X'62'"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", []),
+        (" \n\t", []),
+        ("a b", ["a", "b"]),
+        ("a$1_b", ["a$1_b"]),
+        ("täble", ["täble"]),
+        ("a.b", ["a", ".", "b"]),
+        ("a/* b */c", ["a", "c"]),
+        ("a/*! b */c", ["a", "b", "c"]),
+        ("a/*!50100 b */c", ["a", "b", "c"]),
+        ("a/*M! b */c", ["a", "b", "c"]),
+        ("a/*M!100301 b */c", ["a", "b", "c"]),
+        ("a -- b\nc", ["a", "c"]),
+        ("a --", ["a"]),
+        ("a --b", ["a", "-", "-", "b"]),
+        ("a # b\nc", ["a", "c"]),
+        ("a#b", ["a"]),
+        ("`a``b`", ["a`b"]),
+        ("`a'b`", ["a'b"]),
+        ("'a b'", ["a b"]),
+        ("'a`b'", ["a`b"]),
+        ("'-- a'b", ["-- a", "b"]),
+        ('"a""b"', ['a"b']),
+        ("(a,b)", ["(", "a", ",", "b", ")"]),
+        ("'open", ["'", "open"]),
+    ],
+)
+def test_a_text_is_cut_where_the_server_cuts_it(text: str, found: list[str]) -> None:
+    """A comment is nothing, but what only some versions are to run is run."""
+    assert names(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "token"),
+    [
+        ("Table", Token("TABLE", "Table", True)),
+        ("`Table`", Token("", "Table", True)),
+        ("'Table'", Token("", "Table", False)),
+        ('"Table"', Token("", "Table", True)),
+        ("=", Token("", "=", False)),
+        ("7", Token("7", "7", True)),
+    ],
+)
+def test_only_a_bare_word_is_a_word_and_a_string_is_no_name(text: str, token: Token) -> None:
+    """What stands in double quotes is a string or a name, as the session says: where it matters it is taken for one."""
+    assert tokens(text) == [token]
+
+
+@pytest.mark.parametrize(
+    ("text", "sql_mode", "found"),
+    [
+        (r"'a\'b'", 0, [r"a\'b"]),
+        (r"'a\'b'", ANSI_QUOTES, [r"a\'b"]),
+        (r"'a\' 'b'", NO_BACKSLASH_ESCAPES, ["a\\", "b"]),
+        (r'"a\"b"', 0, [r"a\"b"]),
+        (r'"a\" "b"', ANSI_QUOTES, ["a\\", "b"]),
+        (r'"a\" "b"', NO_BACKSLASH_ESCAPES, ["a\\", "b"]),
+        (r"'a\' 'b'", ANSI_QUOTES | NO_BACKSLASH_ESCAPES, ["a\\", "b"]),
+    ],
+)
+def test_a_backslash_is_what_the_session_s_mode_says(text: str, sql_mode: int, found: list[str]) -> None:
+    """Other bits of the mode say nothing of it."""
+    other = ~(ANSI_QUOTES | NO_BACKSLASH_ESCAPES) & 0xFFFFFFFF
+    assert names(text, sql_mode) == names(text, sql_mode | other) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "table", "behind"),
+    [
+        ("t", 0, TableId("shop", "t"), 1),
+        ("t x", 0, TableId("shop", "t"), 1),
+        ("x t", 1, TableId("shop", "t"), 2),
+        ("s.t", 0, TableId("s", "t"), 3),
+        ("s.t x", 0, TableId("s", "t"), 3),
+        ("x `s`.`t`", 1, TableId("s", "t"), 4),
+        ("s.", 0, TableId("shop", "s"), 1),
+        ("s.'t'", 0, TableId("shop", "s"), 1),
+        ("s,t", 0, TableId("shop", "s"), 1),
+        ("s t u", 0, TableId("shop", "s"), 1),
+        ("'t'", 0, None, 0),
+        ("(t", 0, None, 0),
+        ("t", 1, None, 1),
+        ("t", 2, None, 2),
+        ("", 0, None, 0),
+    ],
+)
+def test_a_table_is_named_with_its_schema_or_without(text: str, at: int, table: TableId | None, behind: int) -> None:
+    """What is no name is no table, and nothing is taken of it; nor is there one behind the text's end."""
+    assert table_at(tokens(text), at, "shop") == (table, behind)
+
+
+def test_behind_the_end_stands_nothing() -> None:
+    """The text of a statement may end anywhere."""
+    found = tokens("Drop `Table`")
+    assert [word_at(found, at) for at in range(4)] == ["DROP", "", "", ""]
+    assert [name_at(found, at) for at in range(4)] == ["Drop", "Table", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "behind"),
+    [
+        ("IF EXISTS t", 0, 2),
+        ("if not exists t", 0, 3),
+        ("TABLE IF EXISTS t", 1, 3),
+        ("TABLE IF NOT EXISTS t", 1, 4),
+        ("TABLE t", 1, 1),
+        ("TABLE `if` EXISTS", 1, 1),
+        ("TABLE", 1, 1),
+    ],
+)
+def test_what_is_done_only_if_something_is_there_is_done_to_what_is_named_behind(
+    text: str, at: int, behind: int
+) -> None:
+    """The words in between name nothing."""
+    assert behind_if(tokens(text), at) == behind
