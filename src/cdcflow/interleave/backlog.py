@@ -413,7 +413,6 @@ class Backlog:
         """The table is no longer what was planned (W27): from the start again. Keys and `since` stay as they are,
         unless its row version is another one at the next plan."""
         known = self.progress.tables[table]
-        self._work[table].planning = False
         again = replace(
             known, state="waiting", plan=None, cursor=None, units_done=0, rows=0, exhausted=False, keys_since=None
         )

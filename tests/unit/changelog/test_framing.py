@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from cdcflow.changelog import framing
 from cdcflow.changelog.framing import (
     FRAME_BYTES_MAX,
     MAGIC,
@@ -126,3 +127,15 @@ def test_a_length_that_no_frame_may_have_is_damage_and_not_an_unfinished_end(mor
     assert frame_bytes(FRAME_BYTES_MAX) > FRAME_BYTES_MAX
     with pytest.raises(InvariantViolated, match="framing"):
         frame_bytes(FRAME_BYTES_MAX + 1)
+
+
+@pytest.mark.parametrize("bytes_max", [63, 64])
+def test_a_frame_may_be_as_long_as_the_longest_and_no_longer(bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read in order and found behind damage alike: recovery must not miss a cut that a reader takes."""
+    content = made([b"a", b"cut" + bytes(61)])
+    file = io.BytesIO(content)
+    header = read_header(file, FileKind.JOURNAL, "x")
+    monkeypatch.setattr(framing, "FRAME_BYTES_MAX", bytes_max)
+    fits = bytes_max == 64
+    assert len(found(content)) == 1 + fits
+    assert len(list(frames_beyond(file, header, header.end, FrameKind.CUT))) == fits

@@ -8,6 +8,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from cdcflow.changelog import reader
@@ -220,6 +221,36 @@ def test_rows_are_cut_out_of_the_middle_of_what_was_written_together(tmp_path: P
     for first in range(1, 8):
         for last in range(first, 8):
             assert ids(other.path, first, last) == list(range(first, last + 1))
+
+
+@pytest.mark.parametrize("damage", ["cut off", "no footer", "overwritten"])
+@pytest.mark.parametrize("name", ["*orders*", "transactions*"])
+def test_damaged_file_is_said_with_its_log_and_offset(copy: Layout, damage: str, name: str) -> None:
+    """A reader that took it for missing would look for it twenty times, and then name the wrong trouble."""
+    (file,) = copy.segment(1, 3).glob(name)
+    content = file.read_bytes()
+    footer = len(content) // 2
+    file.write_bytes(
+        {
+            "cut off": content[:footer],
+            "no footer": content[:-8] + b"PAR1" * 2,
+            "overwritten": content[:4] + bytes(len(content) - 8) + content[-4:],
+        }[damage]
+    )
+    read = read_transactions if name.startswith("transactions") else read_rows
+    with pytest.raises(InvariantViolated, match=r"copy at offset 1: a file is damaged \((Arrow|OS)") as told:
+        list(read(copy.root, 1, 3))
+    assert told.value.remedy == "run `cdcflow log check`, and restore the segment from a copy"
+    assert sorted(ids(copy.root, 4, 9)) == [4, 5, 6, 7, 8, 9], "the others are as they were"
+
+
+def test_bounds_of_row_groups_only_save_reading_them(copy: Layout) -> None:
+    """Whoever wrote a file anew, without bounds, changed no row of it."""
+    files = list(copy.segment(4, 7).glob("*.[12].parquet"))
+    assert len(files) == 2
+    for file in files:
+        pq.write_table(pq.read_table(file), file, write_statistics=False)
+    assert [sorted(ids(copy.root, first, 7)) for first in (3, 5, 7)] == [[3, 4, 5, 6, 7], [5, 6, 7], [7]]
 
 
 @pytest.mark.parametrize("sealed", [False, True])

@@ -87,8 +87,20 @@ def test_a_topic_without_a_history_is_sealed_from_its_first_head() -> None:
 def test_what_the_history_has_is_read_over(after: int) -> None:
     """Up to and with the cut that it ends with, wherever that stands: in a topic range, or at its end."""
     topic = Topic().topic_range(2).topic_range(3)
-    found = segments(topic.tail(topic.cuts[after]))
+    tail = topic.tail(topic.cuts[after])
+    found = segments(tail)
     assert [(base, offsets, last) for base, _, offsets, last in found] == [(after, list(range(after + 1, 6)), 5)]
+    assert tail.topic_offset == len(topic.messages)
+
+
+def test_a_tail_that_had_nothing_new_stands_behind_the_last_cut() -> None:
+    """Whoever looks again begins there, and not at a record that it has."""
+    topic = Topic().topic_range(2).topic_range(1)
+    for count, cut in enumerate(topic.cuts[1:], start=1):
+        ends = [n for n, m in enumerate(topic.messages, start=1) if m.key[0] == FrameKind.CUT]
+        tail = Tail(iter(topic.messages[: ends[count - 1]]), "topic t", "log-a", cut, 1)
+        assert segments(tail) == []
+        assert tail.topic_offset == ends[count - 1]
 
 
 def test_segments_end_at_the_first_cut_behind_their_size() -> None:

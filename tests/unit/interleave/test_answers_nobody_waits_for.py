@@ -13,6 +13,7 @@ from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.machine import Interleave, Limits
 from cdcflow.interleave.messages import (
+    Backfill,
     Chunk,
     ChunkFailed,
     ChunkRead,
@@ -34,7 +35,7 @@ from cdcflow.interleave.messages import (
     WriteMark,
     XidSnapshot,
 )
-from cdcflow.interleave.progress import Progress
+from cdcflow.interleave.progress import Progress, State
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Token
 from cdcflow.model.table import TableId
 
@@ -215,3 +216,26 @@ def test_a_plan_that_comes_too_late_is_told_so() -> None:
     assert reading.planned(replace(planned(ORDERS), generation=0)) == "late"
     assert reading.planned(planned(ORDERS)) == "taken"
     assert reading.planned(planned(ORDERS)) == "late"
+
+
+@pytest.mark.parametrize("state", ["cancelled", "failed", "forgotten"])
+def test_a_new_version_of_a_table_that_nobody_reads_holds_up_no_plan(state: State) -> None:
+    """Each look compares it anew: the other tables would wait for one mark after the other."""
+    reading = backlog()
+    reading.stop(ORDERS, state)
+    assert not reading.keep_version(RowVersion(ORDERS, None, "b", changed=False))
+
+
+def test_a_lost_connection_without_a_window_holds_up_no_mark() -> None:
+    """Nothing of it was under way: the next table that somebody orders is begun at once."""
+    reading = Interleave(
+        epoch=Epoch(2),
+        checkpoint=Checkpoint(position=position_of(0)),
+        tables={ORDERS: SHAPE},
+        limits=Limits(backfill_new=False),
+        delivered=np.empty(0, np.uint64),
+        partial={},
+    )
+    reading.step(Tick(0))
+    reading.step(ChunkFailed(None, "the connection is gone", retry=True))
+    assert [e.token for e in reading.step(Backfill((ORDERS,))) if isinstance(e, WriteMark)] == ["2/1/low"]

@@ -9,9 +9,14 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.model.change import (
+    DELETE,
     EMPTY_RUN,
+    INSERT,
     NO_KEYS,
+    READ,
     SMALL_BYTES,
+    TRUNCATE,
+    UPDATE,
     ChangeBatch,
     KeySet,
     Kind,
@@ -107,6 +112,11 @@ def test_a_run_parts_between_two_transactions_and_nothing_is_lost(count: int, li
     assert (text_of(left), text_of(right)) == (WHOLE[:line], WHOLE[line:])
     assert left.transactions + right.transactions == 4
     assert left.origin is None
+
+
+def test_ops_are_the_letters_that_the_log_s_format_names() -> None:
+    """Other programs read them: docs/changelog-format.md says which they are."""
+    assert (INSERT, UPDATE, DELETE, READ, TRUNCATE) == ("c", "u", "d", "r", "t")
 
 
 def test_parts_keep_the_kind_and_each_transaction_s_origin() -> None:
