@@ -239,3 +239,14 @@ def test_a_lost_connection_without_a_window_holds_up_no_mark() -> None:
     reading.step(Tick(0))
     reading.step(ChunkFailed(None, "the connection is gone", retry=True))
     assert [e.token for e in reading.step(Backfill((ORDERS,))) if isinstance(e, WriteMark)] == ["2/1/low"]
+
+
+def test_changed_rows_of_a_table_that_nobody_reads_hold_up_its_next_plan() -> None:
+    """Changes from before the statement may still be on their way, and would outlive the sweep of the next order."""
+    reading = machine(Limits(backfill_new=False))
+    reading.step(Tick(0))
+    assert told(reading.step(RowsCompared((RowVersion(ORDERS, None, "b", changed=True),)))) == ["rows changed unseen"]
+    effects = reading.step(Backfill((ORDERS,)))
+    assert [e for e in effects if isinstance(e, PlanTable | WriteMark)] == [WriteMark(Token("1/1/low"), ())]
+    effects = reading.step(MarkSeen(Token("1/1/low"), position_of(1), 0))
+    assert PlanTable(ORDERS, 1) in effects
