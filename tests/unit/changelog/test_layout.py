@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,13 @@ def test_only_what_is_named_like_a_segment_is_one() -> None:
             assert segment_bounds(changed) is None or changed == name, changed
     for changed in ("", name[1:], f"{name}0", f".{name}.tmp", f"{12:019}-{345:021}", f"{12:021}-{345:019}"):
         assert segment_bounds(changed) is None, changed
+
+
+def test_a_manifest_of_another_version_is_refused_by_its_name() -> None:
+    """Whoever has only its text gives none: then it is called what all of them are called."""
+    for version, which in ((99, "newer"), (1, "older")):
+        text = json.dumps({"version": version})
+        with pytest.raises(ConfigurationError, match=rf"reading segment\.json: an? {which} cdcflow wrote it"):
+            Segment.from_json(text)
+        with pytest.raises(ConfigurationError, match=rf"reading there: an? {which} cdcflow wrote it"):
+            Segment.from_json(text, "there")

@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdcflow.changelog import reader
+from cdcflow.changelog.checking import check
+from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import list_segments, newest_checkpoint, read_rows, read_transactions, table_shapes
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
@@ -263,3 +265,19 @@ def test_a_log_is_read_from_its_first_row_on_unless_it_is_said(tmp_path: Path, s
         other.seal_pending()
     assert ids(other.path) == [1, 2]
     assert [t["number"] for table in read_transactions(other.path) for t in table.to_pylist()] == [1, 2]
+
+
+def test_a_log_in_a_folder_answers_for_itself_what_is_asked_of_its_place(log: FileLog, tmp_path: Path) -> None:
+    """Merges and commands ask one thing, wherever the log is; all of it unless they say which offsets."""
+    found = FolderReader(log.path)
+    assert (found.name, found.exists(), FolderReader(tmp_path).exists()) == (str(log.path), True, False)
+    assert found.newest_checkpoint() == newest_checkpoint(log.path)
+    assert found.table_shapes() == table_shapes(log.path)
+    for range_ in ((), (4, 9), (8,)):
+        rows = [(table, version, rows.to_pylist()) for table, version, rows in found.read_rows(*range_)]
+        assert rows == [(table, version, rows.to_pylist()) for table, version, rows in read_rows(log.path, *range_)]
+        headers = [t.to_pylist() for t in found.read_transactions(*range_)]
+        assert headers == [t.to_pylist() for t in read_transactions(log.path, *range_)]
+    assert [table.id for table, _, _ in found.read_rows(tables=[PRODUCTS.id])] == [PRODUCTS.id] * 2
+    assert found.check() == check(log.path)
+    assert found.check(deep=True) == check(log.path, deep=True)

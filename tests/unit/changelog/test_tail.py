@@ -228,3 +228,29 @@ def test_a_segment_is_full_with_its_last_byte() -> None:
     first = topic.messages[1 : kinds.index(FrameKind.CUT) + 1]
     size = sum(len(message.value) for message in first)
     assert [segments(topic.tail(None, bytes_max=most))[0][2] for most in (size, size + 1)] == [[1], [1, 2]]
+
+
+def test_a_segment_fills_over_the_heads_of_topic_ranges() -> None:
+    """A daemon that starts often would else never fill one."""
+    topic = Topic().topic_range(1).topic_range(2)
+    kinds = [message.key[0] for message in topic.messages]
+    ends = [n for n, kind in enumerate(kinds, start=1) if kind == FrameKind.CUT]
+    size = sum(len(message.value) for message in topic.messages[1 : ends[1]])
+    assert [s[2] for s in segments(topic.tail(None, bytes_max=size))] == [[1, 2], [3]]
+    assert [s[2] for s in segments(topic.tail(None, bytes_max=size + 1))] == [[1, 2, 3]]
+
+
+def test_a_topic_that_begins_behind_the_history_is_refused() -> None:
+    """What came between the two has expired there: nothing may be put behind it."""
+    topic = Topic().topic_range(2).topic_range(2)
+    second = [n for n, m in enumerate(topic.messages) if m.key[0] == HEAD][1]
+    late = without(topic, lambda n, _: n < second)
+    assert segments(late.tail(late.cuts[2])) == [(2, 2, [3, 4], 4)]
+    refused(late, late.cuts[1], "cut 1 of the history .* is not in it")
+
+
+def test_a_topic_range_that_begins_before_the_history_s_last_cut_is_read_over_up_to_it() -> None:
+    """Cuts of an idle log change no offset: they are told apart by their numbers."""
+    topic = Topic().topic_range(0, idle=3).topic_range(1)
+    for cut in (1, 2, 3):
+        assert segments(topic.tail(topic.cuts[cut])) == [(cut, 2, [1], 4)]

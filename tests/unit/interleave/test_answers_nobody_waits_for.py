@@ -35,7 +35,7 @@ from cdcflow.interleave.messages import (
     WriteMark,
     XidSnapshot,
 )
-from cdcflow.interleave.progress import Progress, State
+from cdcflow.interleave.progress import Progress, State, TableProgress
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Token
 from cdcflow.model.table import TableId
 
@@ -250,3 +250,21 @@ def test_changed_rows_of_a_table_that_nobody_reads_hold_up_its_next_plan() -> No
     assert [e for e in effects if isinstance(e, PlanTable | WriteMark)] == [WriteMark(Token("1/1/low"), ())]
     effects = reading.step(MarkSeen(Token("1/1/low"), position_of(1), 0))
     assert PlanTable(ORDERS, 1) in effects
+
+
+@pytest.mark.parametrize("version", [None, "a"])
+@pytest.mark.parametrize("now", [None, "a", "b"])
+def test_a_table_of_which_only_keys_are_left_stays_at_the_version_that_it_was_read_at(
+    version: str | None, now: str | None
+) -> None:
+    """Else a statement between the two would be compared with nothing, and what it changed never read again."""
+    done = TableProgress("done", 1, Offset(1), SHAPE.incarnation, exhausted=True, row_version=version)
+    reading = Backlog(Progress({ORDERS: done}), {ORDERS: SHAPE}, Limits(), Offset(7), {})
+    reading.read_keys(ORDERS, Keys((1, 2)), Offset(7))
+    assert reading.progress.tables[ORDERS].keys_since == 7
+    assert plan(reading) == PlanTable(ORDERS, 1)
+    assert reading.planned(replace(planned(ORDERS), row_version=now)) == "taken"
+    assert reading.progress.tables[ORDERS].row_version == version
+    chunk = reading.chunk(ORDERS, Token("1/1/low"))
+    assert chunk is not None
+    assert (chunk.kind, chunk.keys) == ("keys", Keys((1, 2)))
