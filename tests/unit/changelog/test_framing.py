@@ -17,6 +17,7 @@ from cdcflow.changelog.framing import (
     Frame,
     FrameKind,
     Framer,
+    Header,
     encode_header,
     frame_bytes,
     frames,
@@ -139,3 +140,23 @@ def test_a_frame_may_be_as_long_as_the_longest_and_no_longer(bytes_max: int, mon
     fits = bytes_max == 64
     assert len(found(content)) == 1 + fits
     assert len(list(frames_beyond(file, header, header.end, FrameKind.CUT))) == fits
+
+
+def test_frames_have_the_same_bounds_read_skipped_or_found_behind_damage() -> None:
+    """A reader goes on behind a frame that it skipped, and recovery counts the bytes up to a cut."""
+    content = made([b"cut" + bytes(size) for size in range(30)])
+    file = io.BytesIO(content)
+    header = read_header(file, FileKind.JOURNAL, "x")
+    read = list(frames(file, header))
+    assert [frame.at for frame in read] == [header.end, *(frame.end for frame in read[:-1])]
+    assert read[-1].end == len(content)
+    assert list(frames_beyond(file, header, header.end, FrameKind.CUT)) == read
+    file.seek(header.end)
+    skipped = list(frames(file, header, skip=[FrameKind.CUT]))
+    assert skipped == [frame._replace(payload=b"") for frame in read]
+    for number, frame in enumerate(read):
+        file.seek(frame.at)
+        rest = header if not number else Header(header.value, header.seed, frame.at)
+        assert list(frames(file, rest, sequence=number)) == read[number:]
+        file.seek(header.end)
+        assert list(frames(file, header, end=frame.end)) == read[: number + 1]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from cdcflow.interleave.backlog import Backlog, Limits
+from cdcflow.interleave.delivered import Delivered
+from cdcflow.interleave.messages import Planned, PlanTable
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.position import Offset
 from cdcflow.model.table import Column, Table, TableId
@@ -106,3 +109,19 @@ def test_an_older_cdcflow_s_done_is_whole_since_then() -> None:
     assert found.tables[ORDERS].whole_since == 9
     entry["state"] = "reading"
     assert Progress.from_json({"version": 1, "tables": {"a": entry}}).tables[ORDERS].whole_since is None
+
+
+@pytest.mark.parametrize(("incarnation", "since"), [(7, 10), (8, None)])
+def test_a_plan_that_finds_another_table_under_the_name_takes_back_that_it_was_whole(
+    incarnation: int, since: int | None
+) -> None:
+    """What the log has is of the one before it: a merge that showed it would show rows that nobody has any more."""
+    done = TableProgress("done", 1, Offset(10), incarnation=7, whole_since=Offset(10))
+    backlog = taken_up(done)
+    backlog.begin_generation(ORDERS, Offset(60))
+    asked = backlog.plan(ORDERS, Offset(60), Delivered(np.empty(0, np.uint64), 1))
+    assert asked == PlanTable(ORDERS, 2)
+    found = replace(ORDERS_TABLE, incarnation=incarnation)
+    assert backlog.planned(Planned(ORDERS, 2, "plan", 1, 1, found)) == "taken"
+    known = backlog.progress.tables[ORDERS]
+    assert (known.incarnation, known.whole_since) == (incarnation, since)
