@@ -103,6 +103,17 @@ def test_a_tail_that_had_nothing_new_stands_behind_the_last_cut() -> None:
         assert tail.topic_offset == ends[count - 1]
 
 
+@pytest.mark.parametrize("bytes_max", [1, 50])
+def test_frames_in_several_records_are_sealed_like_others(bytes_max: int) -> None:
+    """A topic takes no record larger than it says; the last cut ends with its last piece."""
+    topic = Topic(bytes_max=bytes_max).topic_range(2).topic_range(1)
+    assert len(topic.messages) > len(Topic().topic_range(2).topic_range(1).messages)
+    for after in (0, 1, 2):
+        tail = topic.tail(topic.cuts[after])
+        assert [s[2:] for s in segments(tail)] == [(list(range(after + 1, 4)), 3)]
+        assert tail.topic_offset == len(topic.messages)
+
+
 def test_segments_end_at_the_first_cut_behind_their_size() -> None:
     """With rows in each, and every segment begins where the one before it ended."""
     topic = Topic().topic_range(3)
