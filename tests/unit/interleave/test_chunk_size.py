@@ -177,3 +177,9 @@ def test_a_chunk_has_no_more_units_than_their_rows_allow(size: int, rows_of_unit
     known = backlog.get(ORDERS.id)
     assert known is not None
     assert known.size == max(1, min(2 * size, rows_max // rows_of_unit))
+
+
+def test_a_chunk_is_a_range_unless_it_is_said_otherwise() -> None:
+    """A source reads what the kind says."""
+    chunk = Chunk(ORDERS.id, 1, 1, "all", None, size=1, low=Token("1/1/low"))
+    assert (chunk.kind, chunk.keys, chunk.single_connection) == ("range", None, False)

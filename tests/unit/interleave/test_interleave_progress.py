@@ -125,3 +125,15 @@ def test_a_plan_that_finds_another_table_under_the_name_takes_back_that_it_was_w
     assert backlog.planned(Planned(ORDERS, 2, "plan", 1, 1, found)) == "taken"
     known = backlog.progress.tables[ORDERS]
     assert (known.incarnation, known.whole_since) == (incarnation, since)
+
+
+@pytest.mark.parametrize("backfill_new", [True, False])
+def test_shapes_that_do_not_tell_one_table_from_another_are_all_of_the_same_one(backfill_new: bool) -> None:
+    """A source without such numbers: no table of it is begun again because of them."""
+    limits = Limits(backfill_new=backfill_new)
+    new = Backlog(Progress(), {ORDERS: "a shape"}, limits, Offset(50), {}).progress.tables[ORDERS]
+    assert (new.incarnation, new.state) == (0, "waiting" if backfill_new else "cancelled")
+    again = Backlog(Progress({ORDERS: new}), {ORDERS: "a shape"}, limits, Offset(60), {})
+    assert again.progress.tables[ORDERS] == new
+    known = replace(READING, incarnation=7)
+    assert Backlog(Progress({ORDERS: known}), {ORDERS: "a shape"}, limits, Offset(60), {}).get(ORDERS) == known
