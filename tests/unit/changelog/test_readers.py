@@ -265,6 +265,9 @@ def test_a_log_is_read_from_its_first_row_on_unless_it_is_said(tmp_path: Path, s
         other.seal_pending()
     assert ids(other.path) == [1, 2]
     assert [t["number"] for table in read_transactions(other.path) for t in table.to_pylist()] == [1, 2]
+    folder = FolderReader(other.path)
+    assert [row["id"] for _, _, rows in folder.read_rows() for row in rows.to_pylist()] == [1, 2]
+    assert [t["number"] for table in folder.read_transactions() for t in table.to_pylist()] == [1, 2]
 
 
 def test_a_log_in_a_folder_answers_for_itself_what_is_asked_of_its_place(log: FileLog, tmp_path: Path) -> None:

@@ -218,6 +218,20 @@ def test_a_plan_that_comes_too_late_is_told_so() -> None:
     assert reading.planned(planned(ORDERS)) == "late"
 
 
+@pytest.mark.parametrize("state", ["reading", "done"])
+def test_rows_that_were_read_are_right_at_the_newest_version_that_was_compared(state: State) -> None:
+    """Compared with the old one again and again, the table would be asked about at every look."""
+    reading = backlog()
+    plan(reading)
+    assert reading.planned(planned(ORDERS)) == "taken"
+    if state == "done":
+        reading.stop(ORDERS, state)
+    for version in ("b", "c"):
+        assert not reading.keep_version(RowVersion(ORDERS, None, version, changed=False))
+        known = reading.progress.tables[ORDERS]
+        assert (known.state, known.row_version) == (state, version)
+
+
 @pytest.mark.parametrize("state", ["cancelled", "failed", "forgotten"])
 def test_a_new_version_of_a_table_that_nobody_reads_holds_up_no_plan(state: State) -> None:
     """Each look compares it anew: the other tables would wait for one mark after the other."""
