@@ -54,7 +54,7 @@ def groups(segments: Sequence[Segment], bytes_max: int) -> list[list[Segment]]:
     found: list[list[Segment]] = []
     run: list[Segment] = []
     for segment in segments[:-1]:
-        if run and sum(s.size for s in run) + segment.size > bytes_max:
+        if sum(s.size for s in run) + segment.size > bytes_max:
             found += _worthwhile(run)
             run = []
         run.append(segment)

@@ -53,7 +53,6 @@ class Following:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
-            self._file = None
 
     def __del__(self) -> None:
         self.close()

@@ -190,7 +190,7 @@ def frames(
                 raise Damaged(at, "torn")
             if _checksum(head, payload, header.seed) != crc:
                 raise Damaged(at, "checksum")
-            if pad and len(file.read(pad)) < pad:
+            if len(file.read(pad)) < pad:
                 raise Damaged(at, "torn")
             yield Frame(_KIND_OF[kind], payload, at, at + whole)
         at += whole

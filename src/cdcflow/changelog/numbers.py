@@ -31,7 +31,7 @@ class Numbers:
     next_offset: int
     next_transaction: int
     cut: int
-    run_offset: int = 0
+    run_offset: int
     rows_left: int = 0
     total_left: int = 0
 

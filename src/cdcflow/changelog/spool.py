@@ -35,7 +35,7 @@ def header(log_id: str, epoch: Epoch, number: int) -> tuple[bytes, int]:
 def is_whole(file: BinaryIO, attach: Attach) -> bool:
     """Whether the spool still is what it was when it was attached."""
     crc, left = 0, attach.bytes
-    while left and (block := file.read(min(left, BLOCK))):
+    while block := file.read(min(left, BLOCK)):
         crc = crc32(block, crc)
         left -= len(block)
     return not left and crc == attach.crc

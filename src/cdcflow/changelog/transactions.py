@@ -231,12 +231,10 @@ def _array(texts: pa.Array | str) -> pa.Array:
 
 
 def _texts(texts: pa.Array) -> bytes:
-    """Lengths (-1: NULL), then the texts, one after another."""
+    """Lengths (-1: NULL), then the texts, one after another. At least one is not NULL."""
     there = texts.drop_null() if texts.null_count else texts
     _, ends, content = there.buffers()
-    bounds = (
-        np.frombuffer(ends, np.int32)[there.offset : there.offset + len(there) + 1] if len(there) else np.zeros(1, int)
-    )
+    bounds = np.frombuffer(ends, np.int32)[there.offset : there.offset + len(there) + 1]
     lengths = (bounds[1:] - bounds[:-1]).astype("<i4", copy=False)
     if texts.null_count:
         lengths, known = np.full(len(texts), -1, "<i4"), lengths

@@ -145,7 +145,7 @@ class Backlog:
         self._queue = self._queued()
         self._work = {table: Work(limits.keys_per_chunk) for table in self.progress.tables}
         for table, known in self.progress.tables.items():
-            self._work[table].collecting = known.active and known.collects_from is not None
+            self._work[table].collecting = known.collects_from is not None
         for table, keys in partial.items():
             if keys is not None and self._work[table].collecting:
                 self._work[table].remember(keys)
@@ -186,12 +186,12 @@ class Backlog:
         return self._json
 
     def _set(self, table: TableId, progress: TableProgress) -> None:
-        before = self.progress.tables.get(table)
+        before = self.progress.tables[table]
         self.progress = Progress({**self.progress.tables, table: progress})
         self._newer.add(table)
-        if before is None or (before.active, before.priority) != (progress.active, progress.priority):
+        if (before.active, before.priority) != (progress.active, progress.priority):
             self._queue = self._queued()
-        if before is None or (before.state, before.generation) != (progress.state, progress.generation):
+        if (before.state, before.generation) != (progress.state, progress.generation):
             self.changed = True
 
     def _queued(self) -> list[TableId]:
@@ -316,7 +316,7 @@ class Backlog:
 
     def put_back(self, chunk: Chunk) -> None:
         """A chunk will not be in the log: its keys are still to be read."""
-        if self._work[chunk.table].collecting and self.progress.tables[chunk.table].state != "paused":
+        if self._work[chunk.table].collecting:
             self._work[chunk.table].remember(chunk.keys)
 
     def wait(self, table: TableId, now_us: int, *, failed: bool = False) -> None:
@@ -413,7 +413,6 @@ class Backlog:
         """The table is no longer what was planned (W27): from the start again. Keys and `since` stay as they are,
         unless its row version is another one at the next plan."""
         known = self.progress.tables[table]
-        self._work[table].planning = False
         again = replace(
             known, state="waiting", plan=None, cursor=None, units_done=0, rows=0, exhausted=False, keys_since=None
         )

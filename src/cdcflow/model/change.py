@@ -173,12 +173,12 @@ class Run:
         parts = (batch.between(first_row, last_row) for batch in self.batches)
         return Run(
             self.xid[a:b],
-            self.position.slice(a, b - a),
+            self.position[a:b],
             self.commit_ts[a:b],
             self.ends[a:b] - first_row,
             tuple(p for p in parts if p is not None),
             self.kind,
-            None if self.origin is None else self.origin.slice(a, b - a),
+            None if self.origin is None else self.origin[a:b],
         )
 
     def shapes_of(self, table: TableId) -> frozenset[Table]:

@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from cdcflow.changelog import framing
 from cdcflow.changelog.framing import (
     FRAME_BYTES_MAX,
     MAGIC,
@@ -16,6 +17,7 @@ from cdcflow.changelog.framing import (
     Frame,
     FrameKind,
     Framer,
+    Header,
     encode_header,
     frame_bytes,
     frames,
@@ -126,3 +128,35 @@ def test_a_length_that_no_frame_may_have_is_damage_and_not_an_unfinished_end(mor
     assert frame_bytes(FRAME_BYTES_MAX) > FRAME_BYTES_MAX
     with pytest.raises(InvariantViolated, match="framing"):
         frame_bytes(FRAME_BYTES_MAX + 1)
+
+
+@pytest.mark.parametrize("bytes_max", [63, 64])
+def test_a_frame_may_be_as_long_as_the_longest_and_no_longer(bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read in order and found behind damage alike: recovery must not miss a cut that a reader takes."""
+    content = made([b"a", b"cut" + bytes(61)])
+    file = io.BytesIO(content)
+    header = read_header(file, FileKind.JOURNAL, "x")
+    monkeypatch.setattr(framing, "FRAME_BYTES_MAX", bytes_max)
+    fits = bytes_max == 64
+    assert len(found(content)) == 1 + fits
+    assert len(list(frames_beyond(file, header, header.end, FrameKind.CUT))) == fits
+
+
+def test_frames_have_the_same_bounds_read_skipped_or_found_behind_damage() -> None:
+    """A reader goes on behind a frame that it skipped, and recovery counts the bytes up to a cut."""
+    content = made([b"cut" + bytes(size) for size in range(30)])
+    file = io.BytesIO(content)
+    header = read_header(file, FileKind.JOURNAL, "x")
+    read = list(frames(file, header))
+    assert [frame.at for frame in read] == [header.end, *(frame.end for frame in read[:-1])]
+    assert read[-1].end == len(content)
+    assert list(frames_beyond(file, header, header.end, FrameKind.CUT)) == read
+    file.seek(header.end)
+    skipped = list(frames(file, header, skip=[FrameKind.CUT]))
+    assert skipped == [frame._replace(payload=b"") for frame in read]
+    for number, frame in enumerate(read):
+        file.seek(frame.at)
+        rest = header if not number else Header(header.value, header.seed, frame.at)
+        assert list(frames(file, rest, sequence=number)) == read[number:]
+        file.seek(header.end)
+        assert list(frames(file, header, end=frame.end)) == read[: number + 1]

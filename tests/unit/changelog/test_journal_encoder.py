@@ -303,3 +303,18 @@ def test_a_few_large_rows_are_not_split(monkeypatch: pytest.MonkeyPatch, count: 
     found = [r.offsets.tolist() for r in records(file, header, "x") if isinstance(r, Rows)]
     assert len(found) == pieces
     assert [offset for offsets in found for offset in offsets] == list(range(11, 11 + count))
+
+
+def test_a_batch_as_large_as_the_largest_is_one_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What counts is what its rows hold, not what memory they share with others."""
+    made = encoder()
+    made.shape(ORDERS, 1)
+    many = changes(ORDERS, [{"id": i, "note": "x" * 300} for i in range(100)])
+    part = many.between(10, 30)
+    assert part is not None
+    assert part.rows.get_total_buffer_size() > part.rows.nbytes
+    for limit in (part.rows.nbytes, part.rows.nbytes - 1):
+        monkeypatch.setattr(journal, "BATCH_BYTES_MAX", limit)
+        made.rows(part, 11)
+    file, header = opened(made)
+    assert [len(r.offsets) for r in records(file, header, "x") if isinstance(r, Rows)] == [20, 10, 10]

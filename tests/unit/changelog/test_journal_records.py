@@ -160,6 +160,16 @@ def test_rows_find_their_transactions_past_empty_ones() -> None:
     assert rows.schema.equals(ORDERS.log_schema)
 
 
+@pytest.mark.parametrize(("first", "last"), [(9, 10), (9, 17), (16, 17), (17, 18), (5, 6)])
+def test_rows_that_are_none_of_these_transactions_are_refused(first: int, last: int) -> None:
+    """Before the first of them or behind the last: some other transaction would be said to have written them."""
+    run = transactions([1, 2], [3, 7], changes(ORDERS, [{"id": i} for i in range(2)]))
+    owners = Owners.of(Transactions.of(run, 10, 1, np.array([1, 2])).headers)
+    with pytest.raises(InvariantViolated, match=f"offsets from {first} to {last}: their transactions have 10 to 16"):
+        owners.log_rows(ORDERS, np.array([first, last]), run.batches[0].rows)
+    assert owners.counts(ORDERS, np.array([10, 16])).tolist() == [1, 1]
+
+
 def test_small_batches_of_one_shape_are_deflated_and_still_come_back() -> None:
     """One row a transaction is mostly Arrow's description of its columns; what differs must come through whole."""
     batches = [

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cdcflow.changelog.layout import UPLOADS, Layout
+from cdcflow.changelog.layout import UPLOADS, Layout, segment_bounds
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import ConfigurationError
 
@@ -88,3 +89,26 @@ def test_listings_are_in_the_order_of_offsets_and_know_what_was_never_finished(t
     assert layout.listed_segments() == ([(1, 9), (10, 99), (100, 200)], [layout.segments / ".unfinished.tmp"])
     layout.segment(1, 99).mkdir()
     assert layout.segment_offsets() == [(1, 99), (100, 200)], "one that took the place of others covers them"
+
+
+def test_only_what_is_named_like_a_segment_is_one() -> None:
+    """Numbers are read more freely than they are written: a sign, a space or a line between them is another name."""
+    name = f"{12:020}-{345:020}"
+    assert segment_bounds(name) == (12, 345)
+    assert segment_bounds(f"{10**20 - 1}-{10**20 - 1}") == (10**20 - 1, 10**20 - 1)
+    for at in range(len(name)):
+        for other in "+_ x.-":
+            changed = f"{name[:at]}{other}{name[at + 1 :]}"
+            assert segment_bounds(changed) is None or changed == name, changed
+    for changed in ("", name[1:], f"{name}0", f".{name}.tmp", f"{12:019}-{345:021}", f"{12:021}-{345:019}"):
+        assert segment_bounds(changed) is None, changed
+
+
+def test_a_manifest_of_another_version_is_refused_by_its_name() -> None:
+    """Whoever has only its text gives none: then it is called what all of them are called."""
+    for version, which in ((99, "newer"), (1, "older")):
+        text = json.dumps({"version": version})
+        with pytest.raises(ConfigurationError, match=rf"reading segment\.json: an? {which} cdcflow wrote it"):
+            Segment.from_json(text)
+        with pytest.raises(ConfigurationError, match=rf"reading there: an? {which} cdcflow wrote it"):
+            Segment.from_json(text, "there")

@@ -112,6 +112,25 @@ def test_our_own_columns_of_few_words_always_have_a_dictionary() -> None:
         assert any("DICTIONARY" in e for e in columns[name].encodings)
 
 
+def test_files_are_compressed_by_zstd_s_quickest() -> None:
+    """The higher levels take the writer's time for a few bytes (docs/changelog-format.md)."""
+    rows = pa.Table.from_batches([batch(v=[f"{i * 7919 % 3001} and {i % 13}" for i in range(SAMPLE_ROWS)])])
+
+    def size(level: int) -> int:
+        plain = io.BytesIO()
+        steps = {"_offset": "DELTA_BINARY_PACKED"}
+        settings = {"compression": "zstd", "use_dictionary": False, "write_statistics": True}
+        pq.write_table(rows, plain, compression_level=level, column_encoding=steps, **settings)
+        return len(plain.getvalue())
+
+    target = Target()
+    file = Parquet("x.parquet", rows.schema, target, ())
+    file.add(rows.to_batches()[0])
+    file.close()
+    assert len(target.content) == size(1)
+    assert size(1) not in (size(2), size(3))
+
+
 def test_bounds_are_stored_of_what_readers_skip_by() -> None:
     """Offsets and the key; without a key of everything, which is the transactions' file."""
     rows = batch(a=[1, 2, 3], b=[1, 2, 3])

@@ -8,9 +8,12 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from cdcflow.changelog import reader
+from cdcflow.changelog.checking import check
+from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import list_segments, newest_checkpoint, read_rows, read_transactions, table_shapes
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
@@ -222,6 +225,36 @@ def test_rows_are_cut_out_of_the_middle_of_what_was_written_together(tmp_path: P
             assert ids(other.path, first, last) == list(range(first, last + 1))
 
 
+@pytest.mark.parametrize("damage", ["cut off", "no footer", "overwritten"])
+@pytest.mark.parametrize("name", ["*orders*", "transactions*"])
+def test_damaged_file_is_said_with_its_log_and_offset(copy: Layout, damage: str, name: str) -> None:
+    """A reader that took it for missing would look for it twenty times, and then name the wrong trouble."""
+    (file,) = copy.segment(1, 3).glob(name)
+    content = file.read_bytes()
+    footer = len(content) // 2
+    file.write_bytes(
+        {
+            "cut off": content[:footer],
+            "no footer": content[:-8] + b"PAR1" * 2,
+            "overwritten": content[:4] + bytes(len(content) - 8) + content[-4:],
+        }[damage]
+    )
+    read = read_transactions if name.startswith("transactions") else read_rows
+    with pytest.raises(InvariantViolated, match=r"copy at offset 1: a file is damaged \((Arrow|OS)") as told:
+        list(read(copy.root, 1, 3))
+    assert told.value.remedy == "run `cdcflow log check`, and restore the segment from a copy"
+    assert sorted(ids(copy.root, 4, 9)) == [4, 5, 6, 7, 8, 9], "the others are as they were"
+
+
+def test_bounds_of_row_groups_only_save_reading_them(copy: Layout) -> None:
+    """Whoever wrote a file anew, without bounds, changed no row of it."""
+    files = list(copy.segment(4, 7).glob("*.[12].parquet"))
+    assert len(files) == 2
+    for file in files:
+        pq.write_table(pq.read_table(file), file, write_statistics=False)
+    assert [sorted(ids(copy.root, first, 7)) for first in (3, 5, 7)] == [[3, 4, 5, 6, 7], [5, 6, 7], [7]]
+
+
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_log_is_read_from_its_first_row_on_unless_it_is_said(tmp_path: Path, sealed: bool) -> None:
     """Rows and transactions alike: the first one is the easiest to lose."""
@@ -232,3 +265,22 @@ def test_a_log_is_read_from_its_first_row_on_unless_it_is_said(tmp_path: Path, s
         other.seal_pending()
     assert ids(other.path) == [1, 2]
     assert [t["number"] for table in read_transactions(other.path) for t in table.to_pylist()] == [1, 2]
+    folder = FolderReader(other.path)
+    assert [row["id"] for _, _, rows in folder.read_rows() for row in rows.to_pylist()] == [1, 2]
+    assert [t["number"] for table in folder.read_transactions() for t in table.to_pylist()] == [1, 2]
+
+
+def test_a_log_in_a_folder_answers_for_itself_what_is_asked_of_its_place(log: FileLog, tmp_path: Path) -> None:
+    """Merges and commands ask one thing, wherever the log is; all of it unless they say which offsets."""
+    found = FolderReader(log.path)
+    assert (found.name, found.exists(), FolderReader(tmp_path).exists()) == (str(log.path), True, False)
+    assert found.newest_checkpoint() == newest_checkpoint(log.path)
+    assert found.table_shapes() == table_shapes(log.path)
+    for range_ in ((), (4, 9), (8,)):
+        rows = [(table, version, rows.to_pylist()) for table, version, rows in found.read_rows(*range_)]
+        assert rows == [(table, version, rows.to_pylist()) for table, version, rows in read_rows(log.path, *range_)]
+        headers = [t.to_pylist() for t in found.read_transactions(*range_)]
+        assert headers == [t.to_pylist() for t in read_transactions(log.path, *range_)]
+    assert [table.id for table, _, _ in found.read_rows(tables=[PRODUCTS.id])] == [PRODUCTS.id] * 2
+    assert found.check() == check(log.path)
+    assert found.check(deep=True) == check(log.path, deep=True)

@@ -87,8 +87,31 @@ def test_a_topic_without_a_history_is_sealed_from_its_first_head() -> None:
 def test_what_the_history_has_is_read_over(after: int) -> None:
     """Up to and with the cut that it ends with, wherever that stands: in a topic range, or at its end."""
     topic = Topic().topic_range(2).topic_range(3)
-    found = segments(topic.tail(topic.cuts[after]))
+    tail = topic.tail(topic.cuts[after])
+    found = segments(tail)
     assert [(base, offsets, last) for base, _, offsets, last in found] == [(after, list(range(after + 1, 6)), 5)]
+    assert tail.topic_offset == len(topic.messages)
+
+
+def test_a_tail_that_had_nothing_new_stands_behind_the_last_cut() -> None:
+    """Whoever looks again begins there, and not at a record that it has."""
+    topic = Topic().topic_range(2).topic_range(1)
+    for count, cut in enumerate(topic.cuts[1:], start=1):
+        ends = [n for n, m in enumerate(topic.messages, start=1) if m.key[0] == FrameKind.CUT]
+        tail = Tail(iter(topic.messages[: ends[count - 1]]), "topic t", "log-a", cut, 1)
+        assert segments(tail) == []
+        assert tail.topic_offset == ends[count - 1]
+
+
+@pytest.mark.parametrize("bytes_max", [1, 50])
+def test_frames_in_several_records_are_sealed_like_others(bytes_max: int) -> None:
+    """A topic takes no record larger than it says; the last cut ends with its last piece."""
+    topic = Topic(bytes_max=bytes_max).topic_range(2).topic_range(1)
+    assert len(topic.messages) > len(Topic().topic_range(2).topic_range(1).messages)
+    for after in (0, 1, 2):
+        tail = topic.tail(topic.cuts[after])
+        assert [s[2:] for s in segments(tail)] == [(list(range(after + 1, 4)), 3)]
+        assert tail.topic_offset == len(topic.messages)
 
 
 def test_segments_end_at_the_first_cut_behind_their_size() -> None:
@@ -183,6 +206,26 @@ def test_frames_that_nobody_wants_are_not_decoded() -> None:
     assert not any(isinstance(r, Progressed) for r in found)
 
 
+@pytest.mark.parametrize("before", range(1, 7))
+def test_rows_before_an_offset_are_not_decoded_and_everything_else_is(before: int) -> None:
+    """Who goes on in the middle of a range needs its shapes and numbers, and no rows that it has."""
+    topic = Topic().topic_range(5, idle=1)
+    whole, late = RangeDecoder("t"), RangeDecoder("t", before=before)
+    for message in topic.messages:
+        expected, found = whole.take(message), late.take(message)
+        assert expected is not None
+        assert found is not None
+        if isinstance(expected.record, Rows):
+            # Later rows lean on the first ones of a shape: those are always decoded.
+            needed = isinstance(found.record, Rows)
+            assert needed == (int(expected.record.offsets[-1]) >= before or int(expected.record.offsets[0]) == 1)
+        elif isinstance(expected.record, Transactions):
+            assert isinstance(found.record, Transactions)
+            assert found.record.headers.equals(expected.record.headers)
+        else:
+            assert found == expected
+
+
 def test_records_that_cdcflow_did_not_write_are_refused() -> None:
     """By the place of the record, never by what is in it."""
     good = Topic().topic_range(1).messages
@@ -216,3 +259,29 @@ def test_a_segment_is_full_with_its_last_byte() -> None:
     first = topic.messages[1 : kinds.index(FrameKind.CUT) + 1]
     size = sum(len(message.value) for message in first)
     assert [segments(topic.tail(None, bytes_max=most))[0][2] for most in (size, size + 1)] == [[1], [1, 2]]
+
+
+def test_a_segment_fills_over_the_heads_of_topic_ranges() -> None:
+    """A daemon that starts often would else never fill one."""
+    topic = Topic().topic_range(1).topic_range(2)
+    kinds = [message.key[0] for message in topic.messages]
+    ends = [n for n, kind in enumerate(kinds, start=1) if kind == FrameKind.CUT]
+    size = sum(len(message.value) for message in topic.messages[1 : ends[1]])
+    assert [s[2] for s in segments(topic.tail(None, bytes_max=size))] == [[1, 2], [3]]
+    assert [s[2] for s in segments(topic.tail(None, bytes_max=size + 1))] == [[1, 2, 3]]
+
+
+def test_a_topic_that_begins_behind_the_history_is_refused() -> None:
+    """What came between the two has expired there: nothing may be put behind it."""
+    topic = Topic().topic_range(2).topic_range(2)
+    second = [n for n, m in enumerate(topic.messages) if m.key[0] == HEAD][1]
+    late = without(topic, lambda n, _: n < second)
+    assert segments(late.tail(late.cuts[2])) == [(2, 2, [3, 4], 4)]
+    refused(late, late.cuts[1], "cut 1 of the history .* is not in it")
+
+
+def test_a_topic_range_that_begins_before_the_history_s_last_cut_is_read_over_up_to_it() -> None:
+    """Cuts of an idle log change no offset: they are told apart by their numbers."""
+    topic = Topic().topic_range(0, idle=3).topic_range(1)
+    for cut in (1, 2, 3):
+        assert segments(topic.tail(topic.cuts[cut])) == [(cut, 2, [1], 4)]

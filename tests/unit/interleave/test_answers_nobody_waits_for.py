@@ -13,6 +13,7 @@ from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.machine import Interleave, Limits
 from cdcflow.interleave.messages import (
+    Backfill,
     Chunk,
     ChunkFailed,
     ChunkRead,
@@ -34,7 +35,7 @@ from cdcflow.interleave.messages import (
     WriteMark,
     XidSnapshot,
 )
-from cdcflow.interleave.progress import Progress
+from cdcflow.interleave.progress import Progress, State, TableProgress
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Token
 from cdcflow.model.table import TableId
 
@@ -215,3 +216,69 @@ def test_a_plan_that_comes_too_late_is_told_so() -> None:
     assert reading.planned(replace(planned(ORDERS), generation=0)) == "late"
     assert reading.planned(planned(ORDERS)) == "taken"
     assert reading.planned(planned(ORDERS)) == "late"
+
+
+@pytest.mark.parametrize("state", ["reading", "done"])
+def test_rows_that_were_read_are_right_at_the_newest_version_that_was_compared(state: State) -> None:
+    """Compared with the old one again and again, the table would be asked about at every look."""
+    reading = backlog()
+    plan(reading)
+    assert reading.planned(planned(ORDERS)) == "taken"
+    if state == "done":
+        reading.stop(ORDERS, state)
+    for version in ("b", "c"):
+        assert not reading.keep_version(RowVersion(ORDERS, None, version, changed=False))
+        known = reading.progress.tables[ORDERS]
+        assert (known.state, known.row_version) == (state, version)
+
+
+@pytest.mark.parametrize("state", ["cancelled", "failed", "forgotten"])
+def test_a_new_version_of_a_table_that_nobody_reads_holds_up_no_plan(state: State) -> None:
+    """Each look compares it anew: the other tables would wait for one mark after the other."""
+    reading = backlog()
+    reading.stop(ORDERS, state)
+    assert not reading.keep_version(RowVersion(ORDERS, None, "b", changed=False))
+
+
+def test_a_lost_connection_without_a_window_holds_up_no_mark() -> None:
+    """Nothing of it was under way: the next table that somebody orders is begun at once."""
+    reading = Interleave(
+        epoch=Epoch(2),
+        checkpoint=Checkpoint(position=position_of(0)),
+        tables={ORDERS: SHAPE},
+        limits=Limits(backfill_new=False),
+        delivered=np.empty(0, np.uint64),
+        partial={},
+    )
+    reading.step(Tick(0))
+    reading.step(ChunkFailed(None, "the connection is gone", retry=True))
+    assert [e.token for e in reading.step(Backfill((ORDERS,))) if isinstance(e, WriteMark)] == ["2/1/low"]
+
+
+def test_changed_rows_of_a_table_that_nobody_reads_hold_up_its_next_plan() -> None:
+    """Changes from before the statement may still be on their way, and would outlive the sweep of the next order."""
+    reading = machine(Limits(backfill_new=False))
+    reading.step(Tick(0))
+    assert told(reading.step(RowsCompared((RowVersion(ORDERS, None, "b", changed=True),)))) == ["rows changed unseen"]
+    effects = reading.step(Backfill((ORDERS,)))
+    assert [e for e in effects if isinstance(e, PlanTable | WriteMark)] == [WriteMark(Token("1/1/low"), ())]
+    effects = reading.step(MarkSeen(Token("1/1/low"), position_of(1), 0))
+    assert PlanTable(ORDERS, 1) in effects
+
+
+@pytest.mark.parametrize("version", [None, "a"])
+@pytest.mark.parametrize("now", [None, "a", "b"])
+def test_a_table_of_which_only_keys_are_left_stays_at_the_version_that_it_was_read_at(
+    version: str | None, now: str | None
+) -> None:
+    """Else a statement between the two would be compared with nothing, and what it changed never read again."""
+    done = TableProgress("done", 1, Offset(1), SHAPE.incarnation, exhausted=True, row_version=version)
+    reading = Backlog(Progress({ORDERS: done}), {ORDERS: SHAPE}, Limits(), Offset(7), {})
+    reading.read_keys(ORDERS, Keys((1, 2)), Offset(7))
+    assert reading.progress.tables[ORDERS].keys_since == 7
+    assert plan(reading) == PlanTable(ORDERS, 1)
+    assert reading.planned(replace(planned(ORDERS), row_version=now)) == "taken"
+    assert reading.progress.tables[ORDERS].row_version == version
+    chunk = reading.chunk(ORDERS, Token("1/1/low"))
+    assert chunk is not None
+    assert (chunk.kind, chunk.keys) == ("keys", Keys((1, 2)))

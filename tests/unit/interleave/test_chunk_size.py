@@ -148,3 +148,38 @@ def test_keys_that_a_chunk_did_not_read_are_read_by_the_next_ones() -> None:
         reading.backlog.count_in(read, 0, held=False, live=False)
     assert asked == [100, 30, 38, 10], "as many as fitted, then slowly more"
     assert sorted(found) == list(range(100))
+
+
+def test_a_unit_is_one_row_unless_the_source_says_otherwise() -> None:
+    """A first chunk of keys has as many rows as are allowed, and no fewer."""
+    backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, Limits(chunk_rows_max=48), Offset(1), {})
+    backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
+    backlog.planned(Planned(ORDERS.id, 1, "all", 256, 1_000_000, ORDERS))
+    known = backlog.get(ORDERS.id)
+    assert known is not None
+    assert known.size == 48
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("rows_of_unit", [100, 300, 501, 1000, 5000])
+@pytest.mark.parametrize("rows_max", [1000, 3000])
+def test_a_chunk_has_no_more_units_than_their_rows_allow(size: int, rows_of_unit: int, rows_max: int) -> None:
+    """Measured by the one before it, however few units that had; one unit at least is read."""
+    limits = Limits(chunk_rows_max=rows_max)
+    backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
+    backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
+    backlog.planned(Planned(ORDERS.id, 1, "all", size, 1_000_000, ORDERS))
+    chunk = backlog.chunk(ORDERS.id, Token("1/1/low"))
+    assert chunk is not None
+    rows = pa.record_batch([pa.array(np.arange(size * rows_of_unit))], schema=ORDERS.row_schema)
+    read = ChunkRead(chunk, reads(ORDERS, [rows], Position("0"), 0), ORDERS, (), str(size), size, seconds=1e-9)
+    backlog.adapt_size(read, holding=False, live=False)
+    known = backlog.get(ORDERS.id)
+    assert known is not None
+    assert known.size == max(1, min(2 * size, rows_max // rows_of_unit))
+
+
+def test_a_chunk_is_a_range_unless_it_is_said_otherwise() -> None:
+    """A source reads what the kind says."""
+    chunk = Chunk(ORDERS.id, 1, 1, "all", None, size=1, low=Token("1/1/low"))
+    assert (chunk.kind, chunk.keys, chunk.single_connection) == ("range", None, False)

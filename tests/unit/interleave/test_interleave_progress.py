@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from cdcflow.interleave.backlog import Backlog, Limits
+from cdcflow.interleave.delivered import Delivered
+from cdcflow.interleave.messages import Planned, PlanTable
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.position import Offset
 from cdcflow.model.table import Column, Table, TableId
@@ -106,3 +109,31 @@ def test_an_older_cdcflow_s_done_is_whole_since_then() -> None:
     assert found.tables[ORDERS].whole_since == 9
     entry["state"] = "reading"
     assert Progress.from_json({"version": 1, "tables": {"a": entry}}).tables[ORDERS].whole_since is None
+
+
+@pytest.mark.parametrize(("incarnation", "since"), [(7, 10), (8, None)])
+def test_a_plan_that_finds_another_table_under_the_name_takes_back_that_it_was_whole(
+    incarnation: int, since: int | None
+) -> None:
+    """What the log has is of the one before it: a merge that showed it would show rows that nobody has any more."""
+    done = TableProgress("done", 1, Offset(10), incarnation=7, whole_since=Offset(10))
+    backlog = taken_up(done)
+    backlog.begin_generation(ORDERS, Offset(60))
+    asked = backlog.plan(ORDERS, Offset(60), Delivered(np.empty(0, np.uint64), 1))
+    assert asked == PlanTable(ORDERS, 2)
+    found = replace(ORDERS_TABLE, incarnation=incarnation)
+    assert backlog.planned(Planned(ORDERS, 2, "plan", 1, 1, found)) == "taken"
+    known = backlog.progress.tables[ORDERS]
+    assert (known.incarnation, known.whole_since) == (incarnation, since)
+
+
+@pytest.mark.parametrize("backfill_new", [True, False])
+def test_shapes_that_do_not_tell_one_table_from_another_are_all_of_the_same_one(backfill_new: bool) -> None:
+    """A source without such numbers: no table of it is begun again because of them."""
+    limits = Limits(backfill_new=backfill_new)
+    new = Backlog(Progress(), {ORDERS: "a shape"}, limits, Offset(50), {}).progress.tables[ORDERS]
+    assert (new.incarnation, new.state) == (0, "waiting" if backfill_new else "cancelled")
+    again = Backlog(Progress({ORDERS: new}), {ORDERS: "a shape"}, limits, Offset(60), {})
+    assert again.progress.tables[ORDERS] == new
+    known = replace(READING, incarnation=7)
+    assert Backlog(Progress({ORDERS: known}), {ORDERS: "a shape"}, limits, Offset(60), {}).get(ORDERS) == known

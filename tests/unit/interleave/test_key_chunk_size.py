@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.interleave.backlog import Backlog, Limits
+from cdcflow.interleave.backlog import Backlog, Limits, Work
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.messages import ChunkRead, Planned, XidSnapshot
 from cdcflow.interleave.progress import Progress
@@ -89,3 +89,29 @@ def test_chunk_of_the_last_few_keys_says_nothing_about_more_of_them() -> None:
     assert reading.chunk(fits=4) == 6
     assert reading.chunk(meanwhile=50) == 2
     assert reading.chunk() == 4
+
+
+def test_a_chunk_of_keys_never_gets_so_small_that_it_asks_for_none() -> None:
+    """It would come back with nothing, and be asked for again, without end."""
+    reading = Reading()
+    for _ in range(20):
+        reading.backlog.read_less(ORDERS.id)
+    assert [reading.chunk() for _ in range(3)] == [1, 2, 3]
+
+
+def test_keys_that_cannot_be_compared_are_asked_for_as_often_as_they_came() -> None:
+    """Arrow finds no two nested values equal; more of them than came would be read for nothing, or begin the table
+    again."""
+    work = Work(keys_max=3)
+    for number in range(4):
+        work.remember(KeySet(pa.table({"id": pa.array([[number]])})))
+    work.compact_at = 4
+    work.remember(KeySet(pa.table({"id": pa.array([[4]])})))
+    assert not work.has_more_than(5)
+    assert work.has_more_than(4)
+    found = [work.take_keys() for _ in range(3)]
+    assert [None if k is None else k.keys.column("id").to_pylist() for k in found] == [
+        [[0], [1], [2]],
+        [[3], [4]],
+        None,
+    ]

@@ -56,3 +56,16 @@ def test_a_look_is_asked_for_once_and_again_when_ids_have_doubled() -> None:
         if delivered.wants_snapshot():
             asked.append(xid)
     assert asked == [4, 9, 19]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_only_what_every_part_of_a_snapshot_has_seen_is_forgotten(parts: int) -> None:
+    """Several connections read parts of one chunk: a row that one of them missed is missing (W13)."""
+    delivered = Delivered(ids(1, 2, 3, 4), 100)
+    delivered.seen(*[XidSnapshot(1, 10, frozenset({n + 1})) for n in range(parts)])
+    delivered.forget()
+    assert delivered.ids().tolist() == list(range(1, parts + 1))
+    delivered.seen(*[XidSnapshot(1, 10, frozenset({parts - n})) for n in range(parts)])
+    delivered.forget()
+    assert delivered.ids().tolist() == list(range(1, parts + 1))
+    assert len(delivered) == parts

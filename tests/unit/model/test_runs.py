@@ -8,10 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from cdcflow.model import change
 from cdcflow.model.change import (
+    DELETE,
     EMPTY_RUN,
+    INSERT,
     NO_KEYS,
+    READ,
     SMALL_BYTES,
+    TRUNCATE,
+    UPDATE,
     ChangeBatch,
     KeySet,
     Kind,
@@ -107,6 +113,11 @@ def test_a_run_parts_between_two_transactions_and_nothing_is_lost(count: int, li
     assert (text_of(left), text_of(right)) == (WHOLE[:line], WHOLE[line:])
     assert left.transactions + right.transactions == 4
     assert left.origin is None
+
+
+def test_ops_are_the_letters_that_the_log_s_format_names() -> None:
+    """Other programs read them: docs/changelog-format.md says which they are."""
+    assert (INSERT, UPDATE, DELETE, READ, TRUNCATE) == ("c", "u", "d", "r", "t")
 
 
 def test_parts_keep_the_kind_and_each_transaction_s_origin() -> None:
@@ -232,6 +243,28 @@ def test_what_a_small_batch_holds_is_added_up_and_of_a_large_one_the_part_in_use
     assert part is not None
     few = Run(header.xid, header.position, header.commit_ts, np.array([10]), (part, small))
     assert 10_000 < few.bytes - small.rows.get_total_buffer_size() < 20_000
+
+
+@pytest.mark.parametrize(("below", "counted"), [(0, "whole"), (1, "part")])
+def test_a_batch_is_small_up_to_the_largest_of_them(below: int, counted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below it the quick sum will do; from there on a piece counts as what it uses."""
+    small = run_of(T1).batches[0]
+    piece = small.between(2, 3)
+    assert piece is not None
+    size = {"whole": small.rows.get_total_buffer_size(), "part": piece.rows.nbytes}
+    assert size["part"] < size["whole"]
+    monkeypatch.setattr(change, "SMALL_BYTES", size["whole"] - below)
+    header = run_of([])
+    assert Run(header.xid, header.position, header.commit_ts, np.array([1]), (piece,)).bytes == size[counted]
+
+
+def test_the_empty_run_has_nothing_in_any_column() -> None:
+    """It stands for the missing part of a split, and goes through everything that a run goes through."""
+    assert EMPTY_RUN.batches == ()
+    assert EMPTY_RUN.origin is None
+    columns = (EMPTY_RUN.xid, EMPTY_RUN.position, EMPTY_RUN.commit_ts, EMPTY_RUN.ends)
+    assert [len(column) for column in columns] == [0, 0, 0, 0]
+    assert [text_of(part) for part in EMPTY_RUN.split_at(0)] == [[], []]
 
 
 # ── key sets ────────────────────────────────────────────────────────────────────────────────────────────────
