@@ -132,11 +132,8 @@ HOUR_S = 3600.0
 """A wait that nobody ends is a test that hangs."""
 
 
-def test_a_wake_ends_the_wait_that_runs_or_the_next_one_and_no_other(waker: Waker) -> None:
-    """It may come before the loop waits; if it were kept for ever, the loop would never wait again."""
-    waker.wake()
-    waker.wake()
-    waker.wait(None, HOUR_S)
+def waits_for_a_wake(waker: Waker) -> bool:
+    """Whether the loop, which waits without a stream now, does so until it is woken."""
     ended = threading.Event()
 
     def waits() -> None:
@@ -145,10 +142,18 @@ def test_a_wake_ends_the_wait_that_runs_or_the_next_one_and_no_other(waker: Wake
 
     waiting = threading.Thread(target=waits)
     waiting.start()
-    assert not ended.wait(0.05), "both wakes were heard already"
+    too_early = ended.wait(0.05)
     waker.wake()
     waiting.join(30)
-    assert ended.is_set()
+    return ended.is_set() and not too_early
+
+
+def test_a_wake_ends_the_wait_that_runs_or_the_next_one_and_no_other(waker: Waker) -> None:
+    """It may come before the loop waits; if it were kept for ever, the loop would never wait again."""
+    waker.wake()
+    waker.wake()
+    waker.wait(None, HOUR_S)
+    assert waits_for_a_wake(waker), "both wakes were heard already"
 
 
 def test_the_stream_s_socket_ends_the_wait_as_long_as_it_is_the_stream_s(waker: Waker) -> None:
@@ -164,18 +169,7 @@ def test_the_stream_s_socket_ends_the_wait_as_long_as_it_is_the_stream_s(waker: 
         beside.send(b"z")
         waker.wait(other.fileno(), HOUR_S)
         assert other.recv(9) == b"z"
-        ended = threading.Event()
-
-        def waits() -> None:
-            waker.wait(None, HOUR_S)
-            ended.set()
-
-        waiting = threading.Thread(target=waits)
-        waiting.start()
-        assert not ended.wait(0.05), "neither socket is watched now"
-        waker.wake()
-        waiting.join(30)
-        assert ended.is_set()
+        assert waits_for_a_wake(waker), "neither socket is watched now"
         waker.wait(near.fileno(), HOUR_S)
         assert near.recv(9) == b"y", "and it can be watched again"
 
@@ -191,17 +185,7 @@ def test_a_stream_whose_socket_has_the_number_0_is_heard_and_forgotten_like_any_
             waker.wait(0, HOUR_S)
             waker.wake()
             waker.wait(None, HOUR_S)
-            ended = threading.Event()
-
-            def waits() -> None:
-                waker.wait(None, HOUR_S)
-                ended.set()
-
-            waiting = threading.Thread(target=waits)
-            waiting.start()
-            assert not ended.wait(0.05), "it is not watched now"
-            waker.wake()
-            waiting.join(30)
+            assert waits_for_a_wake(waker), "it is not watched now"
         finally:
             os.dup2(kept, 0)
             os.close(kept)
