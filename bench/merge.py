@@ -1,106 +1,32 @@
 """merge: what a cycle of the merge costs, beside bare commits, a naive job and Spark's own read and write.
 
-Every party has a session that stays warm, all on the same log, once for each table format. Another checkout may run
-beside this one (`CDCFLOW_BENCH_TREE`), in Delta: older ones have nothing else. A base is made before the changes are,
-so that no party finds the changed rows side by side.
+A base is made before the changes are, so that no party finds the changed rows side by side.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench import mergemany, mergepeers
 from bench.harness import Budget, Failed, tell
 from bench.mergelog import SealedLog, rows, table
-from bench.results import Line, alone, at_least, at_most, compared
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import list_segments
+from bench.mergeparties import CHANGES, FORMATS, SMALL_TABLES, Asked, Party, files_of, in_turn, parties, ratio
+from bench.results import Line, alone, at_least, at_most
 
 ROWS = 10_000_000
 """Rows of the large table; the small ones have a thousandth."""
 
-SMALL_TABLES = 5
-Asked = Callable[[], dict[str, Any]]
-
-FORMATS = os.environ.get("CDCFLOW_BENCH_FORMATS", "delta iceberg").split()
-
-CHANGES = 1000
-"""Changes of each small table in a cycle."""
 
 PARTS = os.environ.get("CDCFLOW_BENCH_PARTS", "small nothing peers tables cycles large").split()
 
 
-class Party:
-    """A warm session of a checkout; see `bench.children.merging`."""
-
-    def __init__(
-        self,
-        name: str,
-        sources: Path | None,
-        scratch: Path,
-        table_format: str,
-        engine: str = "spark",
-        module: str = "merging",
-    ) -> None:
-        """`sources`: where it takes its modules from (None: where this process does)."""
-        self.name = name
-        scratch.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | ({} if sources is None else {"PYTHONPATH": str(sources)})
-        self._said = (scratch / "stderr").open("wb")
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                f"bench.children.{module}",
-                json.dumps({"scratch": str(scratch), "format": table_format, "engine": engine}),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            text=True,
-            cwd=Path(__file__).parent.parent,
-            env=environment,
-        )
-
-    def ask(self, do: str, **more: object) -> dict[str, Any]:
-        """Do this: its seconds, CPU seconds and Spark jobs, and what it found.
-
-        Raises:
-            Failed: the session ended.
-        """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps({"do": do, **more}) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass
-        line = self._process.stdout.readline()
-        if not line:
-            raise Failed(f"{self.name} ended: {Path(self._said.name).read_text()[-3000:]}")
-        found = json.loads(line)
-        assert isinstance(found, dict)
-        return found
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-        self._said.close()
-
-
 def run(budget: Budget, transport: str) -> list[Line]:
-    from bench import mergemany, mergepeers  # which take parties from here
-
     lines: list[Line] = []
     for table_format in FORMATS:
         tell(f"  merge: {table_format}")
@@ -123,25 +49,6 @@ def run(budget: Budget, transport: str) -> list[Line]:
                     found += mergemany.many_cycles(party)
         lines += [replace(line, case=f"{table_format}: {line.case}") for line in found]
     return lines
-
-
-@contextmanager
-def parties(table_format: str) -> Iterator[tuple[Party, Party | None, Party | None]]:
-    """This checkout, the other one, and this one without Spark."""
-    tree = os.environ.get("CDCFLOW_BENCH_TREE") if table_format == "delta" else None
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        ours = Party("this checkout", None, scratch / "here", table_format)
-        stack.callback(ours.close)
-        before = None
-        if tree:
-            before = Party("the other checkout", Path(tree).resolve() / "src", scratch / "there", table_format)
-            stack.callback(before.close)
-        local = None
-        if table_format == "iceberg":
-            local = Party("this checkout without Spark", None, scratch / "local", table_format, "local")
-            stack.callback(local.close)
-        yield ours, before, local
 
 
 def small_tables(ours: Party, before: Party | None, local: Party | None, count: int) -> list[Line]:
@@ -289,45 +196,6 @@ def _merges(
         found["before"] = lambda: before.ask("merge", log=str(log.root), warehouse=str(room / "before"))
     if local is not None:
         found["local"] = lambda: local.ask("merge", log=str(log.root), warehouse=str(room / "local"))
-    return found
-
-
-def in_turn(number: int, **asked: Asked) -> dict[str, dict[str, Any]]:
-    """Each party once, another one first each time."""
-    names = list(asked)
-    turn = number % len(names)
-    found = {}
-    for name in names[turn:] + names[:turn]:
-        found[name] = asked[name]()
-        tell(
-            f"    {name}: {found[name]['seconds']:.2f} s, {found[name]['cpu_s']:.1f} CPU s, {found[name]['jobs']} jobs"
-        )
-    return found
-
-
-def ratio(
-    case: str,
-    unit: str,
-    ours: list[dict[str, Any]],
-    theirs: list[dict[str, Any]],
-    peer: str,
-    target: Any = None,
-    rows: int | None = None,
-) -> Line:
-    def figure(found: dict[str, Any]) -> float:
-        if rows is not None:
-            return rows / float(found["seconds"])
-        return float(found["cpu_s" if unit == "CPU s" else "seconds"])
-
-    return compared("merge", case, unit, [figure(c) for c in ours], [figure(c) for c in theirs], peer, target)
-
-
-def files_of(log: SealedLog) -> list[str]:
-    layout = Layout(log.root)
-    found = []
-    for segment in list_segments(layout):
-        room = layout.segment(segment.first_offset, segment.last_offset)
-        found += [str(room / f.path) for f in segment.files]
     return found
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from bench.harness import tell
-from bench.merge import CHANGES, FORMATS, SMALL_TABLES, Party, in_turn
 from bench.mergelog import SealedLog, rows, table
+from bench.mergeparties import CHANGES, FORMATS, SMALL_TABLES, Party, in_turn
 from bench.results import Line, alone, at_most, compared
 
 TABLES = [int(n) for n in os.environ.get("CDCFLOW_BENCH_TABLES", "50 500" if FORMATS == ["iceberg"] else "50").split()]

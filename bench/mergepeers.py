@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from bench.harness import Failed, tell
-from bench.merge import CHANGES, SMALL_TABLES, Asked, Party, files_of, in_turn, ratio
 from bench.mergelog import SealedLog, rows, table
+from bench.mergeparties import CHANGES, SMALL_TABLES, Asked, Party, files_of, in_turn, ratio
 from bench.peers import deltalake_path
 from bench.results import Line, at_most
 
