@@ -154,6 +154,8 @@ def held() -> dict[str, Any]:
     for pid in _processes():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            if "VmRSS" not in status:
+                continue  # it has ended, and nobody has asked how
             rss += int(status["VmRSS"].split()[0]) << 10
             threads += int(status["Threads"])
             files += len(list(Path(f"/proc/{pid}/fd").iterdir()))

@@ -72,6 +72,8 @@ def test_answers_about_a_table_that_is_not_captured_are_let_go_or_refused_by_nam
     assert told(reading.step(RowsCompared((RowVersion(GONE, None, "b", changed=True),)))) == []
     with pytest.raises(InvariantViolated, match=r"public\.gone was planned for generation 1, but nobody asked"):
         reading.step(planned(GONE))
+    with pytest.raises(InvariantViolated, match=r"public\.orders was planned for generation 2, but nobody asked"):
+        reading.step(replace(planned(ORDERS), generation=2))
 
 
 def test_incomplete_rows_of_a_failed_table_do_not_begin_it_again() -> None:
