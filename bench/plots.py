@@ -26,6 +26,9 @@ def draw(lines: Sequence[Line], directory: Path = PLOTS) -> list[Path]:
         written += _bars(lines, bench, "rows/s", f"{bench}: rows a second", directory / f"{bench}.svg", log=False)
         cost = f"{bench}: CPU seconds of the client for a million rows"
         written += _bars(lines, bench, "client CPU s/M rows", cost, directory / f"{bench}-cpu.svg", log=True)
+    for unit, title in (("s", "merge: seconds of a cycle"), ("rows/s", "merge: rows a second")):
+        path = directory / f"merge-{unit.replace('/', '-')}.svg"
+        written += _bars(lines, "merge", unit, title, path, log=True)
     for part in ("p50", "p99"):
         title = f"commit to durable, {part} in milliseconds"
         written += _bars(lines, "latency", f"ms {part}", title, directory / f"latency-{part}.svg", log=True)

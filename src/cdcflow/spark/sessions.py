@@ -26,18 +26,21 @@ class Sessions:
 
     def __init__(self, spark: SparkSession, warehouse: Warehouse) -> None:
         self._spark = spark
-        settled = tuple(sorted((warehouse.catalog or {}).items()))  # a session keeps a catalog as it was first told
-        with _lock:
-            self._there = _idle.setdefault(spark, {}).setdefault(settled, [])
+        # A session keeps a catalog as it was first told.
+        self._settled = tuple(sorted((warehouse.catalog or {}).items()))
 
     def take(self) -> SparkSession:
         """One that nobody else uses. `give` it back."""
         with _lock:
-            if self._there:
-                return self._there.pop()
+            there = self._there()
+            if there:
+                return there.pop()
         return self._spark.newSession()
 
     def give(self, session: SparkSession) -> None:
         """It serves another table from now on."""
         with _lock:
-            self._there.append(session)
+            self._there().append(session)
+
+    def _there(self) -> list[SparkSession]:
+        return _idle.setdefault(self._spark, {}).setdefault(self._settled, [])
