@@ -192,6 +192,19 @@ def test_keys_of_a_table_that_is_not_planned_yet_are_not_remembered() -> None:
     assert reading.too_many_keys() == [ORDERS], "from the plan on they may have been read already"
 
 
+def test_keys_that_come_while_a_table_is_paused_are_the_log_s_to_keep() -> None:
+    """It may be paused for a week; who resumes it brings them."""
+    reading = backlog(Limits(keys_max=2))
+    plan(reading)
+    assert reading.planned(planned(ORDERS)) == "taken"
+    reading.pause(ORDERS)
+    reading.read_keys(ORDERS, Keys((1, 2, 3)), Offset(5))
+    reading.resume(ORDERS, [])
+    assert reading.too_many_keys() == []
+    reading.read_keys(ORDERS, Keys((1, 2, 3)), Offset(6))
+    assert reading.too_many_keys() == [ORDERS]
+
+
 @pytest.mark.parametrize("token", ["1/1/low", "1/7/low", "2/1/low", "hello"])
 def test_a_mark_that_nobody_asked_for_is_refused(token: str) -> None:
     """Of a window to come, of another run, of somebody else: the machine and the source would go apart."""
