@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Plans of statements that are done, with their texts: Spark keeps a thousand, also where nobody looks at them.
+    "spark.sql.ui.retainedExecutions": "50",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
