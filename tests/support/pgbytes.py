@@ -56,6 +56,28 @@ def numeric_modifier(precision: int, scale: int) -> int:
     return ((precision << 16) | (scale & 0x7FF)) + 4
 
 
+NO_NUMBERS = {"NaN": 0xC000, "Infinity": 0xD000, "-Infinity": 0xF000}
+
+
+def numeric_bytes(text: str) -> bytes:
+    """A numeric as the server sends it: groups of four digits around the point, none of them zero at either end."""
+    if text in NO_NUMBERS:
+        return struct.pack(">HhHh", 0, 0, NO_NUMBERS[text], 0)
+    sign, plain = text.startswith("-"), text.removeprefix("-")
+    whole, _, fraction = plain.partition(".")
+    left, right = whole.rjust(-(-len(whole) // 4) * 4, "0"), fraction.ljust(-(-len(fraction) // 4) * 4, "0")
+    groups = [int((left + right)[i : i + 4]) for i in range(0, len(left + right), 4)]
+    weight = len(left) // 4 - 1
+    while groups and groups[0] == 0:
+        groups.pop(0)
+        weight -= 1
+    while groups and groups[-1] == 0:
+        groups.pop()
+    if not groups:
+        weight, sign = 0, False
+    return struct.pack(f">HhHh{len(groups)}H", len(groups), weight, 0x4000 * sign, len(fraction), *groups)
+
+
 def _inside(xid: int | None) -> bytes:
     return b"" if xid is None else struct.pack(">I", xid)
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import CdcflowError
@@ -60,30 +60,30 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--table", action="append", help="only this table (may be given more than once)")
     parser.add_argument("--on-edit", choices=("warn", "stop"), default="warn")
     chosen = parser.parse_args(arguments)
+    try:
+        report = _merged(chosen)
+    except CdcflowError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 1
+    sys.stdout.write(json.dumps(asdict(report)) + "\n")
+    return 1 if any(table.left_out is not None for table in report.tables) else 0
+
+
+def _merged(chosen: argparse.Namespace) -> MergeReport:
     from pyspark.sql import SparkSession
 
     from cdcflow.spark.session import is_submitted, session
 
-    try:
-        warehouse = Warehouse.of(chosen.warehouse)
-    except CdcflowError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return 1
+    warehouse = Warehouse.of(chosen.warehouse)
     # Under spark-submit the session's settings are the submitter's.
     if is_submitted():
         spark = SparkSession.builder.getOrCreate()
     else:
         spark = session(table_formats=[chosen.format or "delta"], s3=warehouse.bucket is not None)
-    more: dict[str, Any] = {"on_edit": chosen.on_edit, "table_format": chosen.format}
     try:
-        report = merge(spark, chosen.log, warehouse, chosen.table, **more)
-    except CdcflowError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return 1
+        return merge(spark, chosen.log, warehouse, chosen.table, on_edit=chosen.on_edit, table_format=chosen.format)
     finally:
         spark.stop()
-    sys.stdout.write(json.dumps(asdict(report)) + "\n")
-    return 1 if any(table.left_out is not None for table in report.tables) else 0
 
 
 if __name__ == "__main__":

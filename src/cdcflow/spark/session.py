@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cdcflow.config import Config, FileLog, KafkaLog
 from cdcflow.errors import ConfigurationError
 from cdcflow.spark.formats import table_format
+from cdcflow.warehouse.paths import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Plans of statements that are done, with their texts: Spark keeps a thousand, also where nobody looks at them.
+    # Plans of statements that are done, with their texts: by default Spark keeps a thousand.
     "spark.sql.ui.retainedExecutions": "50",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -113,6 +114,6 @@ def session_for(config: Config) -> SparkSession:
         name="cdcflow merge",
         settings=config.merge.spark,
         kafka=isinstance(config.log, KafkaLog),
-        s3=of_log or str(config.merge.warehouse).startswith(("s3://", "s3a://")),
+        s3=of_log or Warehouse.of(config.merge.warehouse).bucket is not None,
         table_formats=[config.merge.format],
     )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pgbytes import NO_NUMBERS, numeric_bytes
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.sources.buffers import Cells, padded
@@ -20,7 +21,6 @@ from cdcflow.sources.postgres.types.values import Where
 
 EXACT = Context(prec=2000)
 WHERE = Where("public.t.v", "numeric", "stop")
-SPECIAL = {"NaN": 0xC000, "Infinity": 0xD000, "-Infinity": 0xF000}
 JUNK = b"\xff\x7f\xc0\x00\xd0\x00\xf0\x00"
 
 
@@ -31,24 +31,6 @@ def cells(values: Sequence[bytes | None]) -> Cells:
     length = np.array([0 if v is None else len(v) for v in values], np.int64)
     valid = None if None not in values else np.array([v is not None for v in values])
     return Cells(padded(pieces), np.cumsum(size) - size, length, valid)
-
-
-def packed(text: str) -> bytes:
-    """As the server sends it, without groups of zeros at either end."""
-    if text in SPECIAL:
-        return struct.pack(">HhHh", 0, 0, SPECIAL[text], 0)
-    sign, plain = text.startswith("-"), text.removeprefix("-")
-    whole, _, fraction = plain.partition(".")
-    left, right = whole.rjust(-(-len(whole) // 4) * 4, "0"), fraction.ljust(-(-len(fraction) // 4) * 4, "0")
-    groups = [int((left + right)[i : i + 4]) for i in range(0, len(left + right), 4)]
-    weight = len(left) // 4 - 1
-    while groups and groups[0] == 0:
-        groups.pop(0)
-        weight -= 1
-    while groups and groups[-1] == 0:
-        groups.pop()
-    weight = weight if groups else 0
-    return struct.pack(f">HhHh{len(groups)}H", len(groups), weight, 0x4000 * sign, len(fraction), *groups)
 
 
 def numbers(whole: int, scale: int, count: int = 25) -> list[str]:
@@ -65,9 +47,9 @@ def numbers(whole: int, scale: int, count: int = 25) -> list[str]:
 @pytest.mark.parametrize("whole", [1, 3, 4, 5, 8, 13, 30])
 def test_a_number_is_printed_with_every_digit(whole: int, scale: int) -> None:
     """T02: and with as many zeros at its end as it was written with; special values by their words."""
-    texts: list[str | None] = [*numbers(whole, scale), None, *SPECIAL, "0", "-1", "10000"]
+    texts: list[str | None] = [*numbers(whole, scale), None, *NO_NUMBERS, "0", "-1", "10000"]
     random.Random(1).shuffle(texts)
-    raw = [None if t is None else packed(t) for t in texts]
+    raw = [None if t is None else numeric_bytes(t) for t in texts]
     found = numeric(cells(raw), WHERE)
     found.validate(full=True)
     assert found.to_pylist() == texts
@@ -89,7 +71,7 @@ def test_a_decimal_is_the_number_that_was_sent(precision: int, scale: int) -> No
     texts = numbers(precision - scale, scale)
     given: Any
     for given in (texts, [None, *texts, None], [None], []):
-        raw = cells([None if t is None else packed(t) for t in given])
+        raw = cells([None if t is None else numeric_bytes(t) for t in given])
         expected = [None if t is None else Decimal(t) for t in given]
         found = decimal(arrow, raw, WHERE)
         found.validate(full=True)
@@ -109,7 +91,7 @@ def test_special_values_among_numbers_are_what_the_policy_says(precision: int, s
     for kept in ([0, 1, 4], [0, 3], [2, 5], [1], [3, 2, 5], range(7)):
         given = [texts[i] for i in kept]
         ways: list[Callable[[], pa.Array]] = [
-            partial(decimal, arrow, cells([packed(t) if t else None for t in given]), where),
+            partial(decimal, arrow, cells([numeric_bytes(t) if t else None for t in given]), where),
             partial(decimal_text, arrow, cells([t.encode() if t else None for t in given]), where),
         ]
         for way in ways:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pgbytes import attribute, begin, commit, copy_rows, insert, numeric_modifier, relation, table, xlog
+from pgbytes import attribute, begin, commit, copy_rows, insert, numeric_bytes, numeric_modifier, relation, table, xlog
 from pgwire import Spools
 
 from cdcflow.interleave.messages import Committed
@@ -43,25 +43,7 @@ class Way:
 
 
 def _numeric_binary(value: Decimal) -> bytes:
-    """A number in groups of four digits around the point, without zero groups at either end."""
-    sign, digits, exponent = value.as_tuple()
-    assert isinstance(exponent, int)
-    text = "".join(map(str, digits))
-    whole, fraction = (
-        (text[:exponent], text[exponent:].rjust(-exponent, "0")) if exponent < 0 else (text + "0" * exponent, "")
-    )
-    whole = whole.rjust(-(-len(whole) // 4) * 4, "0")
-    padded = fraction.ljust(-(-len(fraction) // 4) * 4, "0")
-    groups = [int((whole + padded)[i : i + 4]) for i in range(0, len(whole) + len(padded), 4)]
-    weight = len(whole) // 4 - 1
-    while groups and groups[0] == 0:
-        groups.pop(0)
-        weight -= 1
-    while groups and groups[-1] == 0:
-        groups.pop()
-    if not groups:
-        weight, sign = 0, 0
-    return struct.pack(f">hhHh{len(groups)}h", len(groups), weight, 0x4000 if sign else 0, len(fraction), *groups)
+    return numeric_bytes(f"{value:f}")
 
 
 def _decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
