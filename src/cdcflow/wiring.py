@@ -116,10 +116,10 @@ def engines(config: Config, spark: Any = None) -> Engines:
         return SparkEngine(spark or session_for(config), place, chosen)
 
     if settings.engine == "local":
-        return Engines(local.local_engine(place.folder), remedy=local.NEEDS_SPARK)
+        return Engines(local.local_engine(place.folder, chosen), remedy=local.NEEDS_SPARK)
     is_folder = place.is_local and place.catalog is None
-    if settings.engine == "auto" and is_folder and chosen == local.FORMAT and local.is_installed():
-        return Engines(local.local_engine(place.folder, bounded=True), begin)
+    if settings.engine == "auto" and is_folder and local.is_installed(chosen):
+        return Engines(local.local_engine(place.folder, chosen, bounded=True), begin)
     return Engines(begin())
 
 

@@ -106,8 +106,10 @@ def lake(request: pytest.FixtureRequest, server: ObjectServer, tmp_path: Path) -
     (tmp_path / "driver").mkdir()
     catalog = {"type": "jdbc", "uri": f"jdbc:sqlite:{tmp_path}/driver/catalog.db?busy_timeout=60000", "clients": "1"}
     catalog["jdbc.schema-version"] = "V1"
-    place = f"s3a://lake/{tmp_path.name}"
-    address = server.objects("lake").address("lake")
+    # Hadoop keeps a bucket's server in mind for as long as the JVM lives: each server has a bucket of its own name.
+    bucket = f"lake-{server.port}"
+    place = f"s3a://{bucket}/{tmp_path.name}"
+    address = server.objects(bucket).address(bucket)
     return Lake(
         HandLog(tmp_path / "made" / "log"),
         server.objects("logs", tmp_path.name),

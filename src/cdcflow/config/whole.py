@@ -56,11 +56,9 @@ class Merge(Settings):
         return catalog
 
     @model_validator(mode="after")
-    def _local_is_iceberg(self) -> Self:
-        if self.engine == "local" and self.format != "iceberg":
-            raise ValueError("engine: local writes Iceberg tables only; set merge.format to iceberg, or engine to auto")
+    def _local_is_here(self) -> Self:
         if self.engine == "local" and (isinstance(self.warehouse, str) or self.catalog is not None):
-            raise ValueError("engine: local writes into a folder with its own catalog; set merge.engine to auto")
+            raise ValueError("engine: local writes into a folder without a catalog; set merge.engine to auto")
         return self
 
     @model_validator(mode="after")

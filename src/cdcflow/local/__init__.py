@@ -1,17 +1,20 @@
-"""The merge without Spark and Java: small ranges into Iceberg tables, in this process (`engine`).
+"""The merge without Spark and Java: small ranges, in this process (`engine`).
 
     merge(log_path, warehouse)      fold what is new in a change log into tables
 
     dialect     Spark's SQL as DuckDB's
     session     DuckDB over the log's Parquet files
-    iceberg     tables through PyIceberg
+    tables      tables made of files that are replaced as wholes
+    iceberg     those of Iceberg, through PyIceberg
+    delta       those of Delta Lake; deltalog reads and writes their log
     engine      what it takes on, and what it declines
 
-Importing this package imports neither DuckDB nor PyIceberg; what needs them says so when it is called.
+Importing this package imports neither DuckDB nor what a format needs; what needs them says so when it is called.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
@@ -26,37 +29,38 @@ if TYPE_CHECKING:
 
 __all__ = ["is_installed", "local_engine", "merge"]
 
-FORMAT = "iceberg"
-"""The format that it writes."""
+_NEEDS = {"delta": ("duckdb", "deltalake"), "iceberg": ("duckdb", "pyiceberg.catalog.sql")}
+"""What the tables of each format need."""
 
 CHANGES_MAX, BYTES_MAX = 500_000, 128 << 20
 """What `auto` gives it of a table at most: all of it is held in one process's memory."""
 
 
-def is_installed() -> bool:
-    """Whether what it needs is there."""
+def is_installed(table_format: str) -> bool:
+    """Whether what it needs for tables of this format is there."""
     try:
-        import duckdb
-        import pyiceberg.catalog.sql  # noqa: F401
+        for name in _NEEDS[table_format]:
+            importlib.import_module(name)
     except ImportError:
         return False
-    return bool(duckdb)
+    return True
 
 
-def local_engine(warehouse: Path, *, bounded: bool = False) -> LocalEngine:
+def local_engine(warehouse: Path, table_format: str, *, bounded: bool = False) -> LocalEngine:
     """The engine, in a warehouse. `bounded`: it declines what is large.
 
     Raises:
-        ConfigurationError: DuckDB or PyIceberg is not installed.
+        ConfigurationError: what it needs is not installed.
     """
-    if not is_installed():
+    if not is_installed(table_format):
         raise ConfigurationError(
-            "merging without Spark needs DuckDB and PyIceberg, which are not installed",
+            f"merging without Spark into {table_format} tables needs packages that are not installed",
             remedy="run `pip install 'cdcflow[local]'`",
         )
     from cdcflow.local.engine import LocalEngine
 
-    return LocalEngine(warehouse, CHANGES_MAX, BYTES_MAX) if bounded else LocalEngine(warehouse)
+    limits = (CHANGES_MAX, BYTES_MAX) if bounded else ()
+    return LocalEngine(warehouse, table_format, *limits)
 
 
 def merge(
@@ -65,19 +69,20 @@ def merge(
     tables: Collection[str] | None = None,
     *,
     on_edit: OnEdit = "warn",
+    table_format: str | None = None,
 ) -> MergeReport:
-    """Bring every current-state table to the newest sealed cut of the log, then publish the cut; tables are Iceberg's.
+    """Bring every current-state table to the newest sealed cut of the log, then publish the cut.
 
-    Everything else, and what is raised, as `cdcflow.warehouse.job.merge` says. What only Spark does right is left out
-    of the cut, by name.
+    `table_format`: the tables', "delta" or "iceberg"; None: what the warehouse has, and Delta in a new one. Everything
+    else, and what is raised, as `cdcflow.warehouse.job.merge` says. What only Spark does right is left out of the cut,
+    by name.
     """
     from cdcflow.warehouse import job
     from cdcflow.warehouse.formats import format_for
     from cdcflow.warehouse.paths import Warehouse
 
     root = Warehouse.of(warehouse).folder
-    format_for(root, FORMAT)
-    with closing(local_engine(root)) as engine:
+    with closing(local_engine(root, format_for(root, table_format))) as engine:
         engines = job.Engines(engine, remedy=NEEDS_SPARK)
         return job.merge(engines, log, root, tables, on_edit=on_edit)
 

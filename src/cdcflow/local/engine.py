@@ -1,34 +1,22 @@
-"""The engine that merges in this process: DuckDB folds, PyIceberg commits. For small ranges, and without Java."""
+"""The engine that merges in this process: DuckDB folds, a format's tables commit. For small ranges, without Java."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.types import (
-    BooleanType,
-    IcebergType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestamptzType,
-)
 
 from cdcflow.changelog.layout import Layout
-from cdcflow.errors import ConfigurationError, SinkUnavailable
-from cdcflow.local import FORMAT
-from cdcflow.local.iceberg import IcebergTable, catalog, is_conflict
+from cdcflow.errors import ConfigurationError
+from cdcflow.local.tables import FileTable, Tables
 from cdcflow.merge.format import Format
 from cdcflow.merge.types import DECIMAL_TEXT, has_two_zeros, stored
 from cdcflow.model.table import Table
-from cdcflow.warehouse.cut import LATER_COLUMNS, Cut
+from cdcflow.warehouse.cut import LATER_COLUMNS, PUBLICATION, Cut, already_published
 from cdcflow.warehouse.formats import rules_of
 from cdcflow.warehouse.lease import folder_lease
 from cdcflow.warehouse.paths import CUTS
@@ -47,24 +35,20 @@ class LocalEngine:
 
     name = "local"
     reads_in_place = False
-    rules: Format = rules_of(FORMAT)
 
-    def __init__(self, warehouse: Path, changes_max: int | None = None, bytes_max: int | None = None) -> None:
+    def __init__(
+        self, warehouse: Path, format_: str, changes_max: int | None = None, bytes_max: int | None = None
+    ) -> None:
         """`changes_max` and `bytes_max`: a table with more changes than so many, or more of whose files would have to
         be read, is declined."""
         self._warehouse = warehouse
         self._changes_max = changes_max
-        self._bytes_max = bytes_max
-        self._pinned: dict[Path, tuple[int, int]] = {}
-
-    @cached_property
-    def _catalog(self) -> SqlCatalog:
-        return catalog(self._warehouse)
+        self._tables = _tables(format_, warehouse, bytes_max)
+        self.rules: Format = rules_of(format_)
 
     def close(self) -> None:
-        """Let go of the catalog."""
-        if "_catalog" in self.__dict__:
-            self._catalog.close()
+        """Let go of what its tables have open."""
+        self._tables.close()
 
     def lease(self) -> AbstractContextManager[None]:
         return folder_lease(self._warehouse)
@@ -73,10 +57,10 @@ class LocalEngine:
         return present(layout, files, room)
 
     def cuts(self) -> LocalCuts:
-        return LocalCuts(self.table((CUTS,)))
+        return LocalCuts(self._tables)
 
-    def table(self, path: Sequence[str]) -> IcebergTable:
-        return IcebergTable(self._catalog, self._warehouse, path, self._bytes_max, self._pinned)
+    def table(self, path: Sequence[str]) -> FileTable[Any]:
+        return self._tables.table(path)
 
     def declines(self, before: Snapshot | None, files: Sequence[InputFile]) -> str | None:
         changes = sum(f.file.rows for f in files)
@@ -85,7 +69,7 @@ class LocalEngine:
         return next((why for shape in {f.shape for f in files} if (why := _strange(shape)) is not None), None)
 
     def is_conflict(self, error: BaseException) -> bool:
-        return is_conflict(error)
+        return self._tables.is_conflict(error)
 
 
 def _strange(shape: Table) -> str | None:
@@ -104,35 +88,42 @@ def _strange(shape: Table) -> str | None:
     return None
 
 
-def _texts() -> MapType:
-    return MapType(-1, StringType(), -1, StringType(), False)
+def _tables(format_: str, warehouse: Path, bytes_max: int | None) -> Tables:
+    # Here, so that a format needs nothing of the other's.
+    if format_ == "iceberg":
+        from cdcflow.local.iceberg import IcebergTables
+
+        return IcebergTables(warehouse, bytes_max)
+    from cdcflow.local.delta import DeltaTables
+
+    return DeltaTables(warehouse, bytes_max)
 
 
-def _columns() -> list[tuple[str, IcebergType]]:
-    fields: list[tuple[str, IcebergType]] = [
-        ("path", StringType()),
-        ("version", LongType()),
-        ("complete", BooleanType()),
-        ("generation", LongType()),
+_TEXTS = pa.map_(pa.string(), pa.string())
+_LATER = pa.schema([(name, _TEXTS) for name in LATER_COLUMNS])
+_ENTRY = pa.struct(
+    [("path", pa.string()), ("version", pa.int64()), ("complete", pa.bool_()), ("generation", pa.int64())]
+)
+_COLUMNS = pa.schema(
+    [
+        ("cut", pa.int64()),
+        ("log_id", pa.string()),
+        ("offset", pa.int64()),
+        ("position", pa.string()),
+        ("commit_clock", pa.timestamp("us", "UTC")),
+        ("published", pa.timestamp("us", "UTC")),
+        ("tables", pa.map_(pa.string(), _ENTRY)),
+        *_LATER,
     ]
-    entry = StructType(*(NestedField(-1 - i, name, type_, required=False) for i, (name, type_) in enumerate(fields)))
-    return [
-        ("cut", LongType()),
-        ("log_id", StringType()),
-        ("offset", LongType()),
-        ("position", StringType()),
-        ("commit_clock", TimestamptzType()),
-        ("published", TimestamptzType()),
-        ("tables", MapType(-1, StringType(), -1, entry, False)),
-        *((name, _texts()) for name in LATER_COLUMNS),
-    ]
+)
 
 
 class LocalCuts:
     """Implements `cdcflow.warehouse.port.Cuts`: the same table that Spark's has."""
 
-    def __init__(self, table: IcebergTable) -> None:
-        self._table = table
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._table = tables.table((CUTS,))
         self._version: int | None = None
 
     def newest(self) -> Cut | None:
@@ -151,19 +142,25 @@ class LocalCuts:
 
     def publish(self, cut: Cut) -> None:
         there = self._table.snapshot()
-        version = -1 if there is None else there.version
-        if self._version is not None and self._version != version:
-            raise SinkUnavailable(
-                f"publishing cut {cut.cut}: another merge has published one meanwhile",
-                remedy="nothing is lost; merge again",
-            )
-        if there is None:
-            self._table.create(_columns(), {})
-        elif LATER_COLUMNS[-1] not in {c.name for c in there.columns}:
-            self._table.add([(name, _texts()) for name in LATER_COLUMNS])
-        metadata = {"log": cut.log_id, "cut": cut.cut, "published": cut.to_json()}
-        self._table.append(self._row(cut), metadata, KEPT)
+        if self._version is not None and self._version != (-1 if there is None else there.version):
+            raise already_published(cut)
+        try:
+            self._publish(cut, there)
+        except Exception as error:
+            if self._tables.is_conflict(error):
+                raise already_published(cut) from error
+            raise
         self._version = None if (after := self._table.snapshot()) is None else after.version
+
+    def _publish(self, cut: Cut, there: Snapshot | None) -> None:
+        said = {"log": cut.log_id, "cut": cut.cut}
+        if there is None:
+            self._table.create(_COLUMNS, {}, said)
+        elif LATER_COLUMNS[-1] not in {c.name for c in there.columns}:
+            self._table.add(_LATER, said)
+        number = 1 + (0 if there is None else there.transactions.get(PUBLICATION, 0))
+        published = {**said, "published": cut.to_json()}
+        self._table.append(self._row(cut), published, PUBLICATION, number, KEPT)
 
     def _row(self, cut: Cut) -> pa.Table:
         entries = {

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
+from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.merge.statement import create_table
 from cdcflow.merge.types import text_sql
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.sql import StatementTable
 from cdcflow.spark.stores import reach
-from cdcflow.warehouse.cut import LATER_COLUMNS, Cut
+from cdcflow.warehouse.cut import LATER_COLUMNS, PUBLICATION, Cut, already_published
 from cdcflow.warehouse.formats import format_for, rules_of
 from cdcflow.warehouse.paths import CUTS, Warehouse
 from cdcflow.warehouse.port import Snapshot
@@ -23,8 +23,6 @@ from cdcflow.warehouse.port import Snapshot
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_APP = "cdcflow/cuts"
-"""The transaction of a publication, whose versions count: of two that follow the same one Delta refuses one."""
 _COLUMNS = (
     "cut BIGINT, log_id STRING, `offset` BIGINT, position STRING, commit_clock TIMESTAMP, published TIMESTAMP,"
     " tables MAP<STRING, STRUCT<path: STRING, version: BIGINT, complete: BOOLEAN, generation: BIGINT>>"
@@ -84,34 +82,28 @@ class CutsTable:
         metadata = {"log": cut.log_id, "cut": cut.cut}
         there = self._table.snapshot()
         if self._version is not None and self._version != _version(there):
-            raise _published(cut)
+            raise already_published(cut)
         later = ", ".join(f"{name} MAP<STRING, STRING>" for name in LATER_COLUMNS)
         if there is None:
             made = create_table(self._table.sql, self._rules, f"{_COLUMNS}, {later}", {}, self._table.location)
             self._table.commit(made, metadata)
         elif LATER_COLUMNS[-1] not in {c.name for c in there.columns}:
             self._table.commit(f"ALTER TABLE {self._table.sql} ADD COLUMNS ({later})", metadata)
-        number = 1 + (0 if there is None else there.transactions.get(_APP, 0))
+        number = 1 + (0 if there is None else there.transactions.get(PUBLICATION, 0))
         try:
             said = {**metadata, "published": cut.to_json()}
-            self._table.add_newest(_row_sql(cut), "cut", cut.cut + 1, said, _APP, number)
+            self._table.add_newest(_row_sql(cut), "cut", cut.cut + 1, said, PUBLICATION, number)
         except Exception as error:
             if self._format.is_conflict(error):
-                raise _published(cut) from error
+                raise already_published(cut) from error
             raise
         if self._table.newest_commit() != said:
-            raise _published(cut)
+            raise already_published(cut)
         self._version = _version(self._table.snapshot())
 
 
 def _version(there: Snapshot | None) -> int:
     return -1 if there is None else there.version
-
-
-def _published(cut: Cut) -> SinkUnavailable:
-    return SinkUnavailable(
-        f"publishing cut {cut.cut}: another merge has published one meanwhile", remedy="nothing is lost; merge again"
-    )
 
 
 def _row_sql(cut: Cut) -> str:

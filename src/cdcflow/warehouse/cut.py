@@ -15,8 +15,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from cdcflow.errors import SinkUnavailable
+
 LATER_COLUMNS = ("ids", "states", "left_out")
 """Maps from a table's name to text, which an older cdcflow did not have."""
+
+PUBLICATION = "cdcflow/cuts"
+"""The transaction of a publication, whose versions count: of two that follow the same one a table takes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +76,10 @@ class Cut:
 def _known(of: type[Cut] | type[CutTable], found: Mapping[str, Any]) -> dict[str, Any]:
     """Without what a newer cdcflow says besides."""
     return {name: found[name] for name in (field.name for field in fields(of)) if name in found}
+
+
+def already_published(cut: Cut) -> SinkUnavailable:
+    """The error of a merge that comes to publish after another one did."""
+    return SinkUnavailable(
+        f"publishing cut {cut.cut}: another merge has published one meanwhile", remedy="nothing is lost; merge again"
+    )

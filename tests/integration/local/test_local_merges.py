@@ -20,15 +20,17 @@ import pytest
 from handlog import HandLog
 from mergehistories import World, assert_as_folded, make_table, make_world, write_round
 
-from cdcflow import local
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, SinkUnavailable
-from cdcflow.local import iceberg
+from cdcflow.local import tables
+from cdcflow.local.delta import DeltaTable
+from cdcflow.local.deltalog import DeltaLog, File
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
+from cdcflow.local.tables import FileTable
 from cdcflow.model.table import Table
 from cdcflow.warehouse import job
-from cdcflow.warehouse.formats import format_for
+from cdcflow.warehouse.formats import FORMATS, format_for, format_in
 from cdcflow.warehouse.lease import folder_lease
 from cdcflow.warehouse.paths import table_path
 
@@ -36,9 +38,19 @@ SEED = int(os.environ.get("CDCFLOW_LOCAL_SEED", "0")) or random.SystemRandom().r
 HISTORIES = int(os.environ.get("CDCFLOW_LOCAL_HISTORIES", "150"))
 
 
+Merge = Callable[..., job.MergeReport]
+
+COMMITS: list[tuple[Any, str]] = [(IcebergTable, "create"), (IcebergTable, "_changing"), (DeltaLog, "commit")]
+"""Where each commit begins."""
+
+
+def engine(warehouse: Path) -> LocalEngine:
+    return LocalEngine(warehouse, format_in(warehouse) or "delta")
+
+
 @contextmanager
-def read(warehouse: Path, table: Table) -> Iterator[IcebergTable]:
-    there = LocalEngine(warehouse).table(table_path(table.id))
+def read(warehouse: Path, table: Table) -> Iterator[FileTable[Any]]:
+    there = engine(warehouse).table(table_path(table.id))
     assert there.snapshot() is not None
     yield there
     there.close()
@@ -65,17 +77,19 @@ def folded(world: World, warehouse: Path, told: str) -> None:
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_merges_at_random_cuts_give_what_the_fold_gives(hand_log: HandLog, warehouse: Path, number: int) -> None:
+def test_merges_at_random_cuts_give_what_the_fold_gives(
+    merge: Merge, hand_log: HandLog, warehouse: Path, number: int
+) -> None:
     """Hundreds of histories in three tables. A failure prints the seed; `CDCFLOW_LOCAL_SEED=<seed>` replays it."""
     world = make_world(SEED + number, HISTORIES)
     for round_ in range(3):
         write_round(world, hand_log, round_)
-        assert local.merge(hand_log.root, warehouse).published
+        assert merge(hand_log.root, warehouse).published
         folded(world, warehouse, f"seed {SEED}, round {round_}")
 
 
 def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
-    hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G10: whatever was committed by then, rows come out as the fold says, and each once."""
     monkeypatch.setattr(job, "TABLES_AT_ONCE", 1)
@@ -91,8 +105,8 @@ def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
 
         return commits
 
-    for method in ("create", "_changing"):
-        monkeypatch.setattr(IcebergTable, method, counted(getattr(IcebergTable, method)))
+    for of, method in COMMITS:
+        monkeypatch.setattr(of, method, counted(getattr(of, method)))
     world = make_world(SEED, 10)
     deaths = 0
     for round_ in range(6):
@@ -100,7 +114,7 @@ def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
         for allowed in itertools.count():
             left = allowed  # a run says again what may be said again before it comes to something new
             try:
-                report = local.merge(hand_log.root, warehouse)
+                report = merge(hand_log.root, warehouse)
             except KeyboardInterrupt:
                 deaths += 1
             else:
@@ -111,7 +125,7 @@ def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
 
 
 def test_two_merges_at_once_do_nothing_twice(
-    hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+    format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G13: the lock saves work only. Without it the second to commit meets the first one's snapshot, and looks again:
     also where both append to an empty table, which Iceberg itself would let pass."""
@@ -119,26 +133,27 @@ def test_two_merges_at_once_do_nothing_twice(
     monkeypatch.setattr(LocalEngine, "lease", lambda _: nullcontext())
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
-    right = IcebergTable._replace
+    written = IcebergTable if format_name == "iceberg" else DeltaTable
+    right = written._replace
     beaten = 0
 
-    def replace(table: IcebergTable, *given: Any) -> None:
+    def replace(table: Any, *given: Any) -> None:
         nonlocal beaten
         if beaten < hand_log.cut:
             beaten = hand_log.cut
-            local.merge(hand_log.root, warehouse)  # the other one comes first
+            merge(hand_log.root, warehouse)  # the other one comes first
         right(table, *given)
 
-    monkeypatch.setattr(IcebergTable, "_replace", replace)
+    monkeypatch.setattr(written, "_replace", replace)
     for values in ({"id": 1, "v": 1}, {"id": 2, "v": 2}):
         hand_log.segment([(orders, "c", values)])
         with pytest.raises(SinkUnavailable, match="another merge has published one meanwhile"):
-            local.merge(hand_log.root, warehouse)
+            merge(hand_log.root, warehouse)
     assert beaten == 2
     assert rows_of(warehouse, orders) == [{"id": 1, "v": 1}, {"id": 2, "v": 2}]
 
 
-def test_values_come_through_exactly(hand_log: HandLog, warehouse: Path) -> None:
+def test_values_come_through_exactly(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
     """What DuckDB reads and gives back must be what was written, at the ends of each type's range too."""
     values = make_table(
         "values",
@@ -184,9 +199,9 @@ def test_values_come_through_exactly(hand_log: HandLog, warehouse: Path) -> None
     told = full | {"clock": "-838:00:00.000001", "wide": Decimal(2**64 - 1)}
     hand_log.state(values)
     hand_log.segment([(values, "c", full), (values, "c", full | {"id": 1})])
-    local.merge(hand_log.root, warehouse)
+    merge(hand_log.root, warehouse)
     hand_log.segment([(values, "u", empty | {"id": 1}), (values, "c", empty)])
-    local.merge(hand_log.root, warehouse)
+    merge(hand_log.root, warehouse)
     assert rows_of(warehouse, values) == [told, empty | {"id": 1}, empty]
 
 
@@ -204,59 +219,62 @@ KEYS: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-def test_keys_of_each_type_find_their_rows(hand_log: HandLog, warehouse: Path) -> None:
+def test_keys_of_each_type_find_their_rows(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
     """A row whose key is not found again would stand there twice, with its old values."""
     tables = {name: make_table(name, key=("k",), k=type_, v="int32") for name, (type_, _) in KEYS.items()}
     for table in tables.values():
         hand_log.state(table)
     for number, op in enumerate("cuu"):
         hand_log.segment([(tables[n], op, {"k": k, "v": number}) for n, (_, keys) in KEYS.items() for k in keys])
-        assert not [t.left_out for t in local.merge(hand_log.root, warehouse).tables if t.left_out]
+        assert not [t.left_out for t in merge(hand_log.root, warehouse).tables if t.left_out]
     hand_log.segment([(tables[name], "d", {"k": keys[0]}) for name, (_, keys) in KEYS.items()])
-    local.merge(hand_log.root, warehouse)
+    merge(hand_log.root, warehouse)
     told = {name: keys[1] for name, (_, keys) in KEYS.items()} | {"clocks": "00:00:00.000000", "wide": Decimal(0)}
     assert {name: rows_of(warehouse, table) for name, table in tables.items()} == {
         name: [{"k": key, "v": 2}] for name, key in told.items()
     }
 
 
-def test_only_files_of_which_a_row_changed_are_replaced(hand_log: HandLog, warehouse: Path) -> None:
+def test_only_files_of_which_a_row_changed_are_replaced(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
     """A cycle costs what it changes: by the bounds of keys in the manifests, and by what the statement did."""
     orders = make_table("orders", id="string", v="int32")
     hand_log.state(orders)
     for first in ("a", "b", "c"):
         hand_log.segment([(orders, "c", {"id": f"{first}{n}", "v": 0}) for n in range(3)])
-        local.merge(hand_log.root, warehouse)
+        merge(hand_log.root, warehouse)
 
     def files() -> set[str]:
         with read(warehouse, orders) as there:
-            return {task.file.file_path for task in there._table.scan().plan_files()}
+            return {file.path if isinstance(file, File) else file.file.file_path for file in there._files()}
 
     before = files()
     hand_log.segment([(orders, "u", {"id": "b2", "v": 1}), (orders, "d", {"id": "c9"})])
-    (report,) = local.merge(hand_log.root, warehouse).tables
+    (report,) = merge(hand_log.root, warehouse).tables
     assert (len(before), len(before & files()), len(files())) == (3, 2, 3)
     assert report.engine == "local"
     assert {"id": "b2", "v": 1} in rows_of(warehouse, orders)
 
 
-def test_many_small_files_become_one(hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_files_become_one(
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A source that only inserts would leave a file a cycle, for ever. A cut from before shows what it did."""
-    monkeypatch.setattr(iceberg, "SMALL_FILES_MAX", 3)
+    monkeypatch.setattr(tables, "SMALL_FILES_MAX", 3)
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
     files = []
     for number in range(9):
         hand_log.segment([(orders, "c", {"id": number, "v": 0})])
-        (report,) = local.merge(hand_log.root, warehouse).tables
+        (report,) = merge(hand_log.root, warehouse).tables
         assert not report.edits
         with read(warehouse, orders) as there:
-            files.append(len(list(there._table.scan().plan_files())))
+            files.append(len(there._files()))
     assert files == [1, 2, 3, 4, 1, 2, 3, 4, 1]
     assert rows_of(warehouse, orders) == [{"id": number, "v": 0} for number in range(9)]
     with read(warehouse, orders) as there:
-        early = there._table.scan(snapshot_id=there._table.refs()["cdcflow_cut_3"].snapshot_id).to_arrow()
-    assert sorted(early["id"].to_pylist()) == [0, 1, 2]
+        if isinstance(there, IcebergTable):
+            early = there._table.scan(snapshot_id=there._table.refs()["cdcflow_cut_3"].snapshot_id).to_arrow()
+            assert sorted(early["id"].to_pylist()) == [0, 1, 2]
 
 
 class Other(LocalEngine):
@@ -269,7 +287,7 @@ class Other(LocalEngine):
 
 
 def test_what_is_not_for_it_goes_to_the_other_engine_or_is_left_out_with_a_remedy(
-    hand_log: HandLog, warehouse: Path
+    format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
     """A table is never merged half, nor the cut held up by one."""
     orders, small = make_table("orders", id="int64", v="int32"), make_table("small", id="int64")
@@ -277,59 +295,63 @@ def test_what_is_not_for_it_goes_to_the_other_engine_or_is_left_out_with_a_remed
     hand_log.segment([*((orders, "c", {"id": n, "v": 0}) for n in range(20)), (small, "c", {"id": 1})])
     begun: list[Any] = []
 
-    def other() -> Other:
+    def other() -> LocalEngine:
         begun.append(1)
-        return Other(warehouse)
+        return Other(warehouse, format_name)
 
-    engines = job.Engines(LocalEngine(warehouse, changes_max=10), other)
+    engines = job.Engines(LocalEngine(warehouse, format_name, changes_max=10), other)
     report = job.merge(engines, hand_log.root, warehouse)
     assert {t.name: t.engine for t in report.tables} == {"public.orders": "other", "public.small": "local"}
     assert report.published
     hand_log.segment([(orders, "u", {"id": 1, "v": 1}), (floats, "c", {"f": 0.5})])
-    report = job.merge(job.Engines(LocalEngine(warehouse, bytes_max=10), other), hand_log.root, warehouse)
+    report = job.merge(job.Engines(LocalEngine(warehouse, format_name, bytes_max=10), other), hand_log.root, warehouse)
     assert {t.name: t.engine for t in report.tables if t.engine} == {"public.orders": "other", "public.floats": "other"}
     assert len(begun) == 2, "Spark would be started once for all tables of a process"
     assert len(rows_of(warehouse, orders)) == 20
 
     hand_log.segment([(orders, "u", {"id": 2, "v": 2}), (floats, "c", {"f": 1.5})])
-    report = local.merge(hand_log.root, warehouse)
+    report = merge(hand_log.root, warehouse)
     (left_out,) = (t for t in report.tables if t.left_out)
     assert left_out.name == "public.floats"
     assert "floating-point" in (left_out.left_out or "")
     assert "set merge.engine to auto" in (left_out.left_out or "")
     assert {"id": 2, "v": 2} in rows_of(warehouse, orders)
     # The remedy, to the letter: with another engine there the table goes on, and nothing is lost.
-    job.merge(job.Engines(LocalEngine(warehouse), other), hand_log.root, warehouse)
+    job.merge(job.Engines(engine(warehouse), other), hand_log.root, warehouse)
     assert rows_of(warehouse, floats) == [{"f": 0.5}, {"f": 1.5}]
 
 
-def test_a_table_that_is_moved_away_is_made_anew_and_cuts_tell(hand_log: HandLog, warehouse: Path) -> None:
+def test_a_table_that_is_moved_away_is_made_anew_and_cuts_tell(
+    format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path
+) -> None:
     """The remedy of many messages: the folder goes, and the log has all of it still."""
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": 1, "v": 1})])
-    local.merge(hand_log.root, warehouse)
+    merge(hand_log.root, warehouse)
     (warehouse / "public" / "orders").rename(warehouse.parent / "away")
-    local.merge(hand_log.root, warehouse)
+    merge(hand_log.root, warehouse)
     assert rows_of(warehouse, orders) == [{"id": 1, "v": 1}]
-    with pytest.raises(ConfigurationError, match=r"iceberg tables, and merge\.format says delta"):
-        format_for(warehouse, "delta")
+    other = next(name for name in FORMATS if name != format_name)
+    with pytest.raises(ConfigurationError, match=rf"{format_name} tables, and merge\.format says {other}"):
+        format_for(warehouse, other)
 
 
 def test_the_newest_cut_is_told_by_its_commit_and_by_its_row(
-    hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody else's commit (a compaction of the table of cuts, say) may be the newest."""
     orders, floats = make_table("orders", id="int64"), make_table("floats", key=("f",), f="float64")
     hand_log.state(orders)
     for number in range(2):
         hand_log.segment([(orders, "c", {"id": number}), (floats, "c", {"f": 0.5})])
-        local.merge(hand_log.root, warehouse)
-    told = LocalEngine(warehouse).cuts().newest()
+        merge(hand_log.root, warehouse)
+    told = engine(warehouse).cuts().newest()
     assert told is not None
     assert (told.cut, set(told.tables), set(told.left_out)) == (2, {str(orders.id)}, {str(floats.id)})
-    monkeypatch.setattr(IcebergTable, "newest_commit", lambda _: None)
-    assert LocalEngine(warehouse).cuts().newest() == told
+    for of in (IcebergTable, DeltaTable):
+        monkeypatch.setattr(of, "newest_commit", lambda _: None)
+    assert engine(warehouse).cuts().newest() == told
 
 
 NO_SPARK = """
@@ -375,15 +397,15 @@ def test_command_merges_where_there_is_neither_spark_nor_java(hand_log: HandLog,
     assert rows_of(warehouse, orders) == [{"id": 1, "v": 1}]
 
 
-def test_a_lock_is_named(hand_log: HandLog, warehouse: Path) -> None:
+def test_a_lock_is_named(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
     orders = make_table("orders", id="int64")
     hand_log.segment([(orders, "c", {"id": 1})])
     with folder_lease(warehouse), pytest.raises(SinkUnavailable, match="another merge works there"):
-        local.merge(hand_log.root, warehouse)
+        merge(hand_log.root, warehouse)
 
 
 def test_a_merge_opens_the_manifests_of_new_segments_only(
-    hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it costs does not grow with the age of the log; tables that have nothing new are still looked at."""
     orders, quiet = make_table("orders", id="int64", v="int32"), make_table("quiet.one", schema="odd/_x~", id="int64")
@@ -404,7 +426,7 @@ def test_a_merge_opens_the_manifests_of_new_segments_only(
         for _ in range(segments):
             hand_log.segment([(orders, "c", {"id": hand_log.next_offset, "v": 1})])
         opened.clear()
-        report = local.merge(hand_log.root, warehouse)
+        report = merge(hand_log.root, warehouse)
         assert {t.name: t.changes for t in report.tables} == {
             str(orders.id): segments,
             str(quiet.id): 1 if segments == 3 else 0,
@@ -416,6 +438,6 @@ def test_a_merge_opens_the_manifests_of_new_segments_only(
     assert len(rows_of(warehouse, orders)) == 35
     (warehouse / "public" / "orders").rename(warehouse.parent / "away")
     opened.clear()
-    local.merge(hand_log.root, warehouse)
+    merge(hand_log.root, warehouse)
     assert len(opened) == 36, "a table that is made anew needs all of them"
     assert len(rows_of(warehouse, orders)) == 35

@@ -19,13 +19,16 @@ from tablehistories import Histories
 
 from cdcflow import local
 from cdcflow.changelog.segment import Segment
-from cdcflow.local import iceberg
+from cdcflow.local import tables
+from cdcflow.local.delta import DeltaTable
+from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
 from cdcflow.merge import reduce
 from cdcflow.merge.evolution import Evolution
 from cdcflow.model.table import Table
 from cdcflow.warehouse import changes, job
+from cdcflow.warehouse.formats import FORMATS
 from cdcflow.warehouse.job import MergeReport
 from cdcflow.warehouse.paths import table_path
 
@@ -37,15 +40,26 @@ TOGETHER = 25
 
 ROUNDS, ROUNDS_MANY = 3, 4
 
+ONLY = os.environ.get("CDCFLOW_HISTORY_FORMAT", "iceberg")
+"""The tables' format where histories of one log are run alone."""
+
+COMMITS: list[tuple[Any, str]] = [(IcebergTable, "create"), (IcebergTable, "_changing"), (DeltaLog, "commit")]
+"""Where each commit begins."""
+
 
 @pytest.fixture(autouse=True)
 def few_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a short history has small files enough to make one of."""
-    monkeypatch.setattr(iceberg, "SMALL_FILES_MAX", 2)
+    monkeypatch.setattr(tables, "SMALL_FILES_MAX", 2)
 
 
 def run(
-    seed: int, count: int, folder: Path, merge: Callable[..., MergeReport] = local.merge, rounds: int = ROUNDS_MANY
+    seed: int,
+    count: int,
+    folder: Path,
+    merge: Callable[..., MergeReport] = local.merge,
+    rounds: int = ROUNDS_MANY,
+    table_format: str = "iceberg",
 ) -> None:
     """Merge histories and compare after each merge."""
     warehouse = folder / "warehouse"
@@ -53,8 +67,8 @@ def run(
     for _ in range(rounds):
         made.write_round()
         made.move_away(lambda table: warehouse.joinpath(*table_path(table)))
-        report = merge(made.log.root, warehouse)
-        with closing(LocalEngine(warehouse)) as engine:
+        report = merge(made.log.root, warehouse, table_format=table_format)
+        with closing(LocalEngine(warehouse, table_format)) as engine:
 
             def rows(table: Table, engine: LocalEngine = engine) -> list[dict[str, Any]]:
                 there = engine.table(table_path(table.id))
@@ -72,7 +86,8 @@ def test_histories_of_tables_give_what_the_fold_gives(first: int, tmp_path: Path
     Hard cases G01 to G06, G10, G16, G18, G21, G23 to G27, P08, P10, P18.
     """
     rounds = ROUNDS if HISTORIES > TOGETHER else ROUNDS_MANY  # alone: as many as it may have had
-    run(SEED + first, min(TOGETHER, HISTORIES - first), tmp_path, rounds=rounds)
+    table_format = FORMATS[first // TOGETHER % len(FORMATS)] if HISTORIES > TOGETHER else ONLY
+    run(SEED + first, min(TOGETHER, HISTORIES - first), tmp_path, rounds=rounds, table_format=table_format)
 
 
 @pytest.mark.long
@@ -82,7 +97,9 @@ def test_many_histories_of_tables_give_what_the_fold_gives(part: int, tmp_path: 
     for first in range(part * MANY // 10, (part + 1) * MANY // 10, TOGETHER):
         count = min(TOGETHER, (part + 1) * MANY // 10 - first)
         seed = SEED + 1_000_000 + first
-        run(seed, count, tmp_path / str(first), Dying(seed) if first // TOGETHER % 2 else local.merge)
+        turn = first // TOGETHER
+        merge = Dying(seed) if turn % 2 else local.merge
+        run(seed, count, tmp_path / str(first), merge, table_format=FORMATS[turn // 2 % len(FORMATS)])
 
 
 class Dying:
@@ -92,14 +109,14 @@ class Dying:
         self._chance = random.Random(seed)
         self.left = 0
 
-    def __call__(self, log: Path, warehouse: Path) -> MergeReport:
+    def __call__(self, log: Path, warehouse: Path, **more: Any) -> MergeReport:
         self.left = self._chance.randrange(60)
         with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
             patch.setattr(job, "TABLES_AT_ONCE", 1)
-            for method in ("create", "_changing"):
-                patch.setattr(IcebergTable, method, self._counted(getattr(IcebergTable, method)))
-            local.merge(log, warehouse)
-        return local.merge(log, warehouse)
+            for of, method in COMMITS:
+                patch.setattr(of, method, self._counted(getattr(of, method)))
+            local.merge(log, warehouse, **more)
+        return local.merge(log, warehouse, **more)
 
     def _counted(self, right: Callable[..., Any]) -> Callable[..., Any]:
         def commits(*given: Any, **more: Any) -> Any:
@@ -162,14 +179,12 @@ def no_act_of(kind: str) -> Iterator[None]:
 
 @contextmanager
 def greatest_key_of_a_file_not_looked_for() -> Iterator[None]:
-    right = iceberg._bounds
-
-    def narrow(*given: Any) -> Any:
-        found = right(*given)
-        return found and (found[0], found[0])
+    def narrowed(right: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given: [ends and (ends[0], ends[0]) for ends in right(*given)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(iceberg, "_bounds", narrow)
+        for of in (IcebergTable, DeltaTable):
+            patch.setattr(of, "_ends", narrowed(of._ends))
         yield
 
 
@@ -197,9 +212,10 @@ BUGS: dict[str, tuple[Callable[[], Any], int]] = {
 """Each with the seed of a history that shows it. Other histories want other seeds: plant it and run hundreds."""
 
 
+@pytest.mark.parametrize("table_format", FORMATS)
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_seen(bug: str, tmp_path: Path) -> None:
+def test_a_planted_bug_is_seen(bug: str, table_format: str, tmp_path: Path) -> None:
     """A comparison that cannot fail proves nothing."""
     planted, seed = BUGS[bug]
     with planted(), pytest.raises(AssertionError, match=f"CDCFLOW_HISTORY_SEED={seed} "):
-        run(seed, 1, tmp_path)
+        run(seed, 1, tmp_path, table_format=table_format)

@@ -39,7 +39,9 @@ def warehouse(tmp_path: Path) -> Path:
     return tmp_path / "warehouse"
 
 
-@pytest.fixture(scope="session", params=[*(f"{name} by spark" for name in FORMATS), "iceberg by local"])
+@pytest.fixture(
+    scope="session", params=[*(f"{name} by spark" for name in FORMATS), *(f"{name} by local" for name in FORMATS)]
+)
 def merged_by(request: pytest.FixtureRequest) -> str:
     """Each table format and engine in turn: what a merge means is the same in all."""
     return str(request.param)
@@ -58,7 +60,9 @@ def merge(spark: Any, merged_by: str, format_name: str) -> Callable[..., MergeRe
 
         def merged(log: Any, warehouse: Path, tables: Any = None, **more: Any) -> MergeReport:
             # What it declines goes to Spark, as `merge.engine: auto` has it.
-            engines = Engines(local.local_engine(warehouse), lambda: SparkEngine(spark, warehouse, format_name))
+            engines = Engines(
+                local.local_engine(warehouse, format_name), lambda: SparkEngine(spark, warehouse, format_name)
+            )
             return merge_by(engines, log, warehouse, tables, **more)
 
         return merged

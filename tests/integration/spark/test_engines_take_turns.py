@@ -12,11 +12,15 @@ from mergehistories import assert_as_folded, make_world, write_round
 from cdcflow import local
 from cdcflow.model.table import Table
 from cdcflow.spark import job, published_cut, read_cut
+from cdcflow.warehouse.formats import FORMATS
 
 pytestmark = pytest.mark.spark
 
 
-def test_each_engine_goes_on_where_the_other_left_off(spark: Any, hand_log: Any, warehouse: Path) -> None:
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_each_engine_goes_on_where_the_other_left_off(
+    spark: Any, hand_log: Any, warehouse: Path, table_format: str
+) -> None:
     """Rows, positions, descriptions, cuts and tags are the same: nothing says who wrote them, and no edit is seen."""
     seed = random.SystemRandom().randrange(10**6)
     world = make_world(seed, 100)
@@ -30,9 +34,9 @@ def test_each_engine_goes_on_where_the_other_left_off(spark: Any, hand_log: Any,
         for by_spark in (False, True) if round_ % 2 == 0 else (True, False):
             write_round(world, hand_log, round_ if by_spark == bool(round_ % 2) else 3)
             if by_spark:
-                report = job.merge(spark, hand_log.root, warehouse, table_format="iceberg")
+                report = job.merge(spark, hand_log.root, warehouse, table_format=table_format)
             else:
-                report = local.merge(hand_log.root, warehouse)
+                report = local.merge(hand_log.root, warehouse, table_format=table_format)
             assert report.published
             cuts.append(report.cut)
             assert {t.engine for t in report.tables} == {"spark" if by_spark else "local"}

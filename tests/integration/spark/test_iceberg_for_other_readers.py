@@ -88,7 +88,7 @@ def test_a_table_that_was_made_version_3_is_merged_on(
     sql = table_format("iceberg").table(spark, warehouse, table_path(orders.id)).sql
     spark.sql(f"ALTER TABLE {sql} SET TBLPROPERTIES ('format-version' = '3')")
     hand_log.segment([(orders, "u", {"id": 1, "item": "pen"}), (orders, "d", {"id": 2})])
-    engines = Engines(local.local_engine(warehouse), lambda: SparkEngine(spark, warehouse, "iceberg"))
+    engines = Engines(local.local_engine(warehouse, "iceberg"), lambda: SparkEngine(spark, warehouse, "iceberg"))
     (merged,) = merge(engines, hand_log.root, warehouse).tables
     assert merged.engine == "spark"
     grown = make_table("orders", id="int64", item="string", qty="int32")

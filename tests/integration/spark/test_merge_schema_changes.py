@@ -19,6 +19,8 @@ import pytest
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import CdcflowError, HistoryLost
+from cdcflow.local.delta import DeltaTable as LocalDeltaTable
+from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.iceberg import IcebergTable as LocalTable
 from cdcflow.merge import statement
 from cdcflow.merge.statement import TARGET_PROPERTY
@@ -40,12 +42,13 @@ Merge = Callable[..., MergeReport]
 COMMITS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "delta by spark": (DeltaTable, ("commit",)),
     "iceberg by spark": (IcebergTable, ("commit",)),
+    "delta by local": (DeltaLog, ("commit",)),
     "iceberg by local": (LocalTable, ("create", "_changing")),
 }
 """What every commit goes through."""
 
 
-STAGES = {"delta by spark": (11, 5), "iceberg by spark": (10, 4), "iceberg by local": (8, 2)}
+STAGES = {"delta by spark": (11, 5), "delta by local": (8, 2), "iceberg by spark": (10, 4), "iceberg by local": (8, 2)}
 """Of a swap: describe, then up to three commits for each rename (a and c step aside first). The second run ends after
 the last of them, the third after ADD. What changes no row is no commit of the local engine."""
 
@@ -79,10 +82,16 @@ from cdcflow import local
 from cdcflow.spark import job
 from cdcflow.spark.formats.delta import DeltaTable
 from cdcflow.spark.formats.iceberg import IcebergTable
+from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.iceberg import IcebergTable as LocalTable
 
 engine, left = sys.argv.pop(1), int(sys.argv.pop(1))
-table = {"delta by spark": DeltaTable, "iceberg by spark": IcebergTable, "iceberg by local": LocalTable}[engine]
+table = {
+    "delta by spark": DeltaTable,
+    "delta by local": DeltaLog,
+    "iceberg by spark": IcebergTable,
+    "iceberg by local": LocalTable,
+}[engine]
 
 def counted(right):
     def commit(*given):
@@ -320,14 +329,15 @@ def as_an_older_cdcflow_wrote_them(spark: Any, cuts: Path) -> None:
 def optimized_in_a_commit(optimize: Callable[[], list[Any]], patch: Any, merged_by: str) -> Iterator[list[Any]]:
     """The rows have been read, and the files that replace them are about to be committed."""
     asked: list[Any] = []
-    right = LocalTable._replace
+    of = LocalTable if merged_by.startswith("iceberg") else LocalDeltaTable
+    right = of._replace
 
-    def replace(table: LocalTable, *given: Any) -> None:
-        if table._identifier == ("public", "orders") and not asked:
+    def replace(table: Any, *given: Any) -> None:
+        if table._name.endswith("orders") and not asked:
             asked.extend(optimize())
         right(table, *given)
 
-    patch.setattr(LocalTable, "_replace", replace)
+    patch.setattr(of, "_replace", replace)
     yield asked
 
 

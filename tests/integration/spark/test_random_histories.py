@@ -20,6 +20,7 @@ from cdcflow import local
 from cdcflow.model.table import Table
 from cdcflow.spark import job, read_cut
 from cdcflow.spark.job import MergeReport
+from cdcflow.warehouse.formats import FORMATS
 from cdcflow.warehouse.paths import table_path
 
 pytestmark = pytest.mark.spark
@@ -28,8 +29,8 @@ Merge = Callable[..., MergeReport]
 
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 ALONE = int(os.environ.get("CDCFLOW_HISTORIES", "0"))
-FEW = {"delta by spark": 1, "iceberg by spark": 3, "iceberg by local": 3, "in turns": 3}
-MANY = {"delta by spark": 100, "iceberg by spark": 300, "iceberg by local": 100, "in turns": 120}
+FEW = {"delta by spark": 1, "delta by local": 1, "iceberg by spark": 3, "iceberg by local": 2, "in turns": 2}
+MANY = {"delta by spark": 100, "iceberg by spark": 300, "iceberg by local": 100, "in turns": 120, "delta by local": 100}
 """Histories of each engine: here, and in `make test-long`."""
 
 PARTS = 10
@@ -76,19 +77,23 @@ def test_many_histories_of_tables_give_what_the_fold_gives(
 class InTurns:
     """Merges by another engine each time, as chance has it."""
 
-    def __init__(self, spark: Any, seed: int) -> None:
+    def __init__(self, spark: Any, seed: int, table_format: str) -> None:
         self._spark = spark
         self._chance = random.Random(seed)
+        self._format = table_format
 
     def __call__(self, log: Path, warehouse: Path) -> MergeReport:
         if self._chance.random() < 0.5:
-            return local.merge(log, warehouse)
-        return job.merge(self._spark, log, warehouse, table_format="iceberg")
+            return local.merge(log, warehouse, table_format=self._format)
+        return job.merge(self._spark, log, warehouse, table_format=self._format)
 
 
-def test_histories_merged_by_engines_in_turns_give_what_the_fold_gives(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_histories_merged_by_engines_in_turns_give_what_the_fold_gives(
+    spark: Any, tmp_path: Path, table_format: str
+) -> None:
     """Rows, descriptions and positions are the same whoever wrote them, whatever the source did in between."""
-    run(spark, SEED, ALONE or FEW["in turns"], tmp_path, InTurns(spark, SEED))
+    run(spark, SEED, ALONE or FEW["in turns"], tmp_path, InTurns(spark, SEED, table_format))
 
 
 @pytest.mark.long
@@ -97,4 +102,4 @@ def test_many_histories_merged_by_engines_in_turns_give_what_the_fold_gives(
     part: int, spark: Any, tmp_path: Path
 ) -> None:
     """The same, many of them."""
-    run_part(spark, part, "in turns", tmp_path, InTurns(spark, SEED + part))
+    run_part(spark, part, "in turns", tmp_path, InTurns(spark, SEED + part, FORMATS[part % len(FORMATS)]))

@@ -42,9 +42,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_auto_has_the_local_engine_do_what_is_small(tmp_path: Path, started: list[Any]) -> None:
+@pytest.mark.parametrize("merge", ["{}", "{format: iceberg}"])
+def test_auto_has_the_local_engine_do_what_is_small(tmp_path: Path, started: list[Any], merge: str) -> None:
     """Spark takes seconds to start: not before a table needs it."""
-    chosen = engines(tmp_path, "{format: iceberg}")
+    chosen = engines(tmp_path, merge)
     assert isinstance(chosen.first, LocalEngine)
     assert not started
     assert isinstance(chosen.other(TableId("public", "orders"), "it is large"), SparkEngine)
@@ -52,8 +53,8 @@ def test_auto_has_the_local_engine_do_what_is_small(tmp_path: Path, started: lis
     assert len(started) == 1
 
 
-@pytest.mark.parametrize("merge", ["{}", "{engine: spark, format: iceberg}"])
-def test_spark_merges_delta_and_what_it_is_told_to(tmp_path: Path, started: list[Any], merge: str) -> None:
+@pytest.mark.parametrize("merge", ["{engine: spark}", "{engine: spark, format: iceberg}"])
+def test_spark_merges_what_it_is_told_to(tmp_path: Path, started: list[Any], merge: str) -> None:
     assert isinstance(engines(tmp_path, merge).first, SparkEngine)
     assert len(started) == 1
 
@@ -61,7 +62,7 @@ def test_spark_merges_delta_and_what_it_is_told_to(tmp_path: Path, started: list
 def test_what_is_not_installed_is_named_or_done_without(
     tmp_path: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "is_installed", lambda: False)
+    monkeypatch.setattr(local, "is_installed", lambda _: False)
     assert isinstance(engines(tmp_path, "{format: iceberg}").first, SparkEngine)
     with pytest.raises(ConfigurationError, match=r"run `pip install 'cdcflow\[local\]'`"):
         engines(tmp_path, "{engine: local, format: iceberg}")
@@ -70,7 +71,7 @@ def test_what_is_not_installed_is_named_or_done_without(
 @pytest.mark.parametrize(
     ("merge", "log", "said"),
     [
-        ("{engine: local}", "{path: ./log}", "set merge.format to iceberg"),
+        ("{engine: local, warehouse: s3a://lake/tables}", "{path: ./log}", "set merge.engine to auto"),
         (
             "{engine: local, format: iceberg}",
             "{kafka: {brokers: 'a:1', topic: t}}",

@@ -7,7 +7,6 @@ would be Spark jobs. The transaction ids that a table keeps outlive both checkpo
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,14 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
-from uuid import UUID
 
-from cdcflow.merge.evolution import FormatColumn
+from cdcflow.merge.evolution import Target
 from cdcflow.merge.types import name_sql
 from cdcflow.spark.sql import StatementTable
-from cdcflow.warehouse.formats.delta import RULES
+from cdcflow.warehouse.formats.delta import HARMLESS, RULES, columns, ours, said, vector_path
 from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.port import COMMITTED, Snapshot
+from cdcflow.warehouse.port import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,14 +28,7 @@ if TYPE_CHECKING:
 _APP = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-_COLUMN_ID = "delta.columnMapping.id"
 _CONFLICT = re.compile(r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|io\.delta\.exceptions\.")
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
-_Z85_TO_B85 = str.maketrans(_Z85, _B85)
-_TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
-"""Types that SQL calls otherwise."""
-_HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END", "COMPUTE STATS", "REORG", "CLUSTER BY"}
 
 
 class DeltaFormat:
@@ -75,6 +66,14 @@ class DeltaTable(StatementTable):
         with self._committing(metadata, app, version):
             self._spark.sql(statement)
 
+    def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any]) -> None:
+        try:
+            super().make(target, source, begun, metadata)
+        except Exception as error:
+            # Another driver made it between Delta's two looks at the folder: it is there, as IF NOT EXISTS has it.
+            if "NON_EMPTY_LOCATION" not in str(error) or self.snapshot() is None:
+                raise
+
     def add_newest(
         self, row: str, column: str, least: int, metadata: Mapping[str, Any], app: str, version: int
     ) -> None:
@@ -95,7 +94,7 @@ class DeltaTable(StatementTable):
         for line in lines:
             action = json.loads(line)
             if "commitInfo" in action:
-                return _ours(action["commitInfo"].get("userMetadata"))
+                return ours(action["commitInfo"].get("userMetadata"))
         return None
 
     def edits_since(self, version: int) -> list[str]:
@@ -103,7 +102,7 @@ class DeltaTable(StatementTable):
         return [
             f"{row.operation}@{row.version}"
             for row in rows
-            if row.operation not in _HARMLESS and _ours(row.userMetadata) is None
+            if row.operation not in HARMLESS and ours(row.userMetadata) is None
         ]
 
     def pin(self, version: int, cut: int) -> None:
@@ -149,7 +148,7 @@ class DeltaTable(StatementTable):
             version=int(found.version()),
             properties={str(k): str(v) for k, v in dict(self._as_java(metadata.configuration())).items()},
             transactions=self._transactions(found),
-            columns=_columns(str(metadata.schemaString())),
+            columns=columns(str(metadata.schemaString())),
             is_empty=bool(checksum.isDefined()) and int(checksum.get().numFiles()) == 0,
         )
 
@@ -178,7 +177,7 @@ class DeltaTable(StatementTable):
         for row in files.exceptAll(present).toLocalIterator():
             needed = [unquote(urlsplit(row.path).path)]
             if row.kind == "u":
-                needed.append(_vector_path(row.vector))
+                needed.append(vector_path(row.vector))
             elif row.kind == "p":
                 needed.append(unquote(urlsplit(row.vector).path))
             if not all(there.exists(jvm.org.apache.hadoop.fs.Path(self._path, name)) for name in needed):
@@ -191,7 +190,7 @@ class DeltaTable(StatementTable):
         are taken back at the end, whatever happens: left there, they would make Delta drop the next write without a
         word."""
         conf = self._spark.conf
-        conf.set(_METADATA, json.dumps({COMMITTED: metadata}, separators=(",", ":")))
+        conf.set(_METADATA, said(metadata))
         if app:
             conf.set(_APP, app)
             conf.set(_VERSION, str(version))
@@ -200,28 +199,3 @@ class DeltaTable(StatementTable):
         finally:
             for setting in (_METADATA, _APP, _VERSION):
                 conf.unset(setting)
-
-
-def _ours(metadata: str | None) -> Mapping[str, Any] | None:
-    """What a commit of ours said; None: it is not ours."""
-    if metadata is None or not metadata.startswith(f'{{"{COMMITTED}":'):
-        return None
-    found: Mapping[str, Any] = json.loads(metadata)[COMMITTED]
-    return found
-
-
-def _vector_path(stored: str) -> str:
-    """The file of a deletion vector, as Delta's protocol names it: maybe a folder, then a UUID in Z85."""
-    folder, id_ = stored[:-20], stored[-20:]
-    uuid = UUID(bytes=base64.b85decode(id_.translate(_Z85_TO_B85)))
-    return f"{folder}/deletion_vector_{uuid}.bin" if folder else f"deletion_vector_{uuid}.bin"
-
-
-def _columns(schema: str) -> tuple[FormatColumn, ...]:
-    """A schema's columns from its JSON. A table without column mapping has no ids: there, columns never change."""
-    found = []
-    for number, field in enumerate(json.loads(schema)["fields"], start=1):
-        type_ = field["type"]
-        text = _TYPES.get(type_, type_) if isinstance(type_, str) else None
-        found.append(FormatColumn(field["name"], field["metadata"].get(_COLUMN_ID, number), text))
-    return tuple(found)

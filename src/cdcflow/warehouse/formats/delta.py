@@ -1,12 +1,28 @@
-"""What a Delta table holds, and where one is seen. How it is written is an engine's."""
+"""What a Delta table holds, where one is seen, and what its log says. How it is written is an engine's."""
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
-from cdcflow.merge.evolution import Act, Add, Widen
+from cdcflow.merge.evolution import Act, Add, FormatColumn, Widen
 from cdcflow.merge.format import Format
+from cdcflow.warehouse.port import COMMITTED
+
+COLUMN_ID = "delta.columnMapping.id"
+HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END", "COMPUTE STATS", "REORG", "CLUSTER BY"}
+"""Operations that change no row."""
+
+TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+"""Types that SQL calls otherwise."""
+
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_Z85_TO_B85 = str.maketrans(_Z85, _B85)
 
 
 def _needs(act: Act) -> Mapping[str, str]:
@@ -31,3 +47,38 @@ RULES = Format(
 def is_in(warehouse: Path) -> bool:
     # The first merge may have died before its cut.
     return any(next(warehouse.glob(logs), None) is not None for logs in ("*/_delta_log", "*/*/_delta_log"))
+
+
+def said(metadata: Mapping[str, Any]) -> str:
+    """The `userMetadata` of a commit of ours."""
+    return json.dumps({COMMITTED: metadata}, separators=(",", ":"))
+
+
+def ours(metadata: str | None) -> Mapping[str, Any] | None:
+    """What a commit of ours said; None: it is not ours."""
+    if metadata is None or not metadata.startswith(f'{{"{COMMITTED}":'):
+        return None
+    found: Mapping[str, Any] = json.loads(metadata)[COMMITTED]
+    return found
+
+
+def vector_path(stored: str) -> str:
+    """The file of a deletion vector, as Delta's protocol names it: maybe a folder, then a UUID in Z85."""
+    folder, id_ = stored[:-20], stored[-20:]
+    uuid = UUID(bytes=from_z85(id_))
+    return f"{folder}/deletion_vector_{uuid}.bin" if folder else f"deletion_vector_{uuid}.bin"
+
+
+def from_z85(text: str) -> bytes:
+    """What a text in Z85 holds."""
+    return base64.b85decode(text.translate(_Z85_TO_B85))
+
+
+def columns(schema: str) -> tuple[FormatColumn, ...]:
+    """A schema's columns from its JSON. A table without column mapping has no ids: there, columns never change."""
+    found = []
+    for number, field in enumerate(json.loads(schema)["fields"], start=1):
+        type_ = field["type"]
+        text = TYPES.get(type_, type_) if isinstance(type_, str) else None
+        found.append(FormatColumn(field["name"], field["metadata"].get(COLUMN_ID, number), text))
+    return tuple(found)

@@ -1,0 +1,406 @@
+"""Delta tables, version by version (see `tables` and `deltalog`).
+
+Tables and commits are the same as Spark's (`cdcflow.spark.formats.delta`): each engine goes on where the other left
+off. Files are written without deletion vectors; those that Spark wrote are read, and go with the files that they belong
+to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cdcflow import __version__
+from cdcflow.errors import InvariantViolated
+from cdcflow.local.deltalog import Action, Conflict, DeltaLog, File, deleted, local_path, sync_folder, unread
+from cdcflow.local.tables import Ends, FileTable
+from cdcflow.warehouse.formats.delta import COLUMN_ID, HARMLESS, RULES, columns, ours, said
+from cdcflow.warehouse.port import HandOver, Snapshot
+
+FILE_BYTES = 256 << 20
+"""Rows of so many bytes in memory make a file."""
+
+INDEXED, TEXT_MAX = 32, 31
+"""Of so many columns bounds are kept, and no longer texts: of those other writers keep the beginnings only."""
+
+_NAME = "delta.columnMapping.physicalName"
+_MAX_ID = "delta.columnMapping.maxColumnId"
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_TYPES: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_WORDS = {type_: word for word, type_ in _TYPES.items()}
+
+
+class DeltaTables:
+    """Implements `cdcflow.local.tables.Tables`."""
+
+    def __init__(self, warehouse: Path, bytes_max: int | None) -> None:
+        self._warehouse = warehouse
+        self._bytes_max = bytes_max
+
+    def table(self, path: Sequence[str]) -> DeltaTable:
+        return DeltaTable(self._warehouse.resolve().joinpath(*path), self._bytes_max)
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return isinstance(error, Conflict)
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
+class DeltaTable(FileTable[File]):
+    """A table in a folder."""
+
+    rules = RULES
+
+    def __init__(self, folder: Path, bytes_max: int | None) -> None:
+        super().__init__("/".join(folder.parts[-2:]), bytes_max)
+        self._folder = folder
+        self._log = DeltaLog(folder)
+
+    def snapshot(self) -> Snapshot | None:
+        self._standing = None
+        if self._log.update() < 0:
+            return None
+        metadata = self._log.metadata
+        return Snapshot(
+            id=metadata["id"],
+            version=self._log.version,
+            properties=dict(metadata["configuration"]),
+            transactions=dict(self._log.transactions),
+            columns=columns(metadata["schemaString"]),
+            is_empty=self._log.is_short and not self._log.files(),
+        )
+
+    def newest_commit(self) -> Mapping[str, Any] | None:
+        return ours(_info(self._log.actions(self._log.version) or []).get("userMetadata"))
+
+    def edits_since(self, version: int) -> list[str]:
+        found = []
+        for newer in range(self._log.version, version, -1):
+            info = _info(self._log.actions(newer) or [])
+            if info.get("operation", "") not in HARMLESS and info and ours(info.get("userMetadata")) is None:
+                found.append(f"{info.get('operation')}@{newer}")
+        return found
+
+    def pin(self, version: int, cut: int) -> None:
+        """VACUUM keeps by age, and knows nothing of cuts."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return _schema(self._fields, _logical)
+
+    def create(self, columns: pa.Schema, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
+        self._log.update()
+        if self._log.version >= 0:
+            raise InvariantViolated(f"creating {self._name}: it is there")
+        numbers = _Numbers(0)
+        fields = [_field(column, numbers) for column in columns]
+        settings = {**RULES.properties, **properties, _MAX_ID: str(numbers.last)}
+        made = {
+            "id": str(uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "partitionColumns": [],
+            "createdTime": _now_ms(),
+        }
+        self._describe("CREATE TABLE", made, fields, settings, metadata)
+
+    def add(self, columns: pa.Schema, metadata: Mapping[str, Any]) -> None:
+        numbers = _Numbers(int(self._settings[_MAX_ID]))
+        fields = [*self._fields, *(_field(column, numbers) for column in columns)]
+        self._describe("ADD COLUMNS", {}, fields, {**self._settings, _MAX_ID: str(numbers.last)}, metadata)
+
+    def describe(self, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
+        self._describe("SET TBLPROPERTIES", {}, self._fields, {**self._settings, **properties}, metadata)
+
+    def rename(self, old: str, new: str, metadata: Mapping[str, Any]) -> None:
+        fields = [{**f, "name": new if f["name"] == old else f["name"]} for f in self._fields]
+        self._describe("RENAME COLUMN", {}, fields, self._settings, metadata)
+
+    def widen(self, name: str, type_: pa.DataType, metadata: Mapping[str, Any]) -> None:
+        fields = [_widened(f, _word(type_)) if f["name"] == name else f for f in self._fields]
+        settings = {**self._settings, "delta.enableTypeWidening": "true"}
+        self._describe("CHANGE COLUMN", {}, fields, settings, metadata)
+
+    def append(self, rows: pa.Table, metadata: Mapping[str, Any], app: str, version: int, keep: int) -> None:
+        self._replace([], rows, metadata, app, version)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _fields(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self._log.metadata["schemaString"])["fields"]
+        return found
+
+    @property
+    def _settings(self) -> Mapping[str, str]:
+        found: Mapping[str, str] = self._log.metadata["configuration"]
+        return found
+
+    def _has(self, app: str, version: int) -> bool:
+        return self._log.transactions.get(app, version - 1) >= version
+
+    def _check_ours(self) -> None:
+        """HandOver where only Spark writes."""
+        if (why := unread(self._log.protocol, self._log.metadata)) is not None:
+            raise HandOver(why)
+
+    def _describe(
+        self,
+        operation: str,
+        made: Action,
+        fields: Sequence[Mapping[str, Any]],
+        settings: Mapping[str, str],
+        metadata: Mapping[str, Any],
+    ) -> None:
+        """A commit that changes no row: what the table is like."""
+        if self._log.version >= 0:
+            self._check_ours()
+        schema = json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
+        changed = {**self._log.metadata, **made, "schemaString": schema, "configuration": dict(settings)}
+        actions: list[Action] = [self._said(operation, metadata), {"metaData": changed}]
+        protocol = _protocol(self._log.protocol, schema, settings)
+        if protocol != self._log.protocol:
+            actions.append({"protocol": protocol})
+        self._log.commit(actions)
+
+    def _said(self, operation: str, metadata: Mapping[str, Any]) -> Action:
+        base = {} if self._log.version < 0 else {"readVersion": self._log.version}
+        return {
+            "commitInfo": {
+                "timestamp": _now_ms(),
+                "operation": operation,
+                "operationParameters": {},
+                **base,
+                "isolationLevel": "Serializable",
+                "isBlindAppend": False,
+                "engineInfo": f"cdcflow/{__version__}",
+                "userMetadata": said(metadata),
+            }
+        }
+
+    def _files(self) -> Sequence[File]:
+        self._check_ours()
+        return self._log.files()
+
+    def _size(self, file: File) -> int:
+        return file.size
+
+    def _read(self, file: File, columns: Sequence[str]) -> pa.Table:
+        wanted = [f for name in columns for f in self._fields if f["name"] == name]
+        held = _schema(wanted, _physical)
+        with pq.ParquetFile(local_path(self._folder, file)) as opened:
+            there = set(opened.schema_arrow.names)
+            found = opened.read(columns=[name for name in held.names if name in there])
+            count = opened.metadata.num_rows
+        rows = pa.table(
+            [found.column(one.name).cast(one.type) if one.name in there else pa.nulls(count, one.type) for one in held],
+            schema=held,
+        )
+        if file.vector is not None:
+            lives = np.ones(count, bool)
+            lives[np.fromiter(deleted(self._folder, file.vector), np.int64)] = False
+            rows = rows.filter(pa.array(lives))
+        return _named(rows, _schema(wanted, _logical))
+
+    def _ends(self, files: Sequence[File], column: str) -> Sequence[Ends | None]:
+        field = next(f for f in self._fields if f["name"] == column)
+        name, type_ = _physical(field), field["type"]
+
+        def of(file: File) -> Ends | None:
+            low, high = (file.stats.get(which, {}).get(name) for which in ("minValues", "maxValues"))
+            if low is None or high is None:
+                return None
+            if type_ in ("byte", "short", "integer", "long"):
+                return low, high
+            if type_ == "date" and _DATE.fullmatch(low) and _DATE.fullmatch(high):
+                return low, high
+            return (low, high) if type_ == "string" and len(high) <= TEXT_MAX else None
+
+        return [of(file) for file in files]
+
+    def _replace(
+        self, old: Sequence[File], new: pa.Table | None, metadata: Mapping[str, Any], app: str, version: int
+    ) -> None:
+        self._check_ours()
+        now = _now_ms()
+        actions = [self._said("MERGE" if old else "WRITE", metadata)]
+        if app:
+            actions.append({"txn": {"appId": app, "version": version, "lastUpdated": now}})
+        actions += [file.removed(now) for file in old]
+        actions += [{"add": add} for add in self._written(new)] if new is not None and len(new) else []
+        self._log.commit(actions)
+
+    def _written(self, rows: pa.Table) -> list[Mapping[str, Any]]:
+        """Files with these rows, each as the log will name it."""
+        fields = self._fields
+        held = _named(rows, _schema(fields, _physical))
+        most = max(1, len(held) * FILE_BYTES // max(held.nbytes, 1))
+        found: list[Mapping[str, Any]] = []
+        for first in range(0, len(held), most):
+            part = held.slice(first, most)
+            path = self._folder / f"part-00000-{uuid4()}-c000.zstd.parquet"
+            with path.open("wb") as file:
+                pq.write_table(part, file, compression="zstd")
+                file.flush()
+                os.fsync(file.fileno())
+            found.append(
+                {
+                    "path": path.name,
+                    "partitionValues": {},
+                    "size": path.stat().st_size,
+                    "modificationTime": _now_ms(),
+                    "dataChange": True,
+                    "stats": json.dumps(_stats(part), separators=(",", ":")),
+                }
+            )
+        sync_folder(self._folder)
+        return found
+
+
+class _Numbers:
+    """Numbers of columns, of which none is ever used again."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+    def next(self) -> int:
+        self.last += 1
+        return self.last
+
+
+def _info(actions: Sequence[Action]) -> Mapping[str, Any]:
+    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _protocol(before: Action, schema: str, settings: Mapping[str, str]) -> Action:
+    """What a table asks of who reads and writes it: what it asked before, and what is new in it."""
+    both = ["deletionVectors", "columnMapping"]
+    both += ["timestampNtz"] if '"timestamp_ntz"' in schema else []
+    both += ["typeWidening"] if settings.get("delta.enableTypeWidening") == "true" else []
+    reader, writer = before.get("readerFeatures", []), before.get("writerFeatures", ["invariants", "appendOnly"])
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": [*reader, *(f for f in both if f not in reader)],
+        "writerFeatures": [*writer, *(f for f in both if f not in writer)],
+    }
+
+
+# ── schemas, as Delta's JSON and as Arrow's ─────────────────────────────────────────────────────────────────────
+
+
+def _logical(field: Mapping[str, Any]) -> str:
+    return str(field["name"])
+
+
+def _physical(field: Mapping[str, Any]) -> str:
+    return str(field["metadata"][_NAME])
+
+
+def _schema(fields: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, Any]], str]) -> pa.Schema:
+    """Arrow's schema of a table's columns: by their names, or as its files have them."""
+
+    def column(field: Mapping[str, Any]) -> pa.Field:
+        ids = {b"PARQUET:field_id": str(field["metadata"][COLUMN_ID])} if name is _physical else None
+        return pa.field(name(field), type_of(field["type"]), metadata=ids)
+
+    def type_of(type_: Any) -> pa.DataType:
+        if isinstance(type_, str):
+            if (decimal := _DECIMAL.fullmatch(type_)) is not None:
+                return pa.decimal128(int(decimal[1]), int(decimal[2]))
+            if type_ not in _TYPES:
+                raise HandOver(f"it has a column of type {type_}")
+            return _TYPES[type_]
+        match type_["type"]:
+            case "array":
+                return pa.list_(type_of(type_["elementType"]))
+            case "map":
+                return pa.map_(type_of(type_["keyType"]), type_of(type_["valueType"]))
+            case _:
+                return pa.struct([column(f) for f in type_["fields"]])
+
+    return pa.schema([column(field) for field in fields])
+
+
+def _field(column: pa.Field, numbers: _Numbers) -> dict[str, Any]:
+    """A new column."""
+    metadata = {COLUMN_ID: numbers.next(), _NAME: f"col-{uuid4()}"}
+    return {"name": column.name, "type": _word(column.type, numbers), "nullable": True, "metadata": metadata}
+
+
+def _word(type_: pa.DataType, numbers: _Numbers | None = None) -> Any:
+    """Delta's JSON of a type."""
+    if pa.types.is_decimal(type_):
+        return f"decimal({type_.precision},{type_.scale})"
+    if pa.types.is_list(type_):
+        return {"type": "array", "elementType": _word(type_.value_type, numbers), "containsNull": True}
+    if pa.types.is_map(type_):
+        key, value = _word(type_.key_type, numbers), _word(type_.item_type, numbers)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if pa.types.is_struct(type_):
+        return {"type": "struct", "fields": [_field(field, numbers or _Numbers(0)) for field in type_]}
+    return _WORDS[type_]
+
+
+def _widened(field: Mapping[str, Any], word: str) -> dict[str, Any]:
+    before = field["metadata"].get("delta.typeChanges", [])
+    change = {"fromType": field["type"], "toType": word}
+    return {**field, "type": word, "metadata": {**field["metadata"], "delta.typeChanges": [*before, change]}}
+
+
+def _named(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The same columns under other names, those inside of columns too."""
+    said = schema.__arrow_c_schema__
+    batches = [pa.RecordBatch._import_from_c_capsule(said(), b.__arrow_c_array__()[1]) for b in rows.to_batches()]
+    return pa.Table.from_batches(batches, schema)
+
+
+def _stats(rows: pa.Table) -> dict[str, Any]:
+    """What the log says of a file's columns."""
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    for name in rows.column_names[:INDEXED]:
+        column = rows.column(name)
+        type_ = column.type
+        if not (pa.types.is_integer(type_) or pa.types.is_date(type_) or pa.types.is_string(type_)):
+            continue
+        low, high = (end.as_py() for end in pc.min_max(column).values())
+        if low is None or (isinstance(high, str) and max(len(low), len(high)) > TEXT_MAX):
+            continue
+        least[name], greatest[name] = (str(low), str(high)) if pa.types.is_date(type_) else (low, high)
+    return {
+        "numRecords": len(rows),
+        "minValues": least,
+        "maxValues": greatest,
+        "nullCount": {name: rows.column(name).null_count for name in rows.column_names[:INDEXED]},
+        "tightBounds": True,
+    }

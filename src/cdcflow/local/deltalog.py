@@ -1,0 +1,291 @@
+"""The log of a Delta table in a folder: what it says stands, and one version more.
+
+    _delta_log/00000000000000000040.checkpoint.parquet    everything that stands at version 40
+               00000000000000000041.json                  what version 41 changed: an action a line
+
+Whoever makes a version's file first has committed it. Facts: https://github.com/delta-io/delta/blob/master/PROTOCOL.md
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+import pyarrow.parquet as pq
+import structlog
+from deltalake import DeltaTable as ForeignTable
+from pyroaring import BitMap64
+
+from cdcflow.warehouse.formats.delta import from_z85, vector_path
+from cdcflow.warehouse.port import HandOver
+
+CHECKPOINT_EVERY = 10
+"""As many versions are read one by one at most. Delta's own default."""
+
+FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
+"""Table features that are understood here."""
+
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_VERSION = re.compile(r"(\d{20})\.json")
+_MAGIC = 1681511377
+"""What the bitmaps of a deletion vector begin with."""
+
+_log = structlog.get_logger()
+
+Action = Mapping[str, Any]
+
+
+class Conflict(Exception):
+    """Somebody else has committed the version that was to be next."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a table's rows. `path` is as the log has it, `vector` what says which of its rows are deleted."""
+
+    path: str
+    size: int
+    stats: Mapping[str, Any] = field(default_factory=dict)
+    vector: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, add: Mapping[str, Any]) -> File:
+        vector = add.get("deletionVector")
+        return cls(add["path"], add["size"], json.loads(add.get("stats") or "{}"), vector or None)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What a `remove` must name as well."""
+        if self.vector is None:
+            return self.path, ""
+        return self.path, "{storageType}{pathOrInlineDv}@{offset}".format(**{"offset": None, **self.vector})
+
+    def removed(self, now_ms: int) -> Action:
+        """The action that takes it out of the table."""
+        more = {} if self.vector is None else {"deletionVector": self.vector}
+        return {
+            "remove": {
+                "path": self.path,
+                "deletionTimestamp": now_ms,
+                "dataChange": True,
+                "extendedFileMetadata": True,
+                "partitionValues": {},
+                "size": self.size,
+                **more,
+            }
+        }
+
+
+class DeltaLog:
+    """A table's log, as of the newest `update`. `version` is -1 where there is no table."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._place = folder / "_delta_log"
+        self._forget()
+
+    def _forget(self) -> None:
+        self.version = -1
+        self.protocol: Action = {}
+        self.metadata: Action = {}
+        self.transactions: dict[str, int] = {}
+        self._checkpoint: Path | None = None
+        self._since: list[Action] = []
+        self._files: dict[tuple[str, str], File] | None = None
+
+    def update(self) -> int:
+        """Read what came since. Returns the newest version.
+
+        Raises:
+            HandOver: the log begins with what is not read here.
+        """
+        if not self._place.exists():  # nor is it there when somebody moved its folder away
+            self._forget()
+        elif self.version < 0:
+            self._begin()
+        while (found := self.actions(self.version + 1)) is not None:
+            self._apply(found)
+        return self.version
+
+    def actions(self, version: int) -> list[Action] | None:
+        """What a version changed; None where that is not there, or no longer."""
+        try:
+            text = self._at(version).read_text()
+        except FileNotFoundError:
+            return None
+        return [json.loads(line) for line in text.splitlines() if line]
+
+    def files(self) -> list[File]:
+        """The files of the newest version."""
+        if self._files is None:
+            self._files = {}
+            if self._checkpoint is not None:
+                _take(self._files, ({"add": add} for add in _standing(self._checkpoint, "add")))
+            _take(self._files, self._since)
+        return list(self._files.values())
+
+    @property
+    def is_short(self) -> bool:
+        """Its files are known without a look at a checkpoint."""
+        return self._checkpoint is None
+
+    def commit(self, actions: Sequence[Action]) -> None:
+        """Make the next version, durably.
+
+        Raises:
+            Conflict: somebody else has made it.
+        """
+        version = self.version + 1
+        text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+        self._place.mkdir(parents=True, exist_ok=True)
+        made = self._place / f".{uuid4()}.tmp"
+        try:
+            with made.open("w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(made, self._at(version))
+            except FileExistsError as error:
+                raise Conflict(f"version {version} of {self._folder.name} is there already") from error
+        finally:
+            made.unlink()
+        sync_folder(self._place)
+        self._apply(actions)
+        if version % CHECKPOINT_EVERY == 0 and version:
+            self._write_checkpoint()
+
+    def _write_checkpoint(self) -> None:
+        try:
+            table = ForeignTable(self._folder)
+            table.create_checkpoint()
+            table.cleanup_metadata()
+        except Exception as error:  # noqa: BLE001  whatever it is: the versions themselves are there
+            _log.info("no checkpoint of a Delta table", table=self._folder.name, error=type(error).__name__)
+
+    def _at(self, version: int) -> Path:
+        return self._place / f"{version:020d}.json"
+
+    def _begin(self) -> None:
+        names = os.listdir(self._place)
+        checkpoints = [int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))]
+        versions = [int(found[1]) for name in names if (found := _VERSION.fullmatch(name))]
+        begin = max(checkpoints, default=-1)
+        newer = sorted(version for version in versions if version > begin)
+        if newer != list(range(begin + 1, begin + 1 + len(newer))):
+            raise HandOver("its log begins with a checkpoint that only Spark reads")
+        if begin < 0:
+            return
+        self._checkpoint = self._place / f"{begin:020d}.checkpoint.parquet"
+        if _standing(self._checkpoint, "sidecar"):
+            raise HandOver("its log has a checkpoint that only Spark reads")
+        self.version = begin
+        for kind in ("protocol", "metaData", "txn"):
+            for action in _standing(self._checkpoint, kind):
+                self._note({kind: action})
+
+    def _apply(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            self._note(action)
+        files = [action for action in actions if "add" in action or "remove" in action]
+        if self._files is None:
+            self._since += files
+        else:
+            _take(self._files, files)
+        self.version += 1
+
+    def _note(self, action: Action) -> None:
+        if "txn" in action:
+            self.transactions[action["txn"]["appId"]] = action["txn"]["version"]
+        self.protocol = action.get("protocol", self.protocol)
+        self.metadata = action.get("metaData", self.metadata)
+
+
+def _take(files: dict[tuple[str, str], File], actions: Iterable[Action]) -> None:
+    for action in actions:
+        if "add" in action:
+            file = File.of(action["add"])
+            files[file.key] = file
+        elif "remove" in action:
+            gone = action["remove"]
+            files.pop(File(gone["path"], 0, {}, gone.get("deletionVector") or None).key, None)
+
+
+def _standing(checkpoint: Path, kind: str) -> list[dict[str, Any]]:
+    """The actions of one kind in a checkpoint."""
+    if kind not in pq.read_schema(checkpoint).names:
+        return []
+    found = pq.read_table(checkpoint, columns=[kind], partitioning=None).column(0).combine_chunks()
+    listed: list[dict[str, Any]] = found.filter(found.is_valid()).to_pylist(maps_as_pydicts="strict")
+    return listed
+
+
+def deleted(folder: Path, vector: Mapping[str, Any]) -> BitMap64:
+    """The numbers of a file's rows that a deletion vector says are gone.
+
+    Raises:
+        HandOver: it is of a form that is not read here, or damaged.
+    """
+    kind, stored = vector["storageType"], vector["pathOrInlineDv"]
+    if kind == "i":
+        content = from_z85(stored)[: vector["sizeInBytes"]]
+    else:
+        path = folder / vector_path(stored) if kind == "u" else Path(unquote(urlsplit(stored).path))
+        with path.open("rb") as file:
+            file.seek(vector["offset"] or 0)
+            (size,) = struct.unpack(">I", file.read(4))
+            content = file.read(size)
+            if struct.unpack(">I", file.read(4)) != (zlib.crc32(content),):
+                raise HandOver("it has a deletion vector whose checksum is another")
+    if struct.unpack("<I", content[:4]) != (_MAGIC,):
+        raise HandOver("it has a deletion vector of a form that only Spark reads")
+    return BitMap64.deserialize(content[4:])
+
+
+def local_path(folder: Path, file: File) -> Path:
+    """Where a file of a table lies.
+
+    Raises:
+        HandOver: outside of the table's folder, as those of a clone.
+    """
+    parts = urlsplit(file.path)
+    if parts.scheme or parts.path.startswith("/"):
+        raise HandOver("it has files outside of its folder")
+    return folder / unquote(parts.path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def unread(protocol: Action, metadata: Action) -> str | None:
+    """What a table asks of its writers that is not done here; None: nothing."""
+    features = {*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())}
+    if (protocol["minReaderVersion"], protocol["minWriterVersion"]) != (3, 7):
+        return "it follows an older protocol of Delta"
+    if strange := sorted(features - FEATURES):
+        return f"it has features of Delta that only Spark knows: {', '.join(strange)}"
+    if metadata.get("partitionColumns"):
+        return "it is partitioned"
+    settings = metadata.get("configuration") or {}
+    if settings.get("delta.columnMapping.mode") != "name" or settings.get("delta.appendOnly") == "true":
+        return "its properties are not those of a current-state table"
+    fields = json.loads(metadata["schemaString"])["fields"]
+    if any(key.startswith("delta.invariants") for key in itertools.chain(*(f["metadata"] for f in fields))):
+        return "it has invariants"
+    return None
