@@ -39,19 +39,19 @@ def run(budget: Budget, transport: str) -> list[Line]:
             if "peers" in PARTS:
                 found += mergepeers.beside_peers(ours, local, table_format, budget.rounds)
             if "tables" in PARTS:
-                for party in filter(None, (ours, local)):
+                for party in (ours, local):
                     found += mergemany.many_tables(party, budget.rounds)
             if "large" in PARTS:
                 found += large_table(ours, before, budget)
         if "cycles" in PARTS:
             with parties(table_format) as (ours, _, local):  # sessions that have done nothing yet
-                for party in filter(None, (ours, local)):
+                for party in (ours, local):
                     found += mergemany.many_cycles(party)
         lines += [replace(line, case=f"{table_format}: {line.case}") for line in found]
     return lines
 
 
-def small_tables(ours: Party, before: Party | None, local: Party | None, count: int) -> list[Line]:
+def small_tables(ours: Party, before: Party | None, local: Party, count: int) -> list[Line]:
     """Five tables of ten thousand rows, a thousand changes each; warm."""
     tell(f"  merge: {SMALL_TABLES} tables, {CHANGES} changes each")
     shapes = [table(f"t{n}") for n in range(SMALL_TABLES)]
@@ -78,23 +78,22 @@ def small_tables(ours: Party, before: Party | None, local: Party | None, count: 
             cycle(number)
         tables = [str(room / "ours" / "shop" / t.id.name) for t in shapes]
         _same(ours, tables, room / "before" if before else None)
-        _same(ours, tables, room / "local" if local else None)
+        _same(ours, tables, room / "local")
     case = f"{SMALL_TABLES} tables, {CHANGES:,} changes each"
     lines = [ratio(case, "s", cycles["ours"], cycles["bare"], "bare commits", at_most(1.5))]
     lines.append(alone("merge", case, "Spark jobs", [c["jobs"] for c in cycles["ours"]]))
     lines.append(alone("merge", case, "CPU s", [c["cpu_s"] for c in cycles["ours"]]))
-    if local:
-        alike = f"{case}, without Spark"
-        lines.append(ratio(alike, "s", cycles["local"], cycles["bare"], "bare commits", at_most(1.5)))
-        lines.append(ratio(alike, "CPU s", cycles["local"], cycles["ours"], "Spark"))
-        lines.append(alone("merge", alike, "CPU s", [c["cpu_s"] for c in cycles["local"]]))
+    alike = f"{case}, without Spark"
+    lines.append(ratio(alike, "s", cycles["local"], cycles["bare"], "bare commits", at_most(1.5)))
+    lines.append(ratio(alike, "CPU s", cycles["local"], cycles["ours"], "Spark"))
+    lines.append(alone("merge", alike, "CPU s", [c["cpu_s"] for c in cycles["local"]]))
     if before:
         lines.append(ratio(case, "CPU s", cycles["ours"], cycles["before"], "the other checkout", at_most(0.25)))
         lines.append(ratio(case, "s", cycles["ours"], cycles["before"], "the other checkout", at_most(0.25)))
     return lines
 
 
-def nothing_new(ours: Party, before: Party | None, local: Party | None, count: int) -> list[Line]:
+def nothing_new(ours: Party, before: Party | None, local: Party, count: int) -> list[Line]:
     """A merge that finds nothing, with few and with many cuts published."""
     tell("  merge: nothing new")
     lines = []
@@ -116,8 +115,7 @@ def nothing_new(ours: Party, before: Party | None, local: Party | None, count: i
                     told[name].append(figures)
         case = f"nothing new, {cuts:,} cuts published"
         lines.append(alone("merge", case, "s", [c["seconds"] for c in told["ours"]]))
-        if local:
-            lines.append(alone("merge", f"{case}, without Spark", "s", [c["seconds"] for c in told["local"]]))
+        lines.append(alone("merge", f"{case}, without Spark", "s", [c["seconds"] for c in told["local"]]))
         if before:
             lines.append(ratio(case, "s", told["ours"], told["before"], "the other checkout"))
     return lines

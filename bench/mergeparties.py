@@ -91,7 +91,7 @@ class Party:
 
 
 @contextmanager
-def parties(table_format: str) -> Iterator[tuple[Party, Party | None, Party | None]]:
+def parties(table_format: str) -> Iterator[tuple[Party, Party | None, Party]]:
     """This checkout, the other one, and this one without Spark."""
     tree = os.environ.get("CDCFLOW_BENCH_TREE") if table_format == "delta" else None
     with ExitStack() as stack:
@@ -102,10 +102,8 @@ def parties(table_format: str) -> Iterator[tuple[Party, Party | None, Party | No
         if tree:
             before = Party("the other checkout", Path(tree).resolve() / "src", scratch / "there", table_format)
             stack.callback(before.close)
-        local = None
-        if table_format == "iceberg":
-            local = Party("this checkout without Spark", None, scratch / "local", table_format, "local")
-            stack.callback(local.close)
+        local = Party("this checkout without Spark", None, scratch / "local", table_format, "local")
+        stack.callback(local.close)
         yield ours, before, local
 
 

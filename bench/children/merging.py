@@ -33,7 +33,7 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Java prints is no answer
     if asked.get("engine") == "local":
-        return _without_spark(answers)
+        return _without_spark(answers, asked["format"])
     from cdcflow.spark import session
 
     more = {} if asked["format"] == "delta" else {"table_formats": [asked["format"]]}
@@ -55,11 +55,11 @@ def main() -> int:
     return 0
 
 
-def _without_spark(answers: IO[str]) -> int:
+def _without_spark(answers: IO[str], table_format: str) -> int:
     from cdcflow import local
 
     def merged_here(log: str, warehouse: str) -> dict[str, Any]:
-        return _told(local.merge(log, warehouse))
+        return _told(local.merge(log, warehouse, table_format=table_format))
 
     answer(answers, {"merge": merged_here, "held": held}, lambda: 0)
     return 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from cdcflow.warehouse.cut import LATER_COLUMNS, PUBLICATION, Cut, already_publi
 from cdcflow.warehouse.formats import rules_of
 from cdcflow.warehouse.lease import folder_lease
 from cdcflow.warehouse.paths import CUTS
-from cdcflow.warehouse.port import Snapshot
+from cdcflow.warehouse.port import HandOver, Snapshot
 from cdcflow.warehouse.segments import InputFile, present
 
 KEPT = 10
@@ -127,30 +127,32 @@ class LocalCuts:
         self._version: int | None = None
 
     def newest(self) -> Cut | None:
-        there = self._table.snapshot()
-        self._version = -1 if there is None else there.version
-        if there is None:
-            return None
-        said = self._table.newest_commit()
-        if said is not None and "published" in said:
-            return Cut.from_json(said["published"])
-        rows = self._table.rows().sort_by([("cut", "descending"), ("published", "descending")])
+        with _only_for_spark():
+            there = self._table.snapshot()
+            self._version = _version(there)
+            if there is None:
+                return None
+            said = self._table.newest_commit()
+            if said is not None and "published" in said:
+                return Cut.from_json(said["published"])
+            rows = self._table.rows().sort_by([("cut", "descending"), ("published", "descending")])
         newest = rows.slice(0, 1)
         clocks = newest.column("commit_clock").cast(pa.int64()).to_pylist()
         found = newest.to_pylist(maps_as_pydicts="strict")
         return Cut.from_row(found[0], clocks[0]) if found else None
 
     def publish(self, cut: Cut) -> None:
-        there = self._table.snapshot()
-        if self._version is not None and self._version != (-1 if there is None else there.version):
-            raise already_published(cut)
-        try:
-            self._publish(cut, there)
-        except Exception as error:
-            if self._tables.is_conflict(error):
-                raise already_published(cut) from error
-            raise
-        self._version = None if (after := self._table.snapshot()) is None else after.version
+        with _only_for_spark():
+            there = self._table.snapshot()
+            if self._version is not None and self._version != _version(there):
+                raise already_published(cut)
+            try:
+                self._publish(cut, there)
+            except Exception as error:
+                if self._tables.is_conflict(error):
+                    raise already_published(cut) from error
+                raise
+            self._version = _version(self._table.snapshot())
 
     def _publish(self, cut: Cut, there: Snapshot | None) -> None:
         said = {"log": cut.log_id, "cut": cut.cut}
@@ -180,3 +182,18 @@ class LocalCuts:
             "left_out": list(cut.left_out.items()),
         }
         return pa.Table.from_pylist([row], schema=self._table.schema)
+
+
+def _version(there: Snapshot | None) -> int:
+    return -1 if there is None else there.version
+
+
+@contextmanager
+def _only_for_spark() -> Iterator[None]:
+    try:
+        yield
+    except HandOver as reason:
+        raise ConfigurationError(
+            f"merging without Spark: only Spark takes the table of published cuts: {reason}",
+            remedy="set merge.engine to spark",
+        ) from reason

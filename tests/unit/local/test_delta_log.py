@@ -1,0 +1,247 @@
+"""Logs of Delta tables without Spark: what is read of them, what is refused, and who commits a version."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable as ForeignTable
+from pyroaring import BitMap64
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.local import deltalog
+from cdcflow.local.delta import DeltaTable, DeltaTables
+from cdcflow.local.deltalog import CHECKPOINT_EVERY, Conflict, DeltaLog, File, deleted
+from cdcflow.local.engine import LocalEngine
+from cdcflow.warehouse.port import HandOver
+
+COLUMNS = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("name", pa.string()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us")),
+        ("parts", pa.map_(pa.string(), pa.struct([("n", pa.int32())]))),
+    ]
+)
+
+
+def made(folder: Path, columns: pa.Schema = COLUMNS) -> DeltaTable:
+    table = DeltaTable(folder, None)
+    table.create(columns, {"cdcflow.begun": "0"}, {"cut": 1})
+    return table
+
+
+def rows(*ids: int) -> pa.Table:
+    listed = [{"id": n, "name": f"n{n}", "day": None, "at": None, "parts": [("a", {"n": n})]} for n in ids]
+    return pa.Table.from_pylist(listed, COLUMNS)
+
+
+def actions(folder: Path, version: int) -> list[dict[str, Any]]:
+    found = DeltaLog(folder).actions(version)
+    assert found is not None
+    return [dict(action) for action in found]
+
+
+def rewrite(folder: Path, version: int, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what the log says, as another writer would have said it."""
+    told = actions(folder, version)
+    for action in told:
+        change(action)
+    (folder / "_delta_log" / f"{version:020d}.json").write_text("\n".join(map(json.dumps, told)))
+
+
+def test_what_is_written_is_read_by_others(tmp_path: Path) -> None:
+    """delta-rs and pyarrow find every value, under the names that the table has by now."""
+    table = made(tmp_path / "t")
+    table.append(rows(1, 2), {"cut": 2}, "me", 7, 1)
+    table.rename("name", "other", {"cut": 3})
+    table.add(pa.schema([("late", pa.int16())]), {"cut": 4})
+    table.widen("late", pa.int32(), {"cut": 5})
+    assert table.snapshot() is not None
+    assert table.rows().to_pylist() == [
+        {"id": n, "other": f"n{n}", "day": None, "at": None, "parts": [("a", {"n": n})], "late": None} for n in (1, 2)
+    ]
+    assert table._log.transactions == {"me": 7}
+    found = ForeignTable(tmp_path / "t")
+    assert found.transaction_version("me") == 7
+    assert [f.name for f in found.schema().fields] == ["id", "other", "day", "at", "parts", "late"]
+    assert found.protocol().min_reader_version == 3
+    assert set(found.protocol().reader_features or []) >= {"columnMapping", "timestampNtz", "typeWidening"}
+    (file,) = table._files()
+    (physical,) = (f["metadata"]["delta.columnMapping.physicalName"] for f in table._fields if f["name"] == "id")
+    held = pq.read_table(tmp_path / "t" / file.path).column(physical).to_pylist()
+    assert held == [1, 2] == [file.stats["minValues"][physical], file.stats["maxValues"][physical]]
+    assert file.stats["numRecords"] == 2
+
+
+def test_a_version_belongs_to_whoever_makes_it_first(tmp_path: Path) -> None:
+    made(tmp_path / "t")
+    first, second = (DeltaTable(tmp_path / "t", None) for _ in range(2))
+    assert first.snapshot() == second.snapshot() == ANY
+    first.append(rows(1), {"cut": 2}, "", 0, 1)
+    with pytest.raises(Conflict):
+        second.append(rows(2), {"cut": 2}, "", 0, 1)
+    assert DeltaTables(tmp_path, None).is_conflict(Conflict())
+    second.snapshot()
+    assert second.rows().column("id").to_pylist() == [1]
+    assert not [path for path in (tmp_path / "t" / "_delta_log").iterdir() if path.name[0] == "."]
+
+
+def test_what_stands_is_the_same_with_and_without_checkpoints(tmp_path: Path) -> None:
+    """A checkpoint comes every so many versions; who begins there has the files, properties and transactions."""
+    folder = tmp_path / "t"
+    table = made(folder)
+    for number in range(1, 2 * CHECKPOINT_EVERY + 4):
+        table.append(rows(number), {"cut": number}, f"app{number % 3}", number, 1)
+        if number % 4 == 0:  # a file goes, too
+            table._replace([table._files()[0]], None, {"cut": number}, "", 0)
+    checkpoints = [path.name for path in (folder / "_delta_log").glob("*.checkpoint.parquet")]
+    assert len(checkpoints) == 2
+    late = DeltaLog(folder)
+    assert late.update() == table._log.version
+    assert not late.is_short
+    assert sorted(map(str, late.files())) == sorted(map(str, table._log.files()))
+    assert late.transactions == table._log.transactions
+    assert late.metadata["configuration"] == table._log.metadata["configuration"]
+    for name in checkpoints:
+        (folder / "_delta_log" / name).unlink()
+    early = DeltaLog(folder)
+    early.update()
+    assert sorted(map(str, early.files())) == sorted(map(str, late.files()))
+
+
+def test_where_no_checkpoint_can_be_made_versions_are_read_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(deltalog, "ForeignTable", refused)
+    table = made(tmp_path / "t")
+    for number in range(1, CHECKPOINT_EVERY + 3):
+        table.append(rows(number), {"cut": number}, "", 0, 1)
+    other = DeltaTable(tmp_path / "t", None)
+    assert other.snapshot() is not None
+    assert len(other.rows()) == CHECKPOINT_EVERY + 2
+
+
+def vector_in_file(folder: Path, content: bytes, crc: int | None = None) -> dict[str, Any]:
+    """A deletion vector in a file, behind another one."""
+    body = struct.pack(">I", len(content)) + content
+    body += struct.pack(">I", zlib.crc32(content) if crc is None else crc)
+    (folder / "deletion_vector_00000000-0000-0000-0000-000000000000.bin").write_bytes(b"\1" + body)
+    stored = "0" * 20
+    return {"storageType": "u", "pathOrInlineDv": stored, "offset": 1, "sizeInBytes": len(content), "cardinality": 2}
+
+
+def test_rows_that_a_vector_takes_away_are_not_read_and_it_goes_with_its_file(tmp_path: Path) -> None:
+    """As Spark writes them. The action that removes the file names the vector, or the file would stay."""
+    folder = tmp_path / "t"
+    table = made(folder)
+    table.append(rows(*range(5)), {"cut": 2}, "", 0, 1)
+    content = struct.pack("<I", 1681511377) + BitMap64([1, 3]).serialize()
+    vector = vector_in_file(folder, content)
+    rewrite(folder, 1, lambda action: action["add"].update(deletionVector=vector) if "add" in action else None)
+    again = DeltaTable(folder, None)
+    again.snapshot()
+    assert again.rows().column("id").to_pylist() == [0, 2, 4]
+    again._replace(again._files(), rows(9), {"cut": 3}, "", 0)
+    (removed,) = (action["remove"] for action in actions(folder, 2) if "remove" in action)
+    assert removed["deletionVector"] == vector
+    late = DeltaTable(folder, None)
+    late.snapshot()
+    assert late.rows().column("id").to_pylist() == [9]
+    other = ForeignTable(folder)
+    assert len(other.file_uris()) == 1
+    # What docs/merge.md says of old files: these go, and every row stays.
+    other.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert len(list(folder.glob("*.parquet"))) == 1
+    assert late.rows().column("id").to_pylist() == [9]
+
+    with pytest.raises(HandOver, match="checksum is another"):
+        deleted(folder, vector_in_file(folder, content, crc=1))
+    with pytest.raises(HandOver, match="of a form that only Spark reads"):
+        deleted(folder, vector_in_file(folder, b"\0" * 8))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda a: a["protocol"]["writerFeatures"].append("rowTracking"), "only Spark knows: rowTracking"),
+        (lambda a: a["protocol"].update(minWriterVersion=6), "older protocol"),
+        (lambda a: a["metaData"].update(partitionColumns=["id"]), "partitioned"),
+        (lambda a: a["metaData"]["configuration"].update({"delta.appendOnly": "true"}), "properties"),
+        (lambda a: a["metaData"]["configuration"].update({"delta.columnMapping.mode": "id"}), "properties"),
+        (
+            lambda a: a["metaData"].update(
+                schemaString=a["metaData"]["schemaString"].replace('"metadata":{', '"metadata":{"delta.invariants":"",')
+            ),
+            "invariants",
+        ),
+    ],
+)
+def test_tables_that_only_spark_writes_are_handed_over(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], reason: str
+) -> None:
+    def told(action: dict[str, Any]) -> None:
+        with suppress(KeyError):
+            change(action)
+
+    folder = tmp_path / "t"
+    made(folder)
+    rewrite(folder, 0, told)
+    table = DeltaTable(folder, None)
+    assert table.snapshot() is not None
+    with pytest.raises(HandOver, match=reason):
+        table.append(rows(1), {"cut": 2}, "", 0, 1)
+    with pytest.raises(HandOver, match=reason):
+        table.describe({"a": "b"}, {"cut": 2})
+    with pytest.raises(HandOver, match=reason):
+        table.rows()
+
+
+def test_a_log_that_begins_with_what_is_not_read_here_is_handed_over(tmp_path: Path) -> None:
+    """Nothing is guessed where versions are missing, or a checkpoint is in several files; cuts say what to do."""
+    folder = tmp_path / "_cdcflow_cuts"
+    table = made(folder)
+    table.append(rows(1), {"cut": 2}, "", 0, 1)
+    (folder / "_delta_log" / f"{0:020d}.json").unlink()
+    with pytest.raises(HandOver, match="checkpoint that only Spark reads"):
+        DeltaLog(folder).update()
+    with pytest.raises(ConfigurationError, match=r"set merge\.engine to spark"):
+        LocalEngine(tmp_path, "delta").cuts().newest()
+    sidecars = pa.struct([("path", pa.string())])
+    held = pa.table({"sidecar": pa.array([{"path": "x"}], sidecars)})
+    pq.write_table(held, folder / "_delta_log" / f"{0:020d}.checkpoint.parquet")
+    with pytest.raises(HandOver, match="has a checkpoint that only Spark reads"):
+        DeltaLog(folder).update()
+
+
+@pytest.mark.parametrize("path", ["file:///elsewhere/a.parquet", "/elsewhere/a.parquet"])
+def test_files_outside_of_the_table_are_handed_over(tmp_path: Path, path: str) -> None:
+    with pytest.raises(HandOver, match="outside of its folder"):
+        deltalog.local_path(tmp_path, File(path, 1))
+
+
+def test_bounds_are_kept_where_their_order_is_that_of_sql(tmp_path: Path) -> None:
+    """A text that others cut off says nothing of what comes behind it."""
+    table = made(tmp_path / "t", pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32())]))
+    for name in ("short", "x" * 40):
+        listed = [{"id": 3, "name": name, "day": 1}, {"id": None, "name": "a", "day": None}]
+        table.append(pa.Table.from_pylist(listed, table.schema), {"cut": 1}, "", 0, 1)
+    first, second = table._files()
+    assert table._ends([first, second], "id") == [(3, 3), (3, 3)]
+    assert table._ends([first, second], "name") == [("a", "short"), None]
+    assert table._ends([first], "day") == [("1970-01-02", "1970-01-02")]
+    name = table._fields[0]["metadata"]["delta.columnMapping.physicalName"]
+    assert [f.stats["nullCount"][name] for f in (first, second)] == [1, 1]
