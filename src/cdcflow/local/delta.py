@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdcflow import __version__
-from cdcflow.errors import InvariantViolated
 from cdcflow.local.deltalog import Action, Conflict, DeltaLog, File, deleted, local_path, sync_folder, unread
 from cdcflow.local.tables import Ends, FileTable
 from cdcflow.warehouse.formats.delta import COLUMN_ID, HARMLESS, RULES, columns, ours, said
@@ -103,8 +102,9 @@ class DeltaTable(FileTable[File]):
         found = []
         for newer in range(self._log.version, version, -1):
             info = _info(self._log.actions(newer) or [])
-            if info.get("operation", "") not in HARMLESS and info and ours(info.get("userMetadata")) is None:
-                found.append(f"{info.get('operation')}@{newer}")
+            operation = info.get("operation")
+            if operation and operation not in HARMLESS and ours(info.get("userMetadata")) is None:
+                found.append(f"{operation}@{newer}")
         return found
 
     def pin(self, version: int, cut: int) -> None:
@@ -115,9 +115,8 @@ class DeltaTable(FileTable[File]):
         return _schema(self._fields, _logical)
 
     def create(self, columns: pa.Schema, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
-        self._log.update()
-        if self._log.version >= 0:
-            raise InvariantViolated(f"creating {self._name}: it is there")
+        if self._log.update() >= 0:
+            raise Conflict(f"somebody else has made {self._name}")
         numbers = _Numbers(0)
         fields = [_field(column, numbers) for column in columns]
         settings = {**RULES.properties, **properties, _MAX_ID: str(numbers.last)}

@@ -60,8 +60,7 @@ class File:
 
     @classmethod
     def of(cls, add: Mapping[str, Any]) -> File:
-        vector = add.get("deletionVector")
-        return cls(add["path"], add["size"], json.loads(add.get("stats") or "{}"), vector or None)
+        return cls(add["path"], add["size"], json.loads(add.get("stats") or "{}"), _vector(add))
 
     @property
     def key(self) -> tuple[str, str]:
@@ -218,7 +217,13 @@ def _take(files: dict[tuple[str, str], File], actions: Iterable[Action]) -> None
             files[file.key] = file
         elif "remove" in action:
             gone = action["remove"]
-            files.pop(File(gone["path"], 0, {}, gone.get("deletionVector") or None).key, None)
+            files.pop(File(gone["path"], 0, {}, _vector(gone)).key, None)
+
+
+def _vector(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """A file's deletion vector. In a checkpoint one that is not there may be one of NULLs."""
+    found: Mapping[str, Any] | None = of.get("deletionVector")
+    return found if found and found.get("storageType") else None
 
 
 def _standing(checkpoint: Path, kind: str) -> list[dict[str, Any]]:

@@ -72,6 +72,8 @@ def test_what_is_written_is_read_by_others(tmp_path: Path) -> None:
         {"id": n, "other": f"n{n}", "day": None, "at": None, "parts": [("a", {"n": n})], "late": None} for n in (1, 2)
     ]
     assert table._log.transactions == {"me": 7}
+    with pytest.raises(Conflict):
+        made(tmp_path / "t")
     found = ForeignTable(tmp_path / "t")
     assert found.transaction_version("me") == 7
     assert [f.name for f in found.schema().fields] == ["id", "other", "day", "at", "parts", "late"]
@@ -152,8 +154,10 @@ def test_rows_that_a_vector_takes_away_are_not_read_and_it_goes_with_its_file(tm
     content = struct.pack("<I", 1681511377) + BitMap64([1, 3]).serialize()
     vector = vector_in_file(folder, content)
     rewrite(folder, 1, lambda action: action["add"].update(deletionVector=vector) if "add" in action else None)
+    ForeignTable(folder).create_checkpoint()
     again = DeltaTable(folder, None)
     again.snapshot()
+    assert not again._log.is_short
     assert again.rows().column("id").to_pylist() == [0, 2, 4]
     again._replace(again._files(), rows(9), {"cut": 3}, "", 0)
     (removed,) = (action["remove"] for action in actions(folder, 2) if "remove" in action)
