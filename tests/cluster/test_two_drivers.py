@@ -69,7 +69,7 @@ class Driver:
 
     def end(self) -> None:
         self.signal(signal.SIGKILL)
-        self._process.wait()
+        self._process.communicate()
 
     def check(self) -> None:
         """It must go on."""

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from cdcflow.merge.evolution import Target
+from cdcflow.errors import SinkUnavailable
+from cdcflow.merge.evolution import CannotFollow, Target
 from cdcflow.merge.types import name_sql
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats.delta import HARMLESS, RULES, columns, ours, said, vector_path
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _APP = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+MADE_TRIES = 5
+
 _CONFLICT = re.compile(r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|io\.delta\.exceptions\.")
 
 
@@ -67,12 +70,26 @@ class DeltaTable(StatementTable):
             self._spark.sql(statement)
 
     def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any]) -> None:
-        try:
-            super().make(target, source, begun, metadata)
-        except Exception as error:
-            # Another driver made it between Delta's two looks at the folder: it is there, as IF NOT EXISTS has it.
-            if "NON_EMPTY_LOCATION" not in str(error) or self.snapshot() is None:
-                raise
+        """Also where another driver makes it just now, or died over it: what that leaves before its first commit are
+        empty folders, which Delta takes for a table without columns, or for a stranger's data."""
+        for _ in range(MADE_TRIES):
+            is_free = self._without_empty_folders(self._path)
+            try:
+                super().make(target, source, begun, metadata)
+            except Exception as error:
+                if "NON_EMPTY_LOCATION" not in str(error):
+                    raise
+            if self.snapshot() is not None:
+                return
+            if not is_free:
+                raise CannotFollow(
+                    f"making the table at {self._path}: files lie there that are no Delta table",
+                    remedy="move that folder away, and merge again",
+                )
+        raise SinkUnavailable(
+            f"making the table at {self._path}: another driver begins to, again and again",
+            remedy="nothing is lost; merge again",
+        )
 
     def add_newest(
         self, row: str, column: str, least: int, metadata: Mapping[str, Any], app: str, version: int
@@ -158,6 +175,22 @@ class DeltaTable(StatementTable):
             listed = self._as_java(checksum.get().setTransactions().get())
             return {str(one.appId()): int(one.version()) for one in listed}
         return {str(k): int(v) for k, v in dict(self._as_java(found.transactions())).items()}
+
+    def _without_empty_folders(self, folder: str) -> bool:
+        """Take empty folders away; False where a file is among them. One that is no longer empty stays: a store puts
+        files without asking for their folders."""
+        path = self._spark._jvm.org.apache.hadoop.fs.Path(folder)  # type: ignore[union-attr]  # py4j, as above
+        files = path.getFileSystem(self._log().newDeltaHadoopConf())
+        try:
+            inside = list(files.listStatus(path))
+            empty = all(one.isDirectory() and self._without_empty_folders(str(one.getPath())) for one in inside)
+            return empty and bool(files.delete(path, False))
+        except Exception as error:
+            if "FileNotFound" in str(error):
+                return True
+            if "PathIsNotEmptyDirectory" in str(error) or "is not empty" in str(error):
+                return False
+            raise
 
     def _as_java(self, found: Any) -> Any:
         jvm: Any = self._spark._jvm

@@ -1,0 +1,40 @@
+"""Delta tables that another driver had only begun to make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handlog import HandLog
+
+from cdcflow.model.table import Table
+from cdcflow.spark import job, read_cut
+
+pytestmark = pytest.mark.spark
+
+
+def test_empty_folders_of_a_driver_that_died_are_no_table_and_files_of_somebody_are_left(
+    spark: Any, make_table: Callable[..., Table], hand_log: HandLog, warehouse: Path
+) -> None:
+    """Before its first commit Delta makes folders, and takes them for a stranger's data from then on."""
+    orders, items = make_table("orders", id="int64"), make_table("items", id="int64")
+    for table in (orders, items):
+        hand_log.state(table)
+    (warehouse / "public" / "orders" / "_delta_log" / "_staged_commits").mkdir(parents=True)
+    hand_log.segment([(orders, "c", {"id": 1})])
+    assert job.merge(spark, hand_log.root, warehouse, table_format="delta").published
+    assert [row["id"] for row in read_cut(spark, warehouse)["public.orders"].collect()] == [1]
+
+    theirs = warehouse / "public" / "items" / "notes" / "of-somebody.txt"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("mine")
+    hand_log.segment([(items, "c", {"id": 1})])
+    (left_out,) = (t for t in job.merge(spark, hand_log.root, warehouse).tables if t.left_out)
+    assert "move that folder away, and merge again" in (left_out.left_out or "")
+    assert theirs.read_text() == "mine"
+    # The remedy, to the letter.
+    (warehouse / "public" / "items").rename(warehouse.parent / "away")
+    assert not [t for t in job.merge(spark, hand_log.root, warehouse).tables if t.left_out]
+    assert [row["id"] for row in read_cut(spark, warehouse)["public.items"].collect()] == [1]
