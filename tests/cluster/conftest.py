@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.spark import read_cut
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.spark.stores import reach
+from cdcflow.warehouse.cut import Cut
 from cdcflow.warehouse.paths import Warehouse
 
 LOOKED_AT = 4
@@ -41,6 +43,8 @@ class Lake:
     objects: Objects
     place: Warehouse
     format: str
+    bucket: Path
+    """Where the store's server keeps its buckets."""
     tables: dict[str, Table] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
 
@@ -87,8 +91,22 @@ class Lake:
                 for row in shown[str(table.id)].collect():
                     values = tuple(row[c] for c in key)
                     actual[values] = actual.get(values, 0) + 1
-                assert actual == self._folded(table, cut), f"cut {cut}, {name}"
+                assert actual == self._folded(table, cut), f"cut {cut}, {name}: {self._told(cuts.numbered(cut), name)}"
         return found
+
+    def _told(self, cut: Cut | None, name: str) -> str:
+        """What a cut says of a table, and what the table's log and checksums say of each version."""
+        lines = [str(cut and cut.tables.get(f"public.{name}"))]
+        for path in sorted(
+            (self.bucket / self.place.at(("public", name, "_delta_log")).removeprefix("s3a://")).iterdir()
+        ):
+            if path.suffix not in (".json", ".crc"):
+                continue
+            said = [json.loads(line) for line in path.read_text().splitlines()]
+            found = [action.get("txn") or action.get("setTransactions") for action in said]
+            of = [action["commitInfo"].get("userMetadata") for action in said if "commitInfo" in action]
+            lines.append(f"{path.name} {[one for one in found if one]} {of}")
+        return "\n".join(lines)
 
     def _folded(self, table: Table, cut: int) -> Counted:
         changes = self.log.changes(table.id, self.ends[cut])
@@ -107,12 +125,13 @@ def lake(request: pytest.FixtureRequest, server: ObjectServer, tmp_path: Path) -
     catalog = {"type": "jdbc", "uri": f"jdbc:sqlite:{tmp_path}/driver/catalog.db?busy_timeout=60000", "clients": "1"}
     catalog["jdbc.schema-version"] = "V1"
     # Hadoop keeps a bucket's server in mind for as long as the JVM lives: each server has a bucket of its own name.
-    bucket = f"lake-{server.port}"
-    place = f"s3a://{bucket}/{tmp_path.name}"
-    address = server.objects(bucket).address(bucket)
+    name = f"lake-{server.port}"
+    place = f"s3a://{name}/{tmp_path.name}"
+    address = server.objects(name).address(name)
     return Lake(
         HandLog(tmp_path / "made" / "log"),
         server.objects("logs", tmp_path.name),
         Warehouse(place, address, catalog if request.param == "iceberg" else None),
         request.param,
+        server.directory / "buckets",
     )
