@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 
 from cdcflow import __version__
 from cdcflow.local.deltalog import Action, Conflict, DeltaLog, File, deleted, local_path, sync_folder, unread
-from cdcflow.local.tables import Ends, FileTable
+from cdcflow.local.tables import TYPES, Ends, FileTable, type_of
+from cdcflow.warehouse.formats import delta
 from cdcflow.warehouse.formats.delta import COLUMN_ID, HARMLESS, RULES, columns, ours, said
 from cdcflow.warehouse.port import HandOver, Snapshot
 
@@ -36,22 +37,8 @@ INDEXED, TEXT_MAX = 32, 31
 _NAME = "delta.columnMapping.physicalName"
 _MAX_ID = "delta.columnMapping.maxColumnId"
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
-_TYPES: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
-_WORDS = {type_: word for word, type_ in _TYPES.items()}
+_SQL_WORDS = {text: word for word, text in delta.TYPES.items()}
+_WORDS = {type_: _SQL_WORDS.get(text, text) for text, type_ in TYPES.items()}
 
 
 class DeltaTables:
@@ -330,20 +317,16 @@ def _schema(fields: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, An
 
     def column(field: Mapping[str, Any]) -> pa.Field:
         ids = {b"PARQUET:field_id": str(field["metadata"][COLUMN_ID])} if name is _physical else None
-        return pa.field(name(field), type_of(field["type"]), metadata=ids)
+        return pa.field(name(field), arrow(field["type"]), metadata=ids)
 
-    def type_of(type_: Any) -> pa.DataType:
+    def arrow(type_: Any) -> pa.DataType:
         if isinstance(type_, str):
-            if (decimal := _DECIMAL.fullmatch(type_)) is not None:
-                return pa.decimal128(int(decimal[1]), int(decimal[2]))
-            if type_ not in _TYPES:
-                raise HandOver(f"it has a column of type {type_}")
-            return _TYPES[type_]
+            return type_of(delta.TYPES.get(type_, type_))
         match type_["type"]:
             case "array":
-                return pa.list_(type_of(type_["elementType"]))
+                return pa.list_(arrow(type_["elementType"]))
             case "map":
-                return pa.map_(type_of(type_["keyType"]), type_of(type_["valueType"]))
+                return pa.map_(arrow(type_["keyType"]), arrow(type_["valueType"]))
             case _:
                 return pa.struct([column(f) for f in type_["fields"]])
 

@@ -38,7 +38,7 @@ SMALL_BYTES, SMALL_FILES_MAX = 4 << 20, 32
 JOINED_BYTES_MAX = 64 << 20
 """So much at most is made one file at a time, beside what changes."""
 
-_TYPES: dict[str, pa.DataType] = {
+TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),
     "smallint": pa.int16(),
@@ -52,6 +52,7 @@ _TYPES: dict[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
     "timestamp": pa.timestamp("us", "UTC"),
 }
+"""Arrow's types by Spark's text of them."""
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 _File = TypeVar("_File")
@@ -328,8 +329,8 @@ class FileTable(ABC, Generic[_File]):
 
 def type_of(text: str) -> pa.DataType:
     """Arrow's type from Spark's text of it. HandOver: there is none here."""
-    if text in _TYPES:
-        return _TYPES[text]
+    if text in TYPES:
+        return TYPES[text]
     if (decimal := _DECIMAL.fullmatch(text)) is not None:
         return pa.decimal128(int(decimal[1]), int(decimal[2]))
     if text.startswith("array<"):

@@ -67,7 +67,7 @@ def put(log: ObjectLog, *numbers: int) -> None:
 
 
 def cuts_of(spark: SparkSession, warehouse: Path) -> list[int]:
-    cuts = CutsTable(spark, "iceberg", warehouse)
+    cuts = CutsTable(spark, "delta", warehouse)
     return [cut for cut in range(9) if cuts.numbered(cut) is not None]
 
 
