@@ -23,6 +23,15 @@ ROWS = 10_000_000
 """Rows of the large table; the small ones have a thousandth."""
 
 
+SHARES = (
+    (0.0001, "recent", 10),
+    (0.001, "recent", 10),
+    (0.0001, "random", 3),
+    (0.001, "random", 3),
+    (0.01, "random", 3),
+)
+"""The share of the large table that changes at a time, the kind of its keys, and the aim beside a naive job."""
+
 PARTS = os.environ.get("CDCFLOW_BENCH_PARTS", "small nothing peers tables cycles large").split()
 
 
@@ -156,9 +165,9 @@ def large_table(ours: Party, before: Party | None, budget: Budget) -> list[Line]
                        rows=size)
             )  # fmt: skip
         chance = np.random.default_rng(3)
-        for share, keys, bound in ((0.001, "recent", 10), (0.001, "random", 3), (0.01, "random", 3)):
+        for share, keys, bound in SHARES:
             changed = max(1000, int(size * share))
-            case = f"{size:,} rows, {share:.1%} changed, {keys} keys"
+            case = f"{size:,} rows, {share:.2%} changed, {keys} keys"
             tell(f"  merge: {case}")
             cycles: dict[str, list[dict[str, Any]]] = {"ours": [], "naive": [], "before": []}
             for number in range(budget.rounds + 1):

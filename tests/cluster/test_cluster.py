@@ -22,7 +22,7 @@ import cdcflow.cli
 from cdcflow.model.table import Table
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.spark import read_cut
-from cdcflow.spark.jars import LOG_STORE_CLASS, LOG_STORE_SETTING, folder, iceberg_jars, jars, s3_jars
+from cdcflow.spark.jars import folder, iceberg_jars, jars, log_store, s3_jars
 
 pytestmark = pytest.mark.long
 
@@ -101,10 +101,10 @@ def submitted(lake: Lake, file: Path, cluster: SparkCluster) -> list[str]:
         "spark.sql.extensions": extensions[lake.format],
         "spark.executor.memory": "700m",
         "spark.executor.cores": "1",
-        LOG_STORE_SETTING: LOG_STORE_CLASS,
     }
     if lake.format == "delta":
         conf["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        conf |= dict([log_store("s3a")])
     words = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
     main = Path(cdcflow.cli.__file__).parent / "__main__.py"
     how = [str(home / "bin" / "spark-submit"), "--master", cluster.url, "--jars", ",".join(listed), *words]

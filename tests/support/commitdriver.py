@@ -12,7 +12,7 @@ from typing import Any
 
 from cdcflow.config import Objects
 from cdcflow.spark import session, stores
-from cdcflow.spark.jars import LOG_STORE_SETTING
+from cdcflow.spark.jars import log_store
 
 
 def main(text: str) -> None:
@@ -23,7 +23,7 @@ def main(text: str) -> None:
     jvm: Any = spark._jvm
     conf = spark.sparkContext._jsc.hadoopConfiguration()
     package: Any = jvm
-    for part in str(spark.conf.get(LOG_STORE_SETTING, "")).split("."):
+    for part in str(spark.conf.get(log_store("s3a")[0], "")).split("."):
         package = getattr(package, part)
     store = package(conf)
     place = jvm.org.apache.hadoop.fs.Path(f"{told['warehouse']}/raced/_delta_log")

@@ -18,7 +18,8 @@ import org.apache.hadoop.fs.Path;
 
 /**
  * Delta's commits in an S3-compatible store, for any number of drivers: the file of a version is put only if there is
- * none (If-None-Match), so that of two who commit the same version one is told so.
+ * none (If-None-Match), so that of two who commit the same version one is told so. {@link ReadVersion} says what else
+ * a commit must be.
  *
  * <p>Delta's own store for s3a looks first and writes then, which only one driver may do. This one needs a store with
  * conditional writes: {@link #isSafe} asks one whether it has them.
@@ -34,7 +35,7 @@ public class ConditionalLogStore extends HadoopFileSystemLogStore {
     @Override
     public void write(Path path, Iterator<String> actions, Boolean overwrite, Configuration configuration)
             throws IOException {
-        byte[] content = joined(actions);
+        byte[] content = joined(ReadVersion.checked(path, actions, configuration));
         FileSystem files = path.getFileSystem(configuration);
         if (overwrite) {
             try (FSDataOutputStream out = files.create(path, true)) {

@@ -112,6 +112,11 @@ class FileTable(ABC, Generic[_File]):
     def newest_commit(self) -> Mapping[str, Any] | None:
         """See `CurrentTable.newest_commit`."""
 
+    def transactions_of(self, version: int) -> Mapping[str, int]:
+        """Those of now: in a folder of one machine nobody commits out of turn."""
+        found = self.snapshot()
+        return {} if found is None else found.transactions
+
     @abstractmethod
     def edits_since(self, version: int) -> list[str]:
         """See `CurrentTable.edits_since`."""

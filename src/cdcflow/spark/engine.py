@@ -48,7 +48,7 @@ class SparkEngine:
         self.rules: Format = rules_of(format_)
         if self._warehouse.store is not None:
             reach(spark, self._warehouse.store)
-        if self._warehouse.bucket is not None and format_ == "delta":
+        if not self._warehouse.is_local and format_ == "delta":
             check_commits(spark, self._warehouse)
 
     def lease(self) -> AbstractContextManager[None]:

@@ -45,8 +45,10 @@ _NOT_FOR_S3 = (
     "org.wildfly.openssl:*",
 )
 LOG_STORE = Path(__file__).parent / "log-store.jar"
-"""Ours: Delta's commits in S3 by conditional writes. Its sources are in `java/`."""
-LOG_STORE_SETTING, LOG_STORE_CLASS = "spark.delta.logStore.s3a.impl", "cdcflow.delta.ConditionalLogStore"
+"""Ours: Delta's commits where several drivers may merge (see `log_store`). Its sources are in `java/`."""
+_CONDITIONAL, _CHECKED = "cdcflow.delta.ConditionalLogStore", "cdcflow.delta.CheckedLogStore"
+LOG_STORES = ("s3a", "hdfs", "abfss", "gs")
+"""The kinds of URLs for which our sessions have them set."""
 _NEEDED_FOR_S3 = ("hadoop-aws", "awssdk_s3-", "awssdk_sts", "reactive-streams")
 _NEEDED_FOR_KAFKA = ("spark-sql-kafka-0-10", "kafka-clients", "commons-pool2", "spark-token-provider-kafka-0-10")
 _NEEDED_FOR_ICEBERG = ("iceberg-spark-runtime", "sqlite-jdbc")
@@ -81,13 +83,19 @@ def folder() -> Path:
     return Path(cache) / "cdcflow" / "jars" / DELTA.replace(":", "-")
 
 
+def log_store(scheme: str) -> tuple[str, str]:
+    """The Spark setting that says how Delta commits to URLs of this kind, and what it is to be for a merge."""
+    return f"spark.delta.logStore.{scheme}.impl", _CONDITIONAL if scheme == "s3a" else _CHECKED
+
+
 def jars() -> list[str]:
-    """The paths of the jars.
+    """The paths of Delta's jars, and of ours for its commits.
 
     Raises:
         ConfigurationError: they were not fetched yet.
     """
-    return _listed(folder(), _NEEDED, "Spark needs Delta's jars", "python -m cdcflow.spark.jars")
+    found = _listed(folder(), _NEEDED, "Spark needs Delta's jars", "python -m cdcflow.spark.jars")
+    return [*found, str(LOG_STORE)]
 
 
 def fetch() -> list[str]:
@@ -144,13 +152,13 @@ def s3_folder() -> Path:
 
 
 def s3_jars() -> list[str]:
-    """The paths of the jars that let Spark read and write in S3-compatible stores, and of ours for Delta's commits.
+    """The paths of the jars that let Spark read and write in S3-compatible stores.
 
     Raises:
         ConfigurationError: they were not fetched yet.
     """
     needs = "Spark needs S3A's jars to read or write in an object store"
-    return [*_listed(s3_folder(), _NEEDED_FOR_S3, needs, "python -m cdcflow.spark.jars --s3"), str(LOG_STORE)]
+    return _listed(s3_folder(), _NEEDED_FOR_S3, needs, "python -m cdcflow.spark.jars --s3")
 
 
 def fetch_s3() -> list[str]:

@@ -58,7 +58,7 @@ def session(
             "merging needs pyspark, which is not installed", remedy="run `pip install 'cdcflow[spark]'`"
         ) from error
     # Here, so that `python -m cdcflow.spark.jars` is not loaded twice.
-    from cdcflow.spark.jars import LOG_STORE_CLASS, LOG_STORE_SETTING, iceberg_jars, jars, kafka_jars, s3_jars
+    from cdcflow.spark.jars import LOG_STORES, iceberg_jars, jars, kafka_jars, log_store, s3_jars
 
     workers = cores or os.cpu_count() or 2
     # Workers otherwise take the python that stands first in PATH, which may be another version.
@@ -70,8 +70,8 @@ def session(
         "spark.sql.shuffle.partitions": str(2 * workers),
     }
     own = dict(settings or {})
-    if s3 and "delta" in table_formats:
-        chosen[LOG_STORE_SETTING] = LOG_STORE_CLASS
+    if "delta" in table_formats:
+        chosen |= dict(map(log_store, LOG_STORES))
     if not is_submitted():
         builder = builder.master(f"local[{workers}]").config("spark.driver.memory", memory)
         listed = [

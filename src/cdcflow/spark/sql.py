@@ -103,7 +103,7 @@ class StatementTable(ABC):
 
     @abstractmethod
     def transactions_of(self, version: int) -> Mapping[str, int]:
-        """What `Snapshot.transactions` was at a version that is there."""
+        """What `Snapshot.transactions` was at an older version; none of them where that is not known any more."""
 
     @abstractmethod
     def at(self, version: int) -> DataFrame:

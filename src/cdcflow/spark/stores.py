@@ -7,12 +7,13 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import structlog
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.model.stores import StoreAddress
-from cdcflow.spark.jars import LOG_STORE_CLASS, LOG_STORE_SETTING
+from cdcflow.spark.jars import log_store
 from cdcflow.warehouse.paths import LEASE, Warehouse
 
 if TYPE_CHECKING:
@@ -54,21 +55,25 @@ def reach(spark: SparkSession, address: StoreAddress) -> None:
 
 
 def check_commits(spark: SparkSession, warehouse: Warehouse) -> None:
-    """See that Delta's commits in this store can be those of one driver only.
+    """See that a Delta commit at this URL is one driver's, and follows what that driver has looked at.
 
     Raises:
-        ConfigurationError: two drivers could commit the same version, one of them in vain and without a word.
+        ConfigurationError: two drivers could commit the same version, one of them in vain and without a word, or one
+            what it has worked out before the other's.
     """
-    chosen = spark.sparkContext.getConf().get(LOG_STORE_SETTING, "")
+    setting, wanted = log_store(urlsplit(str(warehouse.root)).scheme)
+    chosen = spark.sparkContext.getConf().get(setting, "")
     if not chosen:
         raise ConfigurationError(
-            f"merging into {warehouse}: this Spark session would use Delta's own store for commits in S3, with which"
-            " two drivers lose one another's",
-            remedy=f"begin with session(s3=True), or set {LOG_STORE_SETTING}={LOG_STORE_CLASS} and give Spark the jars"
-            " that `python -m cdcflow.spark.jars --s3` lists",
+            f"merging into {warehouse}: this Spark session would commit there as Delta does by itself, and of two"
+            " drivers one could undo what the other has done",
+            remedy=f"begin with cdcflow.spark.session(), or set {setting}={wanted} and give Spark the jars that"
+            " cdcflow.spark.jars.jars() lists (and s3_jars() for S3)",
         )
-    if chosen != LOG_STORE_CLASS:
+    if chosen != wanted:
         _log.info("another log store is used for Delta's commits", log_store=chosen)
+        return
+    if warehouse.bucket is None:
         return
     jvm: Any = spark._jvm
     try:

@@ -303,7 +303,7 @@ class _Run:
         before = self._there[table] = there.snapshot()
         if (before is None or str(table) not in self._backfills) and not self._log.files(table, 0):
             return None  # a cut shows it, and nothing here says more of it: its rows have expired
-        start, since = self._start(table, before)
+        start, since = self._start(there, table, before)
         if start > self._cut:
             self._ahead.add(table)  # a merge that died had come further with it than this step goes
         files = self._log.files(table, start, since)
@@ -322,8 +322,9 @@ class _Run:
                     str(table), 0, 0, False, 0.0, left_out=f"it begins at offset {since}, after this cut"
                 )
             raise InvariantViolated(f"merging {table}: no table came of {len(files)} files of the log")
-        came_to = after.transactions.get(self._app(table), 0)
-        if came_to > self._cut and table not in self._ahead:
+        was = 0 if before is None else before.transactions.get(self._app(table), 0)
+        came_to, expected = after.transactions.get(self._app(table), 0), self._cut if files else was
+        if came_to != expected and table not in self._ahead:
             raise _overtaken(table, came_to, self._cut)  # what it is now is not what it was at our cut
         self._ids[table] = after.id
         known = self._backfill(table)
@@ -342,14 +343,14 @@ class _Run:
             _log.info("table merged", table=report.name, changes=report.changes, seconds=seconds, engine=engine.name)
         return report
 
-    def _start(self, table: TableId, before: Snapshot | None) -> tuple[int, int]:
+    def _start(self, there: CurrentTable, table: TableId, before: Snapshot | None) -> tuple[int, int]:
         """The cut behind which a table is to be merged, and the offset before which nothing is needed (0: none).
 
         Raises:
             CannotFollow: it is to be made, and the log holds a change of shape that no table follows.
             HistoryLost: the log does not reach back to where the table is.
         """
-        start = self._position(table, before)
+        start = self._position(there, table, before)
         if before is None or not before.transactions.get(self._app(table)):
             return start, self._beginning(table)
         if start >= self._cut or self._log.reaches(start):
@@ -494,8 +495,12 @@ class _Run:
     def _app(self, table: TableId) -> str:
         return f"cdcflow/{self._log.log_id}/{table}"
 
-    def _position(self, table: TableId, before: Snapshot | None) -> int:
-        """The cut that the table has: what its own commits say, or the published cut whose version it still is."""
+    def _position(self, there: CurrentTable, table: TableId, before: Snapshot | None) -> int:
+        """The cut that the table has: what its own commits say, or the published cut if none has come since.
+
+        One can have come that is older: of a merge that stood still in the middle of its commit. Such a commit undoes
+        what it was overtaken by, and what has come since it is merged again.
+        """
         entry = self._entry(table)
         if before is None:
             return 0
@@ -515,7 +520,11 @@ class _Run:
         done = before.transactions.get(ours, 0)
         # A table that nothing was ever merged into is none that a cut was published of, whatever its version.
         if done and entry is not None and self._published is not None and before.version >= entry.version:
-            done = max(done, self._published.cut)
+            then = done if before.version == entry.version else there.transactions_of(entry.version).get(ours, done)
+            if then == done:
+                done = max(done, self._published.cut)
+            elif done < self._published.cut:
+                _log.warning("an older merge has committed after a newer one", table=str(table), cut=done)
         if done > self._last_cut:
             now = sealed(self._log.layout, self._checkpoint.next_offset - 1).newest
             if now is not None and now.last_cut >= done:
@@ -666,7 +675,7 @@ def _pin(there: CurrentTable, version: int, cut: int) -> None:
 
 def _overtaken(table: TableId, came_to: int, cut: int) -> SinkUnavailable:
     return SinkUnavailable(
-        f"merging into {table}: another merge has brought it to cut {came_to} while this one was on its way to {cut}",
+        f"merging into {table}: another merge has brought it to cut {came_to} while this one brought it to {cut}",
         remedy="nothing is lost; merge again",
     )
 

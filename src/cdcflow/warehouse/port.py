@@ -89,6 +89,9 @@ class CurrentTable(Protocol):
     def newest_commit(self) -> Mapping[str, Any] | None:
         """The metadata of the newest commit; None where it is not ours, or cannot be told quickly."""
 
+    def transactions_of(self, version: int) -> Mapping[str, int]:
+        """What `Snapshot.transactions` was at an older version; none of them where that is not known any more."""
+
     def edits_since(self, version: int) -> list[str]:
         """What someone else did to the rows after `version`: `operation@version`, newest first."""
 

@@ -29,9 +29,13 @@ if TYPE_CHECKING:
 _APP = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_READ_VERSION = "cdcflow.delta.read-version"
+"""What our log stores refuse a commit by that was worked out from another version (java/)."""
 MADE_TRIES = 5
 
-_CONFLICT = re.compile(r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|io\.delta\.exceptions\.")
+_CONFLICT = re.compile(
+    r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|io\.delta\.exceptions\.|CDCFLOW_TABLE_CHANGED"
+)
 
 
 class DeltaFormat:
@@ -59,15 +63,20 @@ class DeltaTable(StatementTable):
     def __init__(self, spark: SparkSession, path: str) -> None:
         super().__init__(spark, RULES, f"delta.{name_sql(path)}", None)
         self._path = path
+        self._looked_at: int | None = None
+        self._committed: Mapping[str, Any] | None = None
 
     def snapshot(self) -> Snapshot | None:
         found = self._newest()
+        self._looked_at, self._committed = int(found.version()), None
         return None if found.version() < 0 else self._told(found)
 
     def commit(self, statement: str, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
         # Delta itself skips a transaction that is there.
+        self._look_behind_own_commit()
         with self._committing(metadata, app, version):
             self._spark.sql(statement)
+        self._committed = metadata
 
     def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any]) -> None:
         """Also where another driver makes it just now, or died over it: what that leaves before its first commit are
@@ -79,7 +88,7 @@ class DeltaTable(StatementTable):
             except Exception as error:
                 if "NON_EMPTY_LOCATION" not in str(error):
                     raise
-            if self.snapshot() is not None:
+            if self._newest().version() >= 0:
                 return
             if not is_free:
                 raise CannotFollow(
@@ -98,18 +107,7 @@ class DeltaTable(StatementTable):
         self.commit(f"INSERT INTO {self.sql} {row}", metadata, app, version)
 
     def newest_commit(self) -> Mapping[str, Any] | None:
-        log = self._log()
-        jvm: Any = self._spark._jvm
-        names = jvm.org.apache.spark.sql.delta.util.FileNames
-        file = names.unsafeDeltaFile(log.logPath(), self._newest().version())
-        try:
-            lines = jvm.scala.jdk.javaapi.CollectionConverters.asJava(log.store().read(file, log.newDeltaHadoopConf()))
-        except Exception as error:
-            if "FileNotFound" in str(error):  # cleaned up behind a checkpoint
-                return None
-            raise
-        for line in lines:
-            action = json.loads(line)
+        for action in self._actions(self._newest()):
             if "commitInfo" in action:
                 return ours(action["commitInfo"].get("userMetadata"))
         return None
@@ -131,7 +129,8 @@ class DeltaTable(StatementTable):
         return "files of that version were removed, as VACUUM does" if self._files_gone(version) else None
 
     def transactions_of(self, version: int) -> Mapping[str, int]:
-        return self._transactions(self._version(version))
+        found = self._version(version)
+        return {} if found is None else self._transactions(found)
 
     def at(self, version: int) -> DataFrame:
         return self._spark.read.format("delta").option("versionAsOf", version).load(self._path)
@@ -157,14 +156,29 @@ class DeltaTable(StatementTable):
                 return None
             raise
 
+    def _actions(self, found: Any) -> Iterator[Mapping[str, Any]]:
+        """What the commit of a version says; nothing where it was cleaned up behind a checkpoint."""
+        log = self._log()
+        jvm: Any = self._spark._jvm
+        file = jvm.org.apache.spark.sql.delta.util.FileNames.unsafeDeltaFile(log.logPath(), found.version())
+        try:
+            lines = self._as_java(log.store().read(file, log.newDeltaHadoopConf()))
+        except Exception as error:
+            if "FileNotFound" in str(error):
+                return
+            raise
+        yield from map(json.loads, lines)
+
     def _told(self, found: Any) -> Snapshot:
         metadata = found.metadata()
         checksum = found.checksumOpt()
+        # What the commit itself says wins over what a checksum, or this driver's memory, has made of it.
+        newest = {a["txn"]["appId"]: int(a["txn"]["version"]) for a in self._actions(found) if "txn" in a}
         return Snapshot(
             id=str(metadata.id()),
             version=int(found.version()),
             properties={str(k): str(v) for k, v in dict(self._as_java(metadata.configuration())).items()},
-            transactions=self._transactions(found),
+            transactions={**self._transactions(found), **newest},
             columns=columns(str(metadata.schemaString())),
             is_empty=bool(checksum.isDefined()) and int(checksum.get().numFiles()) == 0,
         )
@@ -217,6 +231,15 @@ class DeltaTable(StatementTable):
                 return True
         return False
 
+    def _look_behind_own_commit(self) -> None:
+        """What is committed next follows what this has committed last; what anybody else did is not looked behind."""
+        if self._committed is None:
+            return
+        newest = int(self._newest().version())
+        if newest - 1 == self._looked_at and self.newest_commit() == self._committed:
+            self._looked_at = newest
+        self._committed = None
+
     @contextmanager
     def _committing(self, metadata: Mapping[str, Any], app: str, version: int) -> Iterator[None]:
         """The settings belong to the whole session, so two threads must not commit through one session at a time. They
@@ -224,11 +247,13 @@ class DeltaTable(StatementTable):
         word."""
         conf = self._spark.conf
         conf.set(_METADATA, said(metadata))
+        if self._looked_at is not None:
+            conf.set(_READ_VERSION, str(self._looked_at))
         if app:
             conf.set(_APP, app)
             conf.set(_VERSION, str(version))
         try:
             yield
         finally:
-            for setting in (_METADATA, _APP, _VERSION):
+            for setting in (_METADATA, _READ_VERSION, _APP, _VERSION):
                 conf.unset(setting)
