@@ -30,9 +30,17 @@ def reach(spark: SparkSession, address: StoreAddress) -> None:
     The keys go into the running Spark's own settings; given at its start they would stand in the list of processes.
 
     Raises:
-        ConfigurationError: this Spark cannot read from S3-compatible stores.
+        ConfigurationError: this Spark cannot read from S3-compatible stores, or it has reached a bucket of the same
+            name in another one: Hadoop keeps its clients by a bucket's name, and would go on reading there.
     """
     hadoop = _hadoop(spark)
+    place = f"{address.endpoint or 'AWS'} {address.region or ''}".rstrip()
+    reached = hadoop.get(f"cdcflow.reached.{address.bucket}")
+    if reached not in (None, place):
+        raise ConfigurationError(
+            f"this Spark has reached a bucket {address.bucket} at {reached}, and cannot reach the one at {place} too",
+            remedy="begin a new Spark application for it, or give the buckets names that differ",
+        )
     prefix = f"fs.s3a.bucket.{address.bucket}"
     options: dict[str, str | None] = {
         f"{prefix}.endpoint": address.endpoint,
@@ -52,6 +60,7 @@ def reach(spark: SparkSession, address: StoreAddress) -> None:
             remedy="fetch its jars with `python -m cdcflow.spark.jars --s3` and begin with session(s3=True), or give"
             " them to spark-submit with --jars",
         ) from error
+    hadoop.set(f"cdcflow.reached.{address.bucket}", place)
 
 
 def check_commits(spark: SparkSession, warehouse: Warehouse) -> None:

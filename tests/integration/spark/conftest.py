@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import mergehistories
 import pytest
 from handlog import HandLog
+from tests.servers.objects import ObjectServer
 
 from cdcflow import local
 from cdcflow.model.table import Table
@@ -32,6 +33,13 @@ def hand_log(tmp_path: Path) -> HandLog:
 def hand_log_at(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., HandLog]:
     """hand_log_at("name"): a log that several tests of a module look at."""
     return lambda name, **more: HandLog(tmp_path_factory.mktemp(name) / "log", **more)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ObjectServer]:
+    """One store for all tests of the session: Spark keeps what it reaches a bucket by."""
+    with ObjectServer() as started:
+        yield started
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ The first driver's session stands still in the middle of a merge, the second one
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -35,18 +35,11 @@ KEYED = make_table("keyed", id="int64", a="int32")
 BAG = make_table("bag", key=(), id="int64", a="int32")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ObjectServer]:
-    with ObjectServer() as started:
-        yield started
-
-
 @pytest.fixture(params=["delta", "iceberg"])
 def lake(request: pytest.FixtureRequest, server: ObjectServer, tmp_path: Path) -> Warehouse:
-    name = f"changed-{server.port}"
     catalog = {"type": "jdbc", "uri": f"jdbc:sqlite:{tmp_path}/catalog.db", "jdbc.schema-version": "V1", "clients": "1"}
-    place = f"s3a://{name}/{tmp_path.name}/{request.param}"
-    return Warehouse(place, server.objects(name).address(name), catalog if request.param == "iceberg" else None)
+    place = f"s3a://lake/{tmp_path.name}/{request.param}"
+    return Warehouse(place, server.objects("lake").address("lake"), catalog if request.param == "iceberg" else None)
 
 
 class Drivers:
@@ -59,9 +52,10 @@ class Drivers:
 
     def layout(self, name: str) -> Layout:
         """What is sealed by now, and nothing that comes later."""
-        objects = self._server.objects("logs", f"{str(self._lake)[-20:]}-{name}".replace("/", "-").replace("_", "-"))
+        test = self._log.root.parent
+        objects = self._server.objects("logs", f"{test.name}-{name}")
         put_away(self._log.root, Bucket(objects))
-        room = self._log.root.parent / name
+        room = test / name
         return Layout(room, BucketStore(Bucket(objects), room, 1 << 20))
 
     def merge(self, layout: Layout) -> Any:

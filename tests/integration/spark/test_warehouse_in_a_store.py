@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,6 @@ from cdcflow.spark.cuts import published_cut
 from cdcflow.warehouse.paths import LEASE, Warehouse
 
 SEED = int(os.environ.get("CDCFLOW_SPARK_SEED", "0")) or 20261123
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ObjectServer]:
-    with ObjectServer() as started:
-        yield started
 
 
 @pytest.fixture(params=["delta", "iceberg"])
@@ -134,8 +128,18 @@ def test_a_session_that_would_lose_commits_or_cannot_reach_a_store_is_refused() 
     with pytest.raises(ConfigurationError, match=r"could undo what the other has done\n.*ConditionalLogStore.*S3"):
         stores.check_commits(spark, Warehouse("s3a://b/w"))
     spark.sparkContext._jsc.hadoopConfiguration.return_value.getClassByName.side_effect = RuntimeError("no such class")
+    spark.sparkContext._jsc.hadoopConfiguration.return_value.get.return_value = None
     with pytest.raises(ConfigurationError, match=r"it has no S3A\n.*cdcflow.spark.jars --s3"):
         stores.reach(spark, StoreAddress("b", access_key=ACCESS_KEY, secret_key=SECRET_KEY))
+
+
+def test_a_bucket_of_the_same_name_in_another_store_is_refused(spark: Any) -> None:
+    """Hadoop keeps its clients by a bucket's name: this Spark would go on reading in the first store."""
+    stores.reach(spark, StoreAddress("twins", "http://127.0.0.1:1", access_key=ACCESS_KEY, secret_key=SECRET_KEY))
+    elsewhere = StoreAddress("twins", "http://127.0.0.1:2", access_key=ACCESS_KEY, secret_key=SECRET_KEY)
+    with pytest.raises(ConfigurationError, match=r"twins at \S+:1 .*at \S+:2 .*too\n.*a new Spark"):
+        stores.reach(spark, elsewhere)
+    stores.reach(spark.newSession(), StoreAddress("other-twins", elsewhere.endpoint, access_key=ACCESS_KEY))
 
 
 def test_a_store_that_is_away_is_named_and_nothing_is_lost(
