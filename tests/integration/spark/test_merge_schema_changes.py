@@ -40,7 +40,7 @@ Merge = Callable[..., MergeReport]
 
 
 COMMITS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "delta by spark": (DeltaTable, ("commit",)),
+    "delta by spark": (DeltaTable, ("_committing",)),
     "iceberg by spark": (IcebergTable, ("commit",)),
     "delta by local": (DeltaLog, ("commit",)),
     "iceberg by local": (LocalTable, ("create", "_changing")),
@@ -86,11 +86,11 @@ from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.iceberg import IcebergTable as LocalTable
 
 engine, left = sys.argv.pop(1), int(sys.argv.pop(1))
-table = {
-    "delta by spark": DeltaTable,
-    "delta by local": DeltaLog,
-    "iceberg by spark": IcebergTable,
-    "iceberg by local": LocalTable,
+table, methods = {
+    "delta by spark": (DeltaTable, ["_committing"]),
+    "delta by local": (DeltaLog, ["commit"]),
+    "iceberg by spark": (IcebergTable, ["commit"]),
+    "iceberg by local": (LocalTable, ["create", "_changing"]),
 }[engine]
 
 def counted(right):
@@ -102,9 +102,8 @@ def counted(right):
         return right(*given)
     return commit
 
-for method in ("commit", "create", "_changing"):
-    if hasattr(table, method):
-        setattr(table, method, counted(getattr(table, method)))
+for method in methods:
+    setattr(table, method, counted(getattr(table, method)))
 sys.exit(local.merge(sys.argv[2], sys.argv[4]) if engine.endswith("local") else job.main())
 """
 
