@@ -115,9 +115,12 @@ class Transaction:
         rows = views.of(self._rows(files, marking.table_columns(target, families)), "rows")
         broadcast = folding.count <= BROADCAST_ROWS_MAX
         found = self._spark.sql(marking.going(target, families, rows, reduced, limits=limits, broadcast=broadcast))
-        going = views.of(found, "going", keep=marking.needs_values(families))
-        gone = self._marked(self._spark.table(going), files)
-        coming = self._spark.sql(marking.coming(target, families, reduced, going))
+        name = views.of(found, "going", keep=True)
+        going = self._spark.table(name)
+        if going.selectExpr("count_if(newer) AS n").collect()[0].n:
+            raise NewerRows
+        gone = self._marked(going, files)
+        coming = self._spark.sql(marking.coming(target, families, reduced, name))
         return [*gone, *self._written(coming.coalesce(1 + folding.count // FILE_ROWS))]
 
     def _files(self, folding: Folding) -> Any:
@@ -130,7 +133,8 @@ class Transaction:
             return self._snapshot.getAllFiles(True)
         column = folding.layout.target.columns[folding.layout.key[0]].name
         within = self._frame(self._as_scala([])).where(limits.within(name_sql(column)))
-        condition = within._jdf.queryExecution().analyzed().condition()
+        # Optimized: Delta compares bounds with constants, and ours are casts of text until then.
+        condition = within._jdf.queryExecution().optimizedPlan().condition()
         return self._snapshot.filesForScan(self._as_scala([condition]), True).files()
 
     def _rows(self, files: Any, columns: Sequence[str]) -> DataFrame:
@@ -144,28 +148,20 @@ class Transaction:
         return DataFrame(self._log.createDataFrame(self._snapshot, files, False, self._none), self._spark)
 
     def _marked(self, going: DataFrame, files: Any) -> list[Any]:
-        """Store a vector for each file that rows go from; the actions that put it there.
+        """Store a vector for each file that rows go from; the actions that put it there."""
+        from pyspark.sql import functions
 
-        Raises:
-            NewerRows: see there.
-        """
-        from pyspark.sql import Observation, functions
-
-        newer = Observation()
-        seen = going.observe(newer, functions.count_if("newer").alias("newer"))
         catalyst = self._jvm.org.apache.spark.sql.catalyst.expressions
         found = self._delta.commands.DeletionVectorBitmapGenerator.buildRowIndexSetsForFilesMatchingCondition(
             self._session,
             self._transaction,
             True,
-            seen._jdf,
+            going._jdf,
             files,
             catalyst.Literal.TrueLiteral(),
             self._some(functions.col(FILE)._jc),
             self._some(functions.col(ROW)._jc),
         )
-        if newer.get["newer"]:
-            raise NewerRows
         now_ms = time.time_ns() // 1_000_000
         by_path = self._commands.generateCandidateFileMap(self._log.dataPath(), files)
         actions: list[Any] = []
