@@ -54,6 +54,9 @@ class DuckSession:
         self._db.execute(f"CREATE TABLE {name} AS {duckdb_sql(sql)}").fetchall()
         return name
 
+    def hold(self, view: str) -> None:
+        """What was read of the log is a table here."""
+
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         return self._db.execute(duckdb_sql(sql)).fetchall()
 

@@ -47,6 +47,9 @@ class SparkSql:
     def keep(self, what: str, sql: str) -> str:
         return named(self._spark.sql(sql).localCheckpoint(), what)
 
+    def hold(self, view: str) -> None:
+        self._spark.catalog.cacheTable(view)
+
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self._spark.sql(sql).collect()]
 

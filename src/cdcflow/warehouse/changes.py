@@ -108,6 +108,7 @@ def _completed_view(
     if any(f.file.partial for f in files):
         masks = _masks(session, name)
     if moved and masks:
+        session.hold(name)  # it is read for each step of following them
         table = None if standing is None else standing(name)
         name = _completed(session, views, layout, masks, name, table)
         masks = _masks(session, name)

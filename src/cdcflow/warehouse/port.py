@@ -64,6 +64,9 @@ class SqlSession(Protocol):
     def keep(self, what: str, sql: str) -> str:
         """The same, with the result worked out at once and kept."""
 
+    def hold(self, view: str) -> None:
+        """What is read of a view time and again is worked out once, when it is first read."""
+
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """The result of a query that has few rows."""
 

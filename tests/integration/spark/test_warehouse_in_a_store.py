@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,11 +13,12 @@ from unittest.mock import MagicMock
 
 import pytest
 from handlog import HandLog
-from mergehistories import assert_as_folded, make_table, make_world, write_round
+from mergehistories import Step, assert_as_folded, make_table, make_world, write_round
 from objectlogs import put_away
 from tests.servers.objects import ACCESS_KEY, SECRET_KEY, ObjectServer
 
 from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.reader import list_segments
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.model.stores import StoreAddress
 from cdcflow.model.table import Table
@@ -69,6 +71,48 @@ def test_tables_in_a_store_are_the_fold_of_a_log_in_a_store(
     assert not (tmp_path / "s3a:").exists()
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert SECRET_KEY not in listed
+
+
+READ_AT_MOST = 1.25
+"""So much of a range is read at most, its files' footers and what is looked at twice of them included."""
+
+
+@pytest.mark.parametrize("kind", ["first load", "whole rows", "unchanged columns", "key changes"])
+@pytest.mark.parametrize("format_name", ["delta", "iceberg"])
+def test_a_log_is_read_once(
+    spark: Any, hand_log: HandLog, server: ObjectServer, tmp_path: Path, kind: str, format_name: str
+) -> None:
+    """What a merge reads is what somebody pays for: a range's files once, whatever is asked of them."""
+    table = make_table("docs", id="int64", doc="string", a="int32")
+    hand_log.state(table)
+    chance = random.Random(SEED)
+
+    def doc() -> str:
+        return chance.randbytes(300).hex()
+
+    hand_log.segment([(table, "r", {"id": n, "doc": doc(), "a": n}) for n in range(3000)])
+    warehouse = tmp_path / "warehouse"
+    if kind != "first load":
+        job.merge(spark, log_in(server, hand_log, tmp_path.name), warehouse, table_format=format_name)
+        steps: list[Step] = [(table, "u", {"id": n, "doc": doc(), "a": -n}) for n in range(1500)]
+        if kind == "unchanged columns":
+            steps += [(table, "u", {"id": n, "a": 0, "_unchanged": ["doc"]}) for n in range(1500, 1700)]
+        if kind == "key changes":
+            for n in range(100, 150):
+                moved = {"id": n + 9000, "a": 0, "_unchanged": ["doc"], "_before": {"id": n}}
+                steps += [(table, "d", {"id": n}), (table, "c", moved)]
+        hand_log.segment(steps)
+    newest = list_segments(Layout(hand_log.root))[-1]
+    size = sum(file.bytes for file in newest.files if file.table is not None)
+    layout, before = log_in(server, hand_log, tmp_path.name), _read_from_stores(spark)
+    assert job.merge(spark, layout, warehouse, table_format=format_name).published
+    read = _read_from_stores(spark) - before
+    assert 0.5 * size < read < READ_AT_MOST * size, f"{read} of {size}"
+
+
+def _read_from_stores(spark: Any) -> int:
+    found = spark._jvm.org.apache.hadoop.fs.GlobalStorageStatistics.INSTANCE.get("s3a")
+    return 0 if found is None else int(found.getLong("bytesRead"))  # None: nothing was read there yet
 
 
 def rows_in(tables: dict[str, Any]) -> Callable[[Table], list[Any]]:
