@@ -46,7 +46,13 @@ class IcebergFormat:
     }
 
     def table(
-        self, spark: SparkSession, warehouse: Warehouse | Path, path: Sequence[str], *, own: bool = False
+        self,
+        spark: SparkSession,
+        warehouse: Warehouse | Path,
+        path: Sequence[str],
+        *,
+        own: bool = False,
+        named: bool = False,
     ) -> IcebergTable:
         if _EXTENSION not in (spark.conf.get("spark.sql.extensions", None) or ""):
             raise ConfigurationError(
