@@ -48,7 +48,7 @@ def check_metastore(spark: SparkSession, metastore: Metastore) -> None:
         raise ConfigurationError(
             f"Delta tables are to have names in the Hive metastore {metastore.uri or '(of its own settings)'}, and this"
             f" Spark session uses {found}",
-            remedy=f"begin a session with {wanted}: by cdcflow.spark.session(settings=…) in a process that has none yet,"
+            remedy=f"begin a session with {wanted}: by cdcflow.spark.session(settings=…) in a process without one,"
             " or by --conf of spark-submit",
         )
     try:
