@@ -117,6 +117,7 @@ class HiveMetastore(_JavaServer):
             "hive.metastore.schema.verification": "false",
             "hive.metastore.warehouse.dir": f"{self.folder}/warehouse",
             "derby.system.home": str(self.folder),
+            "datanucleus.connectionPoolingType": "HikariCP",  # which pyspark has
         }
         options = [f"-D{name}={value}" for name, value in settings.items()]
         program = Path(__file__).parent / "java" / "Metastore.java"

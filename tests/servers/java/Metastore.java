@@ -3,6 +3,7 @@ import org.apache.hadoop.hive.conf.HiveConf;
 import org.apache.hadoop.hive.metastore.HiveMetaStore;
 import org.apache.hadoop.hive.metastore.IHMSHandler;
 import org.apache.hadoop.hive.metastore.TSetIpAddressProcessor;
+import org.apache.hadoop.hive.metastore.txn.TxnDbUtil;
 import org.apache.thrift.server.TThreadPoolServer;
 import org.apache.thrift.transport.TServerSocket;
 
@@ -10,6 +11,7 @@ import org.apache.thrift.transport.TServerSocket;
 public class Metastore {
     public static void main(String[] arguments) throws Exception {
         HiveConf conf = new HiveConf();
+        TxnDbUtil.prepDb(conf); // the tables of locks, which Iceberg's commits take
         IHMSHandler handler =
                 HiveMetaStore.newRetryingHMSHandler(new HiveMetaStore.HMSHandler("metastore", conf, false), conf, true);
         TServerSocket socket = new TServerSocket(new InetSocketAddress("127.0.0.1", Integer.parseInt(arguments[0])));
