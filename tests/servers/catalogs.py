@@ -6,24 +6,18 @@ older than the client here, as a service in use may be. Both run as small progra
 
 from __future__ import annotations
 
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import time
-from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.servers import ivy
+from tests.servers.processes import Server
 
 from cdcflow.cli.demo.servers.cached import cache
-from cdcflow.cli.demo.servers.processes import Started, Watcher, free_port
 from cdcflow.spark.jars import iceberg_jars
 
 ICEBERG = "1.10.1"
-STARTED_WITHIN_S = 90
 _ARTIFACTS = (
     ivy.artifacts(f"org.apache.iceberg:iceberg-core:{ICEBERG}", "", "tests"),
     ivy.artifacts(f"org.apache.iceberg:iceberg-api:{ICEBERG}"),
@@ -32,6 +26,7 @@ _ARTIFACTS = (
     ivy.artifacts("com.github.ben-manes.caffeine:caffeine:2.9.3"),
     ivy.artifacts("org.apache.httpcomponents.core5:httpcore5:5.3.4"),
 )
+_JAVA = (ivy.java(), "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _OPENED = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in ("lang", "net", "util")]
 """What Hive's classes reach into."""
 
@@ -50,60 +45,7 @@ def rest_jars() -> list[Path]:
     return sorted(target.glob("*.jar"))
 
 
-class _JavaServer(Started):
-    """A program of `java/` with a folder of its own. Inside a `with` block it answers."""
-
-    def __init__(self) -> None:
-        self.port = free_port()
-        self.folder = Path(tempfile.mkdtemp(prefix="cdcflow-catalog-"))
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: Watcher | None = None
-
-    @abstractmethod
-    def command(self) -> Sequence[str]:
-        """What Java is told after its own options."""
-
-    def start(self) -> None:
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [ivy.java(), "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *self.command()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                cwd=self.folder,
-            )
-        self._watcher = Watcher(self._process.pid, "KILL", [self.folder])
-        until = time.monotonic() + STARTED_WITHIN_S
-        while time.monotonic() < until and self._process.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-            except OSError:
-                time.sleep(0.1)
-            else:
-                return
-        raise RuntimeError(f"{type(self).__name__} did not start:\n{self._log.read_text(errors='replace')[-2000:]}")
-
-    def stop(self) -> None:
-        """It answers no more; `start` brings it back with what it had."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait(60)
-            self._process = None
-        if self._watcher is not None:
-            self._watcher.dismiss()
-            self._watcher = None
-
-    def close(self) -> None:
-        self.stop()
-        subprocess.run(["rm", "-rf", str(self.folder)], check=False)
-
-    @property
-    def _log(self) -> Path:
-        return self.folder / "server.log"
-
-
-class HiveMetastore(_JavaServer):
+class HiveMetastore(Server):
     """A standalone metastore, its tables in Derby."""
 
     @property
@@ -121,10 +63,11 @@ class HiveMetastore(_JavaServer):
         }
         options = [f"-D{name}={value}" for name, value in settings.items()]
         program = Path(__file__).parent / "java" / "Metastore.java"
-        return [*_OPENED, *options, "-cp", f"{ivy.pyspark_jars()}/*", str(program), str(self.port)]
+        new = [] if (self.folder / "db").exists() else ["new"]
+        return [*_JAVA, *_OPENED, *options, "-cp", f"{ivy.pyspark_jars()}/*", str(program), str(self.port), *new]
 
 
-class RestCatalog(_JavaServer):
+class RestCatalog(Server):
     """Iceberg's REST catalog, its tables in SQLite. Files of tables lie where `warehouse` is."""
 
     def __init__(self, warehouse: str) -> None:
@@ -140,7 +83,7 @@ class RestCatalog(_JavaServer):
         classpath = [f"{ivy.pyspark_jars()}/*", *map(str, rest_jars()), *sqlite]
         program = Path(__file__).parent / "java" / "RestCatalog.java"
         database = str(self.folder / "catalog.db")
-        return ["-cp", ":".join(classpath), str(program), str(self.port), database, self._warehouse]
+        return [*_JAVA, "-cp", ":".join(classpath), str(program), str(self.port), database, self._warehouse]
 
 
 def main() -> int:

@@ -7,11 +7,14 @@ import org.apache.hadoop.hive.metastore.txn.TxnDbUtil;
 import org.apache.thrift.server.TThreadPoolServer;
 import org.apache.thrift.transport.TServerSocket;
 
-/** Hive's metastore as its own command runs it, but on loopback alone. Settings come as system properties. */
+/** Hive's metastore as its own command runs it, but on loopback alone. Settings come as system properties.
+ * Arguments: the port; of a new database also "new": then the tables of locks are made, which Iceberg's commits take. */
 public class Metastore {
     public static void main(String[] arguments) throws Exception {
         HiveConf conf = new HiveConf();
-        TxnDbUtil.prepDb(conf); // the tables of locks, which Iceberg's commits take
+        if (arguments.length > 1) {
+            TxnDbUtil.prepDb(conf);
+        }
         IHMSHandler handler =
                 HiveMetaStore.newRetryingHMSHandler(new HiveMetaStore.HMSHandler("metastore", conf, false), conf, true);
         TServerSocket socket = new TServerSocket(new InetSocketAddress("127.0.0.1", Integer.parseInt(arguments[0])));
