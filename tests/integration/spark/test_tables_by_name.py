@@ -101,7 +101,7 @@ def test_name_is_there_as_soon_as_the_table_is(other: OtherSpark, hand_log: Hand
     (file,) = Path(hand_log.root).rglob("*.parquet")
     whole = file.read_bytes()
     file.write_bytes(bytes(len(whole)))
-    with pytest.raises(RuntimeError, match="FAILED_READ_FILE|CANNOT_READ_FILE|not a Parquet file"):
+    with pytest.raises(RuntimeError, match=r"FAILED_READ_FILE|CANNOT_READ_FILE|not a Parquet file"):
         other.merge(hand_log.root, lake)
     assert other.sql("SELECT * FROM shop.orders") == []
     file.write_bytes(whole)
