@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.servers import ivy
 from tests.servers.processes import Server
 
 from cdcflow.cli.demo.servers.cached import cache
-from cdcflow.spark.jars import iceberg_jars
+from cdcflow.spark.jars import iceberg_jars, s3_jars
 
 ICEBERG = "1.10.1"
 _ARTIFACTS = (
@@ -46,7 +46,12 @@ def rest_jars() -> list[Path]:
 
 
 class HiveMetastore(Server):
-    """A standalone metastore, its tables in Derby."""
+    """A standalone metastore, its tables in Derby. It reaches S3-compatible stores as `hadoop` settings say."""
+
+    def __init__(self, hadoop: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        listed = (f"<property><name>{k}</name><value>{v}</value></property>" for k, v in (hadoop or {}).items())
+        (self.folder / "core-site.xml").write_text(f"<configuration>{''.join(listed)}</configuration>")
 
     @property
     def uri(self) -> str:
@@ -64,7 +69,8 @@ class HiveMetastore(Server):
         options = [f"-D{name}={value}" for name, value in settings.items()]
         program = Path(__file__).parent / "java" / "Metastore.java"
         new = [] if (self.folder / "db").exists() else ["new"]
-        return [*_JAVA, *_OPENED, *options, "-cp", f"{ivy.pyspark_jars()}/*", str(program), str(self.port), *new]
+        classpath = ":".join([str(self.folder), f"{ivy.pyspark_jars()}/*", *s3_jars()])
+        return [*_JAVA, *_OPENED, *options, "-cp", classpath, str(program), str(self.port), *new]
 
 
 class RestCatalog(Server):

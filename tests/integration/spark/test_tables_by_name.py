@@ -11,6 +11,7 @@ from handlog import HandLog
 from mergehistories import make_table
 from otherspark import OtherSpark
 from tests.servers.catalogs import HiveMetastore
+from tests.servers.objects import ACCESS_KEY, SECRET_KEY, ObjectServer
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.spark import job, read_cut
@@ -25,9 +26,11 @@ ODD_NAME = "my__20shop.order__20items__2f__c3__a9"
 
 
 @pytest.fixture(scope="module")
-def metastore() -> Iterator[HiveMetastore]:
-    with HiveMetastore() as server:
-        yield server
+def metastore(server: ObjectServer) -> Iterator[HiveMetastore]:
+    keys = {"access.key": ACCESS_KEY, "secret.key": SECRET_KEY}
+    place = {"endpoint": server.endpoint, "endpoint.region": "us-east-1", "path.style.access": "true"}
+    with HiveMetastore({f"fs.s3a.{name}": value for name, value in {**keys, **place}.items()}) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +41,12 @@ def other(metastore: HiveMetastore, tmp_path_factory: pytest.TempPathFactory) ->
 source: {{kind: postgres, url: "postgresql://cdc@localhost/shop"}}
 log: {{path: ./log}}
 merge:
+  warehouse: s3a://lake/named
   catalog: {{type: hive, uri: "{metastore.uri}"}}
-  spark: {{spark.sql.shuffle.partitions: "2", spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1}}
+  spark:
+    spark.sql.shuffle.partitions: "2"
+    spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+    spark.hadoop.hive.metastore.connect.retries: "1"
 """)
     with OtherSpark(file) as started:
         yield started
@@ -86,13 +93,14 @@ def test_entry_that_is_not_there_is_made_by_the_next_merge(
     assert other.merge(hand_log.root, Warehouse(lake.root)).published
     assert [row[0] for row in other.sql("SHOW DATABASES")] == ["default"]
     assert not other.merge(hand_log.root, lake).published
-    for name in ("shop.orders", ODD_NAME, "_cdcflow._cdcflow_cuts"):
-        assert len(other.sql(f"SELECT * FROM {name}")) == 1
-        other.sql(f"DROP TABLE {name}")
+    names = ("shop.orders", ODD_NAME, "_cdcflow._cdcflow_cuts")
+    assert [len(other.sql(f"SELECT * FROM {name}")) for name in names] == [1, 1, 1]
+    other.sql("DROP TABLE shop.orders")
+    # A metastore removes the folder of a database that is dropped: so it must be none in which tables lie.
     other.sql("DROP DATABASE my__20shop CASCADE")
+    other.sql("DROP DATABASE _cdcflow CASCADE")
     assert not other.merge(hand_log.root, lake).published, "nothing is new"
-    for name in ("shop.orders", ODD_NAME, "_cdcflow._cdcflow_cuts"):
-        assert len(other.sql(f"SELECT * FROM {name}")) == 1
+    assert [len(other.sql(f"SELECT * FROM {name}")) for name in names] == [1, 1, 1]
 
 
 def test_name_is_there_as_soon_as_the_table_is(other: OtherSpark, hand_log: HandLog, lake: Warehouse) -> None:
@@ -110,7 +118,7 @@ def test_name_is_there_as_soon_as_the_table_is(other: OtherSpark, hand_log: Hand
 
 
 def test_name_of_another_table_is_left_alone(
-    other: OtherSpark, hand_log: HandLog, lake: Warehouse, tmp_path: Path
+    other: OtherSpark, hand_log: HandLog, lake: Warehouse, metastore: HiveMetastore, tmp_path: Path
 ) -> None:
     """Whoever reads by that name goes on reading what was there; ours is left out of the cuts until one of the remedies
     is done, and the other tables go on."""
@@ -125,7 +133,7 @@ def test_name_of_another_table_is_left_alone(
     assert not (tmp_path / "my lake" / "shop").exists()
     assert other.sql(f"SELECT id FROM {ODD_NAME}") == [(7,)]
 
-    prefixed = Warehouse(lake.root, metastore=Metastore(lake.metastore and lake.metastore.uri, prefix="lake_"))
+    prefixed = Warehouse(lake.root, metastore=Metastore(metastore.uri, prefix="lake_"))
     assert left_out(other.merge(hand_log.root, prefixed)) == {}
     assert other.sql("SELECT id, item FROM lake_shop.orders") == [(1, "pen")]
     assert other.sql("SELECT x FROM shop.orders") == [("theirs",)]
@@ -164,14 +172,18 @@ def test_of_two_names_that_differ_in_case_the_second_is_left_out(
     assert sorted(other.sql("SELECT id FROM shop.orders")) == [(1,), (3,)]
 
 
-def test_dropping_a_database_takes_names_and_no_rows(other: OtherSpark, hand_log: HandLog, lake: Warehouse) -> None:
-    """A metastore removes the folder of a database that is dropped: so it is none in which tables lie."""
+def test_tables_in_a_store_have_names_too(
+    other: OtherSpark, hand_log: HandLog, metastore: HiveMetastore, server: ObjectServer, lake: Warehouse
+) -> None:
+    """The metastore looks at the place of a database and a table, so it must reach the store."""
+    address = server.objects("lake").address("lake")
+    place = Warehouse(f"s3a://lake/{metastore.port}", address, metastore=lake.metastore)
     hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"})])
-    assert other.merge(hand_log.root, lake).published
-    other.sql("DROP DATABASE shop CASCADE")
-    other.sql("DROP DATABASE _cdcflow CASCADE")
-    assert not other.merge(hand_log.root, lake).published
+    assert other.merge(hand_log.root, place).published
     assert other.sql("SELECT id, item FROM shop.orders") == [(1, "pen")]
+    described = {row[0]: row[1] for row in other.sql("DESCRIBE EXTENDED shop.orders")}
+    assert described["Location"] == f"{place.root}/shop/orders"
+    assert not other.merge(hand_log.root, place).published
 
 
 def test_session_that_uses_another_metastore_is_refused(
