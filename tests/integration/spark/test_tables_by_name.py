@@ -95,9 +95,9 @@ def test_entry_that_is_not_there_is_made_by_the_next_merge(
     assert not other.merge(hand_log.root, lake).published
     names = ("shop.orders", ODD_NAME, "_cdcflow._cdcflow_cuts")
     assert [len(other.sql(f"SELECT * FROM {name}")) for name in names] == [1, 1, 1]
-    other.sql("DROP TABLE shop.orders")
+    other.sql(f"DROP TABLE {ODD_NAME}")
     # A metastore removes the folder of a database that is dropped: so it must be none in which tables lie.
-    other.sql("DROP DATABASE my__20shop CASCADE")
+    other.sql("DROP DATABASE shop CASCADE")
     other.sql("DROP DATABASE _cdcflow CASCADE")
     assert not other.merge(hand_log.root, lake).published, "nothing is new"
     assert [len(other.sql(f"SELECT * FROM {name}")) for name in names] == [1, 1, 1]
