@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import mergemany, mergepeers
+from bench import mergecluster, mergemany, mergepeers, mergereduce, mergestored
 from bench.harness import Budget, Failed, tell
 from bench.mergelog import SealedLog, rows, table
 from bench.mergeparties import CHANGES, FORMATS, SMALL_TABLES, Asked, Party, files_of, in_turn, parties, ratio
@@ -32,7 +32,7 @@ SHARES = (
 )
 """The share of the large table that changes at a time, the kind of its keys, and the aim beside a naive job."""
 
-PARTS = os.environ.get("CDCFLOW_BENCH_PARTS", "small nothing peers tables cycles large").split()
+PARTS = os.environ.get("CDCFLOW_BENCH_PARTS", "small nothing reduce peers tables cycles large bytes workers").split()
 
 
 def run(budget: Budget, transport: str) -> list[Line]:
@@ -45,6 +45,8 @@ def run(budget: Budget, transport: str) -> list[Line]:
                 found += small_tables(ours, before, local, budget.rounds)
             if "nothing" in PARTS:
                 found += nothing_new(ours, before, local, budget.rounds)
+            if "reduce" in PARTS and table_format == FORMATS[0]:  # it is the same in every format
+                found += mergereduce.reduced(ours, budget.rounds)
             if "peers" in PARTS:
                 found += mergepeers.beside_peers(ours, local, table_format, budget.rounds)
             if "tables" in PARTS:
@@ -52,6 +54,10 @@ def run(budget: Budget, transport: str) -> list[Line]:
                     found += mergemany.many_tables(party, budget.rounds)
             if "large" in PARTS:
                 found += large_table(ours, before, budget)
+        if "bytes" in PARTS:
+            found += mergestored.log_bytes(table_format, budget.rounds)
+        if "workers" in PARTS:
+            found += mergecluster.two_workers(table_format, budget.rows // 2, budget.rounds)
         if "cycles" in PARTS:
             with parties(table_format) as (ours, _, local):  # sessions that have done nothing yet
                 for party in (ours, local):

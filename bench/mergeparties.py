@@ -43,8 +43,9 @@ class Party:
         table_format: str,
         engine: str = "spark",
         module: str = "merging",
+        **more: object,
     ) -> None:
-        """`sources`: where it takes its modules from (None: where this process does)."""
+        """`sources`: where it takes its modules from (None: where this process does). `more`: of its session."""
         self.name = name
         scratch.mkdir(parents=True, exist_ok=True)
         environment = os.environ | ({} if sources is None else {"PYTHONPATH": str(sources)})
@@ -54,7 +55,7 @@ class Party:
                 sys.executable,
                 "-m",
                 f"bench.children.{module}",
-                json.dumps({"scratch": str(scratch), "format": table_format, "engine": engine}),
+                json.dumps({"scratch": str(scratch), "format": table_format, "engine": engine, **more}),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -37,8 +37,14 @@ def main() -> int:
     from cdcflow.spark import session
 
     more = {} if asked["format"] == "delta" else {"table_formats": [asked["format"]]}
+    if asked.get("s3"):
+        more["s3"] = True
     spark = session(
-        name="bench", scratch=Path(asked["scratch"]), memory=asked.get("memory", "3g"), settings=KEPT, **more
+        name="bench",
+        scratch=Path(asked["scratch"]),
+        memory=asked.get("memory", "3g"),
+        settings=KEPT | asked.get("settings", {}),
+        **more,
     )
     commands = {
         "merge": merged,
@@ -49,6 +55,8 @@ def main() -> int:
         "published": published,
         "stream": streamed,
         "held": held_by_spark,
+        "reduce": reduced,
+        "merge_stored": merged_from_a_store,
     }
     answer(answers, {name: partial(run, spark) for name, run in commands.items()}, lambda: _jobs(spark))
     spark.stop()
@@ -81,6 +89,27 @@ def merged(spark: SparkSession, log: str, warehouse: str) -> dict[str, Any]:
     from cdcflow.spark import merge
 
     return _told(merge(spark, log, warehouse, **({} if _is_delta(spark) else {"table_format": "iceberg"})))
+
+
+def merged_from_a_store(spark: SparkSession, objects: dict[str, Any], room: str, warehouse: str) -> dict[str, Any]:
+    """A log in a store. `read`: bytes that Spark has read there meanwhile, of whatever file."""
+    from cdcflow.changelog.layout import Layout
+    from cdcflow.config import Objects
+    from cdcflow.sinks.objects.bucket import Bucket
+    from cdcflow.sinks.objects.store import BucketStore
+    from cdcflow.spark import merge
+
+    bucket = Bucket(Objects.model_validate(objects))
+    layout = Layout(Path(room), BucketStore(bucket, Path(room), 1 << 20))
+    before = _bytes_from_stores(spark)
+    more = {} if _is_delta(spark) else {"table_format": "iceberg"}
+    return _told(merge(spark, layout, warehouse, **more)) | {"read": _bytes_from_stores(spark) - before}
+
+
+def _bytes_from_stores(spark: SparkSession) -> int:
+    jvm: Any = spark._jvm
+    found = jvm.org.apache.hadoop.fs.GlobalStorageStatistics.INSTANCE.get("s3a")
+    return 0 if found is None else int(found.getLong("bytesRead") or 0)
 
 
 def _told(report: Any) -> dict[str, Any]:
@@ -182,6 +211,40 @@ def written(spark: SparkSession, files: list[str], target: str) -> None:
         rows.write.format("delta").save(target)
     else:
         rows.writeTo(_name(spark, target)).using("iceberg").createOrReplace()
+
+
+def reduced(spark: SparkSession, log: str, way: str) -> dict[str, Any]:
+    """One row for each key of a log's only table: by our SQL, by windows, or by whole rows, which is wrong where
+    changes leave columns unchanged. `sum` tells the results apart, and makes all of it be worked out."""
+    from cdcflow.changelog.layout import Layout as LogLayout
+    from cdcflow.merge.evolution import evolve
+    from cdcflow.merge.reduce import Layout, families, reduction
+    from cdcflow.spark.sql import SparkSql
+    from cdcflow.warehouse import changes
+    from cdcflow.warehouse.segments import sealed, shapes_of
+
+    whole = sealed(LogLayout(Path(log)))
+    (table,) = whole.tables(None).values()
+    files = whole.files(table, 0)
+    shapes = shapes_of(files)
+    layout = Layout.of(evolve(None, shapes, 0), shapes)
+    with changes.view(SparkSql(spark), layout, files, 0, None) as found:
+        others = [f"c{i}" for i in layout.others]
+        if way == "ours":
+            rows = reduction(layout, families(layout, found.masks), found.name, emptied=False, sweep_before=0)
+        elif way == "window":
+            of = "OVER (PARTITION BY c0 ORDER BY o ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)"
+            sent = "CASE WHEN NOT coalesce(array_contains(m, {}), false) THEN struct({}) END"
+            newest = [f"last({sent.format(c[1:], c)}, true) {of}.{c} AS {c}" for c in others]
+            number = "row_number() OVER (PARTITION BY c0 ORDER BY o DESC) AS n"
+            listed = ", ".join(["c0", "o", *newest, number])
+            rows = f"SELECT * FROM (SELECT {listed} FROM {found.name}) WHERE n = 1"
+        else:
+            values = ", ".join(others)
+            newest = f"SELECT c0, max(o) AS o, max_by(struct({values}), o) AS s FROM {found.name} GROUP BY c0"
+            rows = f"SELECT c0, o, s.* FROM ({newest})"
+        said = spark.sql(f"SELECT count(*) n, sum(hash(c0, o, {', '.join(others)})) s FROM ({rows})").collect()[0]
+    return {"sum": f"{said.n} {said.s}"}
 
 
 def counted(spark: SparkSession, table: str) -> dict[str, Any]:

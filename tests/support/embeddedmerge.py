@@ -13,7 +13,7 @@ import pyarrow as pa
 from mergehistories import State, Written
 
 from cdcflow.local.dialect import connect, duckdb_sql
-from cdcflow.merge import moves, statement
+from cdcflow.merge import marking, moves, statement
 from cdcflow.merge import reduce as reduction
 from cdcflow.merge.evolution import Add, Describe, Evolution, FormatColumn, Rename, Target, evolve, seen
 from cdcflow.merge.format import ANY
@@ -28,8 +28,10 @@ class Died(Exception):
 class EmbeddedWarehouse:
     """Current-state tables by name. `merge` takes the changes of a range, oldest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, marks: bool = False) -> None:
+        """`marks`: a range by key is said as rows that go and rows that come (`merge.marking`)."""
         self._db = connect()
+        self._marks = marks
         self._described: dict[str, str] = {}
         self._ids: dict[str, dict[str, int]] = {}
         self._done: set[tuple[str, str]] = set()
@@ -84,7 +86,24 @@ class EmbeddedWarehouse:
             sweep_before=sweep,
             ends=ends,
         )
-        self._commit(folding.sql(name))
+        if not (self._marks and folding.is_by_key and self._marked(name, folding)):
+            self._commit(folding.sql(name))
+
+    def _marked(self, name: str, folding: statement.Folding) -> bool:
+        """False: the table has rows that are newer, and nothing was done."""
+        target, families = folding.layout.target, folding.families
+        columns = ", ".join(map(name_sql, marking.table_columns(target, families)))
+        rows = self._view("rows", f"SELECT {columns}, '' AS {marking.FILE}, rowid AS {marking.ROW} FROM {name}")
+        reduced = self._view("reduced", folding.reduced(families))
+        query = marking.going(target, families, rows, reduced, limits=folding.limits, broadcast=True)
+        going = self._view("going", query)
+        if self.run(f"SELECT 1 FROM {going} WHERE newer"):
+            return False
+        coming = self._view("coming", marking.coming(target, families, reduced, going))
+        listed = ", ".join([*(name_sql(c.name) for c in target.columns), OFFSET, MISSING])
+        self._commit(f"INSERT INTO {name} ({listed}) SELECT {listed} FROM {coming}")
+        self.run(f"DELETE FROM {name} WHERE rowid IN (SELECT {marking.ROW} FROM {going})")
+        return True
 
     def sweep(self, name: str, before: int) -> None:
         self.run(statement.sweep(name, before))

@@ -41,6 +41,10 @@ class Bounds:
     least: str
     greatest: str
 
+    def within(self, column: str) -> str:
+        """Whether a column, in SQL, is in them."""
+        return f"{column} >= {self.least} AND {column} <= {self.greatest}"
+
 
 def bounds(key_type: str, ends: Sequence[tuple[str | None, str | None]]) -> Bounds | None:
     """Bounds over the files of a range from their manifests' `key_min` and `key_max`; None where a file has none, or
@@ -74,7 +78,8 @@ class Folding:
 
     `empty`: the table has no rows. `emptied`: nothing of what it has lives on. `once`: no two changes are of one key,
     and each brings a whole row. Rows older than `sweep_before` that the range does not touch go. `ends`: least and
-    greatest value of the first key column in each file of the range, as manifests have them.
+    greatest value of the first key column in each file of the range, as manifests have them. `count`: as many changes
+    are in it at most.
     """
 
     layout: Layout
@@ -85,6 +90,22 @@ class Folding:
     once: bool = False
     sweep_before: int = 0
     ends: Sequence[tuple[str | None, str | None]] = ()
+    count: int = 0
+
+    @property
+    def is_by_key(self) -> bool:
+        """Each change is about the one row of its key: the table has rows, and all of them may live on."""
+        return bool(self.layout.target.key) and not (self.empty or self.emptied or self.sweep_before)
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """The families of a table with a key."""
+        return reduce.families(self.layout, self.masks)
+
+    @property
+    def limits(self) -> Bounds | None:
+        """Bounds of the first key column over the range."""
+        return bounds(self.layout.target.columns[self.layout.key[0]].type, self.ends)
 
     def sql(self, table: str) -> str:
         """The one statement that does it: a MERGE, or an INSERT where there is nothing to merge with."""
@@ -93,9 +114,8 @@ class Folding:
             return f"INSERT INTO {table} ({_columns(_names(target))}) {self.rows()}"
         if not target.key:
             return merge_counted(table, target, self._counted(), emptied=self.emptied, sweep_before=sweep)
-        kinds = reduce.families(self.layout, self.masks)
-        limits = bounds(target.columns[self.layout.key[0]].type, self.ends)
-        return merge(table, target, kinds, self._reduced(kinds), sweep_before=sweep, limits=limits)
+        kinds = self.families
+        return merge(table, target, kinds, self.reduced(kinds), sweep_before=sweep, limits=self.limits)
 
     def rows(self) -> str:
         """What comes into a table that has no rows: a query whose columns are the table's, by name."""
@@ -104,12 +124,13 @@ class Folding:
             return rows_counted(target, self._counted(), sweep_before=sweep)
         if self.once:
             return rows_once(target, self.changes, sweep_before=sweep)
-        return rows_reduced(target, self._reduced(reduce.families(self.layout, self.masks)))
+        return rows_reduced(target, self.reduced(self.families))
 
     def _counted(self) -> str:
         return f"({reduce.counting(self.layout, self.changes)})"
 
-    def _reduced(self, kinds: Sequence[reduce.Family]) -> str:
+    def reduced(self, kinds: Sequence[Family]) -> str:
+        """The query of the changes, one row a key (see `merge.reduce`), in parentheses."""
         sweep, emptied = self.sweep_before, self.emptied
         return f"({reduce.reduction(self.layout, kinds, self.changes, emptied=emptied, sweep_before=sweep)})"
 
@@ -211,8 +232,7 @@ def merge(
     key = set(target.key_positions)
     matched = [f"t.{names[i]} = s.c{i}" for i in target.key_positions]
     if limits is not None and not sweep_before:
-        first = names[target.key_positions[0]]
-        matched.append(f"t.{first} >= {limits.least} AND t.{first} <= {limits.greatest}")
+        matched.append(limits.within(f"t.{names[target.key_positions[0]]}"))
     assigned = []
     for i, name in enumerate(names):
         if i in key:

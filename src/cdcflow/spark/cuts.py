@@ -120,19 +120,19 @@ def _row_sql(cut: Cut) -> str:
         for name, t in cut.tables.items()
     ]
     entry = "STRUCT<path: STRING, version: BIGINT, complete: BOOLEAN, generation: BIGINT>"
-    columns = [
-        f"{cut.cut}L",
-        text_sql(cut.log_id),
-        f"{cut.offset}L",
-        text_sql(cut.position),
-        f"timestamp_micros({cut.commit_clock}L)",
-        "current_timestamp()",
-        f"map({', '.join(tables)})" if tables else f"CAST(map() AS MAP<STRING, {entry}>)",
-        texts({name: t.id for name, t in cut.tables.items()}),
-        texts({name: t.state for name, t in cut.tables.items()}),
-        texts(cut.left_out),
-    ]
-    return f"SELECT {', '.join(columns)}"
+    columns = {
+        "cut": f"{cut.cut}L",
+        "log_id": text_sql(cut.log_id),
+        "`offset`": f"{cut.offset}L",
+        "position": text_sql(cut.position),
+        "commit_clock": f"timestamp_micros({cut.commit_clock}L)",
+        "published": "current_timestamp()",
+        "tables": f"map({', '.join(tables)})" if tables else f"CAST(map() AS MAP<STRING, {entry}>)",
+        "ids": texts({name: t.id for name, t in cut.tables.items()}),
+        "states": texts({name: t.state for name, t in cut.tables.items()}),
+        "left_out": texts(cut.left_out),
+    }
+    return f"SELECT {', '.join(f'{value} AS {name}' for name, value in columns.items())}"
 
 
 def published_cut(spark: SparkSession, warehouse: Warehouse | Path | str, cut: int | None = None) -> Cut:

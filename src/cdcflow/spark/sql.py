@@ -39,13 +39,13 @@ class SparkSql:
         if any(DECIMAL_TEXT in column for column in columns):
             _register_decimal_text(self._spark)
         rows = self._spark.read.schema(read_schema(shape, moved=moved)).parquet(*(_literal(f.path) for f in files))
-        return _named(rows.where(where).selectExpr(*columns), what)
+        return named(rows.where(where).selectExpr(*columns), what)
 
     def view(self, what: str, sql: str) -> str:
-        return _named(self._spark.sql(sql), what)
+        return named(self._spark.sql(sql), what)
 
     def keep(self, what: str, sql: str) -> str:
-        return _named(self._spark.sql(sql).localCheckpoint(), what)
+        return named(self._spark.sql(sql).localCheckpoint(), what)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self._spark.sql(sql).collect()]
@@ -142,7 +142,8 @@ class StatementTable(ABC):
             self.on_close()
 
 
-def _named(frame: DataFrame, what: str) -> str:
+def named(frame: DataFrame, what: str) -> str:
+    """A temporary view of rows. Returns its name."""
     name = f"cdcflow_{what}_{next(_numbers)}"
     frame.createOrReplaceTempView(name)
     return name

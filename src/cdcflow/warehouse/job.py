@@ -630,6 +630,7 @@ class _TableMerge:
                 once=self._is_empty and self._each_key_once(layout, living, found),
                 sweep_before=max(self._sweep, after + 1 if after else 0),
                 ends=tuple((f.file.key_min, f.file.key_max) for f in living),
+                count=sum(f.file.rows for f in living),
             )
             self._there.fold(folding, self._metadata(), self._run._app(self._table), self._run._cut)
 

@@ -22,7 +22,7 @@ from cdcflow.errors import CdcflowError, HistoryLost
 from cdcflow.local.delta import DeltaTable as LocalDeltaTable
 from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.iceberg import IcebergTable as LocalTable
-from cdcflow.merge import statement
+from cdcflow.merge import marking, statement
 from cdcflow.merge.statement import TARGET_PROPERTY
 from cdcflow.model.table import Table
 from cdcflow.spark import read_cut
@@ -40,7 +40,7 @@ Merge = Callable[..., MergeReport]
 
 
 COMMITS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "delta by spark": (DeltaTable, ("commit",)),
+    "delta by spark": (DeltaTable, ("_committing",)),
     "iceberg by spark": (IcebergTable, ("commit",)),
     "delta by local": (DeltaLog, ("commit",)),
     "iceberg by local": (LocalTable, ("create", "_changing")),
@@ -86,11 +86,11 @@ from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.iceberg import IcebergTable as LocalTable
 
 engine, left = sys.argv.pop(1), int(sys.argv.pop(1))
-table = {
-    "delta by spark": DeltaTable,
-    "delta by local": DeltaLog,
-    "iceberg by spark": IcebergTable,
-    "iceberg by local": LocalTable,
+table, methods = {
+    "delta by spark": (DeltaTable, ["_committing"]),
+    "delta by local": (DeltaLog, ["commit"]),
+    "iceberg by spark": (IcebergTable, ["commit"]),
+    "iceberg by local": (LocalTable, ["create", "_changing"]),
 }[engine]
 
 def counted(right):
@@ -102,9 +102,8 @@ def counted(right):
         return right(*given)
     return commit
 
-for method in ("commit", "create", "_changing"):
-    if hasattr(table, method):
-        setattr(table, method, counted(getattr(table, method)))
+for method in methods:
+    setattr(table, method, counted(getattr(table, method)))
 sys.exit(local.merge(sys.argv[2], sys.argv[4]) if engine.endswith("local") else job.main())
 """
 
@@ -343,7 +342,7 @@ def optimized_in_a_commit(optimize: Callable[[], list[Any]], patch: Any, merged_
 
 @contextmanager
 def optimized_in_a_statement(optimize: Callable[[], list[Any]], patch: Any, merged_by: str) -> Iterator[list[Any]]:
-    """The MERGE cannot end before the test has had its turn."""
+    """The MERGE, or what is said instead, cannot end before the test has had its turn."""
     asked: list[Any] = []
     of, (method,) = COMMITS[merged_by]
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -365,16 +364,21 @@ def optimized_in_a_statement(optimize: Callable[[], list[Any]], patch: Any, merg
                 waiting.recv(1)
             return offset
 
-        right_merge, right_commit = statement.merge, getattr(of, method)
+        right_commit = getattr(of, method)
 
-        def held_merge(name: str, target: Any, found: Any, reduced: str, **more: Any) -> str:
-            return right_merge(name, target, found, f"(SELECT * FROM {reduced} WHERE held(o) > 0)", **more)
+        def with_hold(right: Any) -> Any:
+            def writes(*given: Any, **more: Any) -> Any:
+                *before, reduced = given
+                return right(*before, f"(SELECT * FROM {reduced} WHERE held(o) > 0)", **more)
 
-        def commit(table: Any, *given: Any) -> None:
+            return writes
+
+        def commit(table: Any, *given: Any) -> Any:
             table._spark.udf.register("held", held, "bigint")
-            right_commit(table, *given)
+            return right_commit(table, *given)
 
-        patch.setattr(statement, "merge", held_merge)
+        patch.setattr(statement, "merge", with_hold(statement.merge))
+        patch.setattr(marking, "going", with_hold(marking.going))
         patch.setattr(of, method, commit)
         answering = threading.Thread(target=optimize_once)
         answering.start()

@@ -156,7 +156,12 @@ def test_older_range_that_is_committed_last_is_merged_over(
 ) -> None:
     """Iceberg takes it, for the newer one has touched no file; Delta refuses it."""
     second, third = come_and_gone(drivers, hand_log)
-    drivers.merge_halted(second, HALTED_IN_COMMIT["iceberg" if lake.catalog else "delta"], lambda: drivers.merge(third))
+
+    def go_on() -> None:
+        drivers.merge(third)
+        drivers.layout("second")  # it sees by now what the other has seen
+
+    drivers.merge_halted(second, HALTED_IN_COMMIT["iceberg" if lake.catalog else "delta"], go_on)
     assert drivers.rows(FEW) == [(1, 1)], "the published cut has changed"
     drivers.merge(third)
     hand_log.segment(rows_of(FEW, ("c", 2, 2)))

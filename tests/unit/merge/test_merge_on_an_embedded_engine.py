@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mergehistories import State, Step, World, differences, grow, make_table, make_world, segment_of
 
-from cdcflow.merge import moves, statement
+from cdcflow.merge import marking, moves, statement
 from cdcflow.merge import reduce as reduction
 from cdcflow.merge.fold import Change, Row, fold, swept
 from cdcflow.model.table import Table
@@ -19,9 +19,10 @@ from cdcflow.model.table import Table
 TABLE = make_table("orders", id="int64", a="int32", doc="string")
 
 
-@pytest.fixture
-def warehouse() -> Iterator[EmbeddedWarehouse]:
-    made = EmbeddedWarehouse()
+@pytest.fixture(params=["statement", "marks"])
+def warehouse(request: pytest.FixtureRequest) -> Iterator[EmbeddedWarehouse]:
+    """Both ways in which a range comes into a table."""
+    made = EmbeddedWarehouse(marks=request.param == "marks")
     yield made
     made.close()
 
@@ -88,10 +89,10 @@ def changes_together(draw: st.DrawFn) -> list[Step]:
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(st.lists(st.lists(changes_together(), min_size=1, max_size=6), min_size=1, max_size=3))
-def test_any_history_merged_at_any_cuts_is_what_the_fold_gives(ranges: list[list[list[Step]]]) -> None:
+@given(st.lists(st.lists(changes_together(), min_size=1, max_size=6), min_size=1, max_size=3), st.booleans())
+def test_any_history_merged_at_any_cuts_is_what_the_fold_gives(ranges: list[list[list[Step]]], marks: bool) -> None:
     """Few keys and few changes, so that a difference shrinks to the changes that make it."""
-    warehouse = EmbeddedWarehouse()
+    warehouse = EmbeddedWarehouse(marks=marks)
     world, offset = World(None, {"orders": TABLE}, 1), 0  # type: ignore[arg-type]  # no chance is left to it
     for listed in ranges:
         steps = [step for event in listed for step in event]
@@ -245,6 +246,16 @@ def _replaced(module: Any, function: str, right: str, wrong: str) -> Callable[[p
     return plant
 
 
+def _both(*plants: Callable[[pytest.MonkeyPatch], None]) -> Callable[[pytest.MonkeyPatch], None]:
+    """The same breach in both ways in which a range comes into a table."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        for one in plants:
+            one(patch)
+
+    return plant
+
+
 def _null_is_not_sent(patch: pytest.MonkeyPatch) -> None:
     right = reduction.Family.sent_sql
     patch.setattr(reduction.Family, "sent_sql", lambda family: f"{right(family)} AND c{family.columns[0]} IS NOT NULL")
@@ -252,8 +263,9 @@ def _null_is_not_sent(patch: pytest.MonkeyPatch) -> None:
 
 BREACHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a NULL does not count as sent": _null_is_not_sent,
-    "of a NULL the MERGE keeps the table's value": _replaced(
-        statement, "merge", "THEN s.c2 ", "THEN coalesce(s.c2, t.`a`) "
+    "of a NULL the table's value is kept": _both(
+        _replaced(statement, "merge", "THEN s.c2 ", "THEN coalesce(s.c2, t.`a`) "),
+        _replaced(marking, "coming", "THEN s.c2 ELSE g.v2", "THEN coalesce(s.c2, g.v2) ELSE g.v2"),
     ),
     "the newest value that is not NULL wins": _replaced(
         reduction,
@@ -269,8 +281,11 @@ BREACHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "moves not followed": _replaced(moves, "moves", "WHERE op = 'c'", "WHERE op = 'none'"),
     "moves followed one step": _replaced(moves, "next_round", "p.parent", "NULL AS parent"),
     "a life begins with inserts only": _replaced(moves, "lives", "('c', 'r', 'd')", "('c')"),
-    "missing columns forgotten": _replaced(
-        statement, "merge", "WHEN size(array_except(t._missing", "WHEN false AND size(array_except(t._missing"
+    "missing columns forgotten": _both(
+        _replaced(
+            statement, "merge", "WHEN size(array_except(t._missing", "WHEN false AND size(array_except(t._missing"
+        ),
+        _replaced(marking, "coming", "WHEN size(array_except(", "WHEN false AND size(array_except("),
     ),
 }
 

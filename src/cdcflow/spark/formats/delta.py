@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+import structlog
+
 from cdcflow.errors import SinkUnavailable
 from cdcflow.merge.evolution import CannotFollow, Target
+from cdcflow.merge.statement import Folding
 from cdcflow.merge.types import name_sql
+from cdcflow.spark.formats.delta_transaction import NewerRows, Transaction, serve
 from cdcflow.spark.metastore import Entry
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats.delta import HARMLESS, RULES, columns, ours, said, vector_path
@@ -37,6 +42,13 @@ MADE_TRIES = 5
 _CONFLICT = re.compile(
     r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|io\.delta\.exceptions\.|CDCFLOW_TABLE_CHANGED"
 )
+
+
+_log = structlog.get_logger()
+
+
+class _Moved(Exception):
+    """Somebody else has changed the table."""
 
 
 class DeltaFormat:
@@ -63,7 +75,7 @@ class DeltaFormat:
         return DeltaTable(spark, place.at(path), entry)
 
     def is_conflict(self, error: BaseException) -> bool:
-        return _CONFLICT.search(str(error)) is not None
+        return isinstance(error, _Moved) or _CONFLICT.search(str(error)) is not None
 
 
 class DeltaTable(StatementTable):
@@ -93,6 +105,36 @@ class DeltaTable(StatementTable):
             self._spark.sql(statement)
         self._committed = metadata
 
+    def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
+        if not (folding.empty or folding.is_by_key):
+            super().fold(folding, metadata, app, version)
+            return
+        change = _appended(folding.rows()) if folding.empty else partial(Transaction.fold, folding=folding)
+        try:
+            if self._changed(change, metadata, app, version):
+                return
+        except NewerRows:
+            _log.info("rows of the table are newer than changes of the range", table=self._path)
+        super().fold(folding, metadata, app, version)
+
+    def _changed(
+        self, change: Callable[[Transaction], None], metadata: Mapping[str, Any], app: str, version: int
+    ) -> bool:
+        """Change rows in a transaction without a statement. False: that cannot be done with this table, or this
+        Delta, and nothing was done."""
+        self._look_behind_own_commit()
+        found = self._newest()
+        if self._looked_at not in (None, int(found.version())):
+            raise _Moved(f"{self.sql} was changed by somebody else meanwhile")
+        if not serve(self._spark, found):
+            return False
+        if self._transactions(found).get(app, version - 1) >= version:
+            return True
+        with self._committing(metadata, app, version):
+            change(Transaction(self._spark, self._log(), found))
+        self._committed = metadata
+        return True
+
     def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any]) -> None:
         """Also where another driver makes it just now, or died over it: what that leaves before its first commit are
         empty folders, which Delta takes for a table without columns, or for a stranger's data."""
@@ -120,7 +162,8 @@ class DeltaTable(StatementTable):
         self, row: str, column: str, least: int, metadata: Mapping[str, Any], app: str, version: int
     ) -> None:
         # Of two commits of one transaction Delta takes one.
-        self.commit(f"INSERT INTO {self.sql} {row}", metadata, app, version)
+        if not self._changed(_appended(row), metadata, app, version):
+            self.commit(f"INSERT INTO {self.sql} {row}", metadata, app, version)
 
     def newest_commit(self) -> Mapping[str, Any] | None:
         for action in self._actions(self._newest()):
@@ -273,3 +316,7 @@ class DeltaTable(StatementTable):
         finally:
             for setting in (_METADATA, _READ_VERSION, _APP, _VERSION):
                 conf.unset(setting)
+
+
+def _appended(rows: str) -> Callable[[Transaction], None]:
+    return partial(Transaction.append, rows=rows)

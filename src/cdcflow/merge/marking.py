@@ -1,0 +1,78 @@
+"""The MERGE of a table with a key as two queries: which rows of the table go, and which rows come.
+
+    reduced ──join── the table, its keys first ──▶ going    file and number of each row that a change is about
+       └───────────────── going ──join──────────▶ coming    whole rows, as the table will have them
+
+For formats that mark rows as deleted where they lie, and commit marks and new rows at once. A MERGE statement looks at
+the table once to find the files, once to find the rows, and once for their values; here it is looked at once, and of
+its columns only those are read that the changes do not bring themselves.
+
+`going` has the key `c<i>`, `_cdcflow_file`, `_cdcflow_row`, `newer` (the table's row is newer than the change, which
+must then do nothing), and `v<i>` and `missing`: what the row has of the columns that not every change sends.
+"""
+
+# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdcflow.merge.evolution import Target
+from cdcflow.merge.reduce import Family
+from cdcflow.merge.statement import Bounds, rows_reduced
+from cdcflow.merge.types import name_sql
+from cdcflow.model.table import MISSING, OFFSET
+
+FILE, ROW = "_cdcflow_file", "_cdcflow_row"
+"""Columns of the view of a table's rows: where each row lies."""
+
+
+def needs_values(found: Sequence[Family]) -> bool:
+    """Whether the rows that come have values of the rows that go."""
+    return not all(family.always for family in found)
+
+
+def table_columns(target: Target, found: Sequence[Family]) -> list[str]:
+    """The columns of the table that `going` reads, `FILE` and `ROW` aside."""
+    read = [*target.key_positions, *_kept(found)]
+    return [*(target.columns[i].name for i in read), OFFSET, *([MISSING] if needs_values(found) else [])]
+
+
+def going(
+    target: Target, found: Sequence[Family], rows: str, reduced: str, *, limits: Bounds | None, broadcast: bool
+) -> str:
+    """The rows of the view `rows` whose key is in the view `reduced`. `broadcast`: the latter is small."""
+    names = [name_sql(c.name) for c in target.columns]
+    key = target.key_positions
+    columns = [f"s.c{i}" for i in key]
+    columns += [f"t.{FILE}", f"t.{ROW}", f"t.{OFFSET} >= s.o AS newer"]
+    columns += [f"t.{names[i]} AS v{i}" for i in _kept(found)]
+    columns += [f"t.{MISSING} AS missing"] if needs_values(found) else []
+    same = " AND ".join(f"t.{names[i]} = s.c{i}" for i in key)
+    listed = ", ".join([*(f"c{i}" for i in key), "o"])
+    within = f" WHERE {limits.within(f't.{names[key[0]]}')}" if limits is not None else ""
+    hint = "/*+ BROADCAST(s) */ " if broadcast else ""
+    return f"SELECT {hint}{', '.join(columns)} FROM {rows} t JOIN (SELECT {listed} FROM {reduced}) s ON {same}{within}"
+
+
+def coming(target: Target, found: Sequence[Family], reduced: str, gone: str) -> str:
+    """The rows that come, under the names of the table's columns. `gone`: the view of `going`'s rows, none of which
+    is newer than its change; it is read only where values of it are needed."""
+    if not needs_values(found):
+        return rows_reduced(target, reduced)
+    family_of = {i: j for j, family in enumerate(found) for i in family.columns}
+    values = []
+    for i, column in enumerate(target.columns):
+        kept = i in family_of and not found[family_of[i]].always
+        of_both = f"CASE WHEN g.{ROW} IS NULL OR s.whole OR s.f{family_of.get(i)} THEN s.c{i} ELSE g.v{i} END"
+        values.append(f"{of_both if kept else f's.c{i}'} AS {name_sql(column.name)}")
+    left = "array_except(g.missing, s.sent)"
+    missing = f"CASE WHEN g.{ROW} IS NULL OR s.whole THEN s.miss WHEN size({left}) > 0 THEN {left} END"
+    same = " AND ".join(f"g.c{i} = s.c{i}" for i in target.key_positions)
+    return (
+        f"SELECT {', '.join(values)}, s.o AS {OFFSET}, {missing} AS {MISSING}"
+        f" FROM {reduced} s LEFT JOIN {gone} g ON {same} WHERE NOT s.gone"
+    )
+
+
+def _kept(found: Sequence[Family]) -> list[int]:
+    return [i for family in found if not family.always for i in family.columns]

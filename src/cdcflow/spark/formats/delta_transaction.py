@@ -1,0 +1,224 @@
+"""Changes of a Delta table's rows in transactions of Delta's own, without a SQL command of Delta's around them.
+
+    the table's keys ──join── changes ──▶ a bitmap for each file, stored ─┐
+                                  └─────▶ files with the rows that come ──┴─▶ one commit
+
+Delta's MERGE does the same in three joins, each of which reads the table again, and plans some twenty Spark jobs; each
+of its commands also works out from the whole log what transactions a table has seen, which the checksum of a version
+tells. The parts are Delta's (`OptimisticTransaction`, `DeletionVectorBitmapGenerator`), called as its commands call
+them. They are no public interface: with a version of Delta that this was not tested with, a statement is said instead.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from cdcflow.merge import marking
+from cdcflow.merge.marking import FILE, ROW
+from cdcflow.merge.statement import Folding
+from cdcflow.merge.types import name_sql
+from cdcflow.spark.sql import named
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DELTA = "4.4."
+"""The versions of Delta whose parts are called here begin so."""
+
+FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
+"""Table features that are minded here: with any other one a MERGE is said."""
+
+BROADCAST_ROWS_MAX = 1_000_000
+"""So many keys are sent to every executor, rather than the table's keys sorted to meet them."""
+
+FILE_ROWS = 500_000
+"""Of so many changes the rows that come make one file."""
+
+_METRICS = "spark.databricks.delta.history.metricsEnabled"
+"""The figures of a commit are collected by Delta's commands; without them its commit fails."""
+
+
+class NewerRows(Exception):
+    """The table has rows that are newer than changes of the range; nothing was committed."""
+
+
+def serve(spark: SparkSession, snapshot: Any) -> bool:
+    """Whether this is right for a version of a table: it has vectors, and no feature that would need more."""
+    jvm: Any = spark._jvm  # Any, here and below: py4j gives whatever the other side has
+    if not str(_module(jvm.io.delta, "package").VERSION()).startswith(DELTA):
+        return False
+    protocol = snapshot.protocol()
+    settings = dict(_as_java(jvm, snapshot.metadata().configuration()))
+    return (
+        FEATURES.issuperset(map(str, _as_java(jvm, protocol.readerAndWriterFeatureNames())))
+        and settings.get("delta.enableDeletionVectors") == "true"
+        and settings.get("delta.appendOnly") != "true"
+        and not settings.keys() & {"delta.enableChangeDataFeed", "delta.enableRowTracking"}
+        and snapshot.metadata().partitionColumns().isEmpty()
+    )
+
+
+class Transaction:
+    """One change of the rows of one version of a table. The session's commit settings are set by then (see
+    `formats.delta`), and the version has not seen the transaction that they name."""
+
+    def __init__(self, spark: SparkSession, log: Any, snapshot: Any) -> None:
+        """`log` and `snapshot` are Delta's: the table's log, and the version that the change was worked out for."""
+        jvm: Any = spark._jvm
+        self._spark = spark
+        self._jvm = jvm
+        self._session: Any = spark._jsparkSession
+        self._log = log
+        self._snapshot = snapshot
+        self._delta = jvm.org.apache.spark.sql.delta
+        self._none = jvm.scala.Option.empty()
+        self._commands = _module(self._delta.commands, "DMLWithDeletionVectorsHelper")
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._session)
+        self._transaction = log.startTransaction(self._none, self._some(snapshot))
+        self._transaction.readWholeTable()  # whatever somebody else does to its rows meanwhile is a conflict
+
+    def append(self, rows: str) -> None:
+        """Add what a query gives, in columns named as the table's."""
+        mode = self._jvm.org.apache.spark.sql.SaveMode.Append
+        come = self._written(self._spark.sql(rows))
+        self._commit(come, getattr(self._delta, "DeltaOperations$Write")(mode, *[self._none] * 8))
+
+    def fold(self, folding: Folding) -> None:
+        """Bring in a range that is by key (see `Folding.is_by_key`).
+
+        Raises:
+            NewerRows: see there; a MERGE leaves those rows alone.
+        """
+        with _Views(self._spark) as views:
+            actions = self._worked_out(folding, views)
+        nil = self._as_scala([])
+        merge = getattr(self._delta, "DeltaOperations$Merge")(*[self._none] * 4, nil, nil, nil)
+        self._commit(actions, merge)
+
+    def _commit(self, actions: Sequence[Any], operation: Any) -> None:
+        done = self._commands.createSetTransaction(self._session, self._log, self._none)
+        whole = [*actions, *([done.get()] if done.isDefined() else [])]
+        self._spark.conf.set(_METRICS, "false")
+        try:
+            self._transaction.commit(self._as_scala(whole), operation)
+        finally:
+            self._spark.conf.unset(_METRICS)
+
+    def _worked_out(self, folding: Folding, views: _Views) -> list[Any]:
+        """The actions by which rows go and come."""
+        target, families, limits = folding.layout.target, folding.families, folding.limits
+        files = self._files(folding)
+        reduced = views.of(self._spark.sql(folding.reduced(families)), "reduced", keep=True)
+        rows = views.of(self._rows(files, marking.table_columns(target, families)), "rows")
+        broadcast = folding.count <= BROADCAST_ROWS_MAX
+        found = self._spark.sql(marking.going(target, families, rows, reduced, limits=limits, broadcast=broadcast))
+        name = views.of(found, "going", keep=True)
+        going = self._spark.table(name)
+        if going.selectExpr("count_if(newer) AS n").collect()[0].n:
+            raise NewerRows
+        gone = self._marked(going, files)
+        coming = self._spark.sql(marking.coming(target, families, reduced, name))
+        return [*gone, *self._written(coming.coalesce(1 + folding.count // FILE_ROWS))]
+
+    def _files(self, folding: Folding) -> Any:
+        """The files that may have rows of the range. A version's checksum names all, where they are few."""
+        checksum = self._snapshot.checksumOpt()
+        if checksum.isDefined() and checksum.get().allFiles().isDefined():
+            return checksum.get().allFiles().get()
+        limits = folding.limits
+        if limits is None:
+            return self._snapshot.getAllFiles(True)
+        column = folding.layout.target.columns[folding.layout.key[0]].name
+        within = self._frame(self._as_scala([])).where(limits.within(name_sql(column)))
+        # Optimized: Delta compares bounds with constants, and ours are casts of text until then.
+        condition = within._jdf.queryExecution().optimizedPlan().condition()
+        return self._snapshot.filesForScan(self._as_scala([condition]), True).files()
+
+    def _rows(self, files: Any, columns: Sequence[str]) -> DataFrame:
+        """The rows of some files of the table: these columns, and where each row lies."""
+        places = (f"_metadata.file_path AS {FILE}", f"_metadata.row_index AS {ROW}")
+        return self._frame(files).selectExpr(*map(name_sql, columns), *places)
+
+    def _frame(self, files: Any) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        return DataFrame(self._log.createDataFrame(self._snapshot, files, False, self._none), self._spark)
+
+    def _marked(self, going: DataFrame, files: Any) -> list[Any]:
+        """Store a vector for each file that rows go from; the actions that put it there."""
+        from pyspark.sql import functions
+
+        catalyst = self._jvm.org.apache.spark.sql.catalyst.expressions
+        found = self._delta.commands.DeletionVectorBitmapGenerator.buildRowIndexSetsForFilesMatchingCondition(
+            self._session,
+            self._transaction,
+            True,
+            going._jdf,
+            files,
+            catalyst.Literal.TrueLiteral(),
+            self._some(functions.col(FILE)._jc),
+            self._some(functions.col(ROW)._jc),
+        )
+        now_ms = time.time_ns() // 1_000_000
+        by_path = self._commands.generateCandidateFileMap(self._log.dataPath(), files)
+        actions: list[Any] = []
+        for file in _as_java(self._jvm, self._commands.findFilesWithMatchingRows(self._transaction, by_path, found)):
+            if file.isFullyReplaced():
+                actions.append(file.fileLogEntry().removeWithTimestamp(now_ms, True))
+            else:
+                both = file.fileLogEntry().removeRows(file.newDeletionVector(), True, True)
+                actions += [both._1(), both._2()]
+        return actions
+
+    def _written(self, rows: DataFrame) -> list[Any]:
+        """Write rows into files of the table; the actions that put them there."""
+        # With exactly the table's columns: Delta writes here what it is given.
+        stored = self._frame(self._as_scala([])).schema
+        exact = rows.select(*(rows[name_sql(field.name)].cast(field.dataType) for field in stored))
+        return list(_as_java(self._jvm, self._transaction.writeFiles(exact._jdf)))
+
+    def _some(self, value: Any) -> Any:
+        return self._jvm.scala.Option.apply(value)
+
+    def _as_scala(self, values: Sequence[Any]) -> Any:
+        listed = self._jvm.java.util.ArrayList()
+        for value in values:
+            listed.add(value)
+        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(listed).toSeq()
+
+
+class _Views:
+    """Temporary views of a session, and rows that are kept while they are needed."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._names: list[str] = []
+        self._kept: list[DataFrame] = []
+
+    def of(self, frame: DataFrame, what: str, *, keep: bool = False) -> str:
+        """A view. `keep`: its rows are worked out once, when they are first needed."""
+        if keep:
+            self._kept.append(frame.persist())
+        self._names.append(named(frame, what))
+        return self._names[-1]
+
+    def __enter__(self) -> _Views:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for frame in self._kept:
+            frame.unpersist()
+        for name in self._names:
+            self._spark.catalog.dropTempView(name)
+
+
+def _module(package: Any, name: str) -> Any:
+    """A singleton of Scala's."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+def _as_java(jvm: Any, values: Any) -> Any:
+    return jvm.scala.jdk.javaapi.CollectionConverters.asJava(values)

@@ -1,0 +1,154 @@
+"""Rows of Delta tables that Spark changes without a MERGE: what makes it right, and where a MERGE is said after all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcflow.model.table import Table, TableId
+from cdcflow.spark import job
+from cdcflow.spark.formats import delta_transaction
+from cdcflow.warehouse.paths import table_path
+
+pytestmark = pytest.mark.spark
+
+JOBS_MAX = 14
+"""Spark's jobs of a merge that changes one small table, its cut published. With a MERGE it takes about 30."""
+
+
+class Orders:
+    """A table with two hundred rows, and merges of its log into a warehouse of Delta tables."""
+
+    def __init__(self, spark: Any, log: Any, warehouse: Path, table: Table) -> None:
+        self.spark, self.log, self.warehouse, self.table = spark, log, warehouse, table
+        self.path = warehouse.joinpath(*table_path(TableId("public", "orders")))
+        log.state(table)
+        log.segment([(table, "c", {"id": n, "a": n, "doc": f"doc {n}"}) for n in range(200)])
+        self.merge()
+
+    def merge(self) -> None:
+        job.merge(self.spark, self.log.root, self.warehouse)
+
+    def change(self, *rows: tuple[str, dict[str, Any]]) -> None:
+        self.log.segment([(self.table, op, values) for op, values in rows])
+        self.merge()
+
+    def row(self, key: int) -> tuple[Any, ...] | None:
+        found = self.frame().where(f"id = {key}").select("a", "doc").collect()
+        return tuple(found[0]) if found else None
+
+    def frame(self) -> Any:
+        return self.spark.read.format("delta").load(str(self.path))
+
+    def sql(self, text: str) -> Any:
+        return self.spark.sql(text.replace("orders", f"delta.`{self.path}`"))
+
+    def newest(self) -> Any:
+        """The newest commit, as Delta's history tells it."""
+        return self.sql("DESCRIBE HISTORY orders").first()
+
+
+@pytest.fixture
+def orders(spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path) -> Orders:
+    return Orders(spark, hand_log, warehouse, make_table("orders", id="int64", a="int32", doc="string"))
+
+
+def said_a_merge(commit: Any) -> bool:
+    """Delta's command tells what it did, and our transactions do not."""
+    return commit.operation == "MERGE" and bool(commit.operationMetrics)
+
+
+def test_few_jobs_change_a_table(orders: Orders) -> None:
+    """A small cycle is planning and jobs: what a MERGE needs thirty for is done in a third of them."""
+    orders.change(("u", {"id": 1, "a": 7, "doc": "x"}))
+
+    def jobs() -> int:
+        return len(orders.spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+
+    orders.log.segment([(orders.table, "u", {"id": n, "a": -n, "doc": "new"}) for n in range(50, 90)])
+    before = jobs()
+    orders.merge()
+    assert 0 < jobs() - before <= JOBS_MAX
+    assert not said_a_merge(orders.newest())
+    assert orders.row(60) == (-60, "new")
+    assert orders.frame().count() == 200
+
+
+def test_values_that_changes_leave_unchanged_come_from_the_rows_that_go(orders: Orders) -> None:
+    """P01, G05: the table is looked at once, for those of its columns that the changes do not bring."""
+    orders.change(
+        ("u", {"id": 5, "a": -5, "_unchanged": ["doc"]}),
+        ("u", {"id": 6, "a": None, "doc": None}),
+        ("d", {"id": 7}),
+        ("c", {"id": 500, "a": 1, "doc": "c"}),
+        ("d", {"id": 900}),
+    )
+    assert not said_a_merge(orders.newest())
+    assert [orders.row(n) for n in (5, 6, 7, 500, 900)] == [(-5, "doc 5"), (None, None), None, (1, "c"), None]
+    assert orders.frame().count() == 200
+
+
+def test_a_row_that_is_newer_than_its_change_is_left_alone(orders: Orders) -> None:
+    """G08: such a row comes of somebody's hand, and a MERGE, which is said then, compares row by row."""
+    orders.sql("UPDATE orders SET a = 77, _offset = 100000 WHERE id = 3")
+    orders.change(("u", {"id": 3, "a": 1, "doc": "old"}), ("u", {"id": 4, "a": 44, "doc": "four"}))
+    assert said_a_merge(orders.newest())
+    assert orders.row(3) == (77, "doc 3")
+    assert orders.row(4) == (44, "four")
+
+
+def test_a_table_that_keeps_a_change_feed_goes_on_keeping_it(orders: Orders) -> None:
+    """Somebody reads the feed: only Delta's own command writes what it shows."""
+    orders.sql("ALTER TABLE orders SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
+    orders.change(("u", {"id": 8, "a": 80, "doc": "eight"}))
+    commit = orders.newest()
+    assert said_a_merge(commit)
+    feed = orders.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", commit.version)
+    shown = feed.load(str(orders.path)).collect()
+    assert sorted(row._change_type for row in shown) == ["update_postimage", "update_preimage"]
+
+
+def test_a_table_of_many_files_is_looked_at_where_its_bounds_say(orders: Orders) -> None:
+    """A version's checksum names few files only; of more, Delta picks those that may have the range's keys."""
+    columns = orders.frame().columns
+    orders.frame().repartitionByRange(60, "id").select(columns).write.format("delta").mode("overwrite").save(
+        str(orders.path)
+    )
+    files = len(orders.frame().inputFiles())
+    assert files > 50
+    asked: list[int] = []
+    right = delta_transaction.Transaction._rows
+
+    def rows(transaction: Any, found: Any, names: Any) -> Any:
+        asked.append(found.length())
+        return right(transaction, found, names)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delta_transaction.Transaction, "_rows", rows)
+        orders.change(("u", {"id": 100, "a": -1, "doc": "hundred"}), ("u", {"id": 103, "a": -3, "doc": "more"}))
+    assert 0 < sum(asked) < 5
+    assert orders.row(100) == (-1, "hundred")
+    assert orders.row(103) == (-3, "more")
+    assert orders.frame().count() == 200
+
+
+def test_with_another_delta_statements_are_said(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is called here is no public interface of Delta's: it is used with versions that it was tested with."""
+    monkeypatch.setattr(delta_transaction, "DELTA", "3.0.")
+    orders.change(("u", {"id": 9, "a": 90, "doc": "nine"}), ("d", {"id": 10}))
+    assert said_a_merge(orders.newest())
+    assert (orders.row(9), orders.row(10)) == ((90, "nine"), None)
+    assert orders.frame().count() == 199
+
+
+def test_rows_of_a_file_go_time_and_again(orders: Orders) -> None:
+    """A vector that forgot what went before would bring rows back; a file of which nothing is left goes as a whole."""
+    for start in (0, 50, 100, 150):
+        orders.change(*(("d", {"id": n}) for n in range(start, start + 49)))
+    assert sorted(row.id for row in orders.frame().select("id").collect()) == [49, 99, 149, 199]
+    orders.change(*(("d", {"id": n}) for n in (49, 99, 149, 199)))
+    assert orders.frame().count() == 0
+    assert orders.frame().inputFiles() == []
