@@ -48,8 +48,10 @@ def rest_jars() -> list[Path]:
 class HiveMetastore(Server):
     """A standalone metastore, its tables in Derby. It reaches S3-compatible stores as `hadoop` settings say."""
 
-    def __init__(self, hadoop: Mapping[str, str] | None = None) -> None:
+    def __init__(self, hadoop: Mapping[str, str] | None = None, *, locks: bool = True) -> None:
+        """`locks` False: those who ask for a lock get an error, as of a database that is set up by half."""
         super().__init__()
+        self._locks = locks
         listed = (f"<property><name>{k}</name><value>{v}</value></property>" for k, v in (hadoop or {}).items())
         (self.folder / "core-site.xml").write_text(f"<configuration>{''.join(listed)}</configuration>")
 
@@ -68,7 +70,7 @@ class HiveMetastore(Server):
         }
         options = [f"-D{name}={value}" for name, value in settings.items()]
         program = Path(__file__).parent / "java" / "Metastore.java"
-        new = [] if (self.folder / "db").exists() else ["new"]
+        new = ["new"] if self._locks and not (self.folder / "db").exists() else []
         classpath = ":".join([str(self.folder), f"{ivy.pyspark_jars()}/*", *s3_jars()])
         return [*_JAVA, *_OPENED, *options, "-cp", classpath, str(program), str(self.port), *new]
 

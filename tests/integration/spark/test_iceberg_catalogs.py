@@ -105,6 +105,16 @@ def test_commit_that_another_session_has_overtaken_is_refused_by_the_catalog(
     assert not job.merge(spark, hand_log.root, lake).published
 
 
+def test_catalog_that_cannot_commit_is_named(spark: Any, hand_log: HandLog, tmp_path: Path) -> None:
+    """Spark takes the error for a table that somebody else has made just then, and goes on without a word."""
+    hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"})])
+    patience = {f"hadoop.iceberg.hive.lock-{name}timeout-ms": "500" for name in ("", "creation-")}
+    with HiveMetastore(locks=False) as server:
+        lake = Warehouse(tmp_path / "lake", catalog={"type": "hive", "uri": server.uri, **patience})
+        with pytest.raises(SinkUnavailable, match=r"making .*orders.*has no such table\n.*in the catalog's log"):
+            job.merge(spark, hand_log.root, lake)
+
+
 def halt(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> list[str]:
     """The next commit stands still between its last look at the table and its statement."""
     check, told = IcebergTable._check_same, []
