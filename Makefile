@@ -74,6 +74,7 @@ servers: $(INSTALLED) ## find, fetch or build what the tests start: databases, b
 	$(BIN)/python -m tests.servers.kafka
 	$(BIN)/python -m tests.servers.objects
 	$(BIN)/python -m tests.servers.registry
+	$(BIN)/python -m tests.servers.catalogs
 	$(BIN)/python -m tests.support.debezium
 	$(BIN)/python -m tests.support.composed
 

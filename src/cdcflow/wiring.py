@@ -117,7 +117,7 @@ def engines(config: Config, spark: Any = None) -> Engines:
 
     if settings.engine == "local":
         return Engines(local.local_engine(place.folder, chosen), remedy=local.NEEDS_SPARK)
-    is_folder = place.is_local and place.catalog is None
+    is_folder = place.is_local and settings.catalog is None
     if settings.engine == "auto" and is_folder and local.is_installed(chosen):
         return Engines(local.local_engine(place.folder, chosen, bounded=True), begin)
     return Engines(begin())
@@ -125,16 +125,16 @@ def engines(config: Config, spark: Any = None) -> Engines:
 
 def warehouse(config: Config) -> Warehouse:
     """The configured warehouse, with what it takes to reach it."""
-    from cdcflow.warehouse.paths import Warehouse
+    from cdcflow.warehouse.paths import Metastore, Warehouse
 
     settings = config.merge
     found = Warehouse.of(settings.warehouse)
     catalog = None
-    if settings.catalog is not None:
+    if settings.catalog is not None and settings.format == "iceberg":
         catalog = {k: secret(v) or "" if is_reference(v) else v for k, v in settings.catalog.items()}
     bucket = found.bucket
     store = None if settings.objects is None or bucket is None else settings.objects.address(bucket)
-    return replace(found, store=store, catalog=catalog)
+    return replace(found, store=store, catalog=catalog, metastore=Metastore.configured(settings))
 
 
 def merge_layout(log: FileLog, master: str | None) -> Layout:

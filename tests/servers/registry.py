@@ -5,7 +5,6 @@ Its program is not a jar among others but an archive, so Ivy itself (part of pys
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,25 +13,15 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from importlib.util import find_spec
 from pathlib import Path
+
+from tests.servers import ivy
 
 from cdcflow.cli.demo.servers.cached import cache
 from cdcflow.cli.demo.servers.processes import Watcher, free_port
-from cdcflow.errors import SourceUnavailable
 
 VERSION = "2.6.13.Final"
 PATIENCE_S = 120.0
-_ASKED = f"""
-<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
-  <info organisation="cdcflow" module="registry"/>
-  <dependencies>
-    <dependency org="io.apicurio" name="apicurio-registry-app" rev="{VERSION}" transitive="false">
-      <artifact name="apicurio-registry-app" type="tar.gz" ext="tar.gz" m:classifier="all"/>
-    </dependency>
-  </dependencies>
-</ivy-module>
-"""
 
 
 def program() -> Path:
@@ -44,35 +33,12 @@ def program() -> Path:
     target = cache() / f"apicurio-{VERSION}"
     if not target.exists():
         with tempfile.TemporaryDirectory(prefix="cdcflow-registry-", dir=cache()) as room:
-            archive = _fetched(Path(room))
+            asked = ivy.artifacts(f"io.apicurio:apicurio-registry-app:{VERSION}", "all", kind="tar.gz")
+            (archive,) = ivy.fetch("Apicurio Registry", [asked], Path(room)).iterdir()
             with tarfile.open(archive) as content:
                 content.extractall(Path(room) / "whole", filter="data")
             (Path(room) / "whole").rename(target)
     return target
-
-
-def _fetched(room: Path) -> Path:
-    (room / "ivy.xml").write_text(_ASKED)
-    command = [_java(), "-jar", str(_ivy()), "-ivy", "ivy.xml", "-cache", str(room / "cache")]
-    command += ["-retrieve", str(room / "out" / "[artifact].[ext]")]
-    settings = os.environ.get("CDCFLOW_IVY_SETTINGS")
-    command += ["-settings", settings] if settings else []
-    made = subprocess.run(command, cwd=room, capture_output=True, text=True, check=False)
-    if made.returncode != 0:
-        raise SourceUnavailable(f"could not fetch Apicurio Registry with Ivy: {made.stdout[-500:]}")
-    return room / "out" / "apicurio-registry-app.tar.gz"
-
-
-def _ivy() -> Path:
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise SourceUnavailable("fetching Apicurio Registry needs pyspark, whose Ivy does it")
-    return next((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home) / "bin/java") if home else "java"
 
 
 class SchemaRegistry:
@@ -93,7 +59,7 @@ class SchemaRegistry:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    *(_java(), "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+                    *(ivy.java(), "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
                     *("-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}"),
                     *("-jar", str(next(place.glob("*-runner.jar")))),
                 ],

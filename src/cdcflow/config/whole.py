@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -15,6 +16,7 @@ from cdcflow.config.references import is_reference
 from cdcflow.config.sources import MySQL, Postgres
 from cdcflow.config.units import Seconds
 
+_THRIFT = re.compile(r"thrift://[^\s,/]+:\d+(,thrift://[^\s,/]+:\d+)*")
 _SECRET_PROPERTY = re.compile(r"password|secret|(token|credential)$")
 
 
@@ -22,9 +24,10 @@ class Merge(Settings):
     """How the log becomes tables. `spark` are settings of Spark's own, such as `spark.master`; they win over ours.
 
     `engine`: "local" merges in this process, without Java, and "auto" has it do what is small. `warehouse`: a folder,
-    or a URL that Spark knows, such as `s3a://bucket/path`; `objects` says how its store is reached. `catalog`: the
-    properties of an Iceberg catalog (`type`, `uri`, …), secrets in them as references; without it the warehouse's
-    folder has one of its own.
+    or a URL that Spark knows, such as `s3a://bucket/path`; `objects` says how its store is reached. `catalog`: of
+    Iceberg tables the properties of the catalog (`type`, `uri`, …), secrets in them as references; without it the
+    warehouse's folder has one of its own. Of Delta tables the Hive metastore in which they get names (`type: hive`,
+    `uri`, `prefix`); without it they have paths only.
     """
 
     engine: Literal["auto", "spark", "local"] = "auto"
@@ -52,7 +55,7 @@ class Merge(Settings):
             if _SECRET_PROPERTY.search(name) and not is_reference(value):
                 raise ValueError(f"has {name}: it must be a reference, ${{env:NAME}} or ${{file:path}}")
         if catalog is not None and not catalog.keys() & {"type", "catalog-impl"}:
-            raise ValueError("must say its type: rest, jdbc, hive or glue (or catalog-impl)")
+            raise ValueError("must say its type: rest, jdbc, hive or glue (or catalog-impl); for Delta tables hive")
         return catalog
 
     @model_validator(mode="after")
@@ -64,7 +67,7 @@ class Merge(Settings):
     @model_validator(mode="after")
     def _tables_are_found(self) -> Self:
         if self.format == "delta" and self.catalog is not None:
-            raise ValueError("has a catalog, and Delta tables are found by their paths; set merge.format to iceberg")
+            _check_metastore(self.catalog)
         if self.format == "iceberg" and self.catalog is None and isinstance(self.warehouse, str):
             raise ValueError(
                 "has Iceberg tables outside of a folder: set merge.catalog, such as {type: rest, uri: https://…}"
@@ -74,6 +77,29 @@ class Merge(Settings):
         ):
             raise ValueError("has objects, which say how the store of a warehouse s3a://bucket/path is reached")
         return self
+
+
+def _check_metastore(catalog: Mapping[str, str]) -> None:
+    """See that a catalog for Delta tables is a Hive metastore.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if catalog.get("type") != "hive":
+        raise ValueError(
+            "has a catalog that knows no Delta tables: set merge.catalog to a Hive metastore,"
+            " {type: hive, uri: thrift://host:9083}, or merge.format to iceberg"
+        )
+    unknown = sorted(catalog.keys() - {"type", "uri", "prefix"})
+    if unknown:
+        raise ValueError(
+            f"has a catalog with {unknown[0]}, and a Hive metastore for Delta tables has type, uri and prefix only;"
+            " Spark's own settings of it go into merge.spark (spark.hadoop.hive.metastore.…)"
+        )
+    if _THRIFT.fullmatch(catalog.get("uri", "thrift://left.out:1")) is None:
+        raise ValueError("has a catalog whose uri is not like thrift://host:9083 (several with commas)")
+    if re.fullmatch(r"[a-z0-9_]*", catalog.get("prefix", "")) is None:
+        raise ValueError("has a catalog whose prefix has other characters than a-z, 0-9 and _")
 
 
 class Service(Settings):

@@ -34,11 +34,12 @@ _log = structlog.get_logger()
 class CutsTable:
     """The published cuts of a warehouse, through one Spark session: implements `cdcflow.warehouse.port.Cuts`."""
 
-    def __init__(self, spark: SparkSession, format_: str, warehouse: Warehouse | Path) -> None:
+    def __init__(self, spark: SparkSession, format_: str, warehouse: Warehouse | Path, *, named: bool = False) -> None:
+        """`named`: as of `SparkFormat.table`."""
         self._spark = spark
         self._rules = rules_of(format_)
         self._format = table_format(format_)
-        self._table = self._format.table(spark, warehouse, (CUTS,))
+        self._table = self._format.table(spark, warehouse, (CUTS,), named=named)
         self._version: int | None = None
 
     def newest(self) -> Cut | None:

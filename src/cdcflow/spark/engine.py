@@ -14,6 +14,7 @@ from cdcflow.merge.format import Format
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.spark.formats import table_format
+from cdcflow.spark.metastore import check_metastore
 from cdcflow.spark.sessions import Sessions
 from cdcflow.spark.sql import StatementTable
 from cdcflow.spark.stores import check_commits, lease, reach
@@ -37,8 +38,8 @@ class SparkEngine:
         """
         Raises:
             ConfigurationError: there is no such format, the session is Spark Connect's, or cannot reach the warehouse,
-                or not safely.
-            SinkUnavailable: the warehouse's store does not answer.
+                or not safely, or uses another metastore than the warehouse's.
+            SinkUnavailable: the warehouse's store or metastore does not answer.
         """
         refuse_connect(spark)
         self._spark = spark
@@ -50,6 +51,8 @@ class SparkEngine:
             reach(spark, self._warehouse.store)
         if not self._warehouse.is_local and format_ == "delta":
             check_commits(spark, self._warehouse)
+        if self._warehouse.metastore is not None:
+            check_metastore(spark, self._warehouse.metastore)
 
     def lease(self) -> AbstractContextManager[None]:
         if self._warehouse.is_local:
@@ -72,12 +75,12 @@ class SparkEngine:
         return [fetched.get(f.path) or in_place(layout, f) for f in files]
 
     def cuts(self) -> CutsTable:
-        return CutsTable(self._spark, self.rules.name, self._warehouse)
+        return CutsTable(self._spark, self.rules.name, self._warehouse, named=True)
 
     def table(self, path: Sequence[str]) -> StatementTable:
         session = self._sessions.take()
         try:
-            table = self._format.table(session, self._warehouse, path, own=True)
+            table = self._format.table(session, self._warehouse, path, own=True, named=True)
         except BaseException:
             self._sessions.give(session)
             raise

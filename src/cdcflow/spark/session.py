@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from cdcflow.config import Config, FileLog, KafkaLog
 from cdcflow.errors import ConfigurationError
 from cdcflow.spark.formats import table_format
-from cdcflow.warehouse.paths import Warehouse
+from cdcflow.spark.metastore import settings as metastore_settings
+from cdcflow.warehouse.paths import Metastore, Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,10 +110,11 @@ def is_submitted() -> bool:
 
 def session_for(config: Config) -> SparkSession:
     """A session that merges as configured (see `session`)."""
+    metastore = Metastore.configured(config.merge)
     of_log = isinstance(config.log, FileLog) and config.log.objects is not None
     return session(
         name="cdcflow merge",
-        settings=config.merge.spark,
+        settings={**({} if metastore is None else metastore_settings(metastore)), **config.merge.spark},
         kafka=isinstance(config.log, KafkaLog),
         s3=of_log or Warehouse.of(config.merge.warehouse).bucket is not None,
         table_formats=[config.merge.format],

@@ -14,6 +14,7 @@ import structlog
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.model.stores import StoreAddress
 from cdcflow.spark.jars import log_store
+from cdcflow.spark.java_errors import first_line
 from cdcflow.warehouse.paths import LEASE, Warehouse
 
 if TYPE_CHECKING:
@@ -152,14 +153,14 @@ class _Lease:
                 if self._is_ours():
                     self._write(self._path)
             except Exception as error:  # noqa: BLE001  whatever it is, the merge is as right without
-                _log.warning("the lease on the warehouse was not renewed", reason=_first_line(error))
+                _log.warning("the lease on the warehouse was not renewed", reason=first_line(error))
 
     def release(self) -> None:
         try:
             if self._is_ours():
                 self._files.delete(self._path, False)
         except Exception as error:  # noqa: BLE001  as above
-            _log.warning("the lease on the warehouse was not given back", reason=_first_line(error))
+            _log.warning("the lease on the warehouse was not given back", reason=first_line(error))
 
     def _held_ms(self) -> float | None:
         """How long ago somebody held it; None: nobody."""
@@ -191,14 +192,7 @@ def _hadoop(spark: SparkSession) -> Any:  # Any: py4j gives whatever the other s
 
 
 def _away(attempted: str, error: Exception) -> SinkUnavailable:
-    return SinkUnavailable(f"{attempted}: {_first_line(error)}", remedy="see that the store answers, and merge again")
-
-
-def _first_line(error: Exception) -> str:
-    """The first line of what Java says: the rest is a trace. Neither has a key in it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = next((line.removeprefix(": ") for line in lines if "Exception" in line), lines[0] if lines else "no reason")
-    return said[:300]
+    return SinkUnavailable(f"{attempted}: {first_line(error)}", remedy="see that the store answers, and merge again")
 
 
 __all__ = ["check_commits", "lease", "reach"]

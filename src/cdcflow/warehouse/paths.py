@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
 from cdcflow.config.base import URL
@@ -13,10 +14,31 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.stores import StoreAddress
 from cdcflow.model.table import TableId
 
+if TYPE_CHECKING:
+    from cdcflow.config import Merge
+
 CUTS = "_cdcflow_cuts"
 LEASE = "_cdcflow.lock"
+DATABASES = "_cdcflow_databases"
+"""Where a metastore's databases are told to lie; our tables lie elsewhere."""
 
 _WITH_HOST = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+@dataclass(frozen=True, slots=True)
+class Metastore:
+    """A Hive metastore that knows Delta tables by name. `uri`: `thrift://host:port`; None: as Spark's own settings say.
+    `prefix` begins the name of each database."""
+
+    uri: str | None = None
+    prefix: str = ""
+
+    @classmethod
+    def configured(cls, merge: Merge) -> Metastore | None:
+        """The one that `merge.catalog` names; None: Delta tables are known by path, or the tables are Iceberg's."""
+        if merge.format != "delta" or merge.catalog is None:
+            return None
+        return cls(merge.catalog.get("uri"), merge.catalog.get("prefix", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +47,13 @@ class Warehouse:
 
     `store`: how the bucket of a URL is reached (None: as the session's own settings say). `catalog`: properties of the
     Iceberg catalog that knows the tables, as Iceberg names them (None: one of the warehouse's own, in its folder).
+    `metastore`: where Delta tables are known by name (None: by path only).
     """
 
     root: Path | str
     store: StoreAddress | None = None
     catalog: Mapping[str, str] | None = field(default=None, repr=False)  # it may hold a password
+    metastore: Metastore | None = None
 
     @classmethod
     def of(cls, warehouse: Warehouse | Path | str) -> Warehouse:

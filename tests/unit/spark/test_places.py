@@ -10,8 +10,10 @@ from cdcflow import wiring
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.stores import StoreAddress
+from cdcflow.model.table import TableId
 from cdcflow.warehouse.formats import format_for
-from cdcflow.warehouse.paths import Warehouse
+from cdcflow.warehouse.formats.delta import metastore_name
+from cdcflow.warehouse.paths import Metastore, Warehouse, table_path
 
 SETTINGS = """
 source: {kind: postgres, url: "postgresql://cdc@localhost/shop"}
@@ -77,6 +79,42 @@ def test_the_configured_place_has_its_keys_and_shows_none(tmp_path: Path, monkey
     assert found.store == StoreAddress("shop", "http://127.0.0.1:1", "us-east-1", "the key", "the secret")
     assert found.catalog == {"type": "jdbc", "uri": "jdbc:postgresql://db/c", "jdbc.password": "the key"}
     assert "the " not in repr(found)
+
+
+def test_the_configured_metastore_is_that_of_delta_tables_alone(tmp_path: Path) -> None:
+    """Iceberg has a type of that name, too, whose properties go to Iceberg as they are."""
+    file = tmp_path / "cdcflow.yaml"
+    catalog = 'catalog: {type: hive, uri: "thrift://one:9083,thrift://two:9083", prefix: lake_}'
+    file.write_text(f"{SETTINGS}merge: {{{catalog}}}\n")
+    found = wiring.warehouse(load(file))
+    assert (found.metastore, found.catalog) == (Metastore("thrift://one:9083,thrift://two:9083", "lake_"), None)
+    assert format_for(found, None) == "delta"
+    file.write_text(f"{SETTINGS}merge: {{format: iceberg, {catalog}}}\n")
+    found = wiring.warehouse(load(file))
+    assert found.metastore is None
+    assert found.catalog == {"type": "hive", "uri": "thrift://one:9083,thrift://two:9083", "prefix": "lake_"}
+    file.write_text(f"{SETTINGS}merge: {{catalog: {{type: hive}}}}\n")
+    assert wiring.warehouse(load(file)).metastore == Metastore()
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (("shop", "order_items"), ("lake_shop", "order_items")),
+        (("My~20shop", "Order.Items"), ("lake_my__20shop", "order__2eitems")),
+        (("~5Fx", "2024~2Fa"), ("lake__x", "2024__2fa")),
+        (("_cdcflow_cuts",), ("lake__cdcflow", "_cdcflow_cuts")),
+    ],
+)
+def test_a_table_has_a_name_that_a_metastore_allows(path: tuple[str, ...], name: tuple[str, str]) -> None:
+    assert metastore_name(path, "lake_") == name
+
+
+def test_long_names_of_a_metastore_differ_where_the_tables_do() -> None:
+    """A metastore's database has 128 characters for a name; a source's name may need 12 for one of its own."""
+    names = [metastore_name(table_path(TableId("shop", "表" * 62 + last)), "")[1] for last in "一二"]
+    assert len(set(names)) == 2
+    assert all(len(name) <= 128 and name.startswith("__e8__a1__a8") for name in names)
 
 
 def test_the_log_of_a_cluster_is_what_the_store_has_of_it(tmp_path: Path) -> None:

@@ -28,10 +28,16 @@ class SparkFormat(Protocol):
     """Of a session that is to write such tables."""
 
     def table(
-        self, spark: SparkSession, warehouse: Warehouse | Path, path: Sequence[str], *, own: bool = False
+        self,
+        spark: SparkSession,
+        warehouse: Warehouse | Path,
+        path: Sequence[str],
+        *,
+        own: bool = False,
+        named: bool = False,
     ) -> StatementTable:
         """The table at a path (schema, name) of a warehouse; of our own tables the path is one name. `own`: the session
-        serves nothing else."""
+        serves nothing else. `named`: the table is kept known by name, if the warehouse has a metastore."""
 
     def is_conflict(self, error: BaseException) -> bool:
         """See `cdcflow.warehouse.port.Engine.is_conflict`."""

@@ -23,6 +23,7 @@ from cdcflow.merge.evolution import CannotFollow, Target
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.types import name_sql
 from cdcflow.spark.formats.delta_transaction import NewerRows, Transaction, serve
+from cdcflow.spark.metastore import Entry
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats.delta import HARMLESS, RULES, columns, ours, said, vector_path
 from cdcflow.warehouse.paths import Warehouse
@@ -61,27 +62,41 @@ class DeltaFormat:
     }
 
     def table(
-        self, spark: SparkSession, warehouse: Warehouse | Path, path: Sequence[str], *, own: bool = False
+        self,
+        spark: SparkSession,
+        warehouse: Warehouse | Path,
+        path: Sequence[str],
+        *,
+        own: bool = False,
+        named: bool = False,
     ) -> DeltaTable:
-        return DeltaTable(spark, Warehouse.of(warehouse).at(path))
+        place = Warehouse.of(warehouse)
+        entry = Entry(spark, place, place.metastore, path) if named and place.metastore is not None else None
+        return DeltaTable(spark, place.at(path), entry)
 
     def is_conflict(self, error: BaseException) -> bool:
         return isinstance(error, _Moved) or _CONFLICT.search(str(error)) is not None
 
 
 class DeltaTable(StatementTable):
-    """A table by path."""
+    """A table by path. Its `entry` in a metastore, if it is to have one, follows it."""
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
+    def __init__(self, spark: SparkSession, path: str, entry: Entry | None = None) -> None:
         super().__init__(spark, RULES, f"delta.{name_sql(path)}", None)
         self._path = path
+        self._entry = entry
         self._looked_at: int | None = None
         self._committed: Mapping[str, Any] | None = None
 
     def snapshot(self) -> Snapshot | None:
         found = self._newest()
         self._looked_at, self._committed = int(found.version()), None
+        self._keep_entry(is_there=found.version() >= 0)
         return None if found.version() < 0 else self._told(found)
+
+    def _keep_entry(self, *, is_there: bool) -> None:
+        if self._entry is not None:
+            self._entry.keep(is_there=is_there)
 
     def commit(self, statement: str, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
         # Delta itself skips a transaction that is there.
@@ -131,6 +146,7 @@ class DeltaTable(StatementTable):
                 if "NON_EMPTY_LOCATION" not in str(error):
                     raise
             if self._newest().version() >= 0:
+                self._keep_entry(is_there=True)
                 return
             if not is_free:
                 raise CannotFollow(

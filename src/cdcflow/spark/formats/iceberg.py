@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.merge.evolution import FormatColumn
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.types import name_sql, text_sql
@@ -46,7 +46,13 @@ class IcebergFormat:
     }
 
     def table(
-        self, spark: SparkSession, warehouse: Warehouse | Path, path: Sequence[str], *, own: bool = False
+        self,
+        spark: SparkSession,
+        warehouse: Warehouse | Path,
+        path: Sequence[str],
+        *,
+        own: bool = False,
+        named: bool = False,
     ) -> IcebergTable:
         if _EXTENSION not in (spark.conf.get("spark.sql.extensions", None) or ""):
             raise ConfigurationError(
@@ -130,7 +136,13 @@ class IcebergTable(StatementTable):
         finally:
             for setting in (COMMITTED, TRANSACTIONS):
                 conf.unset(_SUMMARY + setting)
-        newest = self._table().currentSnapshot()
+        after = self._table()
+        if after is None:  # Spark takes some errors of a catalog for a table that another has made just then
+            raise SinkUnavailable(
+                f"making {self.sql}: the catalog took it without an error, and has no such table",
+                remedy="see in the catalog's log why, and merge again",
+            )
+        newest = after.currentSnapshot()
         if newest is not None and newest.parentId() == self._looked_at and newest.summary().get(COMMITTED) == said:
             self._looked_at = int(newest.snapshotId())
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from cdcflow.merge.evolution import Act, Add, FormatColumn, Widen
 from cdcflow.merge.format import Format
+from cdcflow.warehouse.paths import table_at
 from cdcflow.warehouse.port import COMMITTED
 
 COLUMN_ID = "delta.columnMapping.id"
@@ -19,6 +22,10 @@ HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END", "COMPUTE STATS", "REORG", 
 
 TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 """Types that SQL calls otherwise."""
+
+_OWN_DATABASE = "_cdcflow"
+_NAME_MAX = 128
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9_]")
 
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
@@ -47,6 +54,24 @@ RULES = Format(
 def is_in(warehouse: Path) -> bool:
     # The first merge may have died before its cut.
     return any(next(warehouse.glob(logs), None) is not None for logs in ("*/_delta_log", "*/*/_delta_log"))
+
+
+def metastore_name(path: Sequence[str], prefix: str) -> tuple[str, str]:
+    """Database and name, in a Hive metastore, of the table at a path; our own tables have a database of their own.
+
+    A metastore has lower case only. What it does not allow is written as `__XX`, its bytes in UTF-8.
+    """
+    if len(path) == 1:
+        return _allowed(prefix + _OWN_DATABASE), _allowed(path[0])
+    table = table_at("/".join(path))
+    return _allowed(prefix + table.schema), _allowed(table.name)
+
+
+def _allowed(name: str) -> str:
+    found = _NOT_IN_NAMES.sub(lambda m: "".join(f"__{byte:02x}" for byte in m[0].encode()), name.lower())
+    if len(found) <= _NAME_MAX:
+        return found
+    return f"{found[: _NAME_MAX - 17]}_{hashlib.sha256(found.encode()).hexdigest()[:16]}"
 
 
 def said(metadata: Mapping[str, Any]) -> str:

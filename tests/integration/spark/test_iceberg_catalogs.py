@@ -1,0 +1,134 @@
+"""Iceberg tables in catalogs that are servers: Iceberg's own REST catalog, and Hive's metastore.
+
+What the suites over the embedded catalog show of merges holds for any catalog that swaps a table's pointer atomically.
+Here is what differs: properties of the client, names, errors that are conflicts, and sessions that share no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handlog import HandLog
+from mergehistories import make_table
+from pyiceberg.catalog.rest import RestCatalog as RestClient
+from tests.servers.catalogs import HiveMetastore, RestCatalog
+
+from cdcflow.errors import SinkUnavailable
+from cdcflow.spark import engine, job, read_cut
+from cdcflow.spark.formats import table_format
+from cdcflow.spark.formats.iceberg import IcebergTable
+from cdcflow.warehouse.paths import Warehouse, table_path
+
+pytestmark = pytest.mark.spark
+
+ORDERS = make_table("orders", schema="shop", id="int64", item="string")
+APP = "cdcflow/log-a/shop.orders"
+
+
+@pytest.fixture(params=["rest", "hive"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
+    """A warehouse whose tables are known to a server of its own, as `merge.catalog` names it."""
+    monkeypatch.setattr(engine, "folder_lease", lambda _: nullcontext())
+    root = tmp_path / "lake"
+    with RestCatalog(str(root)) if request.param == "rest" else HiveMetastore() as server:
+        yield Warehouse(root, catalog={"type": request.param, "uri": server.uri})
+
+
+def merged(spark: Any, log: HandLog, lake: Warehouse) -> tuple[bool, int, int]:
+    """Whether a cut was published, the table's version, and the cut that its own commits name."""
+    report = job.merge(spark, log.root, lake)
+    there = table_format("iceberg").table(spark, lake, table_path(ORDERS.id)).snapshot()
+    assert there is not None
+    assert [t.version for t in report.tables] == [there.version]
+    return report.published, there.version, there.transactions[APP]
+
+
+def rows(spark: Any, lake: Warehouse, cut: int | None = None) -> list[tuple[Any, ...]]:
+    shown = read_cut(spark, lake, cut)["shop.orders"]
+    return sorted(tuple(row) for row in shown.select("id", "item").collect())
+
+
+def test_another_session_goes_on_where_the_first_left_off(spark: Any, hand_log: HandLog, lake: Warehouse) -> None:
+    """A catalog is chosen so that several machines merge and read: position, rows, cuts and tags are the catalog's."""
+    hand_log.state(ORDERS)
+    hand_log.segment([(ORDERS, "c", {"id": n, "item": f"item {n}"}) for n in (1, 2, 3)])
+    published, first, cut = merged(spark, hand_log, lake)
+    assert (published, cut) == (True, 1)
+    hand_log.segment([(ORDERS, "u", {"id": 1, "item": "pen"}), (ORDERS, "d", {"id": 2})])
+    published, second, cut = merged(spark.newSession(), hand_log, lake)
+    assert (published, cut) == (True, 2)
+    assert second > first
+    assert merged(spark, hand_log, lake) == (False, second, 2)
+    now, then = [(1, "pen"), (3, "item 3")], [(1, "item 1"), (2, "item 2"), (3, "item 3")]
+    reader = spark.newSession()
+    assert (rows(reader, lake), rows(reader, lake, 1)) == (now, then)
+
+    table = table_format("iceberg").table(reader, lake, table_path(ORDERS.id)).sql
+    catalog = table.partition(".")[0].strip("`")
+    # 2100-01-01 is past every snapshot's age: only tags keep what is not the newest.
+    expire = f"CALL {catalog}.system.expire_snapshots('shop.orders', TIMESTAMP '2100-01-01 00:00:00', 1)"
+    reader.sql(expire).collect()
+    assert rows(reader, lake, 1) == then
+    assert {row.name for row in reader.sql(f"SELECT name FROM {table}.refs").collect()} >= {
+        "cdcflow_cut_1",
+        "cdcflow_cut_2",
+    }
+    by_tag = reader.sql(f"SELECT id, item FROM {table} VERSION AS OF 'cdcflow_cut_1'").collect()
+    assert sorted(map(tuple, by_tag)) == then
+    if (lake.catalog or {})["type"] == "rest":
+        found = RestClient("x", uri=(lake.catalog or {})["uri"]).load_table("shop.orders")
+        tag = found.refs()["cdcflow_cut_1"].snapshot_id
+        assert sorted((r["id"], r["item"]) for r in found.scan(snapshot_id=tag).to_arrow().to_pylist()) == then
+
+
+def test_commit_that_another_session_has_overtaken_is_refused_by_the_catalog(
+    spark: Any, hand_log: HandLog, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The merge that stood still in the middle of its commit is told so; nothing of it is there."""
+    table = make_table("bills", schema="shop", id="int64", item="string")
+    hand_log.state(table)
+    hand_log.segment([(table, "c", {"id": 1, "item": "one"})])
+    job.merge(spark, hand_log.root, lake)
+    hand_log.segment([(table, "u", {"id": 1, "item": "two"})])
+    halted = halt(monkeypatch, lambda: overtake(spark, hand_log, lake, table))
+    with pytest.raises(SinkUnavailable, match="another merge has brought it to cut 3"):
+        job.merge(spark, hand_log.root, lake)
+    assert halted == ["gone on"]
+    there = table_format("iceberg").table(spark, lake, table_path(table.id)).snapshot()
+    assert there is not None
+    assert there.transactions["cdcflow/log-a/shop.bills"] == 3
+    assert [r.item for r in read_cut(spark, lake)["shop.bills"].collect()] == ["three"]
+    assert not job.merge(spark, hand_log.root, lake).published
+
+
+def test_catalog_that_cannot_commit_is_named(spark: Any, hand_log: HandLog, tmp_path: Path) -> None:
+    """Spark takes the error for a table that somebody else has made just then, and goes on without a word."""
+    hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"})])
+    patience = {f"hadoop.iceberg.hive.lock-{name}timeout-ms": "500" for name in ("", "creation-")}
+    with HiveMetastore(locks=False) as server:
+        lake = Warehouse(tmp_path / "lake", catalog={"type": "hive", "uri": server.uri, **patience})
+        with pytest.raises(SinkUnavailable, match=r"making .*orders.*has no such table\n.*in the catalog's log"):
+            job.merge(spark, hand_log.root, lake)
+
+
+def halt(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> list[str]:
+    """The next commit stands still between its last look at the table and its statement."""
+    check, told = IcebergTable._check_same, []
+
+    def halted(table: IcebergTable, found: Any) -> None:
+        check(table, found)
+        monkeypatch.setattr(IcebergTable, "_check_same", check)
+        meanwhile()
+        told.append("gone on")
+
+    monkeypatch.setattr(IcebergTable, "_check_same", halted)
+    return told
+
+
+def overtake(spark: Any, log: HandLog, lake: Warehouse, table: Any) -> None:
+    log.segment([(table, "u", {"id": 1, "item": "three"})])
+    assert job.merge(spark.newSession(), log.root, lake).published

@@ -1,0 +1,76 @@
+"""What docs/merge.md says of Spark Connect, over a real server of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handlog import HandLog
+from mergehistories import make_table
+from pyspark.sql.connect.session import SparkSession as ConnectSession
+from tests.servers.connect import ConnectServer
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.spark import job, merge_stream, published_cut, read_cut
+
+pytestmark = pytest.mark.spark
+
+PAGE = Path(__file__).parents[3] / "docs" / "merge.md"
+
+
+@pytest.fixture(scope="module")
+def remote() -> Iterator[Any]:
+    """A session of a client: it has no JVM."""
+    with ConnectServer() as server:
+        session = ConnectSession.builder.remote(server.url).create()
+        yield session
+        session.stop()
+
+
+def statements(warehouse: Path) -> list[str]:
+    """The page's SQL, with the place of this warehouse."""
+    (block,) = re.findall(r"## Spark Connect\n.*?```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return [one.strip().replace("/srv/warehouse", str(warehouse)) for one in block.split(";") if one.strip()]
+
+
+def test_sql_of_the_docs_reads_the_newest_rows_and_those_of_the_newest_cut(
+    spark: Any, remote: Any, hand_log: HandLog, warehouse: Path
+) -> None:
+    """Whoever has nothing but Spark Connect copies it."""
+    orders = make_table("orders", id="int64", item="string")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": n, "item": f"item {n}"}) for n in (1, 2)])
+    job.merge(spark, hand_log.root, warehouse)
+    hand_log.segment([(orders, "u", {"id": 1, "item": "pen"})])
+    job.merge(spark, hand_log.root, warehouse)
+    newest, cut, at_version = statements(warehouse)
+    spark.sql(f"{newest.replace('SELECT *', 'DELETE')} WHERE id = 2")
+    assert [(row.id, row.item) for row in remote.sql(newest).collect()] == [(1, "pen")]
+    ((number, version),) = remote.sql(cut).collect()
+    assert number == published_cut(spark, warehouse).cut == 2
+    as_then = remote.sql(at_version.replace("OF 12", f"OF {version}")).collect()
+    assert sorted((row.id, row.item) for row in as_then) == [(1, "pen"), (2, "item 2")]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda spark, log, place: job.merge(spark, log, place), id="merge"),
+        pytest.param(
+            lambda spark, log, place: merge_stream(spark, log, place, checkpoint=log / "c"), id="merge_stream"
+        ),
+        pytest.param(lambda spark, log, place: read_cut(spark, place), id="read_cut"),
+        pytest.param(lambda spark, log, place: published_cut(spark, place), id="published_cut"),
+    ],
+)
+def test_what_needs_the_driver_refuses_the_session_by_name(
+    remote: Any, hand_log: HandLog, warehouse: Path, ask: Callable[..., object]
+) -> None:
+    """It would fail far inside, at the first word to the JVM."""
+    hand_log.segment([(make_table("orders", id="int64"), "c", {"id": 1})])
+    with pytest.raises(ConfigurationError, match=r"one of Spark Connect(?s:.*)spark-submit"):
+        ask(remote, hand_log.root, warehouse)
+    assert not warehouse.exists()

@@ -1,0 +1,214 @@
+"""Delta tables by name in a Hive metastore: who knows SQL alone finds them there, and commits go by path as ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handlog import HandLog
+from mergehistories import make_table
+from otherspark import OtherSpark
+from tests.servers.catalogs import HiveMetastore
+from tests.servers.objects import ACCESS_KEY, SECRET_KEY, ObjectServer
+
+from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.spark import job, read_cut
+from cdcflow.warehouse.job import MergeReport
+from cdcflow.warehouse.paths import Metastore, Warehouse
+
+pytestmark = pytest.mark.spark
+
+ORDERS = make_table("orders", schema="shop", id="int64", item="string")
+ODD = make_table("Order items/é", schema="My shop", id="int64")
+ODD_NAME = "my__20shop.order__20items__2f__c3__a9"
+
+
+@pytest.fixture(scope="module")
+def metastore(server: ObjectServer) -> Iterator[HiveMetastore]:
+    keys = {"access.key": ACCESS_KEY, "secret.key": SECRET_KEY}
+    place = {"endpoint": server.endpoint, "endpoint.region": "us-east-1", "path.style.access": "true"}
+    with HiveMetastore({f"fs.s3a.{name}": value for name, value in {**keys, **place}.items()}) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def other(metastore: HiveMetastore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OtherSpark]:
+    """A Spark as `cdcflow merge` begins it for these settings."""
+    file = tmp_path_factory.mktemp("settings") / "cdcflow.yaml"
+    file.write_text(f"""
+source: {{kind: postgres, url: "postgresql://cdc@localhost/shop"}}
+log: {{path: ./log}}
+merge:
+  warehouse: s3a://lake/named
+  catalog: {{type: hive, uri: "{metastore.uri}"}}
+  spark:
+    spark.sql.shuffle.partitions: "2"
+    spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+    spark.hadoop.hive.metastore.connect.retries: "1"
+""")
+    with OtherSpark(file) as started:
+        yield started
+
+
+@pytest.fixture
+def lake(tmp_path: Path, metastore: HiveMetastore, other: OtherSpark) -> Iterator[Warehouse]:
+    """A warehouse of the test's own, and a metastore that has nothing."""
+    yield Warehouse(tmp_path / "my lake", metastore=Metastore(metastore.uri))
+    for (database,) in other.sql("SHOW DATABASES"):
+        if database != "default":
+            other.sql(f"DROP DATABASE {database} CASCADE")
+
+
+def left_out(report: MergeReport) -> dict[str, str]:
+    return {table.name: table.left_out for table in report.tables if table.left_out is not None}
+
+
+def test_tables_are_read_by_name_as_they_are(other: OtherSpark, spark: Any, hand_log: HandLog, lake: Warehouse) -> None:
+    """Names are those of the source, as far as a metastore has them. What a name shows is the table's newest version,
+    its newest columns too; naming commits nothing; and whoever has the paths needs no metastore."""
+    hand_log.state(ORDERS)
+    hand_log.segment([(ORDERS, "c", {"id": n, "item": f"item {n}"}) for n in (1, 2)] + [(ODD, "c", {"id": 7})])
+    assert other.merge(hand_log.root, lake).published
+    assert sorted(other.sql("SELECT id, item FROM shop.orders")) == [(1, "item 1"), (2, "item 2")]
+    assert other.sql(f"SELECT id FROM {ODD_NAME}") == [(7,)]
+    assert other.sql("SELECT cut FROM _cdcflow._cdcflow_cuts") == [(1,)]
+    grown = make_table("orders", schema="shop", id="int64", item="string", qty="int32")
+    hand_log.segment([(grown, "u", {"id": 1, "item": "pen", "qty": 3}), (grown, "d", {"id": 2})])
+    report = other.merge(hand_log.root, lake)
+    assert other.sql("SELECT id, item, qty FROM SHOP.Orders") == [(1, "pen", 3)]
+    history = other.sql("DESCRIBE HISTORY shop.orders")
+    assert len(history) == 1 + next(t.version for t in report.tables if t.name == "shop.orders")
+    assert all("cdcflow" in str(row) for row in history), "a commit that is not of a merge"
+    assert [row.item for row in read_cut(spark, lake)["shop.orders"].collect()] == ["pen"]
+    assert read_cut(spark, Warehouse(lake.root), 1)["shop.orders"].count() == 2
+
+
+def test_entry_that_is_not_there_is_made_by_the_next_merge(
+    other: OtherSpark, hand_log: HandLog, lake: Warehouse
+) -> None:
+    """A run may die between table and entry, somebody may drop one, and a warehouse may be older than its metastore."""
+    hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"}), (ODD, "c", {"id": 7})])
+    assert other.merge(hand_log.root, Warehouse(lake.root)).published
+    assert [row[0] for row in other.sql("SHOW DATABASES")] == ["default"]
+    assert not other.merge(hand_log.root, lake).published
+    names = ("shop.orders", ODD_NAME, "_cdcflow._cdcflow_cuts")
+    assert [len(other.sql(f"SELECT * FROM {name}")) for name in names] == [1, 1, 1]
+    other.sql(f"DROP TABLE {ODD_NAME}")
+    # A metastore removes the folder of a database that is dropped: so it must be none in which tables lie.
+    other.sql("DROP DATABASE shop CASCADE")
+    other.sql("DROP DATABASE _cdcflow CASCADE")
+    assert not other.merge(hand_log.root, lake).published, "nothing is new"
+    assert [len(other.sql(f"SELECT * FROM {name}")) for name in names] == [1, 1, 1]
+
+
+def test_name_is_there_as_soon_as_the_table_is(other: OtherSpark, hand_log: HandLog, lake: Warehouse) -> None:
+    """A first merge that dies over its rows has made the table: what shows it, and what removes it, is its name."""
+    hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"})])
+    (file,) = Path(hand_log.root).rglob("*.parquet")
+    whole = file.read_bytes()
+    file.write_bytes(bytes(len(whole)))
+    with pytest.raises(RuntimeError, match=r"FAILED_READ_FILE|CANNOT_READ_FILE|not a Parquet file"):
+        other.merge(hand_log.root, lake)
+    assert other.sql("SELECT * FROM shop.orders") == []
+    file.write_bytes(whole)
+    assert other.merge(hand_log.root, lake).published
+    assert other.sql("SELECT id, item FROM shop.orders") == [(1, "pen")]
+
+
+def test_name_of_another_table_is_left_alone(
+    other: OtherSpark, hand_log: HandLog, lake: Warehouse, metastore: HiveMetastore, tmp_path: Path
+) -> None:
+    """Whoever reads by that name goes on reading what was there; ours is left out of the cuts until one of the remedies
+    is done, and the other tables go on."""
+    other.sql("CREATE DATABASE shop")
+    other.sql(f"CREATE TABLE shop.orders USING delta LOCATION '{tmp_path}/elsewhere' AS SELECT 'theirs' AS x")
+    hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"}), (ODD, "c", {"id": 7})])
+    (why,) = left_out(other.merge(hand_log.root, lake)).values()
+    assert "shop.orders is another table's" in why
+    assert f"{tmp_path}/elsewhere" in why
+    assert "set merge.catalog.prefix" in why
+    assert other.sql("SELECT * FROM shop.orders") == [("theirs",)]
+    assert not (tmp_path / "my lake" / "shop").exists()
+    assert other.sql(f"SELECT id FROM {ODD_NAME}") == [(7,)]
+
+    prefixed = Warehouse(lake.root, metastore=Metastore(metastore.uri, prefix="lake_"))
+    assert left_out(other.merge(hand_log.root, prefixed)) == {}
+    assert other.sql("SELECT id, item FROM lake_shop.orders") == [(1, "pen")]
+    assert other.sql("SELECT x FROM shop.orders") == [("theirs",)]
+    other.sql("DROP TABLE shop.orders")
+    other.sql(f"CREATE VIEW shop.orders AS SELECT * FROM {ODD_NAME}")
+    assert "no place (a view)" in left_out(other.merge(hand_log.root, lake))["shop.orders"]
+    other.sql("DROP VIEW shop.orders")
+    assert left_out(other.merge(hand_log.root, lake)) == {}
+    assert other.sql("SELECT id, item FROM shop.orders") == [(1, "pen")]
+
+
+def test_cuts_of_two_warehouses_have_names_of_their_own(
+    other: OtherSpark, hand_log: HandLog, lake: Warehouse, tmp_path: Path
+) -> None:
+    """The second warehouse of a metastore is told of the prefix before it has done anything."""
+    hand_log.segment([(ODD, "c", {"id": 7})])
+    assert other.merge(hand_log.root, lake).published
+    second = HandLog(tmp_path / "second", "log-b")
+    second.segment([(ORDERS, "c", {"id": 1, "item": "pen"})])
+    with pytest.raises(ConfigurationError, match=r"_cdcflow_cuts is another table's(?s:.*)set merge\.catalog\.prefix"):
+        other.merge(second.root, Warehouse(tmp_path / "2", metastore=lake.metastore))
+    assert not list((tmp_path / "2").rglob("_delta_log"))
+
+
+def test_of_two_names_that_differ_in_case_the_second_is_left_out(
+    other: OtherSpark, hand_log: HandLog, lake: Warehouse
+) -> None:
+    """To a metastore they are one; neither shows the rows of the other."""
+    hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"})])
+    assert other.merge(hand_log.root, lake).published
+    capital = make_table("Orders", schema="shop", id="int64", item="string")
+    hand_log.segment([(capital, "c", {"id": 2, "item": "cup"}), (ORDERS, "c", {"id": 3, "item": "pad"})])
+    why = left_out(other.merge(hand_log.root, lake))
+    assert why.keys() == {"shop.Orders"}
+    assert "leave one of the two tables out of source.tables" in why["shop.Orders"]
+    assert sorted(other.sql("SELECT id FROM shop.orders")) == [(1,), (3,)]
+
+
+def test_tables_in_a_store_have_names_too(
+    other: OtherSpark, hand_log: HandLog, metastore: HiveMetastore, server: ObjectServer, lake: Warehouse
+) -> None:
+    """The metastore looks at the place of a database and a table, so it must reach the store."""
+    address = server.objects("lake").address("lake")
+    place = Warehouse(f"s3a://lake/{metastore.port}", address, metastore=lake.metastore)
+    hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"})])
+    assert other.merge(hand_log.root, place).published
+    assert other.sql("SELECT id, item FROM shop.orders") == [(1, "pen")]
+    described = {row[0]: row[1] for row in other.sql("DESCRIBE EXTENDED shop.orders")}
+    assert described["Location"] == f"{place.root}/shop/orders"
+    assert not other.merge(hand_log.root, place).published
+
+
+def test_session_that_uses_another_metastore_is_refused(
+    other: OtherSpark, spark: Any, hand_log: HandLog, lake: Warehouse
+) -> None:
+    """The names would be in a metastore where nobody looks, or in the memory of one process."""
+    hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"})])
+    with pytest.raises(ConfigurationError, match=r"uses none\n.*spark.sql.catalogImplementation=hive, spark.hadoop"):
+        job.merge(spark, hand_log.root, lake)
+    elsewhere = Warehouse(lake.root, metastore=Metastore("thrift://127.0.0.1:1"))
+    with pytest.raises(ConfigurationError, match=r"uses the one at thrift://127.0.0.1:\d\d+\n"):
+        other.merge(hand_log.root, elsewhere)
+    assert not Path(lake.root).exists()
+    assert other.merge(hand_log.root, Warehouse(lake.root, metastore=Metastore())).published, "the session's own"
+
+
+def test_metastore_that_is_away_is_named_and_nothing_is_lost(
+    other: OtherSpark, hand_log: HandLog, lake: Warehouse, metastore: HiveMetastore
+) -> None:
+    hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"})])
+    metastore.stop()
+    try:
+        with pytest.raises(SinkUnavailable, match=r"the Hive metastore thrift://\S+: .+\n.*merge again"):
+            other.merge(hand_log.root, lake)
+    finally:
+        metastore.start()
+    assert other.merge(hand_log.root, lake).published
+    assert other.sql("SELECT id, item FROM shop.orders") == [(1, "pen")]

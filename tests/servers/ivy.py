@@ -1,0 +1,70 @@
+"""Archives, and jars with a classifier, from Maven's repositories: what Spark's own resolver does not fetch.
+
+Ivy itself does (part of pyspark, as for the other jars), from where the user's settings say.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from cdcflow.errors import SourceUnavailable
+
+_MODULE = """
+<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+  <info organisation="cdcflow" module="fetched"/>
+  <dependencies>{}</dependencies>
+</ivy-module>
+"""
+_CLASSIFIER = ' m:classifier="{}"'
+
+
+def artifacts(package: str, *classifiers: str, kind: str = "jar") -> str:
+    """The artifacts of a package (`group:name:version`) with these classifiers ("": the one without any), and nothing
+    that it depends on."""
+    group, name, version = package.split(":")
+    listed = "".join(
+        f'<artifact name="{name}" type="{kind}" ext="{kind}"{_CLASSIFIER.format(one) if one else ""}/>'
+        for one in classifiers or ("",)
+    )
+    return f'<dependency org="{group}" name="{name}" rev="{version}" transitive="false">{listed}</dependency>'
+
+
+def fetch(what: str, asked: Sequence[str], room: Path) -> Path:
+    """A folder of `room` with these artifacts, as `name-version-classifier.ext`.
+
+    Raises:
+        SourceUnavailable: they could not be had.
+    """
+    (room / "ivy.xml").write_text(_MODULE.format("".join(asked)))
+    pattern = str(room / "out" / "[artifact]-[revision](-[classifier]).[ext]")
+    command = [java(), "-jar", str(_ivy()), "-ivy", "ivy.xml", "-cache", str(room / "cache"), "-retrieve", pattern]
+    settings = os.environ.get("CDCFLOW_IVY_SETTINGS")
+    command += ["-settings", settings] if settings else []
+    made = subprocess.run(command, cwd=room, capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        raise SourceUnavailable(f"could not fetch {what} with Ivy: {made.stdout[-500:]}")
+    return room / "out"
+
+
+def java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin/java") if home else "java"
+
+
+def pyspark_jars() -> Path:
+    """The folder of the jars that pyspark brings."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SourceUnavailable("this needs pyspark, of whose jars it is made")
+    return Path(spec.origin).parent / "jars"
+
+
+def _ivy() -> Path:
+    return next(pyspark_jars().glob("ivy-*.jar"))
+
+
+__all__ = ["artifacts", "fetch", "java", "pyspark_jars"]

@@ -1,0 +1,78 @@
+"""A server of a test's own that is one process: started, stopped, started again, and gone in the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cdcflow.cli.demo.servers.processes import Started, Watcher, free_port
+
+STARTED_WITHIN_S = 120
+
+
+class Server(Started):
+    """A process that listens on a loopback port, with a folder of its own. Inside a `with` block it answers."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.folder = Path(tempfile.mkdtemp(prefix="cdcflow-server-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: Watcher | None = None
+
+    @abstractmethod
+    def command(self) -> Sequence[str]: ...
+
+    def environment(self) -> Mapping[str, str]:
+        return os.environ
+
+    def start(self) -> None:
+        """Start it, with what it had before. Returns when it answers."""
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self.command(),
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self.folder,
+            )
+        self._watcher = Watcher(self._process.pid, "KILL", [self.folder])
+        until = time.monotonic() + STARTED_WITHIN_S
+        while time.monotonic() < until and self._process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+            except OSError:
+                time.sleep(0.1)
+            else:
+                return
+        raise RuntimeError(f"{type(self).__name__} did not start:\n{self._log.read_text(errors='replace')[-2000:]}")
+
+    def stop(self) -> None:
+        """It answers no more."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(60)
+            self._process = None
+        if self._watcher is not None:
+            self._watcher.dismiss()
+            self._watcher = None
+
+    def close(self) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "server.log"
+
+
+__all__ = ["Server"]
