@@ -44,13 +44,15 @@ class KeyRuns:
             return
         numbers = _numbers(keys)
         if numbers is None:
-            return self.give_up()
+            self.give_up()
+            return
         known = (numbers[:0], numbers[:0]) if self._ends is None else self._ends
         first, last = (np.concatenate([ends, numbers]) for ends in known)
         order = np.argsort(first, kind="stable")  # which finds what is sorted already
         first, last = first[order], last[order]
         if not (last[:-1] < first[1:]).all():
-            return self.give_up()
+            self.give_up()
+            return
         behind = _widest(first[1:].astype(np.uint64) - last[:-1].astype(np.uint64))
         self._ends = first[np.append(0, behind + 1)], last[np.append(behind, len(last) - 1)]
         self._type = keys.type

@@ -86,9 +86,9 @@ class Segment:
     newest of all since the log began (ids go round, so of two the newer is the one that is less than 2^31 ahead);
     None where there was none. By them an id is looked for without reading every segment.
 
-    Only in a segment that `compaction` made of several do the last two say anything. `stands_for` is the hash of the newest manifest
-    it took the place of: what the next segment's `previous` says. `seams` are the cuts at which the others ended, each
-    with its last offset: a merge may stand at any of them.
+    Only of a segment that `compaction` made of several do the last two say anything. `stands_for` is the hash of the
+    newest manifest it took the place of: what the next segment's `previous` says. `seams` are the cuts at which the
+    others ended, each with its last offset: a merge may stand at any of them.
     """
 
     log_id: str

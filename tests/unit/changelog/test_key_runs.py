@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def runs_of(keys: Sequence[int | None], arrow: pa.DataType, splits: Sequence[int
     runs = KeyRuns()
     whole = pa.array(keys, arrow)
     at = [0, *sorted({s for s in splits if 0 < s < len(keys)}), len(keys)]
-    for first, last in zip(at, at[1:], strict=False):
+    for first, last in pairwise(at):
         runs.add(whole.slice(first, last - first))
     return runs.text()
 
@@ -57,7 +58,7 @@ def few_keys(draw: st.DrawFn) -> tuple[pa.DataType, list[int | None]]:
     keys += draw(st.sampled_from([[], [], [], [low], [high], [low, high], [None]]))
     order = draw(st.sampled_from(["up", "down", "as they are"]))
     if order != "as they are" and None not in keys:
-        keys.sort(reverse=order == "down")  # type: ignore[type-var]  # none is None
+        keys.sort(reverse=order == "down")
     return arrow, keys[:RUNS_MAX]
 
 

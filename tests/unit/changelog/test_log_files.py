@@ -20,7 +20,22 @@ from cdcflow.model.types import ColumnType
 
 FILE = LogFile("log-a", SourceIdentity("postgres", "7301", "shop", "2"), "2024-02-29T12:00:00Z", 17)
 TRANSACTIONS = SegmentFile("transactions.parquet", 3, 30, "aa")
-ROWS = SegmentFile("shop.orders.1.parquet", 4, 41, "bb", {"name": "orders"}, 1, 1, 9, "1", "5", {"c": 4}, 2, 1, (("1", "2"), ("5", "5")))
+ROWS = SegmentFile(
+    "shop.orders.1.parquet",
+    4,
+    41,
+    "bb",
+    {"name": "orders"},
+    1,
+    1,
+    9,
+    "1",
+    "5",
+    {"c": 4},
+    2,
+    1,
+    (("1", "2"), ("5", "5")),
+)
 SEGMENT = Segment(
     "log-a",
     1,
@@ -264,7 +279,17 @@ def test_a_reader_that_does_not_know_of_runs_refuses_them_by_the_version(tmp_pat
         layout.manifest(1, 9)
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", "{", '{"version": 2}', '{"version": 2, "files": 7}', '{"version": 4, "files": [{"key_runs": [["1"]]}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{}",
+        "{",
+        '{"version": 2}',
+        '{"version": 2, "files": 7}',
+        '{"version": 4, "files": [{"key_runs": [["1"]]}]}',
+    ],
+)
 def test_what_is_no_manifest_is_refused_without_its_content(tmp_path: Path, text: str) -> None:
     """Somebody's file, or half of one."""
     put(Layout(tmp_path), SEGMENT, text)
