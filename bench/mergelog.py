@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdcflow.changelog.layout import Layout, LogFile
-from cdcflow.changelog.sealing import file_name
+from cdcflow.changelog.rows import Shape
+from cdcflow.changelog.sealing import HAND_ON_ROWS, Tally, file_name
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Table, TableId
@@ -100,6 +101,14 @@ def seal(
     (Layout(root).segment(first, last) / "segment.json").write_text(segment.to_json())
 
 
+def entry(path: Path, shape: Table, version: int, written: pa.Table, sha256: str = "") -> SegmentFile:
+    """What sealing says of a file with these rows of the log, which is written."""
+    tally = Tally(Shape(shape, version))
+    for batch in written.to_batches(max_chunksize=HAND_ON_ROWS):
+        tally.add(batch, 0)
+    return tally.entry(path.name, path.stat().st_size, sha256)
+
+
 @dataclass
 class SealedLog:
     """A log that grows by one segment at a time."""
@@ -149,22 +158,7 @@ class SealedLog:
         path = room / file_name(shape, 1)
         written = pa.Table.from_arrays([named[c.name].cast(c.type) for c in schema], schema=schema)
         pq.write_table(written, path, row_group_size=ROW_GROUP, compression="zstd")
-        ids = batch["id"].to_numpy()
-        return SegmentFile(
-            path=path.name,
-            rows=count,
-            bytes=path.stat().st_size,
-            sha256="",
-            table=shape.to_json(),
-            version=1,
-            first_offset=first,
-            last_offset=first + count - 1,
-            key_min=str(ids.min()),
-            key_max=str(ids.max()),
-            ops={op: count},
-            partial=count if unchanged else 0,
-            moved=0,
-        )
+        return entry(path, shape, 1, written)
 
 
-__all__ = ["COLUMNS", "SealedLog", "begin", "rows", "seal", "table"]
+__all__ = ["COLUMNS", "SealedLog", "begin", "entry", "rows", "seal", "table"]

@@ -15,11 +15,9 @@ from bench import mergelog
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.sealing import file_name
-from cdcflow.changelog.segment import COMPACTED_VERSION, SegmentFile
+from cdcflow.changelog.segment import SegmentFile
 from cdcflow.merge.fold import Change
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId, table_from_json
-
-_ORDERED = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
 
 
 @dataclass
@@ -73,28 +71,8 @@ class HandLog:
         arrays = pa.Table.from_pylist(rows, table.log_schema)
         path = room / file_name(table, version)
         pq.write_table(arrays, path)
-        ops: dict[str, int] = {}
-        for row in rows:
-            ops[row[OP]] = ops.get(row[OP], 0) + 1
-        key_min = key_max = None
-        if table.key and any(is_one(arrays.schema.field(table.key[0]).type) for is_one in _ORDERED):
-            known = [row[table.key[0]] for row in rows if row[table.key[0]] is not None]
-            key_min, key_max = (str(min(known)), str(max(known))) if known else (None, None)
-        return SegmentFile(
-            path=path.name,
-            rows=len(rows),
-            bytes=path.stat().st_size,
-            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-            table=table.to_json(),
-            version=version,
-            first_offset=rows[0][OFFSET],
-            last_offset=rows[-1][OFFSET],
-            key_min=key_min,
-            key_max=key_max,
-            ops=ops,
-            partial=sum(r[UNCHANGED] is not None and r[OP] != "d" for r in rows),
-            moved=sum(r[BEFORE] is not None and r[OP] == "c" for r in rows),
-        )
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        return mergelog.entry(path, table, version, arrays, sha256)
 
     def compact(self, count: int) -> None:
         """So many of the newest segments, but for the last one, become one, as `changelog.compaction` leaves them."""
@@ -119,7 +97,6 @@ class HandLog:
             first_cut=old[0].first_cut,
             files=tuple(self._file(room, table, rows) for table, rows in by_shape.items()),
             previous=old[0].previous,
-            version=COMPACTED_VERSION,
             seams=tuple(seam for s in old for seam in (*s.seams, (s.last_cut, s.last_offset)))[:-1],
         )
         (room / "segment.json").write_text(made.to_json())

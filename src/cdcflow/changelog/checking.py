@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdcflow.changelog import spool
+from cdcflow.changelog import keyruns, spool
 from cdcflow.changelog.extents import Extent, counted_records, extents_of
 from cdcflow.changelog.inventory import inventory
 from cdcflow.changelog.journal import Attach, CutMark, JournalHeader, Record
@@ -238,7 +238,9 @@ def _offsets(layout: Layout, segment: Segment, headers: pa.Table, seen: Seen) ->
 
 def _values(path: Path, file: SegmentFile, seen: Seen) -> None:
     ops: dict[str, int] = {}
-    schema = table_from_json(file.table or {}).log_schema
+    table = table_from_json(file.table or {})
+    schema = table.log_schema
+    runs, keys = file.key_runs, list[pa.Array]()
     with pq.ParquetFile(path) as parquet:
         if not parquet.schema_arrow.equals(schema):
             seen.fault(path, "its columns are not those of the shape in the manifest")
@@ -248,8 +250,12 @@ def _values(path: Path, file: SegmentFile, seen: Seen) -> None:
                 seen.fault(path, "rows have no commit time")
             for entry in pc.value_counts(batch.column(OP)).to_pylist():
                 ops[entry["values"]] = ops.get(entry["values"], 0) + entry["counts"]
+            if runs and table.key:
+                keys.append(batch.column(table.key[0]))
     if ops != file.ops:
         seen.fault(path, "it does not have the changes that the manifest counts")
+    if runs is not None and not (keys and keyruns.hold(runs, pa.concat_arrays(keys))):
+        seen.fault(path, "its keys are not, or not once each, where the manifest says")
 
 
 # ── journals ────────────────────────────────────────────────────────────────────────────────────────────────

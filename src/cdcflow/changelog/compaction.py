@@ -38,7 +38,7 @@ import pyarrow.parquet as pq
 from cdcflow.changelog.parquet import OpenTarget, Parquet
 from cdcflow.changelog.rows import Shape
 from cdcflow.changelog.sealing import Tally
-from cdcflow.changelog.segment import COMPACTED_VERSION, TRANSACTIONS_SCHEMA, Segment, SegmentFile, manifest_hash
+from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile, manifest_hash
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.table import table_from_json
 
@@ -102,7 +102,6 @@ def compact(manifests: Sequence[Manifest], locate: Locate, open_target: OpenTarg
         previous_offset=old[0].previous_offset,
         xid_min=min((s.xid_min for s in old if s.xid_min is not None), default=None),
         xid_max=max((s.xid_max for s in old if s.xid_max is not None), default=None),
-        version=COMPACTED_VERSION,
         stands_for=newest.stands_for or manifest_hash(text),
         seams=tuple(_seams(old)),
     )

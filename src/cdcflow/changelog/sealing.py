@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdcflow.changelog.journal import Attach, CutMark, Owners, Progressed, Record
+from cdcflow.changelog.keyruns import KeyRuns
 from cdcflow.changelog.parquet import PLAIN_ORDER, Beside, OpenTarget, Parquet
 from cdcflow.changelog.rows import NO_BEFORE, NO_UNCHANGED, Rows, Shape, filled
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile, newest_xid
 from cdcflow.changelog.transactions import Transactions, joined
 from cdcflow.errors import ConfigurationError, InvariantViolated
-from cdcflow.model.change import DELETE, INSERT, Int64s, Kind
+from cdcflow.model.change import DELETE, INSERT, READ, Int64s, Kind
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
 
@@ -147,6 +148,7 @@ class Tally:
     moved: int = 0
     key_min: pa.Scalar | None = None
     key_max: pa.Scalar | None = None
+    key_runs: KeyRuns = field(default_factory=KeyRuns)
 
     def add(self, batch: pa.RecordBatch, left_out: int) -> None:
         """Count rows of the log; `left_out` says which of their columns were not stored (see `rows`)."""
@@ -160,13 +162,17 @@ class Tally:
         if not left_out & NO_BEFORE:
             self.moved += _count(batch, BEFORE, pc.equal(batch.column(OP), INSERT))
         self._bound_key(batch)
+        self._run_key(batch)
 
     def file(self, parquet: Parquet) -> SegmentFile:
         """Close the file that has these rows; its entry in the manifest."""
-        size, sha256 = parquet.close()
+        return self.entry(parquet.name, *parquet.close())
+
+    def entry(self, name: str, size: int, sha256: str) -> SegmentFile:
+        """The manifest's entry of a file of this name, size and content."""
         return SegmentFile(
-            parquet.name,
-            parquet.rows,
+            name,
+            sum(self.ops.values()),
             size,
             sha256,
             self.shape.table.to_json(),
@@ -178,7 +184,15 @@ class Tally:
             dict(sorted(self.ops.items())),
             self.partial,
             self.moved,
+            self.key_runs.text(),
         )
+
+    def _run_key(self, batch: pa.RecordBatch) -> None:
+        key = self.shape.table.key[:1]
+        if key and self.ops.keys() <= {INSERT, READ}:
+            self.key_runs.add(batch.column(key[0]))
+        else:  # a merge has to reduce it anyway
+            self.key_runs.give_up()
 
     def _bound_key(self, batch: pa.RecordBatch) -> None:
         key = self.shape.table.key[:1]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +20,9 @@ import pyarrow as pa
 from cdcflow.changelog.framing import other_version
 from cdcflow.model.position import Checkpoint
 
-SEGMENT_VERSION = 2
-COMPACTED_VERSION = 3
-"""What a segment made of several says, so that a reader that does not know of them refuses it by name."""
+SEGMENT_VERSION = 4
+OLDER_VERSIONS = (2, 3)
+"""Read as well. 2 has neither `key_runs` nor `stands_for` and `seams`; 3 is a compacted segment without `key_runs`."""
 
 TRANSACTIONS_SCHEMA = pa.schema(
     [
@@ -44,6 +45,8 @@ class SegmentFile:
 
     `version` numbers a table's shapes in the order the log met them, from 1. `key_min` and `key_max` are the first
     key column's bounds as text where its order is the same everywhere (integers, dates, timestamps), else None.
+    `key_runs`: the first key column's values, none of them NULL and each in one row only, lie in these ranges [first,
+    last], which are disjoint and ascending, as text like the bounds; None: nothing is said (see `keyruns`).
     `ops` counts rows by `_op`; `partial` counts rows with `_unchanged` set, deletes aside; `moved` counts
     `c` rows that carry `_before` (key changes).
     """
@@ -61,6 +64,13 @@ class SegmentFile:
     ops: dict[str, int] | None = None
     partial: int = 0
     moved: int = 0
+    key_runs: tuple[tuple[str, str], ...] | None = None
+
+    @classmethod
+    def of(cls, value: dict[str, Any]) -> SegmentFile:
+        """An entry of a manifest's `files`."""
+        runs = value.get("key_runs")
+        return cls(**{**value, "key_runs": runs if runs is None else tuple((first, last) for first, last in runs)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +86,9 @@ class Segment:
     newest of all since the log began (ids go round, so of two the newer is the one that is less than 2^31 ahead);
     None where there was none. By them an id is looked for without reading every segment.
 
-    Only a segment that `compaction` made of several has the last two. `stands_for` is the hash of the newest manifest
-    it took the place of: what the next segment's `previous` says. `seams` are the cuts at which the others ended, each
-    with its last offset: a merge may stand at any of them.
+    Only of a segment that `compaction` made of several do the last two say anything. `stands_for` is the hash of the
+    newest manifest it took the place of: what the next segment's `previous` says. `seams` are the cuts at which the
+    others ended, each with its last offset: a merge may stand at any of them.
     """
 
     log_id: str
@@ -128,20 +138,18 @@ class Segment:
         return Checkpoint.from_json(json.dumps(self.checkpoint))
 
     def to_json(self) -> str:
-        value = asdict(self)
-        if self.version == SEGMENT_VERSION:
-            del value["stands_for"], value["seams"]
-        return json.dumps(value, indent=1)
+        return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str = "segment.json") -> Segment:
-        """Read a segment.json. ConfigurationError when another version of cdcflow wrote it."""
+        """Read a segment.json, an older one as if it were of this version. ConfigurationError when a newer cdcflow
+        wrote it, or one that is too old."""
         value = json.loads(text)
-        if value["version"] not in (SEGMENT_VERSION, COMPACTED_VERSION):
-            raise other_version(name, f"version {value['version']}", value["version"], COMPACTED_VERSION)
-        files = tuple(SegmentFile(**f) for f in value["files"])
+        if value["version"] not in (SEGMENT_VERSION, *OLDER_VERSIONS):
+            raise other_version(name, f"version {value['version']}", value["version"], SEGMENT_VERSION)
+        files = tuple(map(SegmentFile.of, value["files"]))
         seams = tuple((int(cut), int(offset)) for cut, offset in value.get("seams", ()))
-        return cls(**{**value, "files": files, "seams": seams})
+        return cls(**{**value, "files": files, "seams": seams, "version": SEGMENT_VERSION})
 
 
 def newest_xid(known: int | None, ids: npt.NDArray[np.uint32]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from itertools import pairwise
 from typing import Any
 
 from cdcflow.merge import reduce
@@ -25,9 +26,11 @@ BEGUN_PROPERTY = "cdcflow.begun"
 
 _NONE_MISSING = "CAST(NULL AS array<string>)"
 _ORDERED: dict[str, Callable[[str], Any]] = {  # Any: whatever the parser gives, compared only with its own kind
+    "tinyint": int,
     "smallint": int,
     "int": int,
     "bigint": int,
+    "decimal(20,0)": int,  # an unsigned bigint
     "date": date.fromisoformat,
     "timestamp": datetime.fromisoformat,
     "timestamp_ntz": datetime.fromisoformat,
@@ -69,6 +72,28 @@ def bounds(key_type: str, ends: Sequence[tuple[str | None, str | None]]) -> Boun
     except TypeError:  # some with a time zone, some without
         return None
     return Bounds(*(f"CAST({text_sql(end)} AS {key_type})" for end in chosen))
+
+
+def each_key_once(key_type: str, runs: Sequence[Sequence[tuple[str, str]] | None]) -> bool:
+    """Whether the manifests of a range prove that no two of its rows are of one key. `runs`: each file's `key_runs`,
+    None where it says nothing.
+
+    In a file each value of the first key column comes once. So it does in all of them when no run of one touches a run
+    of another.
+    """
+    parse = _ORDERED.get(key_type)
+    if parse is None:
+        return False
+    ends: list[tuple[Any, Any]] = []
+    try:
+        for of_file in runs:
+            if of_file is None:
+                return False
+            ends += [(parse(first), parse(last)) for first, last in of_file]
+        ends.sort()
+        return all(before[1] < after[0] for before, after in pairwise(ends))
+    except (ValueError, TypeError):  # see `bounds`
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,9 +328,10 @@ def rows_once(target: Target, changes: str, *, sweep_before: int) -> str:
 
 
 def repeated(target: Target, changes: str) -> str:
-    """A key of a range that has more than one change; no row where each has one."""
+    """One row if a key of a range has more than one change; no row where each has one."""
     key = ", ".join(f"c{i}" for i in target.key_positions)
-    return f"SELECT 1 FROM {changes} GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
+    # Without LIMIT, for which Spark would look at one partition after another.
+    return f"SELECT 1 FROM (SELECT count(*) AS n FROM {changes} GROUP BY {key}) HAVING max(n) > 1"
 
 
 def rows_counted(target: Target, counted: str, *, sweep_before: int) -> str:

@@ -641,9 +641,14 @@ class _TableMerge:
 
     def _each_key_once(self, layout: Layout, files: list[InputFile], found: changes.View) -> bool:
         """Whether the changes are whole rows, and no two of one key: so it is after a backfill. Manifests say whether
-        it may be, and the keys alone, which cost little to read, whether it is."""
-        may = layout.target.key and all(f.ops and f.ops.keys() <= {"c", "r"} and not f.file.partial for f in files)
-        return bool(may) and not self._session.rows(statement.repeated(layout.target, found.name))
+        it may be, and mostly that it is; where they do not, the keys in the log are looked at."""
+        target = layout.target
+        if not target.key or not all(f.ops and f.ops.keys() <= {"c", "r"} and not f.file.partial for f in files):
+            return False
+        first = target.columns[layout.key[0]].type
+        if statement.each_key_once(first, [f.file.key_runs for f in files]):
+            return True
+        return not self._session.rows(statement.repeated(target, found.name))
 
     def _evolve(self, evolution: Evolution) -> None:
         """Bring the table into the shape that the range needs."""

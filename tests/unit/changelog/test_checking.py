@@ -357,6 +357,19 @@ def test_what_the_manifest_counts_is_counted_again_when_asked(copy: Copy) -> Non
     assert copy.faults(deep=True) == [(name, "it does not have the changes that the manifest counts")]
 
 
+@pytest.mark.parametrize("runs", [(("6", "6"),), (("5", "5"),), (("8", "9"),), ()])
+def test_keys_that_are_not_where_the_manifest_says_are_told_when_asked(copy: Copy, runs: Any) -> None:
+    """A first merge takes its word, and reduces nothing."""
+    files = list(copy.manifest(1).files)
+    (at,) = (i for i, f in enumerate(files) if f.path.startswith("shop.orders"))
+    assert files[at].key_runs == (("5", "6"),)
+    files[at] = replace(files[at], key_runs=runs)
+    copy.rewrite(1, files=tuple(files))
+    assert copy.faults() == []
+    name = f"{copy.name(1)}/{files[at].path}"
+    assert copy.faults(deep=True) == [(name, "its keys are not, or not once each, where the manifest says")]
+
+
 def test_columns_that_are_not_the_shape_s_are_told_when_asked(copy: Copy) -> None:
     """A merge would cast them, or fail in the night."""
     name = copy.put(0, "shop.orders", lambda table: table.drop_columns(["note"]))

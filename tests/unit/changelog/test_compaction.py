@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import date
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from cdcflow.changelog.compaction import compact, groups
 from cdcflow.changelog.layout import Layout, uncovered
 from cdcflow.changelog.reader import check, list_segments, read_rows, read_transactions
 from cdcflow.changelog.segment import Segment, SegmentFile
-from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import BEFORE, UNCHANGED
 from cdcflow.sinks.files import FileLog
@@ -223,12 +225,63 @@ def test_segments_that_do_not_follow_each_other_are_not_compacted(log: FileLog) 
     log.close()
 
 
-def test_older_reader_refuses_a_compacted_segment_by_its_version(log: FileLog) -> None:
-    """One that does not know of `stands_for` would call the chain broken."""
+def test_segments_of_an_older_cdcflow_are_compacted_into_one_of_today(log: FileLog) -> None:
+    """A log lives for years, and a cdcflow that knows nothing of the keys wrote its beginning."""
     story(log)
-    ((made, _),) = Retention(Layout(log.path), grace_s=0).compact()
-    assert made.version == 3
-    assert '"stands_for"' not in list_segments(log.path)[1].to_json()
-    with pytest.raises(ConfigurationError):
-        Segment.from_json(made.to_json().replace('"version": 3', '"version": 4'))
+    layout = Layout(log.path)
+    manifests = [layout.manifest(s.first_offset, s.last_offset) for s in list_segments(log.path)[:2]]
+    older = [(as_of_version_2(segment), text) for segment, text in manifests]
+    assert [Segment.from_json(text) for text, _ in older] == [without_runs(segment) for segment, _ in manifests]
+    files: dict[str, BytesIO] = {}
+
+    def open_target(name: str) -> BytesIO:
+        files[name] = Kept()
+        return files[name]
+
+    made = compact([(Segment.from_json(text), said) for text, said in older], layout.file, open_target)
+    assert json.loads(made.to_json())["version"] == 4
+    assert [f.key_runs for f in made.files if f.version == 2] == [(("7", "7"),)]
+    log.close()
+
+
+class Kept(BytesIO):
+    def close(self) -> None:
+        pass
+
+
+def as_of_version_2(segment: Segment) -> str:
+    value = json.loads(segment.to_json())
+    for file in value["files"]:
+        del file["key_runs"]
+    del value["stands_for"], value["seams"]
+    return json.dumps({**value, "version": 2})
+
+
+def without_runs(segment: Segment) -> Segment:
+    return replace(segment, files=tuple(replace(f, key_runs=None) for f in segment.files))
+
+
+def test_runs_of_keys_are_those_of_all_rows_together(log: FileLog) -> None:
+    """Of two files that tell a key once each, the one that they become must not: the next merge would take it for
+    whole, and have the row twice."""
+    writer = Writer.of(log)
+    for keys in ((1, 2, 3), (9, 4, 8), (4, 20), (5,)):
+        writer.put(orders(*keys))
+        log.roll()
+        log.seal_pending()
+
+    def told() -> list[object]:
+        return [f.key_runs for s in list_segments(log.path) for f in s.files if f.table is not None]
+
+    apart = [(("1", "3"),), (("4", "4"), ("8", "9")), (("4", "4"), ("20", "20")), (("5", "5"),)]
+    assert told() == apart
+    layout = Layout(log.path)
+
+    def together(count: int) -> object:
+        chosen = [layout.manifest(s.first_offset, s.last_offset) for s in list_segments(log.path)[:count]]
+        made = compact(chosen, layout.file, lambda _: Kept())
+        return next(f.key_runs for f in made.files if f.table is not None)
+
+    assert together(2) == (("1", "4"), ("8", "9"))
+    assert together(3) is None
     log.close()

@@ -104,7 +104,7 @@ def test_segments_of_a_backfill_have_no_bounds_of_transactions(layout: Layout) -
 def test_one_that_was_compacted_before_still_stands_for_what_it_did(layout: Layout) -> None:
     """The segment behind it names the oldest hash."""
     ((newest, text),) = manifests(layout, 3, 4)
-    before = replace(newest, version=3, stands_for="f" * 64, seams=((4, 5),))
+    before = replace(newest, stands_for="f" * 64, seams=((4, 5),))
     made, _ = compacted(layout, [*manifests(layout, 2, 3), (before, text)])
     assert made.stands_for == "f" * 64
     assert made.seams == ((3, 4), (4, 5))

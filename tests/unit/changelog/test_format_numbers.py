@@ -32,7 +32,7 @@ def test_kinds_of_files_and_frames_have_the_numbers_of_the_format_s_page() -> No
 def test_versions_are_those_of_the_format_s_page() -> None:
     """Another number is another format, and then an upgrade has to say so."""
     assert (framing.FORMAT_VERSION, layout.LOG_VERSION) == (2, 2)
-    assert (segment.SEGMENT_VERSION, segment.COMPACTED_VERSION) == (2, 3)
+    assert (segment.SEGMENT_VERSION, segment.OLDER_VERSIONS) == (4, (2, 3))
     assert (schema_history.HISTORY_VERSION, position.CHECKPOINT_VERSION) == (1, 1)
 
 
@@ -61,6 +61,7 @@ def test_what_a_file_of_a_segment_does_not_say_is_nothing() -> None:
     entry = segment.SegmentFile("transactions.parquet", 3, 30, "aa")
     assert (entry.table, entry.version, entry.first_offset, entry.last_offset) == (None, 0, 0, 0)
     assert (entry.key_min, entry.key_max, entry.ops, entry.partial, entry.moved) == (None, None, None, 0, 0)
+    assert entry.key_runs is None
 
 
 def test_progress_is_written_with_its_version() -> None:

@@ -20,7 +20,22 @@ from cdcflow.model.types import ColumnType
 
 FILE = LogFile("log-a", SourceIdentity("postgres", "7301", "shop", "2"), "2024-02-29T12:00:00Z", 17)
 TRANSACTIONS = SegmentFile("transactions.parquet", 3, 30, "aa")
-ROWS = SegmentFile("shop.orders.1.parquet", 4, 41, "bb", {"name": "orders"}, 1, 1, 9, "1", "5", {"c": 4}, 2, 1)
+ROWS = SegmentFile(
+    "shop.orders.1.parquet",
+    4,
+    41,
+    "bb",
+    {"name": "orders"},
+    1,
+    1,
+    9,
+    "1",
+    "5",
+    {"c": 4},
+    2,
+    1,
+    (("1", "2"), ("5", "5")),
+)
 SEGMENT = Segment(
     "log-a",
     1,
@@ -216,13 +231,65 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     text = put(layout, SEGMENT)
     assert layout.manifest(1, 9) == (SEGMENT, text)
-    assert "seams" not in json.loads(text)
-    compacted = replace(SEGMENT, version=3, stands_for="dd", seams=((3, 4), (4, 6)))
+    compacted = replace(SEGMENT, stands_for="dd", seams=((3, 4), (4, 6)))
     assert Segment.from_json(compacted.to_json()) == compacted
     assert with_store(tmp_path / "x", m1=text).manifest(1, 9) == (SEGMENT, text)
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", "{", '{"version": 2}', '{"version": 2, "files": 7}'])
+OLDER = """{
+ "log_id": "log-a", "first_offset": 1, "last_offset": 9, "first_transaction": 1, "last_transaction": 3,
+ "first_cut": 2, "last_cut": 5,
+ "files": [
+  {"path": "transactions.parquet", "rows": 3, "bytes": 30, "sha256": "aa", "table": null, "version": 0,
+   "first_offset": 0, "last_offset": 0, "key_min": null, "key_max": null, "ops": null, "partial": 0, "moved": 0},
+  {"path": "shop.orders.1.parquet", "rows": 4, "bytes": 41, "sha256": "bb", "table": {"name": "orders"}, "version": 1,
+   "first_offset": 1, "last_offset": 9, "key_min": "1", "key_max": "5", "ops": {"c": 4}, "partial": 2, "moved": 1}
+ ],
+ "checkpoint": CHECKPOINT, "previous": "cc", "epoch": 7, "previous_offset": null,
+ "xid_min": 10, "xid_max": 20, "xid_newest": 30, MORE
+}"""
+"""As cdcflow wrote it before it knew of `key_runs`."""
+
+
+@pytest.mark.parametrize(
+    ("more", "changed"),
+    [
+        ('"version": 2', {}),
+        ('"version": 3, "stands_for": "dd", "seams": [[3, 4]]', {"stands_for": "dd", "seams": ((3, 4),)}),
+    ],
+)
+def test_a_manifest_that_an_older_cdcflow_wrote_is_read(tmp_path: Path, more: str, changed: dict[str, Any]) -> None:
+    """Where it says nothing of the keys, nothing is known of them. What is written of it again is whole."""
+    text = OLDER.replace("CHECKPOINT", Checkpoint(cut=5).to_json()).replace("MORE", more)
+    put(Layout(tmp_path), SEGMENT, text)
+    found, _ = Layout(tmp_path).manifest(1, 9)
+    assert found == replace(SEGMENT, files=(TRANSACTIONS, replace(ROWS, key_runs=None)), **changed)
+    assert Segment.from_json(found.to_json()) == found
+    assert json.loads(found.to_json())["version"] == 4
+
+
+def test_a_reader_that_does_not_know_of_runs_refuses_them_by_the_version(tmp_path: Path) -> None:
+    """It looks there first: of the unknown field it would say that this is no manifest."""
+    layout = Layout(tmp_path)
+    value = json.loads(put(layout, SEGMENT))
+    assert value["version"] not in (2, 3), "what cdcflow read before there were runs"
+    value["files"][1]["something"] = value["something"] = "unknown"
+    put(layout, SEGMENT, json.dumps({**value, "version": 5}))
+    with pytest.raises(ConfigurationError, match=r"a newer cdcflow wrote it \(version 5, this one reads 4\)"):
+        layout.manifest(1, 9)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{}",
+        "{",
+        '{"version": 2}',
+        '{"version": 2, "files": 7}',
+        '{"version": 4, "files": [{"key_runs": [["1"]]}]}',
+    ],
+)
 def test_what_is_no_manifest_is_refused_without_its_content(tmp_path: Path, text: str) -> None:
     """Somebody's file, or half of one."""
     put(Layout(tmp_path), SEGMENT, text)

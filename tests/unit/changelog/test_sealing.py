@@ -298,6 +298,25 @@ def test_keys_of_every_kind_are_bounded_over_many_hand_ons(arrow: pa.DataType, m
     assert [file.key_min, file.key_max] == expected
 
 
+def test_ranges_that_a_backfill_reads_in_turn_are_runs_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is handed on at once: chunks of two ranges, and rows that are inserted meanwhile."""
+    monkeypatch.setattr(sealing, "HAND_ON_ROWS", 7)
+    shape = Shape(ORDERS, 1)
+    found: list[Record] = [shape]
+    offset, number = 1, 0
+    for first in range(0, 100, 5):
+        for op, keys in (("r", range(first, first + 5)), ("r", range(500 + first, 505 + first)), ("c", [900 + first])):
+            number += 1
+            batch = changes(ORDERS, [{"id": key, "_op": op} for key in keys])
+            head = Transactions.of(transactions([0], [len(keys)], batch), offset, number, np.array([number]))
+            found += [head, Rows(shape, np.arange(offset, offset + len(keys)), batch.rows)]
+            offset += len(keys)
+    cut = Checkpoint(next_offset=Offset(offset), next_transaction=number + 1, cut=1)
+    file = sealed([*found, CutMark(cut, 0)], Targets()).files[1]
+    late = [(str(900 + n), str(900 + n)) for n in range(0, 100, 5)]
+    assert file.key_runs == (("0", "99"), ("500", "599"), *late)
+
+
 def test_table_without_columns_is_refused_before_a_row_of_it_is_in_a_journal() -> None:
     """Parquet has no struct without fields, which its old row would be: the journal could never be sealed."""
     with pytest.raises(ConfigurationError, match=r"storing shop\.bare: Parquet has no type for column _before"):

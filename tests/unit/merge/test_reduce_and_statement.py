@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pyarrow as pa
 import pytest
 
@@ -80,6 +82,12 @@ def test_a_text_stays_a_text() -> None:
             ("CAST('2020-01-31 10:00:00+00:00' AS timestamp)", "CAST('2020-02-01 00:00:00+00:00' AS timestamp)"),
         ),
         ("timestamp", [("2020-01-31 10:00:00", "2020-02-01 00:00:00+00:00"), ("2020-01-31 10:00:00+00:00",) * 2], None),
+        ("tinyint", [("-7", "9")], ("CAST('-7' AS tinyint)", "CAST('9' AS tinyint)")),
+        (
+            "decimal(20,0)",
+            [("9", "18446744073709551615")],
+            ("CAST('9' AS decimal(20,0))", "CAST('18446744073709551615' AS decimal(20,0))"),
+        ),
         ("double", [("1", "2")], None),
         ("decimal(10,2)", [("1", "2")], None),
     ],
@@ -90,6 +98,56 @@ def test_bounds_are_given_only_where_the_order_is_the_same_everywhere(
     """A wrong bound would hide rows of the table from the merge, and insert them twice."""
     found = statement.bounds(type_, ends)
     assert (None if found is None else (found.least, found.greatest)) == expected
+
+
+Runs = list[tuple[str, str]]
+
+
+@pytest.mark.parametrize(
+    ("type_", "runs", "proven"),
+    [
+        ("bigint", [[("1", "9")], [("10", "20")]], True),
+        ("bigint", [[("9", "10")], [("1", "8"), ("11", "11")]], True),
+        ("bigint", [[("1", "9")], [("9", "20")]], False),
+        ("bigint", [[("1", "100")], [("20", "20")]], False),
+        ("bigint", [[("5", "5")], [("5", "5")]], False),
+        ("bigint", [[("1", "9")], None], False),
+        ("bigint", [None], False),
+        ("decimal(20,0)", [[("9", "10")], [("18446744073709551614", "18446744073709551615")]], True),
+        ("tinyint", [[("-9", "-3")], [("-2", "2")]], True),
+        ("date", [[("2020-01-31", "2020-02-01")], [("2020-02-02", "2020-02-02")]], True),
+        ("date", [[("2020-01-31", "2020-02-01")], [("2020-02-01", "2020-02-02")]], False),
+        ("date", [[("-10000-01-31", "2020-02-01")]], False),
+        ("timestamp", [[("2020-01-31 10:00:00.000001Z",) * 2], [("2020-01-31 10:00:00.000002Z",) * 2]], True),
+        ("timestamp", [[("2020-01-31 10:00:00Z",) * 2], [("2020-01-31 11:00:00+01:00",) * 2]], False),
+        ("timestamp", [[("2020-01-31 10:00:00Z",) * 2], [("2020-01-31 11:00:00",) * 2]], False),
+        ("timestamp_ntz", [[("2020-01-31", "2020-02-01")], [("2020-02-01 00:00:00", "2020-02-02")]], False),
+        ("string", [[("1", "2")]], False),
+        ("decimal(38,0)", [[("1", "2")]], False),
+    ],
+)
+def test_runs_of_files_that_do_not_touch_prove_that_each_key_comes_once(
+    type_: str, runs: list[Runs | None], proven: bool
+) -> None:
+    """Compared as what they are: as text 10 comes before 9."""
+    assert statement.each_key_once(type_, runs) is proven
+    assert statement.each_key_once(type_, runs[::-1]) is proven
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_nothing_is_proven_where_two_files_have_a_key(seed: int) -> None:
+    """It would come into the table twice. And what is apart is proven, or every first merge would look."""
+    chance = random.Random(seed)
+    files: list[list[range]] = []
+    for _ in range(chance.randrange(1, 5)):
+        at, runs = chance.randrange(-20, 20), []
+        for _ in range(chance.randrange(1, 4)):
+            runs.append(range(at, at + chance.randrange(1, 6)))
+            at = runs[-1].stop + chance.randrange(0, 12)
+        files.append(runs)
+    keys = [key for runs in files for run in runs for key in run]
+    told = [[(str(run[0]), str(run[-1])) for run in runs] for runs in files]
+    assert statement.each_key_once("int", told) is (len(keys) == len(set(keys))), f"seed {seed}: {told}"
 
 
 def test_a_sweep_lifts_the_bounds() -> None:
