@@ -557,11 +557,15 @@ class _Run:
     def _rows_that_miss(self, table: TableId) -> int:
         """How many rows miss columns: none once its backfill is done. Looked for only if one could have come or was
         there."""
-        entry = self._entry(table)
-        if entry is not None and entry.complete and self._published is not None:
-            since = self._log.files(table, self._published.cut)
-            if not any(f.file.partial for f in since):
-                return 0
+        entry, before = self._entry(table), self._there.get(table)
+        if before is None or before.is_empty:
+            since = 0
+        elif entry is not None and entry.complete and self._published is not None:
+            since = self._published.cut
+        else:
+            since = None
+        if since is not None and not any(f.file.partial for f in self._log.files(table, since)):
+            return 0
         return self._asked(table, lambda there: there.rows_that_miss())
 
 
