@@ -12,10 +12,8 @@ import itertools
 import json
 import os
 import re
-import struct
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -24,9 +22,7 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 import structlog
 from deltalake import DeltaTable as ForeignTable
-from pyroaring import BitMap64
 
-from cdcflow.warehouse.formats.delta import from_z85, vector_path
 from cdcflow.warehouse.port import HandOver
 
 CHECKPOINT_EVERY = 10
@@ -37,8 +33,6 @@ FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendO
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _VERSION = re.compile(r"(\d{20})\.json")
-_MAGIC = 1681511377
-"""What the bitmaps of a deletion vector begin with."""
 
 _log = structlog.get_logger()
 
@@ -57,10 +51,12 @@ class File:
     size: int
     stats: Mapping[str, Any] = field(default_factory=dict)
     vector: Mapping[str, Any] | None = None
+    modified_ms: int = 0
 
     @classmethod
     def of(cls, add: Mapping[str, Any]) -> File:
-        return cls(add["path"], add["size"], json.loads(add.get("stats") or "{}"), _vector(add))
+        stats = json.loads(add.get("stats") or "{}")
+        return cls(add["path"], add["size"], stats, _vector(add), add["modificationTime"])
 
     @property
     def key(self) -> tuple[str, str]:
@@ -83,6 +79,26 @@ class File:
                 **more,
             }
         }
+
+    def added(self) -> Action:
+        """The action that puts it into the table."""
+        more = {} if self.vector is None else {"deletionVector": self.vector}
+        return {
+            "add": {
+                "path": self.path,
+                "partitionValues": {},
+                "size": self.size,
+                "modificationTime": self.modified_ms,
+                "dataChange": True,
+                "stats": json.dumps(self.stats, separators=(",", ":")),
+                **more,
+            }
+        }
+
+    def marked(self, rows: int, vector: Mapping[str, Any]) -> File:
+        """The same file, of whose `rows` rows these are gone. Its bounds stay, though no row may have them any more."""
+        stats = {**self.stats, "numRecords": rows, "tightBounds": False}
+        return replace(self, stats=stats, vector=vector)
 
 
 class DeltaLog:
@@ -233,28 +249,6 @@ def _standing(checkpoint: Path, kind: str) -> list[dict[str, Any]]:
     found = pq.read_table(checkpoint, columns=[kind], partitioning=None).column(0).combine_chunks()
     listed: list[dict[str, Any]] = found.filter(found.is_valid()).to_pylist(maps_as_pydicts="strict")
     return listed
-
-
-def deleted(folder: Path, vector: Mapping[str, Any]) -> BitMap64:
-    """The numbers of a file's rows that a deletion vector says are gone.
-
-    Raises:
-        HandOver: it is of a form that is not read here, or damaged.
-    """
-    kind, stored = vector["storageType"], vector["pathOrInlineDv"]
-    if kind == "i":
-        content = from_z85(stored)[: vector["sizeInBytes"]]
-    else:
-        path = folder / vector_path(stored) if kind == "u" else Path(unquote(urlsplit(stored).path))
-        with path.open("rb") as file:
-            file.seek(vector["offset"] or 0)
-            (size,) = struct.unpack(">I", file.read(4))
-            content = file.read(size)
-            if struct.unpack(">I", file.read(4)) != (zlib.crc32(content),):
-                raise HandOver("it has a deletion vector whose checksum is another")
-    if struct.unpack("<I", content[:4]) != (_MAGIC,):
-        raise HandOver("it has a deletion vector of a form that only Spark reads")
-    return BitMap64.deserialize(content[4:])
 
 
 def local_path(folder: Path, file: File) -> Path:

@@ -48,7 +48,8 @@ from pyiceberg.types import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from cdcflow.local.tables import Ends, FileTable
+from cdcflow.local.scan import Ends, Numbers, Rows
+from cdcflow.local.tables import FileTable
 from cdcflow.merge.evolution import FormatColumn
 from cdcflow.warehouse.formats import iceberg
 from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS
@@ -121,6 +122,7 @@ class IcebergTable(FileTable[FileScanTask]):
     """A table of the catalog's."""
 
     rules = RULES
+    marks = False
 
     def __init__(
         self,
@@ -278,8 +280,17 @@ class IcebergTable(FileTable[FileScanTask]):
             return [None] * len(files)
         return [_bounds(file, field.field_id, field.field_type) for file in files]
 
+    def _opened(self, file: FileScanTask) -> Rows:
+        raise NotImplementedError
+
     def _replace(
-        self, old: Sequence[FileScanTask], new: pa.Table | None, metadata: Mapping[str, Any], app: str, version: int
+        self,
+        old: Sequence[FileScanTask],
+        new: pa.Table | None,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        marked: Sequence[tuple[FileScanTask, Numbers]] = (),
     ) -> None:
         """One commit: without the files `old`, with the rows `new`, and with what we say of it."""
         with self._changing() as change:

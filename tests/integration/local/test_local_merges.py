@@ -22,7 +22,7 @@ from mergehistories import World, assert_as_folded, make_table, make_world, writ
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, SinkUnavailable
-from cdcflow.local import tables
+from cdcflow.local import replacing
 from cdcflow.local.delta import DeltaTable
 from cdcflow.local.deltalog import DeltaLog, File
 from cdcflow.local.engine import LocalEngine
@@ -259,7 +259,7 @@ def test_many_small_files_become_one(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A source that only inserts would leave a file a cycle, for ever. A cut from before shows what it did."""
-    monkeypatch.setattr(tables, "SMALL_FILES_MAX", 3)
+    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
     files = []

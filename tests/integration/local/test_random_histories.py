@@ -19,7 +19,7 @@ from tablehistories import Histories
 
 from cdcflow import local
 from cdcflow.changelog.segment import Segment
-from cdcflow.local import tables
+from cdcflow.local import replacing
 from cdcflow.local.delta import DeltaTable
 from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.engine import LocalEngine
@@ -50,7 +50,7 @@ COMMITS: list[tuple[Any, str]] = [(IcebergTable, "create"), (IcebergTable, "_cha
 @pytest.fixture(autouse=True)
 def few_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a short history has small files enough to make one of."""
-    monkeypatch.setattr(tables, "SMALL_FILES_MAX", 2)
+    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 2)
 
 
 def run(
