@@ -49,8 +49,9 @@ COMMITS: list[tuple[Any, str]] = [(IcebergTable, "create"), (IcebergTable, "_cha
 
 @pytest.fixture(autouse=True)
 def few_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a short history has small files enough to make one of."""
+    """So that a short history has small files enough to make one of, and none too small to have its rows marked."""
     monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 2)
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
 
 
 def run(
