@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -203,8 +204,12 @@ class DeltaTable(FileTable[File]):
 
     def _opened(self, file: File) -> Rows:
         fields = self._fields
-        gone = vectors.deleted(self._folder, file.vector)
-        return Rows(local_path(self._folder, file), _schema(fields, _logical), _schema(fields, _physical), gone)
+        return Rows(
+            pq.ParquetFile(local_path(self._folder, file)),
+            _schema(fields, _logical),
+            _schema(fields, _physical),
+            partial(vectors.deleted, self._folder, file.vector),
+        )
 
     def _read(self, file: File, columns: Sequence[str]) -> pa.Table:
         with self._opened(file) as rows:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -42,17 +42,18 @@ class Rows:
     """A Parquet file of a table, open. Use it in a `with`.
 
     `schema`: the table's columns. `held`: the same columns as files name them, those inside of columns too; of one
-    that this file lacks each row has NULL.
-    `gone`: the numbers of its rows that are deleted.
+    that this file lacks each row has NULL. `deleted` reads the numbers of its rows that are.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema, held: pa.Schema, gone: Numbers) -> None:
-        self._file = pq.ParquetFile(path)
+    def __init__(
+        self, file: pq.ParquetFile, schema: pa.Schema, held: pa.Schema, deleted: Callable[[], Numbers]
+    ) -> None:
+        self._file = file
         self._schema = schema
         self._leaves = _leaves(self._file.schema_arrow)
         self._held = held
         self._names = {c: name for c, name in zip(schema.names, held.names, strict=True) if name in self._leaves}
-        self.gone = gone
+        self._deleted = deleted
         sizes = [self._file.metadata.row_group(n).num_rows for n in range(self._file.metadata.num_row_groups)]
         firsts = accumulate(sizes, initial=0)
         self.groups = [Group(n, first, size) for n, (first, size) in enumerate(zip(firsts, sizes, strict=False))]
@@ -63,11 +64,16 @@ class Rows:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self._file.close(force=True)
 
     def __len__(self) -> int:
         """How many rows it has, deleted ones too."""
         return int(self._file.metadata.num_rows)
+
+    @cached_property
+    def gone(self) -> Numbers:
+        """The numbers of its rows that are deleted."""
+        return self._deleted()
 
     @property
     def lives(self) -> NDArray[np.bool_]:
@@ -84,6 +90,14 @@ class Rows:
         type_ = self._file.schema_arrow.field(name).type
         leaf = self._leaves[name].start
         return [_ends(self._file.metadata.row_group(group.number).column(leaf), type_) for group in self.groups]
+
+    def is_null(self, column: str) -> bool:
+        """Whether the file says that no row of it has a value there, or anything inside of one."""
+        if column not in self._names:
+            return True
+        told = (self._file.metadata.row_group(group.number) for group in self.groups)
+        chunks = [one.column(leaf) for one in told for leaf in self._leaves[self._names[column]]]
+        return all(c.statistics is not None and c.statistics.null_count == c.num_values for c in chunks)
 
     def size(self, groups: Sequence[Group], columns: Sequence[str]) -> int:
         """How many bytes of the file are read for these columns of these row groups."""

@@ -267,8 +267,12 @@ class FileTable(ABC, Generic[_File]):
     def rows_that_miss(self) -> int:
         if self.snapshot() is None:
             return 0
-        found = [self._read(file, [MISSING]).column(MISSING) for file in self._files()]
+        found = [self._read(file, [MISSING]).column(MISSING) for file in self._files() if self._may_miss(file)]
         return sum(len(column) - column.null_count for column in found)
+
+    def _may_miss(self, file: _File) -> bool:
+        with self._opened(file) as rows:
+            return not rows.is_null(MISSING)
 
     def rows(self) -> pa.Table:
         """Everything that is in the table, which must be small."""
