@@ -374,7 +374,7 @@ def _widened(field: Mapping[str, Any], word: str) -> dict[str, Any]:
     return {**field, "type": word, "metadata": {**field["metadata"], "delta.typeChanges": [*before, change]}}
 
 
-def _stats(rows: pa.Table) -> dict[str, Any]:
+def _stats(rows: pa.Table) -> str:
     """What the log says of a file's columns."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
@@ -387,10 +387,11 @@ def _stats(rows: pa.Table) -> dict[str, Any]:
         if low is None or (isinstance(high, str) and max(len(low), len(high)) > TEXT_MAX):
             continue
         least[name], greatest[name] = (str(low), str(high)) if pa.types.is_date(type_) else (low, high)
-    return {
+    found = {
         "numRecords": len(rows),
         "minValues": least,
         "maxValues": greatest,
         "nullCount": {name: rows.column(name).null_count for name in rows.column_names[:INDEXED]},
         "tightBounds": True,
     }
+    return json.dumps(found, separators=(",", ":"))

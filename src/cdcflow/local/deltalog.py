@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -45,18 +45,24 @@ class Conflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a table's rows. `path` is as the log has it, `vector` what says which of its rows are deleted."""
+    """A file of a table's rows. `path` and `told`, JSON of what is known of its columns, are as the log has them,
+    `vector` is what says which of its rows are deleted."""
 
     path: str
     size: int
-    stats: Mapping[str, Any] = field(default_factory=dict)
+    told: str = "{}"
     vector: Mapping[str, Any] | None = None
     modified_ms: int = 0
 
     @classmethod
     def of(cls, add: Mapping[str, Any]) -> File:
-        stats = json.loads(add.get("stats") or "{}")
-        return cls(add["path"], add["size"], stats, _vector(add), add["modificationTime"])
+        return cls(add["path"], add["size"], add.get("stats") or "{}", _vector(add), add["modificationTime"])
+
+    @property
+    def stats(self) -> Mapping[str, Any]:
+        """What is known of its columns."""
+        found: Mapping[str, Any] = json.loads(self.told)
+        return found
 
     @property
     def key(self) -> tuple[str, str]:
@@ -90,15 +96,17 @@ class File:
                 "size": self.size,
                 "modificationTime": self.modified_ms,
                 "dataChange": True,
-                "stats": json.dumps(self.stats, separators=(",", ":")),
+                "stats": self.told,
                 **more,
             }
         }
 
     def marked(self, rows: int, vector: Mapping[str, Any]) -> File:
         """The same file, of whose `rows` rows these are gone. Its bounds stay, though no row may have them any more."""
-        stats = {**self.stats, "numRecords": rows, "tightBounds": False}
-        return replace(self, stats=stats, vector=vector)
+        # Numbers stay as they are written: read and written again a decimal could be another one.
+        told = {**_members(self.told), "numRecords": str(rows), "tightBounds": "false"}
+        listed = ",".join(f"{json.dumps(name)}:{value}" for name, value in told.items())
+        return replace(self, told=f"{{{listed}}}", vector=vector)
 
 
 class DeltaLog:
@@ -233,7 +241,27 @@ def _take(files: dict[tuple[str, str], File], actions: Iterable[Action]) -> None
             files[file.key] = file
         elif "remove" in action:
             gone = action["remove"]
-            files.pop(File(gone["path"], 0, {}, _vector(gone)).key, None)
+            files.pop(File(gone["path"], 0, vector=_vector(gone)).key, None)
+
+
+def _members(text: str) -> dict[str, str]:
+    """The members of a JSON object, each value as it is written."""
+    read = json.JSONDecoder().raw_decode
+    found = {}
+    at = _next(text, 0) + 1
+    while text[at := _next(text, at)] != "}":
+        name, at = read(text, at)
+        begin = _next(text, at)
+        _, at = read(text, begin)
+        found[name] = text[begin:at]
+    return found
+
+
+def _next(text: str, at: int) -> int:
+    """Where in a JSON object's text the next of its parts begins."""
+    while text[at] in " \t\r\n,:":
+        at += 1
+    return at
 
 
 def _vector(of: Mapping[str, Any]) -> Mapping[str, Any] | None:

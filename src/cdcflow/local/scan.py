@@ -6,6 +6,7 @@ A row's number is its place in the file, whatever is deleted of it or not read. 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -179,8 +180,9 @@ def _ends(chunk: pq.ColumnChunkMetaData, type_: pa.DataType) -> Ends | None:
         return None
     if pa.types.is_integer(type_) or pa.types.is_date32(type_) or _is_micros(type_):
         return told.min_raw, told.max_raw
-    if pa.types.is_string(type_) and isinstance(told.min, str):
-        return told.min, told.max
+    if pa.types.is_string(type_):
+        with suppress(UnicodeDecodeError):  # a text that was cut off
+            return told.min_raw.decode(), told.max_raw.decode()
     return None
 
 

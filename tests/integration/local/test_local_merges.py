@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, date, datetime, time, timedelta
@@ -27,6 +28,7 @@ from cdcflow.local.delta import DeltaTable
 from cdcflow.local.deltalog import DeltaLog, File
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
+from cdcflow.local.scan import Rows
 from cdcflow.local.tables import FileTable
 from cdcflow.model.table import Table
 from cdcflow.warehouse import job
@@ -78,21 +80,34 @@ def folded(world: World, warehouse: Path, told: str) -> None:
 
 @pytest.mark.parametrize("number", range(2))
 def test_merges_at_random_cuts_give_what_the_fold_gives(
-    merge: Merge, hand_log: HandLog, warehouse: Path, number: int
+    merge: Merge,
+    hand_log: HandLog,
+    warehouse: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    commits: Counter[str],
+    number: int,
 ) -> None:
-    """Hundreds of histories in three tables. A failure prints the seed; `CDCFLOW_LOCAL_SEED=<seed>` replays it."""
+    """Hundreds of histories in three tables, whose rows are marked or whose files are written again. A failure prints
+    the seed; `CDCFLOW_LOCAL_SEED=<seed>` replays it."""
+    if number:
+        monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+        monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
     world = make_world(SEED + number, HISTORIES)
     for round_ in range(3):
         write_round(world, hand_log, round_)
         assert merge(hand_log.root, warehouse).published
         folded(world, warehouse, f"seed {SEED}, round {round_}")
+    if HISTORIES >= 100:
+        assert {how for how in commits if commits[how]} >= ({"marked", "marked again"} if number else {"written again"})
 
 
 def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G10: whatever was committed by then, rows come out as the fold says, and each once."""
+    """G10: whatever was committed by then, rows come out as the fold says, and each once. Marks that were written
+    before a commit that did not come are nobody's."""
     monkeypatch.setattr(job, "TABLES_AT_ONCE", 1)
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
     left = 0
 
     def counted(right: Callable[..., Any]) -> Callable[..., Any]:
@@ -253,6 +268,72 @@ def test_only_files_of_which_a_row_changed_are_replaced(merge: Merge, hand_log: 
     assert (len(before), len(before & files()), len(files())) == (3, 2, 3)
     assert report.engine == "local"
     assert {"id": "b2", "v": 1} in rows_of(warehouse, orders)
+
+
+def test_rows_that_go_are_marked_in_their_file_until_much_of_it_is_dead(
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a cycle costs follows its changes, not the table; and files that are mostly dead slow no reader down."""
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    orders = make_table("orders", id="int64", v="int32")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": n, "v": 0}) for n in range(30)])
+    merge(hand_log.root, warehouse)
+    expected = dict.fromkeys(range(30), 0)
+
+    def parts() -> dict[str, tuple[int, int]]:
+        """By the files' names how many rows they have, and how many of these are gone."""
+        with read(warehouse, orders) as there:
+            found = {}
+            for file in there._files():
+                with there._opened(file) as rows:
+                    found[file.path if isinstance(file, File) else file.file.file_path] = len(rows), len(rows.gone)
+            return found
+
+    ((first, _),) = parts().items()
+    seen = []
+    for ids in ([3, 4, 5], [5, 6, 7, 29], [0, 28], [9, 10, 11]):
+        hand_log.segment([*((orders, "u", {"id": n, "v": n}) for n in ids[1:]), (orders, "d", {"id": ids[0]})])
+        (report,) = merge(hand_log.root, warehouse).tables
+        assert not report.edits
+        expected |= {n: n for n in ids[1:]}
+        del expected[ids[0]]
+        assert rows_of(warehouse, orders) == [{"id": n, "v": v} for n, v in sorted(expected.items())]
+        seen.append(parts().get(first))
+    assert seen == [(30, 3), (30, 6), (30, 8), None]
+    assert sum(count - gone for count, gone in parts().values()) == len(expected)
+
+
+def test_of_a_table_only_keys_are_read_and_what_a_change_leaves_as_it_was(
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table's other columns are most of its bytes."""
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    orders = make_table("orders", id="int64", v="int32", doc="string")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": n, "v": 0, "doc": f"d{n}"}) for n in range(30)])
+    merge(hand_log.root, warehouse)
+    columns: list[set[str]] = []
+    right = Rows.read
+
+    def read_columns(rows: Rows, groups: Any, names: Any) -> Any:
+        columns.append(set(names))
+        return right(rows, groups, names)
+
+    monkeypatch.setattr(Rows, "read", read_columns)
+    hand_log.segment([(orders, "u", {"id": 3, "v": 1, "doc": "d"})])
+    merge(hand_log.root, warehouse)
+    assert columns == [{"id"}, {"id", "_offset"}]
+    columns.clear()
+    hand_log.segment([(orders, "u", {"id": 4, "v": 1, "_unchanged": ["doc"]})])
+    merge(hand_log.root, warehouse)
+    assert set().union(*columns) == {"id", "_offset", "doc", "_missing"}
+    monkeypatch.undo()
+    assert rows_of(warehouse, orders)[3:6] == [
+        {"id": 3, "v": 1, "doc": "d"},
+        {"id": 4, "v": 1, "doc": "d4"},
+        {"id": 5, "v": 0, "doc": "d5"},
+    ]
 
 
 def test_many_small_files_become_one(

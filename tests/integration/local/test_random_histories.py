@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -49,9 +50,11 @@ COMMITS: list[tuple[Any, str]] = [(IcebergTable, "create"), (IcebergTable, "_cha
 
 @pytest.fixture(autouse=True)
 def few_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a short history has small files enough to make one of, and none too small to have its rows marked."""
-    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 2)
+    """So that a short history has small files enough to make one of, and none too small to have its rows marked, more
+    than once at times."""
+    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
     monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
 
 
 def run(
@@ -81,7 +84,7 @@ def run(
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, TOGETHER))
-def test_histories_of_tables_give_what_the_fold_gives(first: int, tmp_path: Path) -> None:
+def test_histories_of_tables_give_what_the_fold_gives(first: int, tmp_path: Path, commits: Counter[str]) -> None:
     """Whatever a source does to a table, the merged one is the fold of the log, after every merge.
 
     Hard cases G01 to G06, G10, G16, G18, G21, G23 to G27, P08, P10, P18.
@@ -89,6 +92,9 @@ def test_histories_of_tables_give_what_the_fold_gives(first: int, tmp_path: Path
     rounds = ROUNDS if HISTORIES > TOGETHER else ROUNDS_MANY  # alone: as many as it may have had
     table_format = FORMATS[first // TOGETHER % len(FORMATS)] if HISTORIES > TOGETHER else ONLY
     run(SEED + first, min(TOGETHER, HISTORIES - first), tmp_path, rounds=rounds, table_format=table_format)
+    if HISTORIES > TOGETHER:
+        assert commits["marked"], commits
+        assert commits["written again"], commits
 
 
 @pytest.mark.long
