@@ -14,17 +14,19 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from handlog import HandLog
 from tablehistories import Histories
 
 from cdcflow import local
 from cdcflow.changelog.segment import Segment
-from cdcflow.local import replacing
+from cdcflow.local import replacing, tables
 from cdcflow.local.delta import DeltaTable
 from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
+from cdcflow.local.tables import FileTable
 from cdcflow.merge import reduce
 from cdcflow.merge.evolution import Evolution
 from cdcflow.model.table import Table
@@ -202,6 +204,51 @@ def compacted_files_read_from_their_beginning() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def marks_of_before_forgotten() -> Iterator[None]:
+    def forgetting(right: Callable[..., Any]) -> Callable[..., Any]:
+        def replaced(table: Any, old: Any, new: Any, *given: Any) -> None:
+            *said, marked = given if len(given) > 3 else (*given, ())
+            right(table, old, new, *said, [(file, np.setdiff1d(gone, before(table, file))) for file, gone in marked])
+
+        return replaced
+
+    def before(table: Any, file: Any) -> Any:
+        with table._opened(file) as rows:
+            return rows.gone
+
+    with pytest.MonkeyPatch.context() as patch:
+        for of in (IcebergTable, DeltaTable):
+            patch.setattr(of, "_replace", forgetting(of._replace))
+        yield
+
+
+@contextmanager
+def rows_numbered_from_one() -> Iterator[None]:
+    right = FileTable._dead
+
+    def shifted(standing: Any, number: int, gone: Any) -> Any:
+        return np.unique((gone + 1) % standing.places[number].rows)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileTable, "_dead", lambda table, of: {n: shifted(of, n, g) for n, g in right(table, of).items()})
+        yield
+
+
+@contextmanager
+def dead_rows_written_again() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileTable, "_left", lambda table, file, place, _: table._read(file, table.schema.names))
+        yield
+
+
+@contextmanager
+def nothing_but_keys_read() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "_kept", lambda *_: set())
+        yield
+
+
 BUGS: dict[str, tuple[Callable[[], Any], int]] = {
     "null is unchanged": (null_is_unchanged, 7),
     "sweep takes one more": (lambda: sweep_off_by(1), 5),
@@ -215,6 +262,10 @@ BUGS: dict[str, tuple[Callable[[], Any], int]] = {
     "missing columns not renamed": (lambda: no_act_of("MissAlso"), 42),
     "greatest key of a file not looked for": (greatest_key_of_a_file_not_looked_for, 25),
     "compacted files read from their beginning": (compacted_files_read_from_their_beginning, 6),
+    "marks of before forgotten": (marks_of_before_forgotten, 162),
+    "rows numbered from one": (rows_numbered_from_one, 9),
+    "dead rows written again": (dead_rows_written_again, 4),
+    "nothing but keys read": (nothing_but_keys_read, 9),
 }
 """Each with the seed of a history that shows it. Other histories want other seeds: plant it and run hundreds."""
 
