@@ -30,6 +30,7 @@ from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
 from cdcflow.local.scan import Rows
 from cdcflow.local.tables import FileTable
+from cdcflow.merge.evolution import CannotFollow
 from cdcflow.model.table import Table
 from cdcflow.warehouse import job
 from cdcflow.warehouse.formats import FORMATS, format_for, format_in
@@ -400,6 +401,24 @@ def test_what_is_not_for_it_goes_to_the_other_engine_or_is_left_out_with_a_remed
     # The remedy, to the letter: with another engine there the table goes on, and nothing is lost.
     job.merge(job.Engines(engine(warehouse), other), hand_log.root, warehouse)
     assert rows_of(warehouse, floats) == [{"f": 0.5}, {"f": 1.5}]
+
+
+def test_what_a_range_reads_of_a_table_is_bounded_not_the_table(
+    format_name: str, hand_log: HandLog, warehouse: Path
+) -> None:
+    """A few keys of a large table are no reason to start Spark."""
+    orders = make_table("orders", id="int64", doc="string")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": n, "doc": os.urandom(2000).hex()}) for n in range(200)])
+    engines = job.Engines(LocalEngine(warehouse, format_name, bytes_max=20_000))
+    job.merge(engines, hand_log.root, warehouse)
+    hand_log.segment([(orders, "u", {"id": 7, "doc": "x"})])
+    (report,) = job.merge(engines, hand_log.root, warehouse).tables
+    assert (report.engine, report.left_out) == ("local", None)
+    assert rows_of(warehouse, orders)[7] == {"id": 7, "doc": "x"}
+    hand_log.segment([(orders, "u", {"id": 8, "_unchanged": ["doc"]})])
+    with pytest.raises(CannotFollow, match="of its files would have to be read"):
+        job.merge(engines, hand_log.root, warehouse)
 
 
 def test_a_table_that_is_moved_away_is_made_anew_and_cuts_tell(
