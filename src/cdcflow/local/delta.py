@@ -67,7 +67,6 @@ class DeltaTable(FileTable[File]):
     """A table in a folder."""
 
     rules = RULES
-    marks = True
 
     def __init__(self, folder: Path, bytes_max: int | None) -> None:
         super().__init__("/".join(folder.parts[-2:]), bytes_max)

@@ -112,7 +112,6 @@ class IcebergTable(FileTable[FileScanTask]):
     """A table of the catalog's."""
 
     rules = RULES
-    marks = True
 
     def __init__(
         self,

@@ -114,8 +114,6 @@ class FileTable(ABC, Generic[_File]):
     """Implements `cdcflow.warehouse.port.CurrentTable`, as far as that is the same in every format. `close` it."""
 
     rules: Format
-    marks: bool
-    """Rows that go can be marked in their file, which stays."""
 
     def __init__(self, name: str, bytes_max: int | None) -> None:
         """`name`: for messages. `bytes_max`: what more bytes of files would have to be held in memory for is handed
@@ -255,7 +253,7 @@ class FileTable(ABC, Generic[_File]):
             return
         layout = folding.layout
         if folding.sweep_before:
-            self._standing = self._stand(None)  # whatever the keys are
+            self._standing = self._stand()  # whatever the keys are
         name = self._stand_for(layout, folding.changes, _kept(folding, self.schema.names)).name
         ((first,),) = self.session.rows(f"SELECT min(o) FROM {folding.changes}")  # noqa: S608  a name of ours
         self.session.rows(folding.sql(name))
@@ -265,7 +263,7 @@ class FileTable(ABC, Generic[_File]):
     def sweep(self, before: int, metadata: Mapping[str, Any], app: str, version: int) -> None:
         if self._has(app, version):
             return
-        self._standing = self._stand(None)
+        self._standing = self._stand()
         self.session.rows(statement.sweep(self._standing.name, before))
         self._commit(metadata, app, version, None, [])
 
@@ -289,19 +287,24 @@ class FileTable(ABC, Generic[_File]):
     def _stand_for(self, layout: Layout, changes: str, columns: Collection[str]) -> _Whole[_File] | _Picked[_File]:
         """The rows that have one of the keys of a range of changes, at least, and at least these columns of them."""
         if self._standing is None:
-            if not layout.target.key:
-                self._standing = self._stand(None)
-            elif self.marks:
-                self._standing = self._pick(Keys(self.session, layout, changes, self.schema), columns)
-            else:
-                self._standing = self._stand(Keys(self.session, layout, changes, self.schema))
+            self._standing = self._near(layout, changes, columns) if layout.target.key else self._stand()
         return self._standing
 
-    def _pick(self, keys: Keys, columns: Collection[str]) -> _Picked[_File]:
-        schema = self._own_names_free()
+    def _near(self, layout: Layout, changes: str, columns: Collection[str]) -> _Whole[_File] | _Picked[_File]:
+        keys = Keys(self.session, layout, changes, self.schema)
         there = self._files()
-        small = replacing.small([self._size(file) for file in there])
         chosen = keys.near(self._ends(there, keys.first))
+        # Files that would be written again in any case are read once as wholes.
+        if sum(self._size(there[n]) for n in chosen) < replacing.TINY_BYTES:
+            return self._stand_whole(there, chosen)
+        return self._pick(keys, there, chosen, columns)
+
+    def _pick(
+        self, keys: Keys, there: Sequence[_File], chosen: Sequence[int], columns: Collection[str]
+    ) -> _Picked[_File]:
+        """The rows with one of the keys, and these columns of them. Files with the numbers `chosen` may have some."""
+        schema = self._own_names_free()
+        small = replacing.small([self._size(file) for file in there])
         read = [name for name in schema.names if name in columns or name in keys.names or name == OFFSET]
         within = self._within({n: there[n] for n in chosen}, keys, read)
         numbers = [*chosen, *sorted(small - set(chosen))]
@@ -343,17 +346,21 @@ class FileTable(ABC, Generic[_File]):
                 raise HandOver(f"it has a column called {name}")
         return schema
 
-    def _stand(self, keys: Keys | None) -> _Whole[_File]:
-        schema = self._own_names_free()
+    def _stand(self) -> _Whole[_File]:
+        """All rows of the table."""
         there = self._files()
+        return self._stand_whole(there, range(len(there)))
+
+    def _stand_whole(self, there: Sequence[_File], chosen: Sequence[int]) -> _Whole[_File]:
+        """All rows of the files with the numbers `chosen`."""
+        schema = self._own_names_free()
         small = replacing.small([self._size(file) for file in there])
-        chosen = range(len(there)) if keys is None else keys.near(self._ends(there, keys.first))
         self._check_size(sum(self._size(there[n]) for n in chosen))
         numbers = [*chosen, *sorted(small - set(chosen))]
         parts = [schema.empty_table().append_column(FILE, pa.array([], pa.int32()))]
         for number, n in enumerate(numbers):
             rows = self._read(there[n], schema.names)
-            parts.append(rows.append_column(FILE, pa.array([number] * len(rows), pa.int32())))
+            parts.append(rows.append_column(FILE, pa.array(np.full(len(rows), number, np.int32))))
         name = self.session.take("standing", pa.concat_tables(parts))
         again = frozenset(number for number, n in enumerate(numbers) if n in small)
         files = [there[n] for n in numbers]
@@ -361,7 +368,7 @@ class FileTable(ABC, Generic[_File]):
 
     def _update(self, act: Act, metadata: Mapping[str, Any], app: str, version: int) -> None:
         """An act that changes rows."""
-        self._standing = standing = self._stand(None)
+        self._standing = standing = self._stand()
         changed = 0
         for sql in statement.alter(standing.name, self.rules, act):
             ((count,),) = self.session.rows(sql)

@@ -404,9 +404,10 @@ def test_what_is_not_for_it_goes_to_the_other_engine_or_is_left_out_with_a_remed
 
 
 def test_what_a_range_reads_of_a_table_is_bounded_not_the_table(
-    format_name: str, hand_log: HandLog, warehouse: Path
+    format_name: str, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few keys of a large table are no reason to start Spark."""
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
     orders = make_table("orders", id="int64", doc="string")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": n, "doc": os.urandom(2000).hex()}) for n in range(200)])
