@@ -52,4 +52,4 @@ def again(touched: Mapping[int, Touched], spent: int) -> set[int]:
     due = sorted((f.cost, n) for n, f in touched.items() if f.share > DEAD_SHARE_MAX or f.size < TINY_BYTES)
     totals = accumulate((cost for cost, _ in due), initial=spent)
     next(totals)
-    return {n for (cost, n), total in zip(due, totals, strict=True) if total <= AGAIN_BYTES_MAX or not cost}
+    return {n for (_, n), total in zip(due, totals, strict=True) if total <= AGAIN_BYTES_MAX}

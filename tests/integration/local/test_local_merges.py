@@ -293,7 +293,7 @@ def test_rows_that_go_are_marked_in_their_file_until_much_of_it_is_dead(
 
     ((first, _),) = parts().items()
     seen = []
-    for ids in ([3, 4, 5], [5, 6, 7, 29], [0, 28], [9, 10, 11]):
+    for ids in ([3, 29, 5], [5, 6, 7, 4], [0, 28], [9, 10, 11]):
         hand_log.segment([*((orders, "u", {"id": n, "v": n}) for n in ids[1:]), (orders, "d", {"id": ids[0]})])
         (report,) = merge(hand_log.root, warehouse).tables
         assert not report.edits
@@ -301,8 +301,38 @@ def test_rows_that_go_are_marked_in_their_file_until_much_of_it_is_dead(
         del expected[ids[0]]
         assert rows_of(warehouse, orders) == [{"id": n, "v": v} for n, v in sorted(expected.items())]
         seen.append(parts().get(first))
+        with read(warehouse, orders) as there:
+            if isinstance(there, IcebergTable):  # one delete file for each marked file, which goes with it
+                newest = there._table.current_snapshot()
+                assert newest is not None
+                assert newest.summary is not None
+                marks = [len(file.delete_files) for file in there._files()]
+                assert max(marks) <= 1
+                assert newest.summary["total-delete-files"] == str(sum(marks))
     assert seen == [(30, 3), (30, 6), (30, 8), None]
     assert sum(count - gone for count, gone in parts().values()) == len(expected)
+
+
+def test_rows_that_are_newer_than_a_change_stay_as_they_are(
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G08: a range that is merged again, after a merge of somebody else, changes nothing. Of such rows only keys were
+    read, so none of them may be written."""
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    orders = make_table("orders", id="int64", v="int32")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": n, "v": 0}) for n in range(30)])
+    merge(hand_log.root, warehouse)
+    hand_log.segment([(orders, "u", {"id": 7, "v": 1}), (orders, "d", {"id": 8}), (orders, "u", {"id": 9, "v": 2})])
+    merge(hand_log.root, warehouse)
+    before = rows_of(warehouse, orders)
+    monkeypatch.setattr(job._Run, "_position", lambda *_: 1)
+    for of in (IcebergTable, DeltaTable):
+        monkeypatch.setattr(of, "_has", lambda *_: False)
+    (report,) = merge(hand_log.root, warehouse).tables
+    assert report.changes == 3
+    assert rows_of(warehouse, orders) == before
+    assert {"id": 7, "v": 1} in before
 
 
 def test_of_a_table_only_keys_are_read_and_what_a_change_leaves_as_it_was(
