@@ -25,7 +25,7 @@ def test_files_that_are_tiny_or_much_of_which_is_dead_are_written_again() -> Non
         1: Touched(50 * MB, 1000, 400),
         2: Touched(TINY_BYTES - 1, 1000, 1),
         3: Touched(TINY_BYTES, 1000, 1),
-        4: Touched(50 * MB, 999, 333),
+        4: Touched(5 * MB, 999, 333),
     }
     assert replacing.again(touched, 0) == {1, 2}
 
