@@ -103,23 +103,24 @@ def test_merges_at_random_cuts_give_what_the_fold_gives(
 
 
 def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
-    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch, commits: Counter[str]
 ) -> None:
     """G10: whatever was committed by then, rows come out as the fold says, and each once. Marks that were written
     before a commit that did not come are nobody's."""
     monkeypatch.setattr(job, "TABLES_AT_ONCE", 1)
     monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
     left = 0
 
     def counted(right: Callable[..., Any]) -> Callable[..., Any]:
-        def commits(*given: Any, **more: Any) -> Any:
+        def dying(*given: Any, **more: Any) -> Any:
             nonlocal left
             if not left:
                 raise KeyboardInterrupt
             left -= 1
             return right(*given, **more)
 
-        return commits
+        return dying
 
     for of, method in COMMITS:
         monkeypatch.setattr(of, method, counted(getattr(of, method)))
@@ -138,6 +139,7 @@ def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
         assert report.cut == hand_log.cut
         folded(world, warehouse, f"seed {SEED}, round {round_}")
     assert deaths > 6
+    assert commits["marked"]
 
 
 def test_two_merges_at_once_do_nothing_twice(
