@@ -4,9 +4,11 @@
 
     dialect     Spark's SQL as DuckDB's
     session     DuckDB over the log's Parquet files
-    tables      tables made of files that are replaced as wholes
-    iceberg     those of Iceberg, through PyIceberg
-    delta       those of Delta Lake; deltalog reads and writes their log
+    tables      tables made of files of which rows are marked, or which are replaced as wholes
+    picking     the rows that have one of a range's keys; scan reads what is needed for it
+    replacing   which files are written again
+    iceberg     tables of Iceberg, through PyIceberg; positions are their marks
+    delta       tables of Delta Lake; deltalog reads and writes their log, vectors are their marks
     engine      what it takes on, and what it declines
 
 Importing this package imports neither DuckDB nor what a format needs; what needs them says so when it is called.
@@ -33,7 +35,8 @@ _NEEDS = {"delta": ("duckdb", "deltalake"), "iceberg": ("duckdb", "pyiceberg.cat
 """What the tables of each format need."""
 
 CHANGES_MAX, BYTES_MAX = 500_000, 128 << 20
-"""What `auto` gives it of a table at most: all of it is held in one process's memory."""
+"""What `auto` gives it of a table at most: all of it is held in one process's memory. Of columns that are only looked
+through it may be `tables.SCANNED_TIMES` as much."""
 
 
 def is_installed(table_format: str) -> bool:

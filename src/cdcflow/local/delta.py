@@ -1,8 +1,8 @@
 """Delta tables, version by version (see `tables` and `deltalog`).
 
 Tables and commits are the same as Spark's (`cdcflow.spark.formats.delta`): each engine goes on where the other left
-off. Files are written without deletion vectors; those that Spark wrote are read, and go with the files that they belong
-to.
+off. Rows that go are marked by deletion vectors, as Spark marks them (`vectors`). A vector's file is durable before the
+commit that names it; a run that dies in between leaves one that nobody names.
 """
 
 from __future__ import annotations
@@ -12,24 +12,29 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdcflow import __version__
-from cdcflow.local.deltalog import Action, Conflict, DeltaLog, File, deleted, local_path, sync_folder, unread
-from cdcflow.local.tables import TYPES, Ends, FileTable, type_of
+from cdcflow.local import vectors
+from cdcflow.local.deltalog import Action, Conflict, DeltaLog, File, local_path, sync_folder, unread
+from cdcflow.local.scan import Ends, Numbers, Rows, named
+from cdcflow.local.tables import TYPES, FileTable, type_of
 from cdcflow.warehouse.formats import delta
 from cdcflow.warehouse.formats.delta import COLUMN_ID, HARMLESS, RULES, columns, ours, said
 from cdcflow.warehouse.port import HandOver, Snapshot
 
 FILE_BYTES = 256 << 20
 """Rows of so many bytes in memory make a file."""
+
+ROW_GROUP = 1 << 17
+"""Rows of a row group: what is read at least for a row of a file."""
 
 INDEXED, TEXT_MAX = 32, 31
 """Of so many columns bounds are kept, and no longer texts: of those other writers keep the beginnings only."""
@@ -196,22 +201,19 @@ class DeltaTable(FileTable[File]):
     def _size(self, file: File) -> int:
         return file.size
 
-    def _read(self, file: File, columns: Sequence[str]) -> pa.Table:
-        wanted = [f for name in columns for f in self._fields if f["name"] == name]
-        held = _schema(wanted, _physical)
-        with pq.ParquetFile(local_path(self._folder, file)) as opened:
-            there = set(opened.schema_arrow.names)
-            found = opened.read(columns=[name for name in held.names if name in there])
-            count = opened.metadata.num_rows
-        rows = pa.table(
-            [found.column(one.name).cast(one.type) if one.name in there else pa.nulls(count, one.type) for one in held],
-            schema=held,
+    def _opened(self, file: File) -> Rows:
+        fields = self._fields
+        return Rows(
+            pq.ParquetFile(local_path(self._folder, file)),
+            _schema(fields, _logical),
+            _schema(fields, _physical),
+            partial(vectors.deleted, self._folder, file.vector),
         )
-        if file.vector is not None:
-            lives = np.ones(count, bool)
-            lives[np.fromiter(deleted(self._folder, file.vector), np.int64)] = False
-            rows = rows.filter(pa.array(lives))
-        return _named(rows, _schema(wanted, _logical))
+
+    def _read(self, file: File, columns: Sequence[str]) -> pa.Table:
+        with self._opened(file) as rows:
+            found = rows.read(rows.groups, columns)
+            return found if file.vector is None else found.filter(pa.array(rows.lives))
 
     def _ends(self, files: Sequence[File], column: str) -> Sequence[Ends | None]:
         field = next(f for f in self._fields if f["name"] == column)
@@ -230,41 +232,53 @@ class DeltaTable(FileTable[File]):
         return [of(file) for file in files]
 
     def _replace(
-        self, old: Sequence[File], new: pa.Table | None, metadata: Mapping[str, Any], app: str, version: int
+        self,
+        old: Sequence[File],
+        new: pa.Table | None,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        marked: Sequence[tuple[File, Numbers]] = (),
     ) -> None:
         self._check_ours()
         now = _now_ms()
-        actions = [self._said("MERGE" if old else "WRITE", metadata)]
+        actions = [self._said("MERGE" if old or marked else "WRITE", metadata)]
         if app:
             actions.append({"txn": {"appId": app, "version": version, "lastUpdated": now}})
-        actions += [file.removed(now) for file in old]
-        actions += [{"add": add} for add in self._written(new)] if new is not None and len(new) else []
-        self._log.commit(actions)
+        actions += [file.removed(now) for file in [*old, *(file for file, _ in marked)]]
+        written = [*self._marked(marked), *(self._written(new) if new is not None and len(new) else [])]
+        if written:
+            sync_folder(self._folder)
+        self._log.commit([*actions, *(file.added() for file in written)])
 
-    def _written(self, rows: pa.Table) -> list[Mapping[str, Any]]:
-        """Files with these rows, each as the log will name it."""
+    def _marked(self, marked: Sequence[tuple[File, Numbers]]) -> list[File]:
+        """Files with the rows that are gone of them."""
+        if not marked:
+            return []
+        said = vectors.write(self._folder, [gone for _, gone in marked])
+        return [file.marked(self._count(file), vector) for (file, _), vector in zip(marked, said, strict=True)]
+
+    def _count(self, file: File) -> int:
+        """How many rows it has, gone ones too."""
+        if "numRecords" in file.stats:
+            return int(file.stats["numRecords"])
+        with self._opened(file) as rows:
+            return len(rows)
+
+    def _written(self, rows: pa.Table) -> list[File]:
+        """Files with these rows, durable but for their names."""
         fields = self._fields
-        held = _named(rows, _schema(fields, _physical))
+        held = named(rows, _schema(fields, _physical))
         most = max(1, len(held) * FILE_BYTES // max(held.nbytes, 1))
-        found: list[Mapping[str, Any]] = []
+        found = []
         for first in range(0, len(held), most):
             part = held.slice(first, most)
             path = self._folder / f"part-00000-{uuid4()}-c000.zstd.parquet"
             with path.open("wb") as file:
-                pq.write_table(part, file, compression="zstd")
+                pq.write_table(part, file, compression="zstd", row_group_size=ROW_GROUP)
                 file.flush()
                 os.fsync(file.fileno())
-            found.append(
-                {
-                    "path": path.name,
-                    "partitionValues": {},
-                    "size": path.stat().st_size,
-                    "modificationTime": _now_ms(),
-                    "dataChange": True,
-                    "stats": json.dumps(_stats(part), separators=(",", ":")),
-                }
-            )
-        sync_folder(self._folder)
+            found.append(File(path.name, path.stat().st_size, _stats(part), None, _now_ms()))
         return found
 
 
@@ -359,14 +373,7 @@ def _widened(field: Mapping[str, Any], word: str) -> dict[str, Any]:
     return {**field, "type": word, "metadata": {**field["metadata"], "delta.typeChanges": [*before, change]}}
 
 
-def _named(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same columns under other names, those inside of columns too."""
-    said = schema.__arrow_c_schema__
-    batches = [pa.RecordBatch._import_from_c_capsule(said(), b.__arrow_c_array__()[1]) for b in rows.to_batches()]
-    return pa.Table.from_batches(batches, schema)
-
-
-def _stats(rows: pa.Table) -> dict[str, Any]:
+def _stats(rows: pa.Table) -> str:
     """What the log says of a file's columns."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
@@ -379,10 +386,11 @@ def _stats(rows: pa.Table) -> dict[str, Any]:
         if low is None or (isinstance(high, str) and max(len(low), len(high)) > TEXT_MAX):
             continue
         least[name], greatest[name] = (str(low), str(high)) if pa.types.is_date(type_) else (low, high)
-    return {
+    found = {
         "numRecords": len(rows),
         "minValues": least,
         "maxValues": greatest,
         "nullCount": {name: rows.column(name).null_count for name in rows.column_names[:INDEXED]},
         "tightBounds": True,
     }
+    return json.dumps(found, separators=(",", ":"))

@@ -12,10 +12,8 @@ import itertools
 import json
 import os
 import re
-import struct
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -24,9 +22,7 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 import structlog
 from deltalake import DeltaTable as ForeignTable
-from pyroaring import BitMap64
 
-from cdcflow.warehouse.formats.delta import from_z85, vector_path
 from cdcflow.warehouse.port import HandOver
 
 CHECKPOINT_EVERY = 10
@@ -37,8 +33,6 @@ FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendO
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _VERSION = re.compile(r"(\d{20})\.json")
-_MAGIC = 1681511377
-"""What the bitmaps of a deletion vector begin with."""
 
 _log = structlog.get_logger()
 
@@ -51,16 +45,24 @@ class Conflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a table's rows. `path` is as the log has it, `vector` what says which of its rows are deleted."""
+    """A file of a table's rows. `path` and `told`, JSON of what is known of its columns, are as the log has them,
+    `vector` is what says which of its rows are deleted."""
 
     path: str
     size: int
-    stats: Mapping[str, Any] = field(default_factory=dict)
+    told: str = "{}"
     vector: Mapping[str, Any] | None = None
+    modified_ms: int = 0
 
     @classmethod
     def of(cls, add: Mapping[str, Any]) -> File:
-        return cls(add["path"], add["size"], json.loads(add.get("stats") or "{}"), _vector(add))
+        return cls(add["path"], add["size"], add.get("stats") or "{}", _vector(add), add["modificationTime"])
+
+    @property
+    def stats(self) -> Mapping[str, Any]:
+        """What is known of its columns."""
+        found: Mapping[str, Any] = json.loads(self.told)
+        return found
 
     @property
     def key(self) -> tuple[str, str]:
@@ -83,6 +85,28 @@ class File:
                 **more,
             }
         }
+
+    def added(self) -> Action:
+        """The action that puts it into the table."""
+        more = {} if self.vector is None else {"deletionVector": self.vector}
+        return {
+            "add": {
+                "path": self.path,
+                "partitionValues": {},
+                "size": self.size,
+                "modificationTime": self.modified_ms,
+                "dataChange": True,
+                "stats": self.told,
+                **more,
+            }
+        }
+
+    def marked(self, rows: int, vector: Mapping[str, Any]) -> File:
+        """The same file, of whose `rows` rows these are gone. Its bounds stay, though no row may have them any more."""
+        # Numbers stay as they are written: read and written again a decimal could be another one.
+        told = {**_members(self.told), "numRecords": str(rows), "tightBounds": "false"}
+        listed = ",".join(f"{json.dumps(name)}:{value}" for name, value in told.items())
+        return replace(self, told=f"{{{listed}}}", vector=vector)
 
 
 class DeltaLog:
@@ -217,7 +241,27 @@ def _take(files: dict[tuple[str, str], File], actions: Iterable[Action]) -> None
             files[file.key] = file
         elif "remove" in action:
             gone = action["remove"]
-            files.pop(File(gone["path"], 0, {}, _vector(gone)).key, None)
+            files.pop(File(gone["path"], 0, vector=_vector(gone)).key, None)
+
+
+def _members(text: str) -> dict[str, str]:
+    """The members of a JSON object, each value as it is written."""
+    read = json.JSONDecoder().raw_decode
+    found = {}
+    at = _next(text, 0) + 1
+    while text[at := _next(text, at)] != "}":
+        name, at = read(text, at)
+        begin = _next(text, at)
+        _, at = read(text, begin)
+        found[name] = text[begin:at]
+    return found
+
+
+def _next(text: str, at: int) -> int:
+    """Where in a JSON object's text the next of its parts begins."""
+    while text[at] in " \t\r\n,:":
+        at += 1
+    return at
 
 
 def _vector(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -233,28 +277,6 @@ def _standing(checkpoint: Path, kind: str) -> list[dict[str, Any]]:
     found = pq.read_table(checkpoint, columns=[kind], partitioning=None).column(0).combine_chunks()
     listed: list[dict[str, Any]] = found.filter(found.is_valid()).to_pylist(maps_as_pydicts="strict")
     return listed
-
-
-def deleted(folder: Path, vector: Mapping[str, Any]) -> BitMap64:
-    """The numbers of a file's rows that a deletion vector says are gone.
-
-    Raises:
-        HandOver: it is of a form that is not read here, or damaged.
-    """
-    kind, stored = vector["storageType"], vector["pathOrInlineDv"]
-    if kind == "i":
-        content = from_z85(stored)[: vector["sizeInBytes"]]
-    else:
-        path = folder / vector_path(stored) if kind == "u" else Path(unquote(urlsplit(stored).path))
-        with path.open("rb") as file:
-            file.seek(vector["offset"] or 0)
-            (size,) = struct.unpack(">I", file.read(4))
-            content = file.read(size)
-            if struct.unpack(">I", file.read(4)) != (zlib.crc32(content),):
-                raise HandOver("it has a deletion vector whose checksum is another")
-    if struct.unpack("<I", content[:4]) != (_MAGIC,):
-        raise HandOver("it has a deletion vector of a form that only Spark reads")
-    return BitMap64.deserialize(content[4:])
 
 
 def local_path(folder: Path, file: File) -> Path:

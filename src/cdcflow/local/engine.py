@@ -40,7 +40,7 @@ class LocalEngine:
         self, warehouse: Path, format_: str, changes_max: int | None = None, bytes_max: int | None = None
     ) -> None:
         """`changes_max` and `bytes_max`: a table with more changes than so many, or more of whose files would have to
-        be read, is declined."""
+        be held in memory, is declined."""
         self._warehouse = warehouse
         self._changes_max = changes_max
         self._tables = _tables(format_, warehouse, bytes_max)

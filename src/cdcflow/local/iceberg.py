@@ -10,12 +10,13 @@ import contextlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import (
@@ -30,13 +31,13 @@ from pyiceberg.io.pyarrow import (
     _pyarrow_to_schema_without_ids,
     schema_to_pyarrow,
 )
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
-from pyiceberg.table.update.snapshot import ExpireSnapshots, ManageSnapshots, _MergeAppendFiles, _OverwriteFiles
+from pyiceberg.table.update.snapshot import ExpireSnapshots, ManageSnapshots, _MergeAppendFiles
 from pyiceberg.types import (
     DateType,
     IcebergType,
@@ -48,7 +49,10 @@ from pyiceberg.types import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from cdcflow.local.tables import Ends, FileTable
+from cdcflow.local import positions
+from cdcflow.local.positions import Replaced
+from cdcflow.local.scan import Ends, Numbers, Rows
+from cdcflow.local.tables import FileTable
 from cdcflow.merge.evolution import FormatColumn
 from cdcflow.warehouse.formats import iceberg
 from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS
@@ -79,19 +83,6 @@ class _Change(Transaction):
         if self._seen is None or self._seen[0] != len(self._updates):
             self._seen = len(self._updates), super().table_metadata
         return self._seen[1]
-
-
-class _Replaced(_OverwriteFiles):
-    """An overwrite that lets go of manifests in which nothing lives any more; PyIceberg's takes them along for ever."""
-
-    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        return [
-            manifest
-            for manifest in super()._process_manifests(manifests)
-            if manifest.added_snapshot_id == self._snapshot_id
-            or manifest.has_added_files()
-            or manifest.has_existing_files()
-        ]
 
 
 class IcebergTables:
@@ -137,6 +128,7 @@ class IcebergTable(FileTable[FileScanTask]):
         self._location = warehouse.resolve().joinpath(*path)
         self._pinned = pinned
         self._loaded: Table | None = None
+        self._deletes = positions.Deletes()
 
     def snapshot(self) -> Snapshot | None:
         self._standing = self._loaded = None
@@ -278,12 +270,31 @@ class IcebergTable(FileTable[FileScanTask]):
             return [None] * len(files)
         return [_bounds(file, field.field_id, field.field_type) for file in files]
 
+    def _opened(self, file: FileScanTask) -> Rows:
+        if file.file.file_format != FileFormat.PARQUET:
+            raise HandOver("it has files of another format than Parquet")
+        opened = pq.ParquetFile(self._table.io.new_input(file.file.file_path).open())
+        names = {(f.metadata or {}).get(b"PARQUET:field_id"): f.name for f in opened.schema_arrow}
+        if None in names:
+            raise HandOver("it has files that do not say which columns theirs are")
+        schema = self.schema
+        ids = [str(field.field_id).encode() for field in self._table.schema().fields]
+        # No file has a column of that name.
+        held = pa.schema([f.with_name(names.get(id_, f"\0{id_!r}")) for f, id_ in zip(schema, ids, strict=True)])
+        return Rows(opened, schema, held, partial(self._deletes.of, self._table, file))
+
     def _replace(
-        self, old: Sequence[FileScanTask], new: pa.Table | None, metadata: Mapping[str, Any], app: str, version: int
+        self,
+        old: Sequence[FileScanTask],
+        new: pa.Table | None,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        marked: Sequence[tuple[FileScanTask, Numbers]] = (),
     ) -> None:
         """One commit: without the files `old`, with the rows `new`, and with what we say of it."""
         with self._changing() as change:
-            snapshot = self._snapshot_of(change, old, new, metadata, app, version)
+            snapshot = self._snapshot_of(change, old, new, metadata, app, version, marked)
             # The version that the next cut shows, most likely; a cut that shows it is then published without a commit.
             self._tag(change, snapshot, metadata["cut"])
         self._pinned[self._location] = _version(self._table.current_snapshot()), metadata["cut"]
@@ -296,6 +307,7 @@ class IcebergTable(FileTable[FileScanTask]):
         metadata: Mapping[str, Any],
         app: str,
         version: int,
+        marked: Sequence[tuple[FileScanTask, Numbers]] = (),
     ) -> int:
         """Put a snapshot into a commit. Returns its id."""
         table = self._table
@@ -306,19 +318,28 @@ class IcebergTable(FileTable[FileScanTask]):
             COMMITTED: json.dumps(metadata, separators=(",", ":")),
             TRANSACTIONS: json.dumps(known, separators=(",", ":")),
         }
-        producer: _Replaced | _MergeAppendFiles
-        if old:
-            producer = _Replaced(Operation.OVERWRITE, change, table.io, snapshot_properties=said)
+        producer: Replaced | _MergeAppendFiles
+        if old or marked:
+            producer = self._replaced(Replaced(change, table, said), old, marked)
         else:
             producer = change.update_snapshot(snapshot_properties=said).merge_append()
         with producer:
-            for task in old:
-                producer.delete_data_file(task.file)
             if new is not None and len(new):
                 added = _dataframe_to_data_files(change.table_metadata, new, table.io, write_uuid=producer.commit_uuid)
                 for file in added:
                     producer.append_data_file(file)
         return producer.snapshot_id
+
+    def _replaced(
+        self, producer: Replaced, old: Sequence[FileScanTask], marked: Sequence[tuple[FileScanTask, Numbers]]
+    ) -> Replaced:
+        for task in old:
+            producer.delete_data_file(task.file)
+            producer.let_go(positions.own(task))
+        for task, gone in marked:
+            producer.let_go(positions.own(task))
+            producer.mark(positions.write(self._table, task.file, gone))
+        return producer
 
 
 def _version(snapshot: IcebergSnapshot | None) -> int:

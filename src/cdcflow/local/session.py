@@ -43,6 +43,15 @@ class DuckSession:
             self._db.unregister(given)
         return name
 
+    def over(self, rows: pa.Table, query: str) -> pa.Table:
+        """A query's result over Arrow rows, whose name stands where `{}` is."""
+        given = self._name("given")
+        self._db.register(given, rows)
+        try:
+            return self.arrow(query.replace("{}", given, 1))
+        finally:
+            self._db.unregister(given)
+
     def view(self, what: str, sql: str) -> str:
         name = self._name(what)
         self._views.add(name)

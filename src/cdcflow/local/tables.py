@@ -1,9 +1,14 @@
-"""Tables made of files that are replaced as wholes: their rows are changed by SQL in memory, then the files are.
+"""Tables made of files: the rows that a range concerns are changed by SQL in memory, then the files follow.
 
     plan     the files that may have rows with one of the range's keys, by the bounds that the table's format keeps
-    stand    their rows, without what deletes took away, as a table in DuckDB
+    stand    of them the rows with one of the keys, each with its file and its number there, as a table in DuckDB; of
+             the other columns only what the statement needs
     fold     the statement that Spark would say, on that table
-    commit   new files instead of those of which a row changed or went, in one commit with our position
+    commit   a file with the rows as they are now, and of those that changed or went marks in their files; files that
+             are small or have many dead rows are written again (`replacing`). All in one commit with our position
+
+Where a change concerns every row (a sweep, a table without a key, a column's default) all of them stand in memory, and
+files of which a row changed are replaced as wholes.
 
 A commit names the version that it was worked out from: if somebody else's came first, it fails and is done again from
 what is there then. Each format says how its files are found, read and replaced (`iceberg`, `delta`).
@@ -11,19 +16,23 @@ what is there then. Each format says how its files are found, read and replaced 
 
 from __future__ import annotations
 
-import itertools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from cdcflow.errors import InvariantViolated
+from cdcflow.local import replacing
+from cdcflow.local.picking import Keys
+from cdcflow.local.replacing import Touched
+from cdcflow.local.scan import NONE, Ends, Group, Numbers, Rows
 from cdcflow.local.session import DuckSession
-from cdcflow.merge import statement
+from cdcflow.merge import reduce, statement
 from cdcflow.merge.evolution import Act, Add, Describe, Rename, Target, Widen
 from cdcflow.merge.format import Format
 from cdcflow.merge.reduce import Layout
@@ -31,12 +40,12 @@ from cdcflow.merge.types import name_sql
 from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.warehouse.port import HandOver, Snapshot
 
-FILE = "_cdcflow_file"
-"""Which file a row was in, while it stands in memory."""
+SCANNED_TIMES = 4
+"""As many times as much as may be held in memory may be looked through: 200 MB of keys, ten million UUIDs as text, take
+two CPU seconds and half a gigabyte of memory."""
 
-SMALL_BYTES, SMALL_FILES_MAX = 4 << 20, 32
-JOINED_BYTES_MAX = 64 << 20
-"""So much at most is made one file at a time, beside what changes."""
+FILE, NUMBER, STOOD = "_cdcflow_file", "_cdcflow_number", "_cdcflow_stood"
+"""Which file a row was in while it stands in memory, as what row of it, and with which offset."""
 
 TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -56,8 +65,6 @@ TYPES: dict[str, pa.DataType] = {
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 _File = TypeVar("_File")
-Ends = tuple[Any, Any]
-"""A column's least and greatest value in a file: numbers (of days or microseconds, too) or texts."""
 
 
 class Tables(Protocol):
@@ -72,14 +79,34 @@ class Tables(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(slots=True)
-class _Standing(Generic[_File]):
-    """Rows of a table in memory: those of `files`, each with the number of its file. The files with the numbers
-    `again` are written again in any case."""
+@dataclass(frozen=True, slots=True)
+class _Whole(Generic[_File]):
+    """Rows of a table in memory: all of `files`, each with the number of its file. The files with the numbers `again`
+    are written again in any case."""
 
     name: str
     files: Sequence[_File]
     rows: Mapping[int, int]
+    again: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A file of which rows stand in memory: how many rows it has, which of them were gone, which were found."""
+
+    rows: int
+    gone: Numbers
+    found: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _Picked(Generic[_File]):
+    """Rows of a table in memory: those with one of a range's keys, each with its file in `files`, by which `places` are
+    numbered. The files with the numbers `again` are written again in any case."""
+
+    name: str
+    files: Sequence[_File]
+    places: Mapping[int, _Place]
     again: frozenset[int]
 
 
@@ -89,10 +116,11 @@ class FileTable(ABC, Generic[_File]):
     rules: Format
 
     def __init__(self, name: str, bytes_max: int | None) -> None:
-        """`name`: for messages. `bytes_max`: what more bytes of files would have to be read for is handed over."""
+        """`name`: for messages. `bytes_max`: what more bytes of files would have to be held in memory for is handed
+        over."""
         self._name = name
         self._bytes_max = bytes_max
-        self._standing: _Standing[_File] | None = None
+        self._standing: _Whole[_File] | _Picked[_File] | None = None
 
     @cached_property
     def session(self) -> DuckSession:
@@ -176,10 +204,21 @@ class FileTable(ABC, Generic[_File]):
         """A column's bounds in each file; None where the format does not keep them, or their order is not SQL's."""
 
     @abstractmethod
+    def _opened(self, file: _File) -> Rows:
+        """A file, to be looked into."""
+
+    @abstractmethod
     def _replace(
-        self, old: Sequence[_File], new: pa.Table | None, metadata: Mapping[str, Any], app: str, version: int
+        self,
+        old: Sequence[_File],
+        new: pa.Table | None,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        marked: Sequence[tuple[_File, Numbers]] = (),
     ) -> None:
-        """One commit: without the files `old`, with the rows `new`, and with what we say of it."""
+        """One commit: without the files `old`, with the rows `new`, and with what we say of it. Of each file in
+        `marked` these rows are gone, and no others."""
 
     # ── the same for all ────────────────────────────────────────────────────────────────────────────────────
 
@@ -207,17 +246,15 @@ class FileTable(ABC, Generic[_File]):
                 self._update(act, metadata, app, version)
 
     def standing(self, layout: Layout, changes: str) -> str:
-        if self._standing is None:
-            self._standing = self._stand(self._with_keys(layout, changes) if layout.target.key else None)
-        return self._standing.name
+        return self._stand_for(layout, changes, self.schema.names).name
 
     def fold(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         if self._has(app, version):
             return
         layout = folding.layout
         if folding.sweep_before:
-            self._standing = self._stand(None)  # whatever the keys are
-        name = self.standing(layout, folding.changes)
+            self._standing = self._stand()  # whatever the keys are
+        name = self._stand_for(layout, folding.changes, _kept(folding, self.schema.names)).name
         ((first,),) = self.session.rows(f"SELECT min(o) FROM {folding.changes}")  # noqa: S608  a name of ours
         self.session.rows(folding.sql(name))
         key = [name_sql(layout.target.columns[i].name) for i in layout.key] if layout.target.key else []
@@ -226,15 +263,19 @@ class FileTable(ABC, Generic[_File]):
     def sweep(self, before: int, metadata: Mapping[str, Any], app: str, version: int) -> None:
         if self._has(app, version):
             return
-        self._standing = self._stand(None)
+        self._standing = self._stand()
         self.session.rows(statement.sweep(self._standing.name, before))
         self._commit(metadata, app, version, None, [])
 
     def rows_that_miss(self) -> int:
         if self.snapshot() is None:
             return 0
-        found = [self._read(file, [MISSING]).column(MISSING) for file in self._files()]
+        found = [self._read(file, [MISSING]).column(MISSING) for file in self._files() if self._may_miss(file)]
         return sum(len(column) - column.null_count for column in found)
+
+    def _may_miss(self, file: _File) -> bool:
+        with self._opened(file) as rows:
+            return not rows.is_null(MISSING)
 
     def rows(self) -> pa.Table:
         """Everything that is in the table, which must be small."""
@@ -243,57 +284,91 @@ class FileTable(ABC, Generic[_File]):
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _with_keys(self, layout: Layout, changes: str) -> Callable[[Sequence[_File]], Collection[int]]:
-        """The numbers of those files that may have a row with one of the keys of a range."""
-        at = layout.key[0]
-        name = layout.target.columns[at].name
+    def _stand_for(self, layout: Layout, changes: str, columns: Collection[str]) -> _Whole[_File] | _Picked[_File]:
+        """The rows that have one of the keys of a range of changes, at least, and at least these columns of them."""
+        if self._standing is None:
+            self._standing = self._near(layout, changes, columns) if layout.target.key else self._stand()
+        return self._standing
 
-        def chosen(files: Sequence[_File]) -> Collection[int]:
-            if len(files) < 2:
-                return range(len(files))
-            ends = self._ends(files, name)
-            known = {n: found for n, found in enumerate(ends) if found is not None}
-            if not known:
-                return range(len(files))
-            bounds = self.session.take("bounds", _bounds_table(known, self.schema.field(name).type))
-            inside = f"c.c{at} >= b.least AND c.c{at} <= b.greatest"
-            sql = f"SELECT n FROM {bounds} b WHERE EXISTS (SELECT 1 FROM {changes} c WHERE {inside})"  # noqa: S608  ours
-            hit = {n for (n,) in self.session.rows(sql)}
-            return [n for n in range(len(files)) if n not in known or n in hit]
-
-        return chosen
-
-    def _stand(self, choose: Callable[[Sequence[_File]], Collection[int]] | None) -> _Standing[_File]:
-        schema = self.schema
-        if FILE in schema.names:
-            raise HandOver(f"it has a column called {FILE}")
+    def _near(self, layout: Layout, changes: str, columns: Collection[str]) -> _Whole[_File] | _Picked[_File]:
+        keys = Keys(self.session, layout, changes, self.schema)
         there = self._files()
-        small = self._small(there)
-        chosen = list(range(len(there)) if choose is None else choose(there))
-        size = sum(self._size(there[n]) for n in chosen)
-        if self._bytes_max is not None and size > self._bytes_max:
+        chosen = keys.near(self._ends(there, keys.first))
+        # Files that would be written again in any case are read once as wholes.
+        if sum(self._size(there[n]) for n in chosen) < replacing.TINY_BYTES:
+            return self._stand_whole(there, chosen)
+        return self._pick(keys, there, chosen, columns)
+
+    def _pick(
+        self, keys: Keys, there: Sequence[_File], chosen: Sequence[int], columns: Collection[str]
+    ) -> _Picked[_File]:
+        """The rows with one of the keys, and these columns of them. Files with the numbers `chosen` may have some."""
+        schema = self._own_names_free()
+        small = replacing.small([self._size(file) for file in there])
+        read = [name for name in schema.names if name in columns or name in keys.names or name == OFFSET]
+        within = self._within({n: there[n] for n in chosen}, keys, read)
+        numbers = [*chosen, *sorted(small - set(chosen))]
+        places: dict[int, _Place] = {}
+        parts = [_placed(schema.empty_table(), schema, 0, NONE)]
+        for number, n in enumerate(numbers):
+            with self._opened(there[n]) as rows:
+                found = rows.find(within.get(n, []), keys.names, keys.pick)
+                places[number] = _Place(len(rows), rows.gone, found)
+                if len(found):
+                    parts.append(_placed(rows.take(found, read), schema, number, found))
+        name = self.session.take("standing", pa.concat_tables(parts))
+        again = frozenset(number for number, n in enumerate(numbers) if n in small)
+        return _Picked(name, [there[n] for n in numbers], places, again)
+
+    def _within(self, files: Mapping[int, _File], keys: Keys, columns: Sequence[str]) -> dict[int, list[Group]]:
+        """The row groups of some files that may have a row with one of the keys.
+
+        Raises:
+            HandOver: too much of them would have to be read.
+        """
+        found: dict[int, list[Group]] = {}
+        size = 0
+        for n, file in files.items():
+            with self._opened(file) as rows:
+                found[n] = [rows.groups[i] for i in keys.near(rows.ends(keys.first))]
+                size += rows.size(found[n], columns)
+        self._check_size(size, SCANNED_TIMES)
+        return found
+
+    def _check_size(self, size: int, times: int = 1) -> None:
+        if self._bytes_max is not None and size > self._bytes_max * times:
             raise HandOver(f"{size >> 20} MB of its files would have to be read")
+
+    def _own_names_free(self) -> pa.Schema:
+        schema = self.schema
+        for name in (FILE, NUMBER, STOOD):
+            if name in schema.names:
+                raise HandOver(f"it has a column called {name}")
+        return schema
+
+    def _stand(self) -> _Whole[_File]:
+        """All rows of the table."""
+        there = self._files()
+        return self._stand_whole(there, range(len(there)))
+
+    def _stand_whole(self, there: Sequence[_File], chosen: Sequence[int]) -> _Whole[_File]:
+        """All rows of the files with the numbers `chosen`."""
+        schema = self._own_names_free()
+        small = replacing.small([self._size(file) for file in there])
+        self._check_size(sum(self._size(there[n]) for n in chosen))
         numbers = [*chosen, *sorted(small - set(chosen))]
         parts = [schema.empty_table().append_column(FILE, pa.array([], pa.int32()))]
         for number, n in enumerate(numbers):
             rows = self._read(there[n], schema.names)
-            parts.append(rows.append_column(FILE, pa.array([number] * len(rows), pa.int32())))
+            parts.append(rows.append_column(FILE, pa.array(np.full(len(rows), number, np.int32))))
         name = self.session.take("standing", pa.concat_tables(parts))
         again = frozenset(number for number, n in enumerate(numbers) if n in small)
         files = [there[n] for n in numbers]
-        return _Standing(name, files, {n: len(rows) for n, rows in enumerate(parts[1:])}, again)
-
-    def _small(self, files: Sequence[_File]) -> set[int]:
-        """Small files to make one of, where there are many: each cycle that only adds rows leaves one."""
-        sizes = sorted((self._size(file), n) for n, file in enumerate(files) if self._size(file) < SMALL_BYTES)
-        if len(sizes) <= SMALL_FILES_MAX:
-            return set()
-        totals = itertools.accumulate(size for size, _ in sizes)
-        return {n for (_, n), total in zip(sizes, totals, strict=True) if total <= JOINED_BYTES_MAX}
+        return _Whole(name, files, {n: len(rows) for n, rows in enumerate(parts[1:])}, again)
 
     def _update(self, act: Act, metadata: Mapping[str, Any], app: str, version: int) -> None:
         """An act that changes rows."""
-        self._standing = standing = self._stand(None)
+        self._standing = standing = self._stand()
         changed = 0
         for sql in statement.alter(standing.name, self.rules, act):
             ((count,),) = self.session.rows(sql)
@@ -308,9 +383,24 @@ class FileTable(ABC, Generic[_File]):
         self, metadata: Mapping[str, Any], app: str, version: int, first: int | None, key: Sequence[str]
     ) -> None:
         """Write what has changed of the rows that stand in memory: `first` is the least offset of a changed row."""
-        standing = self._standing
-        if standing is None:
-            raise InvariantViolated(f"changing {self._name}: its rows were not read")
+        match self._standing:
+            case None:
+                raise InvariantViolated(f"changing {self._name}: its rows were not read")
+            case _Picked() as picked:
+                self._commit_picked(picked, metadata, app, version, key)
+            case _Whole() as whole:
+                self._commit_whole(whole, metadata, app, version, first, key)
+        self._standing = None
+
+    def _commit_whole(
+        self,
+        standing: _Whole[_File],
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        first: int | None,
+        key: Sequence[str],
+    ) -> None:
         sql = f"SELECT {FILE}, count(*), max({OFFSET}) FROM {standing.name} WHERE {FILE} IS NOT NULL GROUP BY {FILE}"  # noqa: S608  names of ours
         left = {number: (count, newest) for number, count, newest in self.session.rows(sql)}
         touched = [
@@ -323,13 +413,79 @@ class FileTable(ABC, Generic[_File]):
         listed = ", ".join(map(str, touched)) or "NULL"
         rows = self._rows(standing.name, f"{FILE} IS NULL OR {FILE} IN ({listed})", key)
         self._replace([standing.files[number] for number in touched], rows, metadata, app, version)
-        self._standing = None
 
-    def _rows(self, name: str, where: str, key: Sequence[str]) -> pa.Table:
+    def _commit_picked(
+        self, standing: _Picked[_File], metadata: Mapping[str, Any], app: str, version: int, key: Sequence[str]
+    ) -> None:
+        dead = self._dead(standing)
+        touched = {
+            number: Touched(self._size(standing.files[number]), place.rows, len(place.gone) + len(dead[number]))
+            for number, place in standing.places.items()
+            if number in dead and number not in standing.again
+        }
+        spent = sum(self._size(standing.files[number]) for number in standing.again)
+        again = sorted(standing.again | replacing.again(touched, spent))
+        left = [self._left(standing.files[n], standing.places[n], dead.get(n, NONE)) for n in again]
+        rows = self._rows(standing.name, f"{FILE} IS NULL OR {_CHANGED}", key, left)
+        marked = [
+            (standing.files[n], np.union1d(standing.places[n].gone, gone)) for n, gone in dead.items() if n not in again
+        ]
+        self._replace([standing.files[n] for n in again], rows, metadata, app, version, marked)
+
+    def _dead(self, standing: _Picked[_File]) -> dict[int, Numbers]:
+        """By file the rows that are no longer as they stood, or are no more."""
+        sql = f"SELECT {FILE}, {NUMBER} FROM {standing.name} WHERE {FILE} IS NOT NULL AND NOT ({_CHANGED})"  # noqa: S608  ours
+        stays = self.session.arrow(sql)
+        files, numbers = stays.column(0).to_numpy(), stays.column(1).to_numpy()
+        found = {
+            number: np.setdiff1d(place.found, numbers[files == number], assume_unique=True)
+            for number, place in standing.places.items()
+        }
+        return {number: gone for number, gone in found.items() if len(gone)}
+
+    def _left(self, file: _File, place: _Place, dead: Numbers) -> pa.Table:
+        """What a file has beside its dead rows."""
+        lives = np.ones(place.rows, bool)
+        lives[place.gone] = False
+        stays = lives.copy()
+        stays[dead] = False
+        return self._read(file, self.schema.names).filter(pa.array(stays[lives]))
+
+    def _rows(self, name: str, where: str, key: Sequence[str], more: Sequence[pa.Table] = ()) -> pa.Table:
+        """Rows that stand in memory, and more, in the key's order."""
         order = f" ORDER BY {', '.join(key)}" if key else ""
         listed = ", ".join(map(name_sql, self.schema.names))
-        found = self.session.arrow(f"SELECT {listed} FROM {name} WHERE {where}{order}")  # noqa: S608  quoted
+        sql = f"SELECT {listed} FROM {name} WHERE {where}"  # noqa: S608  quoted
+        if more:
+            sql = f"SELECT * FROM ({sql} UNION ALL SELECT * FROM {{}}){order}"  # noqa: S608  quoted
+            found = self.session.over(pa.concat_tables(more), sql)
+        else:
+            found = self.session.arrow(sql + order)
         return found.cast(self.schema)
+
+
+_CHANGED = f"{OFFSET} IS DISTINCT FROM {STOOD}"
+"""Whether a row that stood is another now: a change of it has a newer offset."""
+
+
+def _placed(rows: pa.Table, schema: pa.Schema, number: int, found: Numbers) -> pa.Table:
+    """Rows of one file with all columns of the table, NULL where they were not read, and with their places."""
+    there = set(rows.column_names)
+    columns = [rows.column(f.name) if f.name in there else pa.nulls(len(rows), f.type) for f in schema]
+    places = [pa.array(np.full(len(rows), number, np.int32)), pa.array(found), rows.column(OFFSET)]
+    return pa.table([*columns, *places], names=[*schema.names, FILE, NUMBER, STOOD])
+
+
+def _kept(folding: statement.Folding, names: Sequence[str]) -> set[str]:
+    """Those columns of a table of which the statement may leave a changed row its value."""
+    target = folding.layout.target
+    if not target.key:
+        return set(names)
+    kinds = reduce.families(folding.layout, folding.masks)
+    set_anew = {target.columns[i].name for family in kinds if family.always for i in family.columns}
+    if all(family.always for family in kinds):
+        set_anew.add(MISSING)
+    return set(names) - set_anew
 
 
 def type_of(text: str) -> pa.DataType:
@@ -341,10 +497,3 @@ def type_of(text: str) -> pa.DataType:
     if text.startswith("array<"):
         return pa.list_(type_of(text[len("array<") : -1]))
     raise HandOver(f"it has a column of type {text}")
-
-
-def _bounds_table(known: Mapping[int, Ends], wanted: pa.DataType) -> pa.Table:
-    is_text = all(isinstance(end, str) for pair in known.values() for end in pair)
-    held = pa.string() if is_text else pa.int32() if pa.types.is_date(wanted) else pa.int64()
-    ends = [pa.array([pair[i] for pair in known.values()], held).cast(wanted) for i in (0, 1)]
-    return pa.table([pa.array(list(known), pa.int32()), *ends], names=["n", "least", "greatest"])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from handlog import HandLog
 
 from cdcflow import local
+from cdcflow.local.delta import DeltaTable
+from cdcflow.local.deltalog import File
+from cdcflow.local.iceberg import IcebergTable
 from cdcflow.warehouse.formats import FORMATS
 from cdcflow.warehouse.job import MergeReport
 
@@ -34,3 +39,26 @@ def format_name(request: pytest.FixtureRequest) -> str:
 def merge(format_name: str) -> Callable[..., MergeReport]:
     """merge(log, warehouse): the merge without Spark, into tables of the format whose turn it is."""
     return partial(local.merge, table_format=format_name)
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many files had rows marked by commits, a second time, and how many were written again."""
+    seen: Counter[str] = Counter()
+
+    def has_marks(file: Any) -> bool:
+        return bool(file.vector if isinstance(file, File) else file.delete_files)
+
+    def counted(right: Callable[..., Any]) -> Callable[..., Any]:
+        def replaced(table: Any, old: Any, new: Any, *given: Any) -> None:
+            right(table, old, new, *given)
+            marked = given[3] if len(given) > 3 else ()
+            seen["marked"] += len(marked)
+            seen["marked again"] += sum(has_marks(file) for file, _ in marked)
+            seen["written again"] += len(old)
+
+        return replaced
+
+    for of in (IcebergTable, DeltaTable):
+        monkeypatch.setattr(of, "_replace", counted(of._replace))
+    return seen

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, date, datetime, time, timedelta
@@ -22,12 +23,14 @@ from mergehistories import World, assert_as_folded, make_table, make_world, writ
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, SinkUnavailable
-from cdcflow.local import tables
+from cdcflow.local import replacing
 from cdcflow.local.delta import DeltaTable
 from cdcflow.local.deltalog import DeltaLog, File
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
+from cdcflow.local.scan import Rows
 from cdcflow.local.tables import FileTable
+from cdcflow.merge.evolution import CannotFollow
 from cdcflow.model.table import Table
 from cdcflow.warehouse import job
 from cdcflow.warehouse.formats import FORMATS, format_for, format_in
@@ -78,32 +81,46 @@ def folded(world: World, warehouse: Path, told: str) -> None:
 
 @pytest.mark.parametrize("number", range(2))
 def test_merges_at_random_cuts_give_what_the_fold_gives(
-    merge: Merge, hand_log: HandLog, warehouse: Path, number: int
+    merge: Merge,
+    hand_log: HandLog,
+    warehouse: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    commits: Counter[str],
+    number: int,
 ) -> None:
-    """Hundreds of histories in three tables. A failure prints the seed; `CDCFLOW_LOCAL_SEED=<seed>` replays it."""
+    """Hundreds of histories in three tables, whose rows are marked or whose files are written again. A failure prints
+    the seed; `CDCFLOW_LOCAL_SEED=<seed>` replays it."""
+    if number:
+        monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+        monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
     world = make_world(SEED + number, HISTORIES)
     for round_ in range(3):
         write_round(world, hand_log, round_)
         assert merge(hand_log.root, warehouse).published
         folded(world, warehouse, f"seed {SEED}, round {round_}")
+    if HISTORIES >= 100:
+        assert {how for how in commits if commits[how]} >= ({"marked", "marked again"} if number else {"written again"})
 
 
 def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
-    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch, commits: Counter[str]
 ) -> None:
-    """G10: whatever was committed by then, rows come out as the fold says, and each once."""
+    """G10: whatever was committed by then, rows come out as the fold says, and each once. Marks that were written
+    before a commit that did not come are nobody's."""
     monkeypatch.setattr(job, "TABLES_AT_ONCE", 1)
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
     left = 0
 
     def counted(right: Callable[..., Any]) -> Callable[..., Any]:
-        def commits(*given: Any, **more: Any) -> Any:
+        def dying(*given: Any, **more: Any) -> Any:
             nonlocal left
             if not left:
                 raise KeyboardInterrupt
             left -= 1
             return right(*given, **more)
 
-        return commits
+        return dying
 
     for of, method in COMMITS:
         monkeypatch.setattr(of, method, counted(getattr(of, method)))
@@ -122,6 +139,7 @@ def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
         assert report.cut == hand_log.cut
         folded(world, warehouse, f"seed {SEED}, round {round_}")
     assert deaths > 6
+    assert commits["marked"]
 
 
 def test_two_merges_at_once_do_nothing_twice(
@@ -255,11 +273,107 @@ def test_only_files_of_which_a_row_changed_are_replaced(merge: Merge, hand_log: 
     assert {"id": "b2", "v": 1} in rows_of(warehouse, orders)
 
 
+def test_rows_that_go_are_marked_in_their_file_until_much_of_it_is_dead(
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a cycle costs follows its changes, not the table; and files that are mostly dead slow no reader down."""
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    orders = make_table("orders", id="int64", v="int32")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": n, "v": 0}) for n in range(30)])
+    merge(hand_log.root, warehouse)
+    expected = dict.fromkeys(range(30), 0)
+
+    def parts() -> dict[str, tuple[int, int]]:
+        """By the files' names how many rows they have, and how many of these are gone."""
+        with read(warehouse, orders) as there:
+            found = {}
+            for file in there._files():
+                with there._opened(file) as rows:
+                    found[file.path if isinstance(file, File) else file.file.file_path] = len(rows), len(rows.gone)
+            return found
+
+    ((first, _),) = parts().items()
+    seen = []
+    for ids in ([3, 29, 5], [5, 6, 7, 4], [0, 28], [9, 10, 11]):
+        hand_log.segment([*((orders, "u", {"id": n, "v": n}) for n in ids[1:]), (orders, "d", {"id": ids[0]})])
+        (report,) = merge(hand_log.root, warehouse).tables
+        assert not report.edits
+        expected |= {n: n for n in ids[1:]}
+        del expected[ids[0]]
+        assert rows_of(warehouse, orders) == [{"id": n, "v": v} for n, v in sorted(expected.items())]
+        seen.append(parts().get(first))
+        with read(warehouse, orders) as there:
+            if isinstance(there, IcebergTable):  # one delete file for each marked file, which goes with it
+                newest = there._table.current_snapshot()
+                assert newest is not None
+                assert newest.summary is not None
+                marks = [len(file.delete_files) for file in there._files()]
+                assert max(marks) <= 1
+                assert newest.summary["total-delete-files"] == str(sum(marks))
+    assert seen == [(30, 3), (30, 6), (30, 8), None]
+    assert sum(count - gone for count, gone in parts().values()) == len(expected)
+
+
+def test_rows_that_are_newer_than_a_change_stay_as_they_are(
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G08: a range that is merged again, after a merge of somebody else, changes nothing. Of such rows only keys were
+    read, so none of them may be written."""
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    orders = make_table("orders", id="int64", v="int32")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": n, "v": 0}) for n in range(30)])
+    merge(hand_log.root, warehouse)
+    hand_log.segment([(orders, "u", {"id": 7, "v": 1}), (orders, "d", {"id": 8}), (orders, "u", {"id": 9, "v": 2})])
+    merge(hand_log.root, warehouse)
+    before = rows_of(warehouse, orders)
+    monkeypatch.setattr(job._Run, "_position", lambda *_: 1)
+    for of in (IcebergTable, DeltaTable):
+        monkeypatch.setattr(of, "_has", lambda *_: False)
+    (report,) = merge(hand_log.root, warehouse).tables
+    assert report.changes == 3
+    assert rows_of(warehouse, orders) == before
+    assert {"id": 7, "v": 1} in before
+
+
+def test_of_a_table_only_keys_are_read_and_what_a_change_leaves_as_it_was(
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table's other columns are most of its bytes."""
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    orders = make_table("orders", id="int64", v="int32", doc="string")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": n, "v": 0, "doc": f"d{n}"}) for n in range(30)])
+    merge(hand_log.root, warehouse)
+    columns: list[set[str]] = []
+    right = Rows.read
+
+    def read_columns(rows: Rows, groups: Any, names: Any) -> Any:
+        columns.append(set(names))
+        return right(rows, groups, names)
+
+    monkeypatch.setattr(Rows, "read", read_columns)
+    hand_log.segment([(orders, "u", {"id": 3, "v": 1, "doc": "d"})])
+    merge(hand_log.root, warehouse)
+    assert columns == [{"id"}, {"id", "_offset"}]
+    columns.clear()
+    hand_log.segment([(orders, "u", {"id": 4, "v": 1, "_unchanged": ["doc"]})])
+    merge(hand_log.root, warehouse)
+    assert set().union(*columns) == {"id", "_offset", "doc", "_missing"}
+    monkeypatch.undo()
+    assert rows_of(warehouse, orders)[3:6] == [
+        {"id": 3, "v": 1, "doc": "d"},
+        {"id": 4, "v": 1, "doc": "d4"},
+        {"id": 5, "v": 0, "doc": "d5"},
+    ]
+
+
 def test_many_small_files_become_one(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A source that only inserts would leave a file a cycle, for ever. A cut from before shows what it did."""
-    monkeypatch.setattr(tables, "SMALL_FILES_MAX", 3)
+    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
     files = []
@@ -319,6 +433,25 @@ def test_what_is_not_for_it_goes_to_the_other_engine_or_is_left_out_with_a_remed
     # The remedy, to the letter: with another engine there the table goes on, and nothing is lost.
     job.merge(job.Engines(engine(warehouse), other), hand_log.root, warehouse)
     assert rows_of(warehouse, floats) == [{"f": 0.5}, {"f": 1.5}]
+
+
+def test_what_a_range_reads_of_a_table_is_bounded_not_the_table(
+    format_name: str, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few keys of a large table are no reason to start Spark."""
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    orders = make_table("orders", id="int64", doc="string")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": n, "doc": os.urandom(2000).hex()}) for n in range(200)])
+    engines = job.Engines(LocalEngine(warehouse, format_name, bytes_max=20_000))
+    job.merge(engines, hand_log.root, warehouse)
+    hand_log.segment([(orders, "u", {"id": 7, "doc": "x"})])
+    (report,) = job.merge(engines, hand_log.root, warehouse).tables
+    assert (report.engine, report.left_out) == ("local", None)
+    assert rows_of(warehouse, orders)[7] == {"id": 7, "doc": "x"}
+    hand_log.segment([(orders, "u", {"id": 8, "_unchanged": ["doc"]})])
+    with pytest.raises(CannotFollow, match="of its files would have to be read"):
+        job.merge(engines, hand_log.root, warehouse)
 
 
 def test_a_table_that_is_moved_away_is_made_anew_and_cuts_tell(

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from handlog import HandLog
 from tablehistories import Histories
 
 from cdcflow import local
 from cdcflow.changelog.segment import Segment
-from cdcflow.local import tables
+from cdcflow.local import replacing, tables
 from cdcflow.local.delta import DeltaTable
 from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
+from cdcflow.local.tables import FileTable
 from cdcflow.merge import reduce
 from cdcflow.merge.evolution import Evolution
 from cdcflow.model.table import Table
@@ -49,8 +52,11 @@ COMMITS: list[tuple[Any, str]] = [(IcebergTable, "create"), (IcebergTable, "_cha
 
 @pytest.fixture(autouse=True)
 def few_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a short history has small files enough to make one of."""
-    monkeypatch.setattr(tables, "SMALL_FILES_MAX", 2)
+    """So that a short history has small files enough to make one of, and none too small to have its rows marked, more
+    than once at times."""
+    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
 
 
 def run(
@@ -80,7 +86,7 @@ def run(
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, TOGETHER))
-def test_histories_of_tables_give_what_the_fold_gives(first: int, tmp_path: Path) -> None:
+def test_histories_of_tables_give_what_the_fold_gives(first: int, tmp_path: Path, commits: Counter[str]) -> None:
     """Whatever a source does to a table, the merged one is the fold of the log, after every merge.
 
     Hard cases G01 to G06, G10, G16, G18, G21, G23 to G27, P08, P10, P18.
@@ -88,6 +94,9 @@ def test_histories_of_tables_give_what_the_fold_gives(first: int, tmp_path: Path
     rounds = ROUNDS if HISTORIES > TOGETHER else ROUNDS_MANY  # alone: as many as it may have had
     table_format = FORMATS[first // TOGETHER % len(FORMATS)] if HISTORIES > TOGETHER else ONLY
     run(SEED + first, min(TOGETHER, HISTORIES - first), tmp_path, rounds=rounds, table_format=table_format)
+    if HISTORIES > TOGETHER:
+        assert commits["marked"], commits
+        assert commits["written again"], commits
 
 
 @pytest.mark.long
@@ -195,6 +204,51 @@ def compacted_files_read_from_their_beginning() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def marks_of_before_forgotten() -> Iterator[None]:
+    def forgetting(right: Callable[..., Any]) -> Callable[..., Any]:
+        def replaced(table: Any, old: Any, new: Any, *given: Any) -> None:
+            *said, marked = given if len(given) > 3 else (*given, ())
+            right(table, old, new, *said, [(file, np.setdiff1d(gone, before(table, file))) for file, gone in marked])
+
+        return replaced
+
+    def before(table: Any, file: Any) -> Any:
+        with table._opened(file) as rows:
+            return rows.gone
+
+    with pytest.MonkeyPatch.context() as patch:
+        for of in (IcebergTable, DeltaTable):
+            patch.setattr(of, "_replace", forgetting(of._replace))
+        yield
+
+
+@contextmanager
+def rows_numbered_from_one() -> Iterator[None]:
+    right = FileTable._dead
+
+    def shifted(standing: Any, number: int, gone: Any) -> Any:
+        return np.unique((gone + 1) % standing.places[number].rows)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileTable, "_dead", lambda table, of: {n: shifted(of, n, g) for n, g in right(table, of).items()})
+        yield
+
+
+@contextmanager
+def dead_rows_written_again() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileTable, "_left", lambda table, file, place, _: table._read(file, table.schema.names))
+        yield
+
+
+@contextmanager
+def nothing_but_keys_read() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "_kept", lambda *_: set())
+        yield
+
+
 BUGS: dict[str, tuple[Callable[[], Any], int]] = {
     "null is unchanged": (null_is_unchanged, 7),
     "sweep takes one more": (lambda: sweep_off_by(1), 5),
@@ -208,6 +262,10 @@ BUGS: dict[str, tuple[Callable[[], Any], int]] = {
     "missing columns not renamed": (lambda: no_act_of("MissAlso"), 42),
     "greatest key of a file not looked for": (greatest_key_of_a_file_not_looked_for, 25),
     "compacted files read from their beginning": (compacted_files_read_from_their_beginning, 6),
+    "marks of before forgotten": (marks_of_before_forgotten, 162),
+    "rows numbered from one": (rows_numbered_from_one, 9),
+    "dead rows written again": (dead_rows_written_again, 4),
+    "nothing but keys read": (nothing_but_keys_read, 9),
 }
 """Each with the seed of a history that shows it. Other histories want other seeds: plant it and run hundreds."""
 

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import random
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mergehistories import assert_as_folded, make_world, write_round
+from mergehistories import assert_as_folded, make_table, make_world, write_round
 
 from cdcflow import local
+from cdcflow.local import replacing
+from cdcflow.local.engine import LocalEngine
 from cdcflow.model.table import Table
 from cdcflow.spark import job, published_cut, read_cut
+from cdcflow.spark.formats import table_format as table_format_of
 from cdcflow.warehouse.formats import FORMATS
+from cdcflow.warehouse.paths import table_path
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_each_engine_goes_on_where_the_other_left_off(
-    spark: Any, hand_log: Any, warehouse: Path, table_format: str
+    spark: Any, hand_log: Any, warehouse: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows, positions, descriptions, cuts and tags are the same: nothing says who wrote them, and no edit is seen."""
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)  # rows are marked in small files, too
     seed = random.SystemRandom().randrange(10**6)
     world = make_world(seed, 100)
 
@@ -46,3 +52,48 @@ def test_each_engine_goes_on_where_the_other_left_off(
     early = read_cut(spark, warehouse, cuts[1], incomplete=True)
     assert early.keys() == {f"public.{name}" for name in world.tables}
     assert all(frame.count() for frame in early.values())
+
+
+MAINTENANCE = {
+    "delta": ["OPTIMIZE {table}", "VACUUM {table} RETAIN 0 HOURS", "REORG TABLE {table} APPLY (PURGE)"],
+    "iceberg": [
+        "CALL {catalog}.system.rewrite_position_delete_files('{name}')",
+        "CALL {catalog}.system.rewrite_data_files(table => '{name}', options => map('delete-file-threshold', '1'))",
+    ],
+}
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_marks_of_one_engine_are_known_to_the_other(
+    spark: Any, hand_log: Any, warehouse: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever marked a row, it is gone for both, also when the other marks more of the same file; and what Spark does
+    to keep tables in order knows of them."""
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    orders = make_table("orders", id="int64", v="int32")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": n, "v": 0}) for n in range(1000)])
+    local.merge(hand_log.root, warehouse, table_format=table_format)
+    expected = dict.fromkeys(range(1000), 0)
+    kept = table_format_of(table_format).table(spark, warehouse, table_path(orders.id))
+    words = {"table": kept.sql, "name": ".".join(kept.sql.split(".")[1:]), "catalog": kept.sql.split(".")[0]}
+    steps = [*([None] * 4), *MAINTENANCE[table_format], None]
+    for number, step in enumerate(steps):
+        if step is None or number % 2:
+            gone, ids = number, range(100 + 7 * number, 900, 40)
+            hand_log.segment([(orders, "d", {"id": gone}), *((orders, "u", {"id": n, "v": number}) for n in ids)])
+            expected |= dict.fromkeys(ids, number)
+            del expected[gone]
+            if number % 3 == 1:
+                job.merge(spark, hand_log.root, warehouse, table_format=table_format)
+            else:
+                local.merge(hand_log.root, warehouse, table_format=table_format)
+        if step is not None:
+            spark.sql(step.format(**words)).collect()
+        frame = read_cut(spark, warehouse)[str(orders.id)]
+        assert {row.id: row.v for row in frame.collect()} == expected, (number, step)
+        with closing(LocalEngine(warehouse, table_format).table(table_path(orders.id))) as there:
+            assert there.snapshot() is not None
+            rows = there.rows()
+        assert dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)) == expected, (number, step)

@@ -20,8 +20,9 @@ from pyroaring import BitMap64
 from cdcflow.errors import ConfigurationError
 from cdcflow.local import deltalog
 from cdcflow.local.delta import DeltaTable, DeltaTables
-from cdcflow.local.deltalog import CHECKPOINT_EVERY, Conflict, DeltaLog, File, deleted
+from cdcflow.local.deltalog import CHECKPOINT_EVERY, Conflict, DeltaLog, File
 from cdcflow.local.engine import LocalEngine
+from cdcflow.local.vectors import deleted
 from cdcflow.warehouse.port import HandOver
 
 COLUMNS = pa.schema(

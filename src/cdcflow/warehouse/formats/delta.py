@@ -30,6 +30,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9_]")
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _Z85_TO_B85 = str.maketrans(_Z85, _B85)
+_B85_TO_Z85 = str.maketrans(_B85, _Z85)
 
 
 def _needs(act: Act) -> Mapping[str, str]:
@@ -97,6 +98,11 @@ def vector_path(stored: str) -> str:
 def from_z85(text: str) -> bytes:
     """What a text in Z85 holds."""
     return base64.b85decode(text.translate(_Z85_TO_B85))
+
+
+def to_z85(held: bytes) -> str:
+    """Bytes as a text in Z85; as many as four divides."""
+    return base64.b85encode(held).decode().translate(_B85_TO_Z85)
 
 
 def columns(schema: str) -> tuple[FormatColumn, ...]:

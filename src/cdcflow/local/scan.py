@@ -1,0 +1,190 @@
+"""A file of a table, looked into: which of its rows are wanted, by a few columns of a few row groups.
+
+A row's number is its place in the file, whatever is deleted of it or not read. Nothing is made of a row one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+"""Numbers of rows in a file, ascending, each once."""
+
+NONE: Numbers = np.array([], np.int64)
+
+Ends = tuple[Any, Any]
+"""A column's least and greatest value in a file: numbers (of days or microseconds, too) or texts."""
+
+ROWS_AT_ONCE = 1 << 21
+"""So many rows' keys are held in memory at most, if a row group has not more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A row group: its number, that of its first row, and how many rows it has."""
+
+    number: int
+    first: int
+    rows: int
+
+
+class Rows:
+    """A Parquet file of a table, open. Use it in a `with`.
+
+    `schema`: the table's columns. `held`: the same columns as files name them, those inside of columns too; of one
+    that this file lacks each row has NULL. `deleted` reads the numbers of its rows that are.
+    """
+
+    def __init__(
+        self, file: pq.ParquetFile, schema: pa.Schema, held: pa.Schema, deleted: Callable[[], Numbers]
+    ) -> None:
+        self._file = file
+        self._schema = schema
+        self._leaves = _leaves(self._file.schema_arrow)
+        self._held = held
+        self._names = {c: name for c, name in zip(schema.names, held.names, strict=True) if name in self._leaves}
+        self._deleted = deleted
+        sizes = [self._file.metadata.row_group(n).num_rows for n in range(self._file.metadata.num_row_groups)]
+        firsts = accumulate(sizes, initial=0)
+        self.groups = [Group(n, first, size) for n, (first, size) in enumerate(zip(firsts, sizes, strict=False))]
+
+    def __enter__(self) -> Rows:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close(force=True)
+
+    def __len__(self) -> int:
+        """How many rows it has, deleted ones too."""
+        return int(self._file.metadata.num_rows)
+
+    @cached_property
+    def gone(self) -> Numbers:
+        """The numbers of its rows that are deleted."""
+        return self._deleted()
+
+    @property
+    def lives(self) -> NDArray[np.bool_]:
+        """Of each row whether it is not deleted."""
+        found = np.ones(len(self), bool)
+        found[self.gone] = False
+        return found
+
+    def ends(self, column: str) -> list[Ends | None]:
+        """The column's bounds in each row group; None where the file has none whose order is SQL's."""
+        name = self._names.get(column)
+        if name is None:
+            return [None] * len(self.groups)
+        type_ = self._file.schema_arrow.field(name).type
+        leaf = self._leaves[name].start
+        return [_ends(self._file.metadata.row_group(group.number).column(leaf), type_) for group in self.groups]
+
+    def is_null(self, column: str) -> bool:
+        """Whether the file says that no row of it has a value there, or anything inside of one."""
+        if column not in self._names:
+            return True
+        told = (self._file.metadata.row_group(group.number) for group in self.groups)
+        chunks = [one.column(leaf) for one in told for leaf in self._leaves[self._names[column]]]
+        return all(c.statistics is not None and c.statistics.null_count == c.num_values for c in chunks)
+
+    def size(self, groups: Sequence[Group], columns: Sequence[str]) -> int:
+        """How many bytes of the file are read for these columns of these row groups."""
+        leaves = [leaf for c in columns if c in self._names for leaf in self._leaves[self._names[c]]]
+        told = (self._file.metadata.row_group(group.number) for group in groups)
+        return sum(one.column(leaf).total_compressed_size for one in told for leaf in leaves)
+
+    def read(self, groups: Sequence[Group], columns: Sequence[str]) -> pa.Table:
+        """These columns of all rows of these row groups, with the table's types."""
+        own = [self._names[c] for c in columns if c in self._names]
+        found = self._file.read_row_groups([g.number for g in groups], columns=own)
+        wanted = [self._schema.get_field_index(c) for c in columns]
+        held = pa.schema([self._held.field(i) for i in wanted])
+        count = sum(g.rows for g in groups)
+
+        def column(field: pa.Field) -> pa.ChunkedArray | pa.Array:
+            if field.name in self._leaves:
+                return found.column(field.name).cast(field.type)
+            return pa.nulls(count, field.type)
+
+        rows = pa.table([column(field) for field in held], schema=held)
+        return named(rows, pa.schema([self._schema.field(i) for i in wanted]))
+
+    def find(self, groups: Sequence[Group], keys: Sequence[str], pick: Callable[[pa.Table], Numbers]) -> Numbers:
+        """The numbers of those rows in these row groups, deleted ones aside, of which `pick` says by their keys, in
+        whatever order, that they are wanted."""
+        found = []
+        for together in _together(groups):
+            numbers = np.concatenate([np.arange(g.first, g.first + g.rows) for g in together])
+            found.append(numbers[np.sort(pick(self.read(together, keys)))])
+        wanted = np.concatenate([NONE, *found])
+        return np.setdiff1d(wanted, self.gone, assume_unique=True)
+
+    def take(self, numbers: Numbers, columns: Sequence[str]) -> pa.Table:
+        """These columns of these rows."""
+        parts = [pa.schema([self._schema.field(c) for c in columns]).empty_table()]
+        for group in self.groups:
+            begin, end = np.searchsorted(numbers, [group.first, group.first + group.rows])
+            if begin < end:
+                parts.append(self.read([group], columns).take(pa.array(numbers[begin:end] - group.first)))
+        return pa.concat_tables(parts)
+
+
+def named(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The same columns under other names, those inside of columns too."""
+    said = schema.__arrow_c_schema__
+    batches = [pa.RecordBatch._import_from_c_capsule(said(), b.__arrow_c_array__()[1]) for b in rows.to_batches()]
+    return pa.Table.from_batches(batches, schema)
+
+
+def _together(groups: Sequence[Group]) -> list[list[Group]]:
+    """Row groups that are read at one time."""
+    found: list[list[Group]] = []
+    held = ROWS_AT_ONCE
+    for group in groups:
+        if held + group.rows > ROWS_AT_ONCE:
+            found.append([])
+            held = 0
+        found[-1].append(group)
+        held += group.rows
+    return found
+
+
+def _leaves(schema: pa.Schema) -> Mapping[str, range]:
+    """Which of a file's leaves belong to each of its columns."""
+
+    def count(type_: pa.DataType) -> int:
+        if pa.types.is_nested(type_):
+            return sum(count(type_.field(i).type) for i in range(type_.num_fields))
+        return 1
+
+    ends = list(accumulate((count(field.type) for field in schema), initial=0))
+    return {field.name: range(ends[n], ends[n + 1]) for n, field in enumerate(schema)}
+
+
+def _ends(chunk: pq.ColumnChunkMetaData, type_: pa.DataType) -> Ends | None:
+    told = chunk.statistics
+    if told is None or not told.has_min_max:
+        return None
+    if pa.types.is_integer(type_) or pa.types.is_date32(type_) or _is_micros(type_):
+        return told.min_raw, told.max_raw
+    if pa.types.is_string(type_):
+        with suppress(UnicodeDecodeError):  # a text that was cut off
+            return told.min_raw.decode(), told.max_raw.decode()
+    return None
+
+
+def _is_micros(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(type_) and type_.unit == "us")

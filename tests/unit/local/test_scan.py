@@ -1,0 +1,103 @@
+"""Files that are looked into by a few columns: which rows are found, and what is read for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from cdcflow.local import scan
+from cdcflow.local.scan import NONE, Numbers, Rows
+
+TABLE = pa.schema([("k", pa.int64()), ("v", pa.string()), ("late", pa.int32()), ("missing", pa.list_(pa.string()))])
+HELD = pa.schema([("c1", pa.int64()), ("c2", pa.string()), ("c3", pa.int32()), ("c4", pa.list_(pa.string()))])
+
+
+def opened(path: Path, count: int = 100, group: int = 10, gone: Numbers = NONE) -> Rows:
+    """A file whose keys count by two, in row groups of ten, written before the column `late` came."""
+    rows = {"c1": pa.array(range(0, 2 * count, 2), pa.int32()), "c2": [f"v{n}" for n in range(count)]}
+    pq.write_table(pa.table({**rows, "c4": pa.nulls(count, HELD.field("c4").type)}), path, row_group_size=group)
+    return Rows(pq.ParquetFile(path), TABLE, HELD, lambda: gone)
+
+
+def among(*keys: int) -> Callable[[pa.Table], Numbers]:
+    def pick(rows: pa.Table) -> Numbers:
+        found: Numbers = np.flatnonzero(pc.is_in(rows.column("k"), pa.array(keys)).to_numpy())[::-1]
+        return found
+
+    return pick
+
+
+@pytest.mark.parametrize("at_once", [1, 25, 1 << 20])
+def test_rows_have_the_numbers_that_they_have_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Whichever row groups are left out, and however many are read at a time."""
+    monkeypatch.setattr(scan, "ROWS_AT_ONCE", at_once)
+    with opened(tmp_path / "f") as rows:
+        chosen = [rows.groups[n] for n in (2, 3, 7, 9)]
+        found = rows.find(chosen, ["k"], among(0, 42, 78, 198, 199, 140))
+        assert found.tolist() == [21, 39, 70, 99]
+        taken = rows.take(found, ["v", "k", "late"])
+    assert taken.to_pydict() == {"v": ["v21", "v39", "v70", "v99"], "k": [42, 78, 140, 198], "late": [None] * 4}
+    assert taken.schema.types == [pa.string(), pa.int64(), pa.int32()]
+
+
+def test_deleted_rows_are_not_found(tmp_path: Path) -> None:
+    with opened(tmp_path / "f", gone=np.array([21, 30, 99])) as rows:
+        assert rows.find(rows.groups, ["k"], among(42, 78, 198)).tolist() == [39]
+        assert rows.find([], ["k"], among(42)).tolist() == []
+        assert rows.lives.sum() == 97
+        assert not rows.lives[[21, 30, 99]].any()
+        assert rows.take(NONE, ["k"]).schema.types == [pa.int64()]
+
+
+def test_each_row_group_tells_its_bounds(tmp_path: Path) -> None:
+    with opened(tmp_path / "f", count=30) as rows:
+        assert rows.ends("k") == [(0, 18), (20, 38), (40, 58)]
+        assert rows.ends("v") == [("v0", "v9"), ("v10", "v19"), ("v20", "v29")]
+        assert rows.ends("late") == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [
+        (pa.array([3, 1], pa.int16()), (1, 3)),
+        (pa.array([3, 1], pa.date32()), (1, 3)),
+        (pa.array([3, 1], pa.timestamp("us", "UTC")), (1, 3)),
+        (pa.array([3, 1], pa.timestamp("ms")), None),
+        (pa.array([3, 1], pa.float64()), None),
+        (pa.array([b"a", b"b"]), None),
+        (pa.array([b"\xc3", b"b"]).view(pa.string()), None),
+        (pa.array([None, None], pa.int64()), None),
+    ],
+)
+def test_bounds_are_told_where_their_order_is_that_of_sql(tmp_path: Path, held: pa.Array, told: Any) -> None:
+    """A text that somebody cut off in the middle of a character is no text."""
+    pq.write_table(pa.table({"c": held}), tmp_path / "f")
+    schema = pa.schema([("c", held.type)])
+    with Rows(pq.ParquetFile(tmp_path / "f"), schema, schema, lambda: NONE) as rows:
+        assert rows.ends("c") == [told]
+
+
+def test_a_scan_costs_the_columns_of_the_row_groups_that_it_reads(tmp_path: Path) -> None:
+    with opened(tmp_path / "f") as rows:
+        some, all_ = rows.size(rows.groups[:2], ["k"]), rows.size(rows.groups, ["k"])
+        assert 0 < some < all_ < rows.size(rows.groups, ["k", "v"])
+        assert rows.size(rows.groups, ["k", "late"]) == all_
+
+
+@pytest.mark.parametrize(("held", "is_null"), [([None, None], True), ([None, ["a"]], False), ([["a"], ["b"]], False)])
+def test_a_file_tells_whether_a_column_has_anything(tmp_path: Path, held: list[Any], is_null: bool) -> None:
+    type_ = pa.list_(pa.string())
+    pq.write_table(pa.table({"c": pa.array(held, type_)}), tmp_path / "f", row_group_size=1)
+    schema = pa.schema([("c", type_), ("other", type_)])
+    with Rows(pq.ParquetFile(tmp_path / "f"), schema, schema, lambda: NONE) as rows:
+        assert rows.is_null("c") is is_null
+        assert rows.is_null("other")
