@@ -26,6 +26,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
 }
