@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import mergecluster, mergemany, mergepeers, mergereduce, mergestored
+from bench import mergecluster, mergegrowth, mergemany, mergepeers, mergereduce, mergestored
 from bench.harness import Budget, Failed, tell
 from bench.mergelog import SealedLog, rows, table
 from bench.mergeparties import CHANGES, FORMATS, SMALL_TABLES, Asked, Party, files_of, in_turn, parties, ratio
@@ -29,10 +29,13 @@ SHARES = (
     (0.0001, "random", 3),
     (0.001, "random", 3),
     (0.01, "random", 3),
+    (0.1, "random", 3),
 )
 """The share of the large table that changes at a time, the kind of its keys, and the aim beside a naive job."""
 
-PARTS = os.environ.get("CDCFLOW_BENCH_PARTS", "small nothing reduce peers tables cycles large bytes workers").split()
+PARTS = os.environ.get(
+    "CDCFLOW_BENCH_PARTS", "small nothing reduce peers tables cycles large growth bytes workers"
+).split()
 
 
 def run(budget: Budget, transport: str) -> list[Line]:
@@ -54,6 +57,8 @@ def run(budget: Budget, transport: str) -> list[Line]:
                     found += mergemany.many_tables(party, budget.rounds)
             if "large" in PARTS:
                 found += large_table(ours, before, budget)
+        if "growth" in PARTS:
+            found += mergegrowth.growth(table_format, budget.rows // 2, budget.rounds)
         if "bytes" in PARTS:
             found += mergestored.log_bytes(table_format, budget.rounds)
         if "workers" in PARTS:
@@ -154,9 +159,11 @@ def large_table(ours: Party, before: Party | None, budget: Budget) -> list[Line]
         for number in range(budget.rounds):
             room = above / f"round-{number}"  # new warehouses: a session knows the catalog of an old one
             room.mkdir()
+            by_spark = _merges(ours, before, log, room)
+            del by_spark["auto"]
             found = in_turn(
                 number,
-                **_merges(ours, before, log, room),
+                **by_spark,
                 limit=lambda room=room: ours.ask("write", files=files, target=str(room / "naive")),
             )
             for name, figures in found.items():
@@ -170,12 +177,13 @@ def large_table(ours: Party, before: Party | None, budget: Budget) -> list[Line]
                 ratio(f"{size:,} rows, first load", "rows/s", loads["ours"], loads["before"], "the other checkout",
                        rows=size)
             )  # fmt: skip
+        _merges(ours, None, log, room)["auto"]()  # its first load is the one above: beyond its bounds auto takes Spark
         chance = np.random.default_rng(3)
         for share, keys, bound in SHARES:
             changed = max(1000, int(size * share))
             case = f"{size:,} rows, {share:.2%} changed, {keys} keys"
             tell(f"  merge: {case}")
-            cycles: dict[str, list[dict[str, Any]]] = {"ours": [], "naive": [], "before": []}
+            cycles: dict[str, list[dict[str, Any]]] = {"ours": [], "auto": [], "naive": [], "before": []}
             for number in range(budget.rounds + 1):
                 low = size - changed * 2 if keys == "recent" else 0
                 ids = np.sort(chance.choice(np.arange(low, size), changed, replace=False))
@@ -190,13 +198,17 @@ def large_table(ours: Party, before: Party | None, budget: Budget) -> list[Line]
                     cycles[name].append(figures)
             lines.append(ratio(case, "rows/s", cycles["ours"], cycles["naive"], "a naive job", at_least(bound),
                                 rows=changed))  # fmt: skip
+            taken = ", ".join(sorted({c["engine"] for c in cycles["auto"]}))
+            lines.append(ratio(f"{case}, merge.engine: auto ({taken})", "rows/s", cycles["auto"], cycles["naive"],
+                                "a naive job", at_least(bound), rows=changed))  # fmt: skip
             if before:
                 lines.append(
                     ratio(case, "rows/s", cycles["ours"], cycles["before"], "the other checkout", rows=changed)
                 )
-        mine, theirs = (ours.ask("rows", table=str(p)) for p in (room / "ours" / "shop" / "large", room / "naive"))
-        if (mine["rows"], mine["sum"]) != (theirs["rows"], theirs["sum"]):
-            raise Failed(f"the tables differ: {mine} and {theirs}")
+        tables = (room / "ours" / "shop" / "large", room / "auto" / "shop" / "large", room / "naive")
+        told = [ours.ask("rows", table=str(path)) for path in tables]
+        if len({(one["rows"], one["sum"]) for one in told}) > 1:
+            raise Failed(f"the tables differ: {told}")
     return lines
 
 
@@ -204,7 +216,10 @@ def _merges(
     ours: Party, before: Party | None, log: SealedLog, room: Path, local: Party | None = None
 ) -> dict[str, Asked]:
     """A merge of this log by each party, into a warehouse of its own."""
-    found: dict[str, Asked] = {"ours": lambda: ours.ask("merge", log=str(log.root), warehouse=str(room / "ours"))}
+    given = {"log": str(log.root)}
+    found: dict[str, Asked] = {"ours": lambda: ours.ask("merge", **given, warehouse=str(room / "ours"))}
+    if local is None:
+        found["auto"] = lambda: ours.ask("merge_auto", **given, warehouse=str(room / "auto"))
     if before is not None:
         found["before"] = lambda: before.ask("merge", log=str(log.root), warehouse=str(room / "before"))
     if local is not None:

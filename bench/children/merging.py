@@ -48,6 +48,7 @@ def main() -> int:
     )
     commands = {
         "merge": merged,
+        "merge_auto": merged_by_auto,
         "bare": bare,
         "naive": naive,
         "write": written,
@@ -89,6 +90,18 @@ def merged(spark: SparkSession, log: str, warehouse: str) -> dict[str, Any]:
     from cdcflow.spark import merge
 
     return _told(merge(spark, log, warehouse, **({} if _is_delta(spark) else {"table_format": "iceberg"})))
+
+
+def merged_by_auto(spark: SparkSession, log: str, warehouse: str) -> dict[str, Any]:
+    """As `merge.engine: auto` has it: without Spark what is small enough, by this session what is not."""
+    from cdcflow import local
+    from cdcflow.spark.engine import SparkEngine
+    from cdcflow.warehouse.job import Engines, merge
+
+    table_format = _format(spark)
+    with contextlib.closing(local.local_engine(Path(warehouse), table_format, bounded=True)) as engine:
+        report = merge(Engines(engine, lambda: SparkEngine(spark, warehouse, table_format)), log, warehouse)
+    return _told(report) | {"engine": ",".join(sorted({t.engine for t in report.tables if t.engine}))}
 
 
 def merged_from_a_store(spark: SparkSession, objects: dict[str, Any], room: str, warehouse: str) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def test_marks_of_one_engine_are_known_to_the_other(
     """Whoever marked a row, it is gone for both, also when the other marks more of the same file; and what Spark does
     to keep tables in order knows of them."""
     monkeypatch.setattr(replacing, "TINY_BYTES", 0)
-    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")  # as other tests of the session do
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": n, "v": 0}) for n in range(1000)])
