@@ -14,6 +14,7 @@ ROOMS: tuple[str, ...] = (
     "changelog/*.py",
     "merge/*.py",
     "pipeline/*.py",
+    *(f"local/{name}.py" for name in ("deltalog", "picking", "positions", "replacing", "scan", "vectors")),
     *(f"sources/engine/{name}.py" for name in ("selection", "changes", "spooled", "connections")),
     *(
         f"sources/postgres/{name}.py"
@@ -74,6 +75,7 @@ _NEAR: dict[str, Stages] = {
     "changelog/numbers": ((f"{_UNIT}/changelog/test_lying_frames.py",), *_FILES),
     "changelog/schema_history": ((f"{_UNIT}/changelog/test_schema_history.py", _LOG_FILES), *_FILES),
     **{f"changelog/{name}": (_READERS, *_FILES) for name in ("inventory", "extents", "following", "reader", "folder")},
+    "changelog/keyruns": ((f"{_UNIT}/changelog/test_key_runs.py",), *_FILES),
     "changelog/": _FILES,
     "merge/": (
         tuple(
@@ -91,6 +93,7 @@ _NEAR: dict[str, Stages] = {
         (f"{_LOCAL}/test_random_histories.py::test_histories_of_tables_give_what_the_fold_gives",),
     ),
     "pipeline/": ((f"{_UNIT}/pipeline",), (_SIMULATION,)),
+    "local/": ((f"{_UNIT}/local",), (_LOCAL,)),
     "sources/mysql/statements": (
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("statements", "statement_ends", "alters")),
         _BINLOG,
@@ -173,6 +176,7 @@ _SERVERS: dict[str, Stages] = {
     "changelog/spool": ((f"{_SERVED}/log",), _REST, (f"{_SERVED}/postgres/test_streaming.py",), (_COMMANDS,)),
     "merge/": ((_LOCAL,), _REST, _RULES, (f"{_SERVED}/spark",)),
     "pipeline/": (_REST, (_ON_POSTGRES,), *_DAEMON),
+    "local/": (_REST, _RULES, (f"{_SERVED}/spark",)),
     "sources/engine/": (
         _REST,
         (_ON_POSTGRES, _ON_MYSQL),
