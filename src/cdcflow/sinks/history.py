@@ -60,7 +60,7 @@ class Sealer:
     def behind(
         cls, newest: Segment | None, manifest: str, segments: Path, topic: str, log_id: str, bytes_max: int
     ) -> Sealer:
-        """One that goes on behind a history's newest segment; `manifest` is its hash (None, "": there is no segment)."""
+        """One that goes on behind a history's newest segment; `manifest` is its hash (None, "": it has none)."""
         return cls(
             segments,
             topic,

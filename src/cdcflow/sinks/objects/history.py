@@ -18,7 +18,7 @@ added; before that they may be those of somebody who is about to.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -126,26 +126,31 @@ class StoredHistory:
         segment, text, place = self._said(directory)
         there = self._listed(segment)
         wrong = [name for name, size in _files(segment, text).items() if name not in there or there[name].bytes != size]
-        if wrong:
-            raise SinkUnavailable(
-                f"adding a segment to the history {self._bucket.name}: segments/{wrong[0]} was put and is not there as"
-                " it should be",
-                remedy="merge again",
-            )
-        link = _link(segment.first_offset)
-        try:
-            self._bucket.put_new(link, directory.encode())
-        except AlreadyThere:
-            if self._bucket.get(link) != directory.encode():  # else: this request, whose first answer was lost
-                raise SinkUnavailable(
-                    f"adding a segment to the history {self._bucket.name}: another process has added one with offset"
-                    f" {segment.first_offset} meanwhile",
-                    remedy="nothing was added twice; merge again",
-                ) from None
+        link, is_ours = _link(segment.first_offset), not wrong
+        if is_ours:
+            try:
+                self._bucket.put_new(link, directory.encode())
+            except AlreadyThere:
+                # It may have been this request, whose first answer was lost.
+                is_ours = self._bucket.get(link) == directory.encode()
+        if not is_ours:
+            raise self._not_added(segment, link, wrong)
         self._finish(segment, text, place, shapes, there)
         return segment
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _not_added(self, segment: Segment, link: str, wrong: Sequence[str]) -> SinkUnavailable:
+        attempted = f"adding a segment to the history {self._bucket.name}"
+        try:
+            self._bucket.get(link)
+        except FileNotFoundError:
+            text = f"{attempted}: segments/{wrong[0]} was put and is not there as it should be"
+            return SinkUnavailable(text, remedy="merge again")
+        return SinkUnavailable(
+            f"{attempted}: another process has added one with offset {segment.first_offset} meanwhile",
+            remedy="nothing was added twice; merge again",
+        )
 
     def _find_newest(self, next_offset: int) -> None:
         found = self.layout.segments_behind(next_offset)
