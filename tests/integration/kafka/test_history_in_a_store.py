@@ -278,10 +278,9 @@ def test_a_store_without_conditional_writes_is_refused(
 def config(topics: Topics, objects: Objects, work: Path, **access: str | None) -> Config:
     """Settings with a history in a store."""
     found = {"endpoint": objects.endpoint, "access_key": objects.access_key, "secret_key": objects.secret_key}
-    reached = {k: v for k, v in {**found, **access}.items() if v is not None}
-    kafka = {"brokers": topics.brokers, "topic": topics.name, "work": str(work)}
-    log = {"kafka": {**kafka, "history": access.get("history", objects.url), "objects": reached}}
-    log["kafka"]["objects"].pop("history", None)  # type: ignore[attr-defined]  # of several types
+    url = access.pop("history", objects.url)
+    kafka = {"brokers": topics.brokers, "topic": topics.name, "work": str(work), "history": url}
+    log = {"kafka": {**kafka, "objects": {**found, **access}}}
     return Config.model_validate({"source": {"kind": "postgres", "url": NO_SOURCE}, "log": log})
 
 
