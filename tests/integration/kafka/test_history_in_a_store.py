@@ -16,13 +16,14 @@ from tests.servers.objects import SECRET_KEY, ObjectServer
 
 from cdcflow import wiring
 from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.segment import Segment
 from cdcflow.config import Config, Objects
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.sinks.kafka import loss
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.tiering import KafkaTier, OpenedTier, TieredReader
 from cdcflow.sinks.kafka.topics import Topics
-from cdcflow.sinks.objects.bucket import Bucket
+from cdcflow.sinks.objects.bucket import Bucket, Listed
 from cdcflow.sinks.objects.history import StoredHistory
 from cdcflow.sinks.objects.sealing import StoreSealer
 from cdcflow.sinks.objects.store import BucketStore
@@ -193,7 +194,10 @@ def test_whoever_dies_at_any_request_is_succeeded_by_another_machine(
     assert count > 10
 
 
-def test_of_two_that_seal_at_once_one_adds_and_the_other_hears_of_it(machine: Machine, other: Machine) -> None:
+@pytest.mark.parametrize("looked", [False, True], ids=["before it looks", "when it has looked"])
+def test_of_two_that_seal_at_once_one_adds_and_the_other_hears_of_it(
+    machine: Machine, other: Machine, monkeypatch: pytest.MonkeyPatch, *, looked: bool
+) -> None:
     """They share no lock, and the later one ends its segment further on: nothing may come twice or be left out."""
     steps = history_of_a_shop()
     into_topic(machine.topics, steps[:3])
@@ -202,9 +206,20 @@ def test_of_two_that_seal_at_once_one_adds_and_the_other_hears_of_it(machine: Ma
         into_topic(machine.topics, steps[3:])
         with other.tier(1 << 20).opened() as late:
             (of_late,) = other.sealed(late)
-            late.put(of_late)
-        with pytest.raises(SinkUnavailable, match=r"another process has added one .*\n.*merge again"):
-            early.put(of_early)
+            if looked:
+                look = StoredHistory._listed
+
+                def overtaken(history: StoredHistory, segment: Segment) -> dict[str, Listed]:
+                    found = look(history, segment)
+                    if history is early.history:
+                        late.put(of_late)
+                    return found
+
+                monkeypatch.setattr(StoredHistory, "_listed", overtaken)
+            else:
+                late.put(of_late)
+            with pytest.raises(SinkUnavailable, match=r"another process has added one .*\n.*merge again"):
+                early.put(of_early)
     assert machine.seal() == 0
     machine.check()
 
