@@ -145,8 +145,8 @@ def folded(log: LogReader) -> dict[str, list[dict[str, Any]]]:
     for name, row in rows_of(log):
         table = name.rpartition(".")[0]
         shapes[table] = list(next(s for t, s in log.table_shapes().items() if str(t) == table).values())[-1]
-        values = {c.name: row.get(c.name) for c in shapes[table].columns}
         unchanged = frozenset(row[UNCHANGED] or ())
+        values = {c.name: row.get(c.name) for c in shapes[table].columns if c.name not in unchanged}
         changes.setdefault(table, []).append(Change(row[OFFSET], row[OP], values, unchanged, row[BEFORE]))
     return {
         table: [dict(row.values) for row in fold({}, found, shapes[table].key_columns, keyed=True).values()]
