@@ -111,6 +111,7 @@ def test_a_log_in_kafka_is_merged_on_a_cluster_without_a_common_disk(
     master = {"spark.master": installed_cluster.url, "spark.executor.memory": "700m", "spark.executor.cores": "1"}
     master |= {"spark.executorEnv.PYTHONPATH": source}
     master |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri()}
+    master |= {"spark.eventLog.compress": "false"}
     written = yaml.safe_load((file := settings(lake, driver, **master)).read_text())
     steps = history_of_a_shop()
     with KafkaBroker() as broker:
