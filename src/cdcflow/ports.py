@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
 from cdcflow.changelog.checking import Report
+from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import LogRows
 from cdcflow.changelog.records import Message
 from cdcflow.changelog.tail import Topic, TopicTail
@@ -264,7 +264,8 @@ class OpenTier(Protocol):
 
     @property
     def sealer(self) -> Callable[[Iterable[Message]], Iterator[str]]:
-        """Turns the tail's messages into directories with a segment each. Can be sent to another process."""
+        """Turns the tail's messages into a segment each, with a text by which `put` finds it. Can be sent to another
+        process."""
         ...
 
     @property
@@ -273,7 +274,11 @@ class OpenTier(Protocol):
         ...
 
     def put(self, directory: str) -> None:
-        """Add one of these to the history, in order. Durable on return."""
+        """Add one of these to the history, in order. Durable on return.
+
+        Raises:
+            SinkUnavailable: no room, the store is away, or another process has added one meanwhile; try again.
+        """
         ...
 
     def origin(self) -> Mapping[str, Any]:
@@ -282,9 +287,10 @@ class OpenTier(Protocol):
 
 
 class Tier(Protocol):
-    """A log in Kafka, and the folder `path` with its history: sealed segments as a file log has them."""
+    """A log in Kafka with its history: sealed segments as a file log has them."""
 
-    path: Path
+    layout: Layout
+    """Where the history is."""
 
     def topic(self) -> Topic:
         """Where the log's topic is."""

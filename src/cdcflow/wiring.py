@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -15,7 +16,7 @@ import structlog
 from cdcflow.changelog.checking import Fault
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
-from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, is_reference, secret
+from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, StoreAccess, is_reference, secret
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.interleave.machine import Limits
 from cdcflow.model.position import SourceIdentity
@@ -32,9 +33,14 @@ if TYPE_CHECKING:  # who only captures need not load Kafka's library
     from cdcflow.sinks.kafka.tables.publisher import Publisher
     from cdcflow.sinks.kafka.tables.tail import Tail
     from cdcflow.sinks.kafka.topics import Topics
+    from cdcflow.sinks.objects.bucket import Bucket
     from cdcflow.sinks.objects.store import BucketStore
     from cdcflow.warehouse.job import Engines
     from cdcflow.warehouse.paths import Warehouse
+
+
+HISTORY_CACHE_BYTES_MAX = 1 << 30
+"""So much of what was read from a history in a store is kept on this machine."""
 
 
 def open_source(config: Config) -> Source:
@@ -77,7 +83,7 @@ def open_log(
                 reopened=reopened,
                 scratch=scratch,
                 folder=config.log.folder,
-                history=config.log.history,
+                history=history_layout(config.log),
             )
 
 
@@ -87,12 +93,9 @@ def log_reader(config: Config) -> LogReader:
         case FileLog() as log:
             return FolderReader(log_layout(log))
         case KafkaLog():
-            from cdcflow.sinks.kafka.reading import KafkaReader
             from cdcflow.sinks.kafka.tiering import TieredReader
 
-            if Layout(config.log.history).log_json.exists():
-                return TieredReader(topics(config.log.kafka), config.log.history)
-            return KafkaReader(topics(config.log.kafka))
+            return TieredReader(topics(config.log.kafka), history_layout(config.log))
 
 
 def engines(config: Config, spark: Any = None) -> Engines:
@@ -151,6 +154,24 @@ def log_layout(log: FileLog) -> Layout:
     return Layout(log.path) if log.objects is None else Layout(log.path, _store(log, log.objects))
 
 
+def history_layout(log: KafkaLog) -> Layout:
+    """Where the history of a log in Kafka is: its folder, or an object store."""
+    if log.history_url is None:
+        return Layout(log.history)
+    bucket = _history_bucket(log)
+    from cdcflow.sinks.objects.store import BucketStore
+
+    return Layout(log.history, BucketStore(bucket, log.history, HISTORY_CACHE_BYTES_MAX))
+
+
+def _history_bucket(log: KafkaLog) -> Bucket:
+    with _client_library("log.kafka.history"):
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.sealing import NAMES
+    access = log.kafka.objects or StoreAccess()
+    return Bucket.at(str(log.history_url), access.address, NAMES)
+
+
 def _store(log: FileLog, objects: Objects) -> BucketStore:
     with _client_library():
         from cdcflow.sinks.objects.bucket import Bucket
@@ -194,7 +215,7 @@ def log_problem(config: Config) -> str | None:
         return None
     from cdcflow.sinks.kafka import loss
 
-    return loss.problem(topics(config.log.kafka), config.log.folder, config.log.history)
+    return loss.problem(topics(config.log.kafka), config.log.folder, history_layout(config.log))
 
 
 def _uploads(log: FileLog) -> files.Uploading | None:
@@ -213,7 +234,7 @@ def _uploads(log: FileLog) -> files.Uploading | None:
 
 
 @contextlib.contextmanager
-def _client_library() -> Iterator[None]:
+def _client_library(setting: str = "log.objects") -> Iterator[None]:
     """Who needs no object store need not have its client library."""
     try:
         yield
@@ -221,13 +242,13 @@ def _client_library() -> Iterator[None]:
         if error.name is None or error.name.split(".")[0] != "obstore":
             raise
         raise ConfigurationError(
-            "opening the object store of log.objects: the package obstore is not installed",
+            f"opening the object store of {setting}: the package obstore is not installed",
             remedy="pip install 'cdcflow[objects]'",
         ) from None
 
 
 def tier(config: Config) -> Tier:
-    """The configured log in Kafka with the folder of its history, for the merge.
+    """The configured log in Kafka with its history, for the merge.
 
     Raises:
         ConfigurationError: the log is not in Kafka.
@@ -236,7 +257,13 @@ def tier(config: Config) -> Tier:
         raise ConfigurationError("the log is not in Kafka", remedy="merge the folder that log.path names")
     from cdcflow.sinks.kafka.tiering import KafkaTier
 
-    return KafkaTier(topics(config.log.kafka), config.log.history)
+    layout = history_layout(config.log)
+    if layout.store is None:
+        return KafkaTier(topics(config.log.kafka), layout)
+    from cdcflow.sinks.objects.history import StoredHistory
+
+    opening = partial(StoredHistory.open, layout, _history_bucket(config.log))
+    return KafkaTier(topics(config.log.kafka), layout, open_history=opening)
 
 
 def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], None]) -> Copied:
@@ -384,7 +411,8 @@ def _log_findings(config: Config) -> list[Finding]:
     if isinstance(config.log, KafkaLog):
         from cdcflow.sinks.kafka.doctor import doctor as log_doctor
 
-        return log_doctor(topics(config.log.kafka), config.log.folder, config.log.history)
+        found = log_doctor(topics(config.log.kafka), config.log.folder, history_layout(config.log))
+        return [*found, *_history_findings(config.log)]
     if config.log.objects is None:
         return []
     with _client_library():
@@ -392,6 +420,16 @@ def _log_findings(config: Config) -> list[Finding]:
         from cdcflow.sinks.objects.doctor import doctor as store_doctor
     copy = _store(config.log, config.log.objects).copy
     return list(store_doctor(Bucket(config.log.objects), Layout(config.log.path), copy))
+
+
+def _history_findings(log: KafkaLog) -> list[Finding]:
+    """What the store of a history says, if it is in one."""
+    if log.history_url is None:
+        return []
+    bucket = _history_bucket(log)
+    from cdcflow.sinks.objects.doctor import doctor as store_doctor
+
+    return store_doctor(bucket, Layout(log.history), lambda segment, file: None)
 
 
 def store_faults(config: Config) -> list[Fault]:

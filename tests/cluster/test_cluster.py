@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,19 @@ import pyarrow as pa
 import pyspark
 import pytest
 import yaml
+from logpairs import history_of_a_shop, into_topic, rows_of, topics_on
 from mergehistories import assert_as_folded, make_table, make_world, write_round
 from objectlogs import NO_SOURCE, put_away
 from tests.cluster.conftest import Lake
+from tests.servers.kafka import KafkaBroker
+from tests.servers.objects import SECRET_KEY, ObjectServer
 from tests.servers.spark import SparkCluster
 
 import cdcflow.cli
-from cdcflow.model.table import Table
+from cdcflow.merge.fold import Change, fold
+from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
+from cdcflow.ports import LogReader
+from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.spark import read_cut
 from cdcflow.spark.jars import folder, iceberg_jars, jars, log_store, s3_jars
@@ -83,6 +89,70 @@ def test_merges_on_a_cluster_are_the_fold(spark: Any, lake: Lake, cluster: Spark
     assert not list(driver.rglob("*.parquet")), "rows lie on the driver's disk"
     for number in range(2):
         assert list((cluster.directory / f"worker-{number}").glob("app-*/*/stderr")), "a worker had nothing to do"
+
+
+@pytest.fixture
+def installed_cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    """Workers that have cdcflow, and see nothing of the driver's disk."""
+    with SparkCluster(hidden=[tmp_path, folder().parent]) as started:
+        yield started
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("lake", ["delta"], indirect=True)
+def test_a_log_in_kafka_is_merged_on_a_cluster_without_a_common_disk(
+    spark: Any, lake: Lake, server: ObjectServer, installed_cluster: SparkCluster, tmp_path: Path
+) -> None:
+    """Log in Kafka, its history and the warehouse in the store: a worker seals, workers merge, and the driver's disk
+    has no row. After each round the tables are the fold of all rows of the log, and the keys are in no event log."""
+    driver, events = tmp_path / "driver", tmp_path / "events"
+    events.mkdir()
+    source = str(Path(cdcflow.cli.__file__).parents[2])
+    master = {"spark.master": installed_cluster.url, "spark.executor.memory": "700m", "spark.executor.cores": "1"}
+    master |= {"spark.executorEnv.PYTHONPATH": source}
+    master |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri()}
+    master |= {"spark.eventLog.compress": "false"}
+    written = yaml.safe_load((file := settings(lake, driver, **master)).read_text())
+    steps = history_of_a_shop()
+    with KafkaBroker() as broker:
+        topics = topics_on(broker.address)
+        access = {k: written["log"]["objects"][k] for k in ("endpoint", "access_key", "secret_key")}
+        kafka = {"brokers": topics.brokers, "topic": topics.name, "work": str(driver / "work"), "objects": access}
+        written["log"] = {"kafka": kafka | {"history": server.objects("histories", topics.name).url}}
+        file.write_text(yaml.safe_dump(written))
+        for half in (steps[:4], steps[4:]):
+            into_topic(topics, half)
+            said = merged([sys.executable, "-m", "cdcflow.cli", "merge", "--once", "--config", str(file)])
+            assert "published" in said
+            tables = read_cut(spark, lake.place, incomplete=True)
+            for table, rows in folded(KafkaReader(topics)).items():
+                found = [{k: v for k, v in row.asDict().items() if k in rows[0]} for row in tables[table].collect()]
+                assert sorted(found, key=by_id) == sorted(rows, key=by_id)
+    assert not list(driver.rglob("*.parquet")), "rows lie on the driver's disk"
+    assert not list(Path(source).rglob("*.parquet"))
+    logs = [path.read_bytes() for path in events.rglob("*") if path.is_file()]
+    assert any(b"MapInArrow" in text for text in logs)
+    assert not any(SECRET_KEY.encode() in text for text in logs)
+
+
+def by_id(row: Mapping[str, Any]) -> int:
+    return int(row["id"])
+
+
+def folded(log: LogReader) -> dict[str, list[dict[str, Any]]]:
+    """The rows that the tables must have, of all rows that the log has."""
+    shapes: dict[str, Table] = {}
+    changes: dict[str, list[Change]] = {}
+    for name, row in rows_of(log):
+        table = name.rpartition(".")[0]
+        shapes[table] = list(next(s for t, s in log.table_shapes().items() if str(t) == table).values())[-1]
+        unchanged = frozenset(row[UNCHANGED] or ())
+        values = {c.name: row.get(c.name) for c in shapes[table].columns if c.name not in unchanged}
+        changes.setdefault(table, []).append(Change(row[OFFSET], row[OP], values, unchanged, row[BEFORE]))
+    return {
+        table: [dict(row.values) for row in fold({}, found, shapes[table].key_columns, keyed=True).values()]
+        for table, found in changes.items()
+    }
 
 
 def rows_in(tables: dict[str, Any]) -> Callable[[Table], list[Any]]:

@@ -208,11 +208,10 @@ def _log(config: Path) -> LogReader:
 def _list_topic_ranges(settings: KafkaLog, log: LogReader, json: bool) -> None:
     """The parts of a topic that can be read by themselves: where each begins."""
     from cdcflow import wiring
-    from cdcflow.changelog.layout import Layout
     from cdcflow.sinks.kafka.reading import KafkaReader
 
     topic_ranges = KafkaReader(wiring.topics(settings.kafka)).topic_ranges()
-    history = Layout(settings.history)
+    history = wiring.history_layout(settings)
     if json:
         output.print_json(
             [
@@ -232,10 +231,10 @@ def _list_topic_ranges(settings: KafkaLog, log: LogReader, json: bool) -> None:
     ]
     output.stdout().print(output.table(None, ("offsets", "topic offset", "rows"), rows))
     typer.echo(f"{len(topic_ranges)} ranges in {log.name}")
-    if history.log_json.exists():
+    if history.exists():
         offsets = history.segment_offsets()
         upto = f"offsets {offsets[0][0]}-{offsets[-1][1]}" if offsets else "none yet"
-        typer.echo(f"{len(offsets)} sealed segments in the history {history.root}: {upto}")
+        typer.echo(f"{len(offsets)} sealed segments in the history {history.name}: {upto}")
 
 
 def _table_id(log: LogReader, name: str) -> TableId:

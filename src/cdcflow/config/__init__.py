@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from cdcflow.config.base import Settings
 from cdcflow.config.loading import load
-from cdcflow.config.logs import FileLog, Kafka, KafkaLog, Objects, Seal
+from cdcflow.config.logs import FileLog, Kafka, KafkaLog, Objects, Seal, StoreAccess
 from cdcflow.config.publishing import (
     BinaryMode,
     DecimalMode,
@@ -49,6 +49,7 @@ __all__ = [
     "Service",
     "Settings",
     "Special",
+    "StoreAccess",
     "TimeMode",
     "Tls",
     "UnsignedMode",

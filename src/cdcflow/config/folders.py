@@ -75,10 +75,12 @@ def _rebased_files(log: FileLog, folder: Path) -> FileLog:
 
 
 def _rebased_kafka(kafka: Kafka, folder: Path) -> Kafka:
+    objects = kafka.objects
     return kafka.model_copy(
         update={
             "work": _below(folder, kafka.work or Path(".cdcflow")),
-            "history": _below(folder, kafka.history),
+            "history": kafka.history if isinstance(kafka.history, str) else _below(folder, kafka.history),
+            "objects": None if objects is None else objects.model_copy(update=_keys(objects, folder)),
             "options": _rebased_options(kafka.options, folder),
             "password": _reference_below(folder, kafka.password),
         }

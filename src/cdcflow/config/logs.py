@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from cdcflow.config.base import HOST_AND_PORT, Settings
+from cdcflow.config.base import HOST_AND_PORT, URL, Settings
 from cdcflow.config.references import SecretReference, is_reference, secret
 from cdcflow.config.units import BYTES, Bytes, Seconds, SecondsOrNone, with_unit
 from cdcflow.model.stores import StoreAddress
@@ -65,11 +65,12 @@ class Objects(StoreAccess):
     @field_validator("url")
     @classmethod
     def _bucket(cls, url: str) -> str:
-        if re.fullmatch(r"s3://[^/@:?#\s]+(/[^?#]*)?", url) is None:
+        if _BUCKET.fullmatch(url) is None:
             raise ValueError("must look like s3://bucket/prefix")
         return url.rstrip("/")
 
 
+_BUCKET = re.compile(r"s3://[^/@:?#\s]+(/[^?#]*)?")
 _NOWHERE = Path("/dev/null/no log.path")
 
 
@@ -78,8 +79,11 @@ def _elsewhere(objects: Objects) -> Path:
     if objects.cache is not None:
         return objects.cache
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    digest = hashlib.sha256(f"{objects.endpoint} {objects.url}".encode()).hexdigest()[:16]
-    return Path(base) / "cdcflow" / "objects" / digest
+    return Path(base) / "cdcflow" / "objects" / _digest(objects.endpoint, objects.url)
+
+
+def _digest(endpoint: str | None, url: str) -> str:
+    return hashlib.sha256(f"{endpoint} {url}".encode()).hexdigest()[:16]
 
 
 class FileLog(Settings):
@@ -124,7 +128,7 @@ class Kafka(Settings):
     secrets in them as references. `message_bytes`: what is larger than this goes in pieces. `replicas`: copies of the
     topics that are made (None: what the brokers think). `work`: a local folder for the control socket, and for large
     transactions while they arrive; nothing in it need be kept. `history`: the folder that sealed segments go to when
-    the log is merged; it is kept.
+    the log is merged, or `s3://bucket/prefix`, and then `objects` says how that store is reached; it is kept.
     """
 
     brokers: str
@@ -135,7 +139,18 @@ class Kafka(Settings):
     message_bytes: Annotated[int, with_unit(BYTES, "900kB"), Field(ge=1000, le=512 << 20)] = 900_000
     replicas: int | None = Field(None, gt=0)
     work: Path | None = None
-    history: Path | None = None
+    history: Path | str | None = None
+    objects: StoreAccess | None = None
+
+    @field_validator("history", mode="before")
+    @classmethod
+    def _folder_or_bucket(cls, history: object) -> object:
+        # A path would lose one of the slashes of a URL and be a folder of that name.
+        if isinstance(history, str) and not URL.match(history):
+            return Path(history)
+        if isinstance(history, str) and _BUCKET.fullmatch(history) is None:
+            raise ValueError("must be a folder, or look like s3://bucket/prefix")
+        return history.rstrip("/") if isinstance(history, str) else history
 
     @field_validator("brokers")
     @classmethod
@@ -180,6 +195,12 @@ class Kafka(Settings):
             raise ValueError("has a username, and options do not say sasl.mechanism: PLAIN, SCRAM-SHA-512 …")
         return self
 
+    @model_validator(mode="after")
+    def _objects_of_a_store(self) -> Kafka:
+        if self.objects is not None and not isinstance(self.history, str):
+            raise ValueError("has objects, which say how the store of a history s3://bucket/prefix is reached")
+        return self
+
 
 _OF_THE_LOG = "cdcflow sets itself: the log is right only so"
 _OURS = {
@@ -218,9 +239,17 @@ class KafkaLog(Settings):
         return (self.kafka.work or Path(".cdcflow")) / self.kafka.topic
 
     @property
+    def history_url(self) -> str | None:
+        """Where in an object store this log's sealed segments are; None: they are in a folder."""
+        return self.kafka.history if isinstance(self.kafka.history, str) else None
+
+    @property
     def history(self) -> Path:
-        """The folder with this log's sealed segments."""
+        """The folder with this log's sealed segments; where they are in a store, with what was read of them here."""
+        if isinstance(self.kafka.history, str):
+            endpoint = None if self.kafka.objects is None else self.kafka.objects.endpoint
+            return self.folder / "objects" / _digest(endpoint, self.kafka.history)
         return self.kafka.history or self.folder / "history"
 
 
-__all__ = ["FileLog", "Kafka", "KafkaLog", "Objects", "Seal"]
+__all__ = ["FileLog", "Kafka", "KafkaLog", "Objects", "Seal", "StoreAccess"]

@@ -43,6 +43,7 @@ class Sealer:
 
     It can be sent to another process: it holds only values. `after` is the checkpoint that the history ends with
     (None: there is none yet), and `previous`, `previous_offset` and `xid_newest` come from the history's last segment.
+    `prefix` begins the names of the files with rows.
     """
 
     segments: Path
@@ -53,6 +54,23 @@ class Sealer:
     previous_offset: int | None
     xid_newest: int | None
     bytes_max: int = SEGMENT_BYTES_MAX
+    prefix: str = ""
+
+    @classmethod
+    def behind(
+        cls, newest: Segment | None, manifest: str, segments: Path, topic: str, log_id: str, bytes_max: int
+    ) -> Sealer:
+        """One that goes on behind a history's newest segment; `manifest` is its hash (None, "": it has none)."""
+        return cls(
+            segments,
+            topic,
+            log_id,
+            None if newest is None else newest.last_checkpoint(),
+            manifest,
+            None if newest is None else newest.first_offset,
+            None if newest is None else newest.xid_newest,
+            bytes_max,
+        )
 
     def __call__(self, messages: Iterable[Message]) -> Iterator[str]:
         """Directories with a whole, durable segment each, in order. `messages` begin at a topic range's head.
@@ -79,18 +97,23 @@ class Sealer:
         return write_segment(
             OS_LAYER,
             directory,
-            lambda open_target: seal(
-                unsealed.records,
-                _no_spool,
-                open_target,
-                log_id=self.log_id,
-                base=unsealed.base,
-                epoch=unsealed.epoch,
-                previous=previous,
-                previous_offset=previous_offset,
-                xid_newest=xid_newest,
+            lambda open_target: self._renamed(
+                seal(
+                    unsealed.records,
+                    _no_spool,
+                    lambda name: open_target(self.prefix + name),
+                    log_id=self.log_id,
+                    base=unsealed.base,
+                    epoch=unsealed.epoch,
+                    previous=previous,
+                    previous_offset=previous_offset,
+                    xid_newest=xid_newest,
+                )
             ),
         )
+
+    def _renamed(self, segment: Segment) -> Segment:
+        return replace(segment, files=tuple(replace(file, path=self.prefix + file.path) for file in segment.files))
 
 
 def _no_spool(attach: Attach) -> Iterator[Rows]:
@@ -156,17 +179,12 @@ class History:
 
     def sealer(self, topic: str, bytes_max: int = SEGMENT_BYTES_MAX) -> Sealer:
         """Writes what belongs behind its end."""
-        newest = self.newest
-        return Sealer(
-            self.layout.segments.resolve(),
-            topic,
-            self.layout.log_file().log_id,
-            self.checkpoint,
-            self._manifest,
-            None if newest is None else newest.first_offset,
-            None if newest is None else newest.xid_newest,
-            bytes_max,
-        )
+        log_id = self.layout.log_file().log_id
+        return Sealer.behind(self.newest, self._manifest, self.layout.segments.resolve(), topic, log_id, bytes_max)
+
+    def origin(self) -> Mapping[str, Any]:
+        """The topic that its last segment came from, and the offset there behind the last cut; {}: nobody knows."""
+        return {} if self.newest is None else topic_end_of(self.layout, self.newest)
 
     def put(self, directory: str, shapes: SchemaHistory | None = None) -> Segment:
         """Give a segment that a `Sealer` wrote its name. It must be the next one. `shapes`: all that the log knows.
@@ -179,12 +197,8 @@ class History:
         with storing(f"adding a segment to the history {self.layout.root}"):
             text = (beside / "segment.json").read_bytes()
             segment = Segment.from_json(text, str(beside / "segment.json"))
-            self._check(segment)
-            for file in segment.files:
-                if file.table is not None:
-                    self._shapes.learn(table_from_json(file.table), file.version)
-            for table, number in shapes or ():
-                self._shapes.learn(table, number)
+            check_follows(segment, self.layout.log_file(), self.newest, self._manifest, str(self.layout.root))
+            learn(self._shapes, segment, shapes)
             # Shapes come before the first segment that needs them.
             write_file(self._layer, self.layout.schemas, self._shapes.to_json().encode())
             target = self.layout.segment(segment.first_offset, segment.last_offset)
@@ -192,23 +206,36 @@ class History:
         self.newest, self._manifest = segment, manifest_hash(text)
         return segment
 
-    def _check(self, segment: Segment) -> None:
-        file = self.layout.log_file()
-        newest = self.newest
-        expected = newest.last_offset + 1 if newest is not None else file.first_offset
-        found = (segment.log_id, segment.first_offset, segment.previous)
-        if found != (file.log_id, expected, self._manifest):
-            raise InvariantViolated(
-                f"adding a segment to the history {self.layout.root}: offsets {segment.first_offset} to "
-                f"{segment.last_offset} do not follow what is there, which ends before offset {expected}"
-            )
-        if newest is not None and (
-            segment.first_cut <= newest.last_cut or segment.first_transaction != newest.last_transaction + 1
-        ):
-            raise InvariantViolated(
-                f"adding a segment to the history {self.layout.root}: its cuts or transactions do not follow cut "
-                f"{newest.last_cut} and transaction {newest.last_transaction}"
-            )
+
+def check_follows(segment: Segment, log: LogFile, newest: Segment | None, manifest: str, name: str) -> None:
+    """That a segment is the next one of a history (`name`), which ends with `newest`, whose hash is `manifest`.
+
+    Raises:
+        InvariantViolated: it is not.
+    """
+    expected = newest.last_offset + 1 if newest is not None else log.first_offset
+    found = (segment.log_id, segment.first_offset, segment.previous)
+    if found != (log.log_id, expected, manifest):
+        raise InvariantViolated(
+            f"adding a segment to the history {name}: offsets {segment.first_offset} to "
+            f"{segment.last_offset} do not follow what is there, which ends before offset {expected}"
+        )
+    if newest is not None and (
+        segment.first_cut <= newest.last_cut or segment.first_transaction != newest.last_transaction + 1
+    ):
+        raise InvariantViolated(
+            f"adding a segment to the history {name}: its cuts or transactions do not follow cut "
+            f"{newest.last_cut} and transaction {newest.last_transaction}"
+        )
+
+
+def learn(known: SchemaHistory, segment: Segment, shapes: SchemaHistory | None) -> None:
+    """Add the shapes of a segment's tables, and `shapes`, to those that are known."""
+    for file in segment.files:
+        if file.table is not None:
+            known.learn(table_from_json(file.table), file.version)
+    for table, number in shapes or ():
+        known.learn(table, number)
 
 
 def topic_end_of(layout: Layout, segment: Segment) -> Mapping[str, Any]:
@@ -238,4 +265,4 @@ def _own(layout: Layout, log_id: str, identity: SourceIdentity, first_offset: in
         write_file(layer, layout.log_json, replace(file, source=identity).to_json().encode())
 
 
-__all__ = ["History", "Sealer", "topic_end_of"]
+__all__ = ["TOPIC_END", "History", "Sealer", "check_follows", "learn"]

@@ -2,7 +2,11 @@
 
     topic ──Kafka source, read_committed──▶ one task: frames ─▶ Parquet ─▶ history/segments ──merge──▶ tables
             from the stretch that has the                     put in place by the driver,
-            next offset to what is committed                  in order, under the history's lock
+            next offset to what is committed                  in order, and by one driver only
+
+The history is a folder that all machines see, or lies in an object store; then the task puts the files there from its
+own machine, and the driver adds the manifests. What the task works with, the store's keys among it, goes to it with its
+function: Spark writes functions into no plan and no event log, as it does with options and local properties.
 
 So the result is the same as from files, whatever dies at whatever moment: what is sealed is sealed once, and where a
 table is, its own commit records. The topic has one partition, so one task reads it, in the order of the log.
@@ -50,7 +54,7 @@ def merge(
     """Bring every current-state table to the newest committed cut of the log, then publish the cut.
 
     `tier` comes from `cdcflow.wiring.tier(config)`; `spark` from `session(kafka=True)`, or has Kafka's jars otherwise.
-    Several machines must see the history's folder under the same path.
+    On a cluster the history lies in an object store, or in a folder that all machines see under the same path.
 
     Raises:
         ConfigurationError, HistoryLost, SinkUnavailable, InvariantViolated: as `cdcflow.ports.Tier.opened` and
@@ -59,7 +63,7 @@ def merge(
     refuse_connect(spark)
     newest, origin = seal(spark, tier)
     return job.merge(
-        spark, tier.path, warehouse, tables, on_edit=on_edit, table_format=table_format, newest=newest, origin=origin
+        spark, tier.layout, warehouse, tables, on_edit=on_edit, table_format=table_format, newest=newest, origin=origin
     )
 
 
@@ -172,6 +176,11 @@ def _named(attempted: str, error: Exception) -> CdcflowError:
             f"{attempted}: this Spark session has no Kafka source",
             remedy="fetch its jars with `python -m cdcflow.spark.jars --kafka` and begin with session(kafka=True), or "
             "give them to spark-submit with --jars",
+        )
+    if "No module named 'cdcflow" in str(error):
+        return ConfigurationError(
+            f"{attempted}: the machine that seals has no package cdcflow, or another version of it",
+            remedy="install cdcflow on every machine of the cluster, in the Python that PYSPARK_PYTHON names",
         )
     return SinkUnavailable(f"{attempted}: {text}", remedy="nothing was added to the history; merge again")
 

@@ -112,11 +112,12 @@ def is_submitted() -> bool:
 def session_for(config: Config) -> SparkSession:
     """A session that merges as configured (see `session`)."""
     metastore = Metastore.configured(config.merge)
-    of_log = isinstance(config.log, FileLog) and config.log.objects is not None
+    log = config.log
+    of_log = log.objects is not None if isinstance(log, FileLog) else log.history_url is not None
     return session(
         name="cdcflow merge",
         settings={**({} if metastore is None else metastore_settings(metastore)), **config.merge.spark},
-        kafka=isinstance(config.log, KafkaLog),
+        kafka=isinstance(log, KafkaLog),
         s3=of_log or Warehouse.of(config.merge.warehouse).bucket is not None,
         table_formats=[config.merge.format],
     )

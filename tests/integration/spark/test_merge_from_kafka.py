@@ -19,12 +19,13 @@ from logpairs import (
 )
 from securedbroker import CANARY, secured_broker
 from tests.servers.kafka import KafkaBroker
+from tests.servers.objects import SECRET_KEY, ObjectServer
 from typer.testing import CliRunner
 
 from cdcflow import wiring
 from cdcflow.changelog.framing import FrameKind
 from cdcflow.cli.app import app
-from cdcflow.config import load
+from cdcflow.config import Config, load
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.tiering import KafkaTier
@@ -183,6 +184,50 @@ def test_a_stream_makes_the_same_tables(
     assert not reports[-1].published
 
 
+@pytest.fixture
+def stored(topics: Topics, server: ObjectServer, tmp_path: Path) -> Config:
+    """Settings of a log whose history lies in a store."""
+    objects = server.objects("histories", topics.name)
+    access = {"endpoint": objects.endpoint, "access_key": objects.access_key, "secret_key": objects.secret_key}
+    kafka = {"brokers": topics.brokers, "topic": topics.name, "work": str(tmp_path), "history": objects.url}
+    source = {"kind": "postgres", "url": "postgresql://cdc@127.0.0.1:1/none"}
+    return Config.model_validate({"source": source, "log": {"kafka": {**kafka, "objects": access}}})
+
+
+def test_the_tables_are_the_same_with_the_history_in_a_store(
+    spark: Any, topics: Topics, stored: Config, tmp_path: Path, by_files: dict[str, list[dict[str, Any]]]
+) -> None:
+    """What a cluster without a common disk needs: the task puts the files into the store, executors read them there.
+    The driver's disk has no row, and the keys are in nothing that Spark shows or writes down."""
+    steps = history_of_a_shop()
+    for half in (steps[:2], steps[2:4], steps[4:]):
+        into_topic(topics, half)
+        report = kafka.merge(spark, wiring.tier(stored), tmp_path / "warehouse")
+        assert report.published
+        assert report.offset == KafkaReader(topics).newest_checkpoint().next_offset - 1
+    assert tables(spark, tmp_path / "warehouse") == by_files
+    assert not kafka.merge(spark, wiring.tier(stored), tmp_path / "warehouse").published
+    assert not list(tmp_path.glob(f"{topics.name}/**/*.parquet"))
+    assert wiring.log_reader(stored).check(deep=True).is_whole
+    (row, *_) = spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path}/warehouse/shop/orders`").collect()
+    assert json.loads(row.userMetadata)["cdcflow"]["topic"] == topics.name
+    shown = str(spark.sparkContext.getConf().getAll())
+    assert SECRET_KEY not in shown
+
+
+def test_a_stream_merges_with_the_history_in_a_store(
+    spark: Any, topics: Topics, stored: Config, tmp_path: Path, by_files: dict[str, list[dict[str, Any]]]
+) -> None:
+    into_topic(topics, history_of_a_shop())
+    reports: list[Any] = []
+    query = merge_stream(
+        spark, wiring.tier(stored), tmp_path / "warehouse", trigger={"availableNow": True}, on_merge=reports.append
+    )
+    assert query.awaitTermination(300)
+    assert reports[-1].published
+    assert tables(spark, tmp_path / "warehouse") == by_files
+
+
 def test_what_a_task_finds_wrong_comes_out_as_what_it_is(spark: Any, topics: Topics, tmp_path: Path) -> None:
     """A damaged topic found in another process must not look like a broker that is away, and be tried for ever."""
     into_topic(topics, history_of_a_shop()[:2])
@@ -226,4 +271,6 @@ def test_a_session_without_kafka_s_jars_says_what_to_do() -> None:
     error = kafka._named("sealing", Exception("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: kafka. Make"))
     assert isinstance(error, ConfigurationError)
     assert "cdcflow.spark.jars --kafka" in str(error)
+    error = kafka._named("sealing", Exception("PythonException\n ModuleNotFoundError: No module named 'cdcflow'"))
+    assert "install cdcflow on every machine" in str(error)
     assert not isinstance(error, HistoryLost)

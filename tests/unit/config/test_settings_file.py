@@ -159,6 +159,16 @@ def test_log_in_kafka_is_read_with_its_files_beside_the_settings(tmp_path: Path)
     assert log.kafka.options["ssl.ca.location"] == str(tmp_path / "ca.pem")
     assert log.kafka.options["enable.ssl.certificate.verification"] == "true"
     assert log.kafka.message_bytes == 1_000_000
+    assert log.history == log.folder / "history"
+    stored = KAFKA.replace(
+        "message_bytes: 1MB", "history: s3://lake/shop\n    objects: {access_key: '${file:a}', secret_key: '${file:b}'}"
+    )
+    log = load(written(tmp_path, stored)).log
+    assert isinstance(log, KafkaLog)
+    assert log.history_url == "s3://lake/shop"
+    assert log.history.parent == log.folder / "objects"
+    assert log.kafka.objects is not None
+    assert log.kafka.objects.secret_key == f"${{file:{tmp_path}/b}}"
 
 
 @pytest.mark.parametrize(
@@ -173,6 +183,9 @@ def test_log_in_kafka_is_read_with_its_files_beside_the_settings(tmp_path: Path)
         (f"ssl.key.password: {CANARY}", "sasl.mechanism: PLAIN", "has ssl.key.password: it must be a reference"),
         ("client.id: x", "sasl.mechanism: PLAIN", "options do not say sasl.mechanism"),
         ("message_bytes: 10", "message_bytes: 1MB", "8:5: log.kafka.message_bytes must be greater than"),
+        ("history: gs://b/x", "message_bytes: 1MB", "log.kafka.history must be a folder, or look like s3://bucket/pre"),
+        ("objects: {region: x}", "message_bytes: 1MB", "has objects, which say how the store of a history s3://bucket"),
+        ("objects: {secret_key: " + CANARY + "}", "message_bytes: 1MB", "secret_key must be a reference"),
     ],
 )  # fmt: skip
 def test_mistake_in_a_log_in_kafka_is_answered_with_its_place(

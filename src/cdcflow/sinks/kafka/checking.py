@@ -6,10 +6,10 @@ What a file's checksums and chain prove, the brokers' own checksums do. It only 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from cdcflow.changelog.checking import Report, Seen, journal
 from cdcflow.changelog.journal import JournalHeader, Record
+from cdcflow.changelog.reader import LogLocation
 from cdcflow.changelog.records import TopicRecord
 from cdcflow.changelog.rows import Shape
 from cdcflow.errors import CdcflowError
@@ -19,7 +19,7 @@ from cdcflow.sinks.kafka.state import State, TopicRange
 from cdcflow.sinks.kafka.topics import Topics
 
 
-def check(topics: Topics, *, deep: bool = False, history: Path | None = None) -> Report:
+def check(topics: Topics, *, deep: bool = False, history: LogLocation | None = None) -> Report:
     """Read a log through and report what is wrong with it. `deep` also validates every value. What has expired is no
     fault, unless nothing is left up to the checkpoint, here or in the `history`.
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from cdcflow.changelog.reader import LogLocation
 from cdcflow.errors import CdcflowError
 from cdcflow.ports import Finding
 from cdcflow.sinks.kafka import loss
@@ -21,7 +22,7 @@ RECORD_OVERHEAD = 200
 """More than key and headers of a record and its batch take."""
 
 
-def doctor(topics: Topics, folder: Path | None = None, history: Path | None = None) -> list[Finding]:
+def doctor(topics: Topics, folder: Path | None = None, history: LogLocation | None = None) -> list[Finding]:
     """Look at the brokers and the log's topics, if they are there. `folder`, `history`: as `KafkaLog.open` has them."""
     subject = f"log in topic {topics.name}"
     try:

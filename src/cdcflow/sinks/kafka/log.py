@@ -33,6 +33,7 @@ from cdcflow.changelog import spool as spools
 from cdcflow.changelog.framing import FrameKind, Part
 from cdcflow.changelog.journal import Attach, Encoder, JournalHeader
 from cdcflow.changelog.lookup import expired, gathered, keys_of_partial
+from cdcflow.changelog.reader import LogLocation
 from cdcflow.changelog.records import HEAD, head_of, pieces
 from cdcflow.changelog.rows import Rows, RowsEncoder
 from cdcflow.changelog.sealing import check_storable
@@ -144,7 +145,7 @@ class KafkaLog:
         reopened: bool = False,
         scratch: Path | None = None,
         folder: Path | None = None,
-        history: Path | None = None,
+        history: LogLocation | None = None,
         copy_of: str | None = None,
         after_epoch: Epoch | None = None,
     ) -> KafkaLog:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.reader import LogLocation
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.ports import Finding
 from cdcflow.sinks.kafka.failures import GONE
@@ -42,7 +43,7 @@ def check(
     state: State,
     attempted: str,
     folder: Path | None,
-    history: Path | None,
+    history: LogLocation | None,
     *,
     accepted: bool = False,
     reopened: bool = False,
@@ -77,14 +78,14 @@ def check(
         )
 
 
-def expired_whole(topics: Topics, state: State, history: Path | None) -> str | None:
+def expired_whole(topics: Topics, state: State, history: LogLocation | None) -> str | None:
     """Why nobody can read a row of the log up to its checkpoint any more; None: somebody can, or there are none."""
     upto = state.checkpoint.next_offset - 1
     with topics.reader(topics.name) as reader:
         low = reader.bounds()[0]
     if upto < 1 or any(s.topic_offset >= low and s.first_offset <= upto for s in state.topic_ranges):
         return None
-    if _sealed(history, state.log_id) >= upto:
+    if _sealed(history, state) >= upto:
         return None
     return (
         f"the brokers have let go of the rows up to offset {upto}, which topic {topics.state} says are there: topic "
@@ -92,7 +93,7 @@ def expired_whole(topics: Topics, state: State, history: Path | None) -> str | N
     )
 
 
-def findings(topics: Topics, folder: Path | None, history: Path | None) -> Iterator[Finding]:
+def findings(topics: Topics, folder: Path | None, history: LogLocation | None) -> Iterator[Finding]:
     """What `check` would stop for, and what of the log has gone before it was sealed."""
     subject = f"log in topic {topics.name}"
     state = read_state(topics)
@@ -106,12 +107,13 @@ def findings(topics: Topics, folder: Path | None, history: Path | None) -> Itera
     first = min(
         (s.first_offset for s in state.topic_ranges if s.topic_offset >= low), default=state.checkpoint.next_offset
     )
-    sealed = _sealed(history, state.log_id)
-    if 0 < sealed < first - 1:
+    sealed = _sealed(history, state)
+    if history is not None and 0 < sealed < first - 1:
+        name = Layout.of(history).name
         yield Finding(
             "error",
             subject,
-            f"the brokers have let go of offsets {sealed + 1} to {first - 1} before they were sealed into {history}",
+            f"the brokers have let go of offsets {sealed + 1} to {first - 1} before they were sealed into {name}",
             "move the history away, run `cdcflow backfill`, then merge again; let the topic keep records longer",
         )
 
@@ -125,7 +127,7 @@ def deleted(topics: Topics, folder: Path | None) -> Finding | None:
     return Finding("error", f"log in topic {topics.name}", text, _BEGIN_ANEW)
 
 
-def problem(topics: Topics, folder: Path, history: Path) -> str | None:
+def problem(topics: Topics, folder: Path, history: LogLocation) -> str | None:
     """Why a daemon would not start on this log, in a line; None: nothing is known, or there never was a log.
 
     Raises:
@@ -158,12 +160,12 @@ def _noted(folder: Path | None) -> str | None:
         return None
 
 
-def _sealed(history: Path | None, log_id: str) -> int:
+def _sealed(history: LogLocation | None, state: State) -> int:
     """The last offset of this log that lies in its history; 0: none."""
-    layout = None if history is None else Layout(history)
-    if layout is None or not layout.log_json.exists() or layout.log_file().log_id != log_id:
+    layout = None if history is None else Layout.of(history)
+    if layout is None or not layout.exists() or layout.log_file().log_id != state.log_id:
         return 0
-    return max((last for _, last in layout.segment_offsets()), default=0)
+    return max((last for _, last in layout.segments_behind(state.checkpoint.next_offset)), default=0)
 
 
 __all__ = ["check", "deleted", "expired_whole", "findings", "note", "problem"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,7 @@ import pyarrow as pa
 from cdcflow.changelog.checking import Report
 from cdcflow.changelog.framing import FrameKind
 from cdcflow.changelog.journal import CutMark, JournalHeader, Owners
-from cdcflow.changelog.reader import LogRows
+from cdcflow.changelog.reader import LogLocation, LogRows
 from cdcflow.changelog.records import RangeDecoder
 from cdcflow.changelog.rows import Rows, Shape
 from cdcflow.changelog.transactions import Transactions, joined
@@ -170,8 +169,8 @@ class KafkaReader:
                     return
                 yield headers_of([record], from_offset, to)
 
-    def check(self, *, deep: bool = False, history: Path | None = None) -> Report:
-        """Read the log through and report what is wrong with it. `history`: the folder that it is sealed into."""
+    def check(self, *, deep: bool = False, history: LogLocation | None = None) -> Report:
+        """Read the log through and report what is wrong with it. `history`: what it is sealed into."""
         return check(self._topics, deep=deep, history=history)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────

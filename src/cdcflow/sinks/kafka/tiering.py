@@ -8,11 +8,11 @@ readers    ◀── from the files ─────────│── from th
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -20,27 +20,58 @@ from cdcflow.changelog import checking, reader
 from cdcflow.changelog.checking import Fault, Report
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import LogRows
+from cdcflow.changelog.records import Message
+from cdcflow.changelog.schema_history import SchemaHistory
+from cdcflow.changelog.segment import Segment
 from cdcflow.changelog.tail import SEGMENT_BYTES_MAX, Topic, TopicTail
 from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
-from cdcflow.model.position import Checkpoint
+from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.sinks.history import History, Sealer, topic_end_of
+from cdcflow.sinks.history import History
 from cdcflow.sinks.kafka.frames import last_cut
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.state import State, TopicRange
 from cdcflow.sinks.kafka.topics import Topics
+from cdcflow.sinks.lease import Lease
+
+
+class OpenHistory(Protocol):
+    """A history held by the one who adds to it: `sinks.history.History`, or `sinks.objects.history.StoredHistory`."""
+
+    @property
+    def layout(self) -> Layout: ...
+    @property
+    def lease(self) -> Lease: ...
+    @property
+    def newest(self) -> Segment | None: ...
+    @property
+    def checkpoint(self) -> Checkpoint | None: ...
+    def sealer(self, topic: str, bytes_max: int) -> Callable[[Iterable[Message]], Iterator[str]]: ...
+    def put(self, directory: str, shapes: SchemaHistory | None = None) -> Segment: ...
+    def origin(self) -> Mapping[str, Any]: ...
+
+
+OpeningHistory = Callable[[str, SourceIdentity, int, int], AbstractContextManager[OpenHistory]]
+"""Opens the history of a log: its id, its source, the offset that a new history begins with, and the log's next one."""
 
 
 class KafkaTier:
-    """A log in Kafka with the folder of its history. Implements `cdcflow.ports.Tier`.
+    """A log in Kafka with its history, a folder or what `layout` says. Implements `cdcflow.ports.Tier`.
 
-    A segment ends at the first cut behind `segment_bytes` of the topic.
+    A segment ends at the first cut behind `segment_bytes` of the topic. `open_history`: for one that is no folder.
     """
 
-    def __init__(self, topics: Topics, path: Path, segment_bytes: int = SEGMENT_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        history: Path | Layout,
+        segment_bytes: int = SEGMENT_BYTES_MAX,
+        open_history: OpeningHistory | None = None,
+    ) -> None:
         self.topics = topics
-        self.path = path
+        self.layout = Layout.of(history)
         self._segment_bytes = segment_bytes
+        self._open_history = open_history or self._open_folder
 
     def topic(self) -> Topic:
         """Where the log's topic is."""
@@ -63,17 +94,20 @@ class KafkaTier:
         first = readable[0].first_offset if readable else state.checkpoint.next_offset
         if state.identity is None:
             raise ConfigurationError(f"sealing topic {self.topics.name}: it has a log id and no source")
-        with History.open(self.path, state.log_id, state.identity, first) as history:
+        with self._open_history(state.log_id, state.identity, first, state.checkpoint.next_offset) as history:
             begin = self._begin(state, history, readable)
             tail = None
             if begin is not None:
                 tail = TopicTail(self.topic(), begin.topic_offset, end)
             yield OpenedTier(history, state, tail, history.sealer(self.topics.name, self._segment_bytes))
 
-    def _begin(self, state: State, history: History, readable: list[TopicRange]) -> TopicRange | None:
+    def _open_folder(self, log_id: str, source: SourceIdentity, first: int, next_offset: int) -> History:
+        return History.open(self.layout.root, log_id, source, first)
+
+    def _begin(self, state: State, history: OpenHistory, readable: list[TopicRange]) -> TopicRange | None:
         """The topic range that has what comes behind the history; None: nothing with a row does."""
         at, newest = history.checkpoint, state.checkpoint
-        where = f"sealing topic {self.topics.name} into the history {self.path}"
+        where = f"sealing topic {self.topics.name} into the history {self.layout.name}"
         if at is not None and (at.next_offset, at.cut) > (newest.next_offset, newest.cut):
             raise ConfigurationError(
                 f"{where}: the history ends with cut {at.cut} (offset {at.next_offset - 1}), and the topic with cut "
@@ -97,7 +131,13 @@ class KafkaTier:
 class OpenedTier:
     """A tier while its history is held. `tail` is None where nothing is to be sealed; `sealer` is for one reading."""
 
-    def __init__(self, history: History, state: State, tail: TopicTail | None, sealer: Sealer) -> None:
+    def __init__(
+        self,
+        history: OpenHistory,
+        state: State,
+        tail: TopicTail | None,
+        sealer: Callable[[Iterable[Message]], Iterator[str]],
+    ) -> None:
         self.history = history
         self.state = state
         self.tail = tail
@@ -114,8 +154,7 @@ class OpenedTier:
 
     def origin(self) -> Mapping[str, Any]:
         """Where in the topic the history ends."""
-        newest = self.history.newest
-        return {} if newest is None else topic_end_of(self.history.layout, newest)
+        return self.history.origin()
 
 
 def _wait_until_shown(topics: Topics, state: State) -> None:
@@ -130,12 +169,13 @@ def _wait_until_shown(topics: Topics, state: State) -> None:
 class TieredReader:
     """Reads a log in Kafka that has a history: what is sealed from files, only the rest from the brokers.
 
-    Implements `cdcflow.ports.LogReader`; may be used beside the daemon and a merge.
+    Implements `cdcflow.ports.LogReader`; may be used beside the daemon and a merge. As long as there is no history it
+    reads the topic.
     """
 
-    def __init__(self, topics: Topics, path: Path) -> None:
+    def __init__(self, topics: Topics, history: Path | Layout) -> None:
         self._tail = KafkaReader(topics)
-        self._layout = Layout(path)
+        self._layout = Layout.of(history)
         self.name = self._tail.name
 
     def exists(self) -> bool:
@@ -158,7 +198,7 @@ class TieredReader:
         sealed = self._sealed()
         if from_offset < sealed:
             last = sealed - 1 if to_offset is None else min(to_offset, sealed - 1)
-            yield from reader.read_rows(self._layout.root, from_offset, last, tables)
+            yield from reader.read_rows(self._layout, from_offset, last, tables)
         if to_offset is None or to_offset >= sealed:
             yield from self._tail.read_rows(max(from_offset, sealed), to_offset, tables)
 
@@ -167,21 +207,20 @@ class TieredReader:
         sealed = self._sealed()
         if from_offset < sealed:
             last = sealed - 1 if to_offset is None else min(to_offset, sealed - 1)
-            yield from reader.read_transactions(self._layout.root, from_offset, last)
+            yield from reader.read_transactions(self._layout, from_offset, last)
         if to_offset is None or to_offset >= sealed:
             yield from self._tail.read_transactions(max(from_offset, sealed), to_offset)
 
     def check(self, *, deep: bool = False) -> Report:
         """Read the history and the topic through and report what is wrong with either, or between them."""
+        if not self._layout.exists():
+            return self._tail.check(deep=deep)
         self._sealed()
-        history, topic = (
-            checking.check(self._layout.root, deep=deep),
-            self._tail.check(deep=deep, history=self._layout.root),
-        )
+        history, topic = checking.check(self._layout, deep=deep), self._tail.check(deep=deep, history=self._layout)
         faults = [*history.faults, *topic.faults]
         if topic.first_offset > history.next_offset:
             text = f"offsets {history.next_offset} to {topic.first_offset - 1} are in neither"
-            faults.append(Fault(f"{self._layout.root} and {self.name}", text))
+            faults.append(Fault(f"{self._layout.name} and {self.name}", text))
         return replace(
             topic,
             faults=tuple(faults),
@@ -195,16 +234,18 @@ class TieredReader:
 
     def _sealed(self) -> int:
         """The offset behind the history."""
+        if not self._layout.exists():
+            return 0
         file = self._layout.log_file()
-        known = self._tail.state().log_id
-        if file.log_id != known:
+        state = self._tail.state()
+        if file.log_id != state.log_id:
             raise ConfigurationError(
-                f"reading the log in {self.name}: the history {self._layout.root} belongs to another log "
-                f"({file.log_id}, the topic has {known})",
-                remedy="name another folder in log.kafka.history, or move that one away",
+                f"reading the log in {self.name}: the history {self._layout.name} belongs to another log "
+                f"({file.log_id}, the topic has {state.log_id})",
+                remedy="name another place in log.kafka.history, or move that one away",
             )
-        offsets = self._layout.segment_offsets()
+        offsets = self._layout.segments_behind(state.checkpoint.next_offset)
         return offsets[-1][1] + 1 if offsets else file.first_offset
 
 
-__all__ = ["KafkaTier", "OpenedTier", "TieredReader"]
+__all__ = ["KafkaTier", "OpenHistory", "OpenedTier", "OpeningHistory", "TieredReader"]

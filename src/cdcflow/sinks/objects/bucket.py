@@ -7,7 +7,7 @@ landed, so `put_new` may say that an object is already there when this very call
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +19,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import S3Store
 
-from cdcflow.config import Objects, secret
+from cdcflow.config import Objects
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.stores import StoreAddress
 from cdcflow.sinks.objects import refusals
@@ -85,14 +85,26 @@ class Bucket:
     """
 
     def __init__(self, settings: Objects) -> None:
-        self._settings = settings
+        self._begin(settings.url, settings.address, {})
+
+    @classmethod
+    def at(cls, url: str, address: Callable[[str], StoreAddress], names: Mapping[str, str] | None = None) -> Bucket:
+        """The prefix of a bucket that a URL names. `address` says how the bucket is reached, with the keys as they are
+        now; `names`: what `log.objects` and what belongs to it are called in these settings."""
+        bucket = cls.__new__(cls)
+        bucket._begin(url, address, names or {})
+        return bucket
+
+    def _begin(self, url: str, address: Callable[[str], StoreAddress], names: Mapping[str, str]) -> None:
+        self._address = address
+        self._names = names
         self._stores: dict[timedelta, S3Store] = {}
-        self.name = settings.url.rstrip("/")
+        self.name = url.rstrip("/")
 
     @property
     def address(self) -> StoreAddress:
         """Where another client finds the bucket, with the keys as they are now."""
-        return self._settings.address(urlsplit(self._settings.url).netloc)
+        return self._address(urlsplit(self.name).netloc)
 
     def put_new(self, name: str, content: bytes | Path) -> None:
         """Put an object, only if there is none of this name. The store compares its sha256.
@@ -175,7 +187,7 @@ class Bucket:
     def _store(self, within: timedelta) -> S3Store:
         found = self._stores.get(within)
         if found is None:
-            found = self._stores[within] = _opened(self._settings, within)
+            found = self._stores[within] = _opened(self.name, self.address, within)
         return found
 
     @contextmanager
@@ -199,20 +211,25 @@ class Bucket:
         found = refusals.refused_or_away(attempt, error)
         if isinstance(found, ConfigurationError):
             self._stores.clear()  # a secret that was changed is read anew
-        return found
+        if found.remedy is None or not self._names:
+            return found
+        return type(found)(str(found).partition("\n")[0], remedy=self._renamed(found.remedy))
+
+    def _renamed(self, text: str) -> str:
+        for name, ours in self._names.items():
+            text = text.replace(name, ours)
+        return text
 
 
-def _opened(settings: Objects, within: timedelta) -> S3Store:
-    parts = urlsplit(settings.url)
+def _opened(url: str, address: StoreAddress, within: timedelta) -> S3Store:
     client: ClientConfig = {"connect_timeout": CONNECT_WITHIN, "timeout": within}
-    if settings.endpoint is not None and settings.endpoint.startswith("http://"):
+    if address.endpoint is not None and address.endpoint.startswith("http://"):
         client["allow_http"] = True
     retry: RetryConfig = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
-    config: S3Config = {"checksum_algorithm": "SHA256", "region": settings.region}
-    if settings.endpoint is not None:
-        config["endpoint"] = settings.endpoint
-    access_key, secret_key = secret(settings.access_key), secret(settings.secret_key)
-    if access_key is not None and secret_key is not None:
-        config["access_key_id"], config["secret_access_key"] = access_key, secret_key
-    prefix = parts.path.strip("/") or None
-    return S3Store(parts.netloc, prefix=prefix, config=config, client_options=client, retry_config=retry)
+    config: S3Config = {"checksum_algorithm": "SHA256", "region": address.region}
+    if address.endpoint is not None:
+        config["endpoint"] = address.endpoint
+    if address.access_key is not None and address.secret_key is not None:
+        config["access_key_id"], config["secret_access_key"] = address.access_key, address.secret_key
+    prefix = urlsplit(url).path.strip("/") or None
+    return S3Store(address.bucket, prefix=prefix, config=config, client_options=client, retry_config=retry)

@@ -32,17 +32,26 @@ def put_log(bucket: Bucket, layout: Layout) -> None:
     """
     text = layout.log_json.read_bytes()
     ours = LogFile.from_json(text, str(layout.log_json))
-    try:
-        bucket.put_new("log.json", text)
-    except AlreadyThere:
+    if not put_first(bucket, "log.json", text):
         _bring_up_to_date(bucket, text, ours)
-        return
+
+
+def put_first(bucket: Bucket, name: str, text: bytes) -> bool:
+    """Put an object, and see that nobody could put it again; False: there was one already.
+
+    Raises:
+        ConfigurationError: the store does not know conditional writes.
+    """
     try:
-        bucket.put_new("log.json", text)
+        bucket.put_new(name, text)
     except AlreadyThere:
-        return
+        return False
+    try:
+        bucket.put_new(name, text)
+    except AlreadyThere:
+        return True
     raise ConfigurationError(
-        f"writing {bucket.name}/log.json: the store overwrites what a conditional write (If-None-Match: *) must leave"
+        f"writing {bucket.name}/{name}: the store overwrites what a conditional write (If-None-Match: *) must leave"
         " alone, so two writers would not notice each other",
         remedy="use a store, or a version or mode of it, that knows conditional writes",
     )

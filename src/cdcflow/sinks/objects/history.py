@@ -1,0 +1,267 @@
+"""The history of a log in Kafka in a bucket: sealed segments as a log in files has them there, and a chain.
+
+    topic ─▶ `StoreSealer`, on an executor ─▶ segments/<offsets>/<attempt>-<file>      no reader looks
+                                          └─ manifest ─▶ `StoredHistory.put`, on the driver
+                chain/<first offset>.json  ─▶ place.json ─▶ segment.json
+                only if there is none         readers count the segment from here on
+
+A bucket has no lock, and two that seal at the same time may end their segments at different offsets, so that the names
+of these do not meet. What meets is the link: its name says only with which offset a segment begins, it holds the
+manifest, and it is put on the condition that there is none. So behind each segment comes one only, whoever puts it. The
+other one hears of it and adds nothing. A link is never removed.
+
+Whoever dies behind the link has added the segment: the next one to open the history puts what is missing, all of which
+the link says. Whoever dies before it leaves files that no manifest names. They go when a segment with these offsets is
+added; before that they may be those of somebody who is about to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from cdcflow.changelog.layout import Layout, LogFile, segment_bounds, segment_name
+from cdcflow.changelog.schema_history import SchemaHistory
+from cdcflow.changelog.segment import Segment, manifest_hash
+from cdcflow.changelog.tail import SEGMENT_BYTES_MAX
+from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.model.position import Checkpoint, SourceIdentity
+from cdcflow.sinks.history import TOPIC_END, Sealer, check_follows, learn
+from cdcflow.sinks.layer import storing
+from cdcflow.sinks.lease import Held, Lease
+from cdcflow.sinks.objects.bucket import AlreadyThere, Bucket, Listed
+from cdcflow.sinks.objects.sealing import StoreSealer
+from cdcflow.sinks.objects.uploading import put_first, sizes
+
+
+class StoredHistory:
+    """A history opened by the one who adds to it. A context manager: this machine's lock is given up at the end.
+
+    Implements `cdcflow.sinks.kafka.tiering.OpenHistory`.
+    """
+
+    def __init__(self, layout: Layout, bucket: Bucket, lease: Lease, log: LogFile, next_offset: int) -> None:
+        self.layout = layout
+        self.lease = lease
+        self.newest: Segment | None = None
+        self._bucket = bucket
+        self._log = log
+        self._manifest = ""
+        self._place: Mapping[str, Any] = {}
+        self._schemas = b""
+        self._shapes = SchemaHistory()
+        try:
+            self._schemas = bucket.get("schemas.json")
+            self._shapes = SchemaHistory.from_json(self._schemas, f"{bucket.name}/schemas.json")
+        except FileNotFoundError:
+            pass
+        self._find_newest(next_offset)
+        self._finish_what_was_begun()
+
+    @classmethod
+    def open(
+        cls,
+        layout: Layout,
+        bucket: Bucket,
+        log_id: str,
+        identity: SourceIdentity,
+        first_offset: int,
+        next_offset: int,
+    ) -> StoredHistory:
+        """Open the history of a log for adding to it; made when there is none, then it begins with `first_offset`.
+
+        `next_offset`: the log's; the history ends not far from there. `layout` reads the bucket; its folder here
+        has the lock.
+
+        Raises:
+            SinkUnavailable: another process of this machine is adding to it; no room; or the store is away.
+            ConfigurationError: it is another log's; or the store refuses, or does not know conditional writes.
+        """
+        with storing(f"making a folder for the history {bucket.name}"):
+            layout.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            lease = Lease(layout)
+        except Held:
+            raise SinkUnavailable(
+                f"adding to the history {bucket.name}: another process is doing so", remedy="try again when it is done"
+            ) from None
+        try:
+            log = _own(bucket, log_id, identity, first_offset)
+            return cls(layout, bucket, lease, log, next_offset)
+        except BaseException:
+            lease.release()
+            raise
+
+    def __enter__(self) -> StoredHistory:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.lease.release()
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """What it ends with; None: it has no segment yet."""
+        return None if self.newest is None else self.newest.last_checkpoint()
+
+    def sealer(self, topic: str, bytes_max: int = SEGMENT_BYTES_MAX) -> StoreSealer:
+        """Puts the files of what belongs behind its end into the bucket. It has the keys as they are now."""
+        base = Sealer.behind(self.newest, self._manifest, self.layout.root, topic, self._log.log_id, bytes_max)
+        return StoreSealer(base, self._bucket.name, self._bucket.address)
+
+    def origin(self) -> Mapping[str, Any]:
+        """The topic that its last segment came from, and the offset there behind the last cut; {}: nobody knows."""
+        return self._place
+
+    def put(self, directory: str, shapes: SchemaHistory | None = None) -> Segment:
+        """Add a segment whose files a `StoreSealer` put: what that one said. It must be the next one. `shapes`: all
+        that the log knows.
+
+        Raises:
+            InvariantViolated: it does not follow what is there.
+            SinkUnavailable: another process has added one meanwhile, or the store is away.
+        """
+        segment, text, place = self._said(directory)
+        there = self._listed(segment)
+        wrong = [name for name, size in _files(segment, text).items() if name not in there or there[name].bytes != size]
+        link, is_ours = _link(segment.first_offset), not wrong
+        if is_ours:
+            try:
+                self._bucket.put_new(link, directory.encode())
+            except AlreadyThere:
+                # It may have been this request, whose first answer was lost.
+                is_ours = self._bucket.get(link) == directory.encode()
+        if not is_ours:
+            raise self._not_added(segment, link, wrong)
+        self._finish(segment, text, place, shapes, there)
+        return segment
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _not_added(self, segment: Segment, link: str, wrong: Sequence[str]) -> SinkUnavailable:
+        attempted = f"adding a segment to the history {self._bucket.name}"
+        try:
+            self._bucket.get(link)
+        except FileNotFoundError:
+            text = f"{attempted}: segments/{wrong[0]} was put and is not there as it should be"
+            return SinkUnavailable(text, remedy="merge again")
+        return SinkUnavailable(
+            f"{attempted}: another process has added one with offset {segment.first_offset} meanwhile",
+            remedy="nothing was added twice; merge again",
+        )
+
+    def _find_newest(self, next_offset: int) -> None:
+        found = self.layout.segments_behind(next_offset)
+        if found:
+            name = f"segments/{segment_name(found[-1])}"
+            # Not this machine's copy: what is behind it leans on its bytes.
+            text = self._bucket.get(f"{name}/segment.json")
+            self.newest, self._manifest = Segment.from_json(text, f"{self._bucket.name}/{name}"), manifest_hash(text)
+            try:
+                self._place = json.loads(self._bucket.get(f"{name}/{TOPIC_END}"))
+            except FileNotFoundError:
+                self._place = {}
+
+    def _finish_what_was_begun(self) -> None:
+        while True:
+            try:
+                said = self._bucket.get(_link(self._next))
+            except FileNotFoundError:
+                return
+            segment, text, place = self._said(said.decode())
+            self._finish(segment, text, place, None, self._listed(segment))
+
+    @property
+    def _next(self) -> int:
+        return self._log.first_offset if self.newest is None else self.newest.last_offset + 1
+
+    def _said(self, said: str) -> tuple[Segment, bytes, Mapping[str, Any]]:
+        name = self._bucket.name
+        try:
+            value = json.loads(said)
+            text, place = str(value["segment"]).encode(), dict(value["place"])
+            segment = Segment.from_json(text, f"{name}/{_link(self._next)}")
+        except (ValueError, KeyError, TypeError):
+            raise InvariantViolated(f"reading {name}/{_link(self._next)}: cdcflow did not write it") from None
+        check_follows(segment, self._log, self.newest, self._manifest, name)
+        return segment, text, place
+
+    def _finish(
+        self,
+        segment: Segment,
+        text: bytes,
+        place: Mapping[str, Any],
+        shapes: SchemaHistory | None,
+        there: Mapping[str, Listed],
+    ) -> None:
+        """Everything behind the link, which says that the segment is the next one. May be done twice, and by two."""
+        learn(self._shapes, segment, shapes)
+        schemas = self._shapes.to_json().encode()
+        if schemas != self._schemas:
+            # Of two that are at it the older one may be the last. The next one puts all shapes of the log again.
+            self._bucket.put("schemas.json", schemas)
+            self._schemas = schemas
+        folder = segment_name((segment.first_offset, segment.last_offset))
+        known = {*_files(segment, text), f"{folder}/{TOPIC_END}", f"{folder}/segment.json"}
+        counting = {name.partition("/")[0] for name in there if name.endswith("/segment.json")}
+        left = [name for name in there if name not in known and name.partition("/")[0] not in counting - {folder}]
+        self._bucket.delete([f"segments/{name}" for name in left])
+        self._put_same(f"segments/{folder}/{TOPIC_END}", json.dumps(place).encode())
+        self._put_same(f"segments/{folder}/segment.json", text)
+        self.newest, self._manifest, self._place = segment, manifest_hash(text), place
+
+    def _put_same(self, name: str, content: bytes) -> None:
+        try:
+            self._bucket.put_new(name, content)
+        except AlreadyThere:
+            if self._bucket.get(name) != content:
+                raise InvariantViolated(
+                    f"writing {self._bucket.name}/{name}: it is there already, with other content: something else"
+                    " writes there",
+                    remedy="name another prefix in log.kafka.history, and another warehouse",
+                ) from None
+
+    def _listed(self, segment: Segment) -> dict[str, Listed]:
+        """What lies in folders of segments that begin in this one, by folder and name."""
+        found: dict[str, Listed] = {}
+        for name, listed in self._bucket.each_listed("segments", f"{segment.first_offset:020d}"):
+            bounds = segment_bounds(name.partition("/")[0])
+            if bounds is None or bounds[0] > segment.last_offset:
+                break
+            found[name] = listed
+        return found
+
+
+def _files(segment: Segment, text: bytes) -> dict[str, int]:
+    """The bytes of a segment's files with rows, by folder and name."""
+    folder = segment_name((segment.first_offset, segment.last_offset))
+    return {f"{folder}/{name}": size for name, size in sizes(segment, text).items() if name != "segment.json"}
+
+
+def _link(first_offset: int) -> str:
+    return f"chain/{first_offset:020d}.json"
+
+
+def _own(bucket: Bucket, log_id: str, identity: SourceIdentity, first_offset: int) -> LogFile:
+    name = f"{bucket.name}/log.json"
+    try:
+        text = bucket.get("log.json")
+    except FileNotFoundError:
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        put_first(bucket, "log.json", LogFile(log_id, identity, created, first_offset).to_json().encode())
+        text = bucket.get("log.json")  # somebody else's, if that was first
+    log = LogFile.from_json(text, name)
+    if log.log_id != log_id:
+        raise ConfigurationError(
+            f"opening the history {bucket.name}: it belongs to another log ({log.log_id}, the topic has {log_id})",
+            remedy="name another prefix in log.kafka.history",
+        )
+    if log.source != identity:  # the source is on another timeline by now
+        log = replace(log, source=identity)
+        bucket.put("log.json", log.to_json().encode())
+    return log
+
+
+__all__ = ["StoredHistory"]
