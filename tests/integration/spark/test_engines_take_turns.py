@@ -12,6 +12,7 @@ from mergehistories import assert_as_folded, make_table, make_world, write_round
 
 from cdcflow import local
 from cdcflow.local import replacing
+from cdcflow.local.deltalog import CHECKPOINT_EVERY
 from cdcflow.local.engine import LocalEngine
 from cdcflow.model.table import Table
 from cdcflow.spark import job, published_cut, read_cut
@@ -97,3 +98,17 @@ def test_marks_of_one_engine_are_known_to_the_other(
             assert there.snapshot() is not None
             rows = there.rows()
         assert dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)) == expected, (number, step)
+
+
+def test_spark_goes_on_behind_a_checkpoint_of_the_local_engine(spark: Any, hand_log: Any, warehouse: Path) -> None:
+    """What its checkpoint holds of transactions Delta works out in Spark, which another thread had not been told of."""
+    orders = make_table("orders", id="int64", v="int32")
+    hand_log.state(orders)
+    for number in range(CHECKPOINT_EVERY + 2):
+        hand_log.segment([(orders, "c", {"id": number, "v": number})])
+        local.merge(hand_log.root, warehouse, table_format="delta")
+    hand_log.segment([(orders, "u", {"id": 1, "v": -1})])
+    assert job.merge(spark, hand_log.root, warehouse, table_format="delta").published
+    frame = read_cut(spark, warehouse)[str(orders.id)]
+    assert {row.id: row.v for row in frame.collect()} == {n: n for n in range(CHECKPOINT_EVERY + 2)} | {1: -1}
+    assert (warehouse / "public/orders/_delta_log" / f"{CHECKPOINT_EVERY:020d}.checkpoint.parquet").exists()

@@ -199,6 +199,8 @@ class DeltaTable(StatementTable):
     def _log(self) -> Any:  # Any: py4j gives whatever the other side has
         jvm: Any = self._spark._jvm
         session: Any = self._spark._jsparkSession
+        # What a version's state is worked out from Delta looks up in the thread's session.
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
         return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self._path)
 
     def _newest(self) -> Any:

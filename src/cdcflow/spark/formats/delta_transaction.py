@@ -62,8 +62,8 @@ def serve(spark: SparkSession, snapshot: Any) -> bool:
 
 
 class Transaction:
-    """One change of the rows of one version of a table. The session's commit settings are set by then (see
-    `formats.delta`), and the version has not seen the transaction that they name."""
+    """One change of the rows of one version of a table. The session is the thread's active one and its commit settings
+    are set by then (see `formats.delta`), and the version has not seen the transaction that they name."""
 
     def __init__(self, spark: SparkSession, log: Any, snapshot: Any) -> None:
         """`log` and `snapshot` are Delta's: the table's log, and the version that the change was worked out for."""
@@ -76,7 +76,6 @@ class Transaction:
         self._delta = jvm.org.apache.spark.sql.delta
         self._none = jvm.scala.Option.empty()
         self._commands = _module(self._delta.commands, "DMLWithDeletionVectorsHelper")
-        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._session)
         self._transaction = log.startTransaction(self._none, self._some(snapshot))
         self._transaction.readWholeTable()  # whatever somebody else does to its rows meanwhile is a conflict
 
