@@ -280,8 +280,7 @@ def test_a_store_without_conditional_writes_is_refused(
     topics: Topics, own_object_server: ObjectServer, tmp_path: Path
 ) -> None:
     """There two that seal at once would not notice each other."""
-    if not own_object_server.is_real:
-        pytest.skip("only versitygw can be started so")
+    assert own_object_server.is_real, "only versitygw can be started so; `make servers` builds it with Go"
     own_object_server.kill()
     own_object_server.conditional_writes = False
     own_object_server.start()
