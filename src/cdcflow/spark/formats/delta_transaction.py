@@ -12,7 +12,8 @@ them. They are no public interface: with a version of Delta that this was not te
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,10 @@ FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendO
 
 BROADCAST_ROWS_MAX = 1_000_000
 """So many keys are sent to every executor, rather than the table's keys sorted to meet them."""
+
+SMALL_ROWS = 100_000
+"""Of so many changes the plans are made once, for one task after a shuffle. Spark otherwise plans anew after each
+shuffle, in a job of its own: for five tables of 1,000 changes 51 jobs instead of 31, and 20 % more CPU."""
 
 FILE_ROWS = 500_000
 """Of so many changes the rows that come make one file."""
@@ -91,7 +96,7 @@ class Transaction:
         Raises:
             NewerRows: see there; a MERGE leaves those rows alone.
         """
-        with _Views(self._spark) as views:
+        with _planned_for(self._spark, folding.count), _Views(self._spark) as views:
             actions = self._worked_out(folding, views)
         nil = self._as_scala([])
         merge = getattr(self._delta, "DeltaOperations$Merge")(*[self._none] * 4, nil, nil, nil)
@@ -212,6 +217,21 @@ class _Views:
             frame.unpersist()
         for name in self._names:
             self._spark.catalog.dropTempView(name)
+
+
+@contextmanager
+def _planned_for(spark: SparkSession, changes: int) -> Iterator[None]:
+    """The table's own rows are not shuffled where so few keys are looked for: they are sent to them."""
+    chosen = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+    before = {key: str(spark.conf.get(key)) for key in chosen}
+    if changes <= SMALL_ROWS:
+        for key, value in chosen.items():
+            spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            spark.conf.set(key, value)
 
 
 def _module(package: Any, name: str) -> Any:
