@@ -28,7 +28,7 @@ def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
 
 def _from_log(settings: Config) -> dict[str, Any]:
     """The log's newest cut and the source's own word, while no daemon runs."""
-    from cdcflow.cli.daemon import source_status
+    from cdcflow.cli.watch import source_status
 
     reader = wiring.log_reader(settings)
     problem = wiring.log_problem(settings)

@@ -180,7 +180,7 @@ def test_rows_that_a_statement_changed_are_read_again_and_others_are_not(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log says nothing of them: without a second reading, tables would show NULL or old values for good."""
-    monkeypatch.setattr(wiring, "Pace", partial(Pace, tables_look_s=1.0))
+    monkeypatch.setattr(wiring.capturing, "Pace", partial(Pace, tables_look_s=1.0))
     changed, unchanged = possible(database, CHANGED), possible(database, UNCHANGED)
     for name, way, _ in changed + unchanged:
         create(database, name, way)

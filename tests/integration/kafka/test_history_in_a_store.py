@@ -319,7 +319,7 @@ def test_a_wrong_setting_is_named_as_it_is_called(
     settings = config(topics, objects, tmp_path, **access)
     with pytest.raises(ConfigurationError, match=words) as caught, wiring.tier(settings).opened():
         pass
-    findings = wiring._log_findings(settings)
+    findings = wiring.findings._log_findings(settings)
     assert any(f.level == "error" and "log.kafka." in (f.remedy or "") for f in findings), findings
     assert "not-the-secret" not in str(caught.value) + str(findings)
 

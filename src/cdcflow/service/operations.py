@@ -1,0 +1,108 @@
+"""What a daemon can be asked to do: one list, behind every door (command line, HTTP, control table).
+
+An operation says who may ask for it and what it takes. What it does is the capture's business; a door only checks a
+request against this list, hands it on, and shows the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from cdcflow.errors import ConfigurationError
+
+Role = Literal["read", "operate"]
+Kind = Literal["tables", "keys", "text", "count"]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """Something that an operation takes. `kind`: a list of `schema.table`, a list of keys (each a list of texts, in
+    the order of the key's columns), a text, or a whole number from 0 on."""
+
+    name: str
+    kind: Kind
+    summary: str
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing a daemon can be asked to do."""
+
+    name: str
+    summary: str
+    arguments: tuple[Argument, ...] = ()
+    role: Role = "operate"
+
+
+_TABLES = Argument("tables", "tables", "As schema.table; all captured tables when none.")
+
+OPERATIONS: Mapping[str, Operation] = {
+    one.name: one
+    for one in (
+        Operation("status", "Tables, progress, lag and what the source keeps.", role="read"),
+        Operation("backfill", "Read tables anew while changes go on being captured.", (_TABLES,)),
+        Operation("pause", "Stop reading existing rows of tables; changes go on being captured.", (_TABLES,)),
+        Operation("resume", "Go on reading rows of paused tables.", (_TABLES,)),
+        Operation("cancel", "Give up reading existing rows of tables.", (_TABLES,)),
+        Operation(
+            "adjust",
+            "Priority and rate of reading existing rows.",
+            (
+                _TABLES,
+                Argument("priority", "count", "Tables with a higher one are read first."),
+                Argument("rows_per_second_max", "count", "0: no limit but that of the settings."),
+            ),
+        ),
+        Operation("stop", "End the daemon at the next cut."),
+    )
+}
+
+
+def checked(request: Mapping[str, object]) -> Operation:
+    """The operation of a request, whose arguments are of the right kinds.
+
+    Raises:
+        ConfigurationError: there is no such operation, it does not take an argument, or takes another kind of value.
+    """
+    operation = OPERATIONS.get(str(request.get("op")))
+    if operation is None:
+        raise ConfigurationError(
+            f"there is no operation {request.get('op')!r}", remedy=f"use one of: {', '.join(sorted(OPERATIONS))}"
+        )
+    known = {argument.name: argument for argument in operation.arguments}
+    for name, value in request.items():
+        if name == "op":
+            continue
+        if name not in known:
+            takes = ", ".join(known) or "nothing"
+            raise ConfigurationError(f"operation {operation.name} takes no {name}", remedy=f"it takes {takes}")
+        if not _is(known[name].kind, value):
+            raise ConfigurationError(f"operation {operation.name}: {name} must be {_WORDS[known[name].kind]}")
+    if missing := [name for name, argument in known.items() if argument.required and name not in request]:
+        raise ConfigurationError(f"operation {operation.name} needs {', '.join(missing)}")
+    return operation
+
+
+_WORDS = {
+    "tables": "a list of schema.table",
+    "keys": "a list of keys, each a list of texts",
+    "text": "a text",
+    "count": "a whole number from 0 on",
+}
+
+
+def _is(kind: Kind, value: object) -> bool:
+    match kind:
+        case "tables":
+            return isinstance(value, list) and all(isinstance(one, str) for one in value)
+        case "keys":
+            return isinstance(value, list) and all(
+                isinstance(key, list) and key and all(isinstance(part, str) for part in key) for key in value
+            )
+        case "text":
+            return isinstance(value, str)
+        case "count":
+            return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,32 @@
+"""Where concrete sources, sinks and the pipeline meet: the only place that knows all of them.
+
+The commands, the demo and a program that embeds cdcflow begin here with a `Config`.
+"""
+
+from cdcflow.wiring.capturing import capture, limits, log_event, open_source, publisher
+from cdcflow.wiring.findings import doctor, log_problem, store_faults, upload_status
+from cdcflow.wiring.logs import copy_log, history_layout, log_layout, log_reader, open_log, retention, topics
+from cdcflow.wiring.warehouses import engines, merge_layout, tier, warehouse
+
+__all__ = [
+    "capture",
+    "limits",
+    "log_event",
+    "open_source",
+    "publisher",
+    "doctor",
+    "log_problem",
+    "store_faults",
+    "upload_status",
+    "copy_log",
+    "history_layout",
+    "log_layout",
+    "log_reader",
+    "open_log",
+    "retention",
+    "topics",
+    "engines",
+    "merge_layout",
+    "tier",
+    "warehouse",
+]

@@ -1,0 +1,86 @@
+"""What doctor, status and checks find out about a source and a log."""
+
+from __future__ import annotations
+
+import contextlib
+
+from cdcflow.changelog.checking import Fault
+from cdcflow.changelog.layout import Layout
+from cdcflow.config import Config, KafkaLog
+from cdcflow.errors import CdcflowError
+from cdcflow.ports import Finding
+from cdcflow.wiring.capturing import open_source
+from cdcflow.wiring.logs import client_library, history_bucket, history_layout, log_id, opened_store, topics
+
+
+def doctor(config: Config) -> list[Finding]:
+    """What stands in the way of a capture, with the remedy of each finding."""
+    of_log = _log_findings(config)
+    source = open_source(config)
+    try:
+        found = list(source.doctor())
+        # Brokers that did not answer, of which that is all there is to say, are not waited for a second time.
+        if not (isinstance(config.log, KafkaLog) and [f.level for f in of_log] == ["error"]):
+            with contextlib.suppress(CdcflowError):  # what cannot be reached has a finding of its own by now
+                found += source.left_behind(log_id(config))
+    finally:
+        source.close()
+    return [*found, *of_log]
+
+
+def _log_findings(config: Config) -> list[Finding]:
+    """What stands in the log's own way."""
+    if isinstance(config.log, KafkaLog):
+        from cdcflow.sinks.kafka.doctor import doctor as log_doctor
+
+        found = log_doctor(topics(config.log.kafka), config.log.folder, history_layout(config.log))
+        return [*found, *_history_findings(config.log)]
+    if config.log.objects is None:
+        return []
+    with client_library():
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.doctor import doctor as store_doctor
+    copy = opened_store(config.log, config.log.objects).copy
+    return list(store_doctor(Bucket(config.log.objects), Layout(config.log.path), copy))
+
+
+def _history_findings(log: KafkaLog) -> list[Finding]:
+    """What the store of a history says, if it is in one."""
+    if log.history_url is None:
+        return []
+    bucket = history_bucket(log)
+    from cdcflow.sinks.objects.doctor import doctor as store_doctor
+
+    return store_doctor(bucket, Layout(log.history), lambda segment, file: None)
+
+
+def store_faults(config: Config) -> list[Fault]:
+    """What the object store has lost of the log and this machine still has; [] where there is none."""
+    if isinstance(config.log, KafkaLog) or config.log.objects is None or not Layout(config.log.path).log_json.exists():
+        return []
+    with client_library():
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.doctor import faults
+    copy = opened_store(config.log, config.log.objects).copy
+    return faults(Bucket(config.log.objects), Layout(config.log.path), copy)
+
+
+def upload_status(config: Config) -> dict[str, object]:
+    """What waits to be put into the store; {} where there is none."""
+    if isinstance(config.log, KafkaLog) or config.log.objects is None:
+        return {}
+    layout = Layout(config.log.path)
+    if not layout.log_json.exists():
+        return {}
+    from cdcflow.sinks.objects.uploaded import status
+
+    return dict(status(layout, config.log.objects.url))
+
+
+def log_problem(config: Config) -> str | None:
+    """Why a daemon would not start on the configured log in Kafka; None: nothing is known, or the log is in files."""
+    if not isinstance(config.log, KafkaLog):
+        return None
+    from cdcflow.sinks.kafka import loss
+
+    return loss.problem(topics(config.log.kafka), config.log.folder, history_layout(config.log))

@@ -1,0 +1,204 @@
+"""Change logs: in a folder, in an object store, in Kafka."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from cdcflow.changelog.folder import FolderReader
+from cdcflow.changelog.layout import Layout
+from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, StoreAccess, is_reference, secret
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.position import SourceIdentity
+from cdcflow.pipeline.capture import OpenedLog
+from cdcflow.ports import LogReader
+from cdcflow.sinks import files
+from cdcflow.sinks.retention import Retention
+
+if TYPE_CHECKING:  # who only captures need not load Kafka's library
+    from cdcflow.sinks.kafka.copying import Copied
+    from cdcflow.sinks.kafka.topics import Topics
+    from cdcflow.sinks.objects.bucket import Bucket
+    from cdcflow.sinks.objects.store import BucketStore
+
+
+HISTORY_CACHE_BYTES_MAX = 1 << 30
+"""So much of what was read from a history in a store is kept on this machine."""
+
+
+def open_log(
+    config: Config, identity: SourceIdentity, *, accept_history_loss: bool = False, reopened: bool = False
+) -> OpenedLog:
+    """The configured log, opened for writing. `reopened`: not for the first time by this process."""
+    # A slot that failovers carry over comes to a new timeline with them. Whether it did, and whether the old timeline
+    # was left behind our position, is looked at where the server can be asked: in the source's `prepare`.
+    accept_timeline = accept_history_loss or (isinstance(config.source, Postgres) and config.source.failover)
+    match config.log:
+        case FileLog() as log:
+            return files.FileLog.open(
+                log_layout(log), identity, log.seal, accept_timeline=accept_timeline, uploads=_uploads(log)
+            )
+        case KafkaLog():
+            # Here, so that who writes files need not load the client library.
+            from cdcflow.sinks.kafka.log import KafkaLog as Opened
+
+            scratch = config.log.folder / "spool"
+            return Opened.open(
+                topics(config.log.kafka),
+                identity,
+                accept_timeline=accept_timeline,
+                accept_loss=accept_history_loss,
+                reopened=reopened,
+                scratch=scratch,
+                folder=config.log.folder,
+                history=history_layout(config.log),
+            )
+
+
+def log_reader(config: Config) -> LogReader:
+    """The configured log, for whoever only reads it. It need not be there yet."""
+    match config.log:
+        case FileLog() as log:
+            return FolderReader(log_layout(log))
+        case KafkaLog():
+            from cdcflow.sinks.kafka.tiering import TieredReader
+
+            return TieredReader(topics(config.log.kafka), history_layout(config.log))
+
+
+def log_layout(log: FileLog) -> Layout:
+    """Where a log in files is: its directory, and the object store its segments go to."""
+    return Layout(log.path) if log.objects is None else Layout(log.path, opened_store(log, log.objects))
+
+
+def history_layout(log: KafkaLog) -> Layout:
+    """Where the history of a log in Kafka is: its folder, or an object store."""
+    if log.history_url is None:
+        return Layout(log.history)
+    bucket = history_bucket(log)
+    from cdcflow.sinks.objects.store import BucketStore
+
+    return Layout(log.history, BucketStore(bucket, log.history, HISTORY_CACHE_BYTES_MAX))
+
+
+def history_bucket(log: KafkaLog) -> Bucket:
+    with client_library("log.kafka.history"):
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.sealing import NAMES
+    access = log.kafka.objects or StoreAccess()
+    return Bucket.at(str(log.history_url), access.address, NAMES)
+
+
+def opened_store(log: FileLog, objects: Objects) -> BucketStore:
+    with client_library():
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.store import BucketStore
+    cache = objects.cache or (log.path / "cache" if log.has_directory else log.path)
+    return BucketStore(Bucket(objects), cache, objects.cache_bytes_max)
+
+
+def retention(config: Config, *, grace_s: float) -> Retention:
+    """Who compacts and expires the configured log's segments."""
+    log = config.log
+    if isinstance(log, KafkaLog):
+        raise ConfigurationError(
+            f"the log is in Kafka (topic {log.kafka.topic}), and only a log in files is compacted or expired",
+            remedy="set the topic's retention.ms or retention.bytes: the brokers remove what is older",
+        )
+    layout = log_layout(log)
+    if log.objects is None:
+        return Retention(layout, grace_s=grace_s)
+    with client_library():
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.remote import RemoteBucket
+    return Retention(layout, RemoteBucket(Bucket(log.objects)), grace_s=grace_s)
+
+
+def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], None]) -> Copied:
+    """Copy the one's log into the other's, from a folder into a topic or back. Only the logs of the settings count.
+
+    Raises:
+        ConfigurationError: both are of one kind.
+    """
+    from cdcflow.sinks.kafka import copying
+
+    match config.log, target.log:
+        case FileLog() as original, KafkaLog() as log:
+            layout = log_layout(original)
+            if not layout.exists():
+                raise ConfigurationError(f"there is no change log at {layout.name}", remedy="mend log in the settings")
+            return copying.to_topic(layout, topics(log.kafka), on_segment, scratch=log.folder / "spool")
+        case KafkaLog() as log, FileLog(objects=None, path=path):
+            return copying.to_folder(topics(log.kafka), path, on_segment)
+        case KafkaLog(), FileLog():
+            raise ConfigurationError(
+                "the copy's settings name an object store, and a log is copied into a directory",
+                remedy="remove log.objects for the copy; a daemon that goes on with it puts its segments there",
+            )
+        case FileLog(), FileLog():
+            raise ConfigurationError(
+                "both logs are in files", remedy="stop the daemon, and copy the directory with the system's own means"
+            )
+        case _:
+            raise ConfigurationError(
+                "both logs are in Kafka, and places in one topic mean nothing in another",
+                remedy="copy into a folder, then from there into the other topic",
+            )
+
+
+def topics(settings: Kafka) -> Topics:
+    """Where the configured log in Kafka is, with its secrets as they are now."""
+    from cdcflow.sinks.kafka.topics import Topics
+
+    options = {k: secret(v) or "" if is_reference(v) else v for k, v in settings.options.items()}
+    if settings.username is not None:
+        options |= {"sasl.username": settings.username, "sasl.password": secret(settings.password) or ""}
+    return Topics(
+        settings.brokers,
+        settings.topic,
+        options,
+        message_bytes=settings.message_bytes,
+        replicas=settings.replicas,
+    )
+
+
+def _uploads(log: FileLog) -> files.Uploading | None:
+    if log.objects is None:
+        return None
+    if not log.has_directory:
+        raise ConfigurationError(
+            "capturing into an object store: log.path is missing, a directory on a local disk for the log's hot end",
+            remedy="set log.path beside log.objects",
+        )
+    with client_library():
+        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.sinks.objects.uploads import Uploads
+    bucket = Bucket(log.objects)
+    return Uploads(
+        Layout(log.path), bucket, keep_local_s=log.objects.keep_local, cached=opened_store(log, log.objects).copy
+    )
+
+
+@contextlib.contextmanager
+def client_library(setting: str = "log.objects") -> Iterator[None]:
+    """Who needs no object store need not have its client library."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "obstore":
+            raise
+        raise ConfigurationError(
+            f"opening the object store of {setting}: the package obstore is not installed",
+            remedy="pip install 'cdcflow[objects]'",
+        ) from None
+
+
+def log_id(config: Config) -> str:
+    """The id of the log that the settings name; "" where there is none yet."""
+    if isinstance(config.log, KafkaLog):
+        from cdcflow.sinks.kafka.frames import read_state
+
+        return read_state(topics(config.log.kafka)).log_id
+    layout = Layout(config.log.path)
+    return layout.log_file().log_id if layout.log_json.exists() else ""

@@ -1,0 +1,87 @@
+"""What merges a log into tables, and where."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.config import Config, FileLog, KafkaLog, is_reference, secret
+from cdcflow.errors import ConfigurationError
+from cdcflow.ports import Tier
+from cdcflow.wiring.logs import history_bucket, history_layout, log_layout, topics
+
+if TYPE_CHECKING:
+    from cdcflow.warehouse.job import Engines
+    from cdcflow.warehouse.paths import Warehouse
+
+
+def engines(config: Config, spark: Any = None) -> Engines:
+    """What merges into the configured warehouse. Spark is started when it is first needed, if `spark` is not a session
+    that is there already.
+
+    Raises:
+        ConfigurationError: the warehouse has tables of another format, or what the engine needs is not installed.
+    """
+    # Here, so that who captures need not load what merges.
+    from cdcflow import local
+    from cdcflow.spark.engine import SparkEngine
+    from cdcflow.spark.session import session_for
+    from cdcflow.warehouse.formats import format_for
+    from cdcflow.warehouse.job import Engines
+
+    settings, place = config.merge, warehouse(config)
+    chosen = format_for(place, settings.format)
+
+    def begin() -> SparkEngine:
+        return SparkEngine(spark or session_for(config), place, chosen)
+
+    if settings.engine == "local":
+        return Engines(local.local_engine(place.folder, chosen), remedy=local.NEEDS_SPARK)
+    is_folder = place.is_local and settings.catalog is None
+    if settings.engine == "auto" and is_folder and local.is_installed(chosen):
+        return Engines(local.local_engine(place.folder, chosen, bounded=True), begin)
+    return Engines(begin())
+
+
+def warehouse(config: Config) -> Warehouse:
+    """The configured warehouse, with what it takes to reach it."""
+    from cdcflow.warehouse.paths import Metastore, Warehouse
+
+    settings = config.merge
+    found = Warehouse.of(settings.warehouse)
+    catalog = None
+    if settings.catalog is not None and settings.format == "iceberg":
+        catalog = {k: secret(v) or "" if is_reference(v) else v for k, v in settings.catalog.items()}
+    bucket = found.bucket
+    store = None if settings.objects is None or bucket is None else settings.objects.address(bucket)
+    return replace(found, store=store, catalog=catalog, metastore=Metastore.configured(settings))
+
+
+def merge_layout(log: FileLog, master: str | None) -> Layout:
+    """A log in files, as a merge by this Spark master reads it. Executors on other machines have nothing of this one's
+    disk: for them a log with an object store is what the store has of it."""
+    layout = log_layout(log)
+    if layout.store is None or master is None or master.startswith("local"):
+        return layout
+    return replace(layout, root=layout.store.room)
+
+
+def tier(config: Config) -> Tier:
+    """The configured log in Kafka with its history, for the merge.
+
+    Raises:
+        ConfigurationError: the log is not in Kafka.
+    """
+    if not isinstance(config.log, KafkaLog):
+        raise ConfigurationError("the log is not in Kafka", remedy="merge the folder that log.path names")
+    from cdcflow.sinks.kafka.tiering import KafkaTier
+
+    layout = history_layout(config.log)
+    if layout.store is None:
+        return KafkaTier(topics(config.log.kafka), layout)
+    from cdcflow.sinks.objects.history import StoredHistory
+
+    opening = partial(StoredHistory.open, layout, history_bucket(config.log))
+    return KafkaTier(topics(config.log.kafka), layout, open_history=opening)
