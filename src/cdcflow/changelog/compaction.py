@@ -150,6 +150,7 @@ def _copied(
                     f"compacting segment {segment.first_offset}-{segment.last_offset}: {file.path} has"
                     f" {target.rows - before} rows, its manifest says {file.rows}",
                     remedy="run `cdcflow log check`",
+                    runbook="log-damaged",
                 )
     except BaseException:
         target.give_up()

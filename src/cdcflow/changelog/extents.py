@@ -54,7 +54,9 @@ def opened_journal(layout: Layout, first_offset: int) -> Iterator[tuple[BinaryIO
         try:
             header = read_header(file, FileKind.JOURNAL, str(path))
         except Damaged as damage:
-            raise InvariantViolated(f"reading {path}: its head is damaged ({damage.reason})") from None
+            raise InvariantViolated(
+                f"reading {path}: its head is damaged ({damage.reason})", runbook="log-damaged"
+            ) from None
         yield file, header, path
 
 
@@ -75,7 +77,7 @@ def retried(read: Callable[[], Found], path: Path) -> Found:
             return read()
         except FileNotFoundError as error:
             missing = error.filename
-    raise InvariantViolated(f"reading the log {path}: {missing} is missing")
+    raise InvariantViolated(f"reading the log {path}: {missing} is missing", runbook="log-damaged")
 
 
 def _extents(layout: Layout) -> Iterator[Extent]:
@@ -117,4 +119,6 @@ def counted_records(layout: Layout, extent: Extent, skip: frozenset[FrameKind] =
         try:
             yield from records(file, header, str(path), end=extent.bytes, skip=skip)
         except Damaged as damage:
-            raise InvariantViolated(f"reading {path}: {damage}, in front of a whole cut") from None
+            raise InvariantViolated(
+                f"reading {path}: {damage}, in front of a whole cut", runbook="log-damaged"
+            ) from None

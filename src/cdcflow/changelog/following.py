@@ -67,7 +67,9 @@ class Following:
         try:
             self._header = read_header(self._file, FileKind.JOURNAL, self._name)
         except Damaged as damage:
-            raise InvariantViolated(f"reading {self._name}: its head is damaged ({damage.reason})") from None
+            raise InvariantViolated(
+                f"reading {self._name}: its head is damaged ({damage.reason})", runbook="log-damaged"
+            ) from None
         self._head = JournalHeader.from_header(self._header)
         self._decoder = Decoder(self._name, self._header)
         self._numbers = Numbers.after(self._head.base, refusing(self._name))
@@ -106,7 +108,9 @@ class Following:
                 else:
                     yield record
         except Damaged as damage:
-            raise InvariantViolated(f"reading {self._name}: {damage}, in front of a whole cut") from None
+            raise InvariantViolated(
+                f"reading {self._name}: {damage}, in front of a whole cut", runbook="log-damaged"
+            ) from None
 
     def _frames(self, position: _FilePosition, end: int | None) -> Iterator[Frame]:
         """The frames from a position on; the position goes with them."""

@@ -91,7 +91,7 @@ def other_version(name: str, found: str, version: int, ours: int) -> Configurati
     else:
         text = f"an older cdcflow wrote it ({found}, this one reads {ours})"
         remedy = "read it with the cdcflow that wrote it, or begin a new log with a backfill"
-    return ConfigurationError(f"reading {name}: {text}", remedy=remedy)
+    return ConfigurationError(f"reading {name}: {text}", remedy=remedy, runbook="newer-format")
 
 
 def encode_header(kind: FileKind, value: dict[str, object]) -> tuple[bytes, int]:

@@ -66,7 +66,11 @@ def _heads(layout: Layout, file: LogFile) -> tuple[list[JournalHeader], list[Pat
     for head, counts in counting_heads(layout):
         path = layout.journal(head.first_offset)
         if head.log_id != file.log_id:
-            raise InvariantViolated(f"opening the log {layout.root}: {path} is another log's journal", remedy=_RESTORE)
+            raise InvariantViolated(
+                f"opening the log {layout.root}: {path} is another log's journal",
+                remedy=_RESTORE,
+                runbook="log-damaged",
+            )
         if counts:
             heads.append(head)
         else:
@@ -117,7 +121,9 @@ def _unsealed(
 
 def _missing(layout: Layout, offset: int) -> InvariantViolated:
     return InvariantViolated(
-        f"opening the log {layout.root}: the journal or segment from offset {offset} is missing", remedy=_RESTORE
+        f"opening the log {layout.root}: the journal or segment from offset {offset} is missing",
+        remedy=_RESTORE,
+        runbook="log-damaged",
     )
 
 
@@ -133,13 +139,15 @@ def _chain(layout: Layout, file: LogFile, newest: tuple[int, int] | None) -> tup
     for segment, text in islice(layout.manifests_back(newest, file.first_offset), CHAIN_CHECKED):
         if segment.log_id != file.log_id:
             raise InvariantViolated(
-                f"opening the log {layout.root}: segment {segment.first_offset}-{segment.last_offset} is another log's"
+                f"opening the log {layout.root}: segment {segment.first_offset}-{segment.last_offset} is another log's",
+                runbook="log-damaged",
             )
         if later is not None and not segment.is_continued_by(later.previous, text):
             raise InvariantViolated(
                 f"opening the log {layout.root}: the hash chain breaks at segment {segment.first_offset}-"
                 f"{segment.last_offset}: its manifest was changed or replaced",
                 remedy="run `cdcflow log check`, and restore the segment from a copy",
+                runbook="log-damaged",
             )
         if sealed is None:
             sealed, digest = segment, manifest_hash(text)
@@ -171,7 +179,8 @@ def _whole(layout: Layout, head: JournalHeader, successor: JournalHeader | None)
         if successor.previous != head.first_offset:
             raise InvariantViolated(
                 f"opening the log {layout.root}: the journal from offset {successor.first_offset} continues the one "
-                f"from {successor.previous}, and the one before it is from {head.first_offset}"
+                f"from {successor.previous}, and the one before it is from {head.first_offset}",
+                runbook="log-damaged",
             )
         end = successor.previous_bytes
     with opened_journal(layout, head.first_offset) as (file, header, path):

@@ -346,7 +346,8 @@ class Decoder:
     def _nonsense(self, frame: Frame, error: str) -> InvariantViolated:
         return InvariantViolated(
             f"reading {self.name}: the {frame.kind.name.lower()} frame at byte {frame.at} is whole but makes no "
-            f"sense ({error})"
+            f"sense ({error})",
+            runbook="log-damaged",
         )
 
     def _record(self, kind: FrameKind, payload: bytes) -> Record:

@@ -221,7 +221,7 @@ class Layout:
             return self.manifest(*wider)
         directory = self.segment(*bounds)
         what = "has no segment.json" if directory.exists() else "is missing"
-        raise InvariantViolated(f"reading the log {self.name}: {directory} {what}")
+        raise InvariantViolated(f"reading the log {self.name}: {directory} {what}", runbook="log-damaged")
 
     def is_here(self, segment: Segment, file: SegmentFile) -> bool:
         """Whether a file of a segment lies in the directory; else it is in the store."""
@@ -244,6 +244,7 @@ class Layout:
                 raise ConfigurationError(
                     f"reading {path}: the files of this segment are in an object store by now",
                     remedy="name it in log.objects of the settings, and read the log with them",
+                    runbook="no-log",
                 )
             return path
         return self.store.file((segment.first_offset, segment.last_offset), file, anew=anew)
@@ -264,13 +265,16 @@ class Layout:
             text = self.log_json.read_bytes()
         except FileNotFoundError:
             if self.store is None:
-                raise ConfigurationError(f"reading the log {self.root}: there is no log here (no log.json)") from None
+                raise ConfigurationError(
+                    f"reading the log {self.root}: there is no log here (no log.json)", runbook="no-log"
+                ) from None
             try:
                 name, text = f"{self.store.name}/log.json", self.store.log_json()
             except FileNotFoundError:
                 raise ConfigurationError(
                     f"reading the log {self.store.name}: there is no log there (no log.json)",
                     remedy="start `cdcflow run` first: the first segment puts it there; or mend log.objects.url",
+                    runbook="no-log",
                 ) from None
         return LogFile.from_json(text, name)
 
@@ -287,7 +291,9 @@ class Layout:
         except FileNotFoundError:
             return None
         except ValueError:
-            raise InvariantViolated(f"reading {self.newest}: not an epoch and an offset") from None
+            raise InvariantViolated(
+                f"reading {self.newest}: not an epoch and an offset", runbook="log-damaged"
+            ) from None
 
     def schemas_json(self) -> bytes | None:
         """What `schemas.json` says; None: there is none yet."""
@@ -313,12 +319,15 @@ class Layout:
         try:
             segment = Segment.from_json(text, str(path))
         except (ValueError, KeyError, TypeError) as error:
-            raise InvariantViolated(f"reading {path}: not a segment's manifest ({type(error).__name__})") from None
+            raise InvariantViolated(
+                f"reading {path}: not a segment's manifest ({type(error).__name__})", runbook="log-damaged"
+            ) from None
         for file in segment.files:
             _plain(file.path, path.parent)
         if (segment.first_offset, segment.last_offset) != (first_offset, last_offset):
             raise InvariantViolated(
-                f"reading {path}: it is the manifest of {segment.first_offset}-{segment.last_offset}"
+                f"reading {path}: it is the manifest of {segment.first_offset}-{segment.last_offset}",
+                runbook="log-damaged",
             )
         return segment, text
 
@@ -326,7 +335,9 @@ class Layout:
 def _plain(name: str, directory: Path) -> str:
     """A name that came out of a file: it must stay in its directory (hard cases L28, S11)."""
     if "/" in name or "\0" in name or name in ("", ".", ".."):
-        raise InvariantViolated(f"reading {directory}: a name in it leads elsewhere; cdcflow did not write it")
+        raise InvariantViolated(
+            f"reading {directory}: a name in it leads elsewhere; cdcflow did not write it", runbook="log-damaged"
+        )
     return name
 
 

@@ -111,7 +111,9 @@ def refusing(name: str) -> Callable[[str], None]:
 
     def wrong(text: str) -> None:
         raise InvariantViolated(
-            f"reading {name}: {text}", remedy="restore the log from a copy, or begin a new log with a new backfill"
+            f"reading {name}: {text}",
+            remedy="restore the log from a copy, or begin a new log with a new backfill",
+            runbook="log-damaged",
         )
 
     return wrong

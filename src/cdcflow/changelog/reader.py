@@ -76,7 +76,9 @@ def check_without_gap(segments: Sequence[Bounds], layout: Layout) -> None:
     """InvariantViolated when a segment is missing between two others; `segments` are their first and last offsets."""
     for (_, last), (first, _) in pairwise(segments):
         if first != last + 1:
-            raise InvariantViolated(f"listing segments of {layout.name}: the one from {last + 1} is missing")
+            raise InvariantViolated(
+                f"listing segments of {layout.name}: the one from {last + 1} is missing", runbook="log-damaged"
+            )
 
 
 def newest_checkpoint(path: LogLocation) -> Checkpoint:
@@ -156,6 +158,7 @@ def _read(
             raise HistoryLost(
                 f"reading the log {layout.name} from offset {at}: it has expired, the first that is there is {first}",
                 remedy="read the current-state tables anew, or start from the first offset that is there",
+                runbook="log-expired",
             )
         try:
             for step in _pass(layout, at, to, tables, with_rows=with_rows):
@@ -168,11 +171,13 @@ def _read(
                 raise InvariantViolated(
                     f"reading the log {layout.name} at offset {at}: a file is damaged ({type(error).__name__})",
                     remedy="run `cdcflow log check`, and restore the segment from a copy",
+                    runbook="log-damaged",
                 ) from error
             tries += 1
             if tries > TRIES_MAX:
                 raise InvariantViolated(
-                    f"reading the log {layout.name} at offset {at}: {error.filename or error} is missing"
+                    f"reading the log {layout.name} at offset {at}: {error.filename or error} is missing",
+                    runbook="log-damaged",
                 ) from None
 
 
@@ -203,7 +208,9 @@ def _own(layout: Layout, file: LogFile, first: int, last: int) -> Segment:
     """A segment's manifest. InvariantViolated when it is another log's."""
     segment, _ = layout.manifest(first, last)
     if segment.log_id != file.log_id:
-        raise InvariantViolated(f"reading {layout.name}: segment {first}-{last} belongs to another log")
+        raise InvariantViolated(
+            f"reading {layout.name}: segment {first}-{last} belongs to another log", runbook="log-damaged"
+        )
     return segment
 
 
@@ -225,7 +232,8 @@ def _journal_steps(
                 if (record.first_offset, record.first_transaction) != following:
                     raise InvariantViolated(
                         f"reading {layout.journal(extent.header.first_offset)}: offset {record.first_offset} and"
-                        f" transaction {record.first_transaction} come where {following[0]} and {following[1]} should"
+                        f" transaction {record.first_transaction} come where {following[0]} and {following[1]} should",
+                        runbook="log-damaged",
                     )
                 run, owners = record, Owners.of(record.headers)
                 following = (run.next_offset, run.next_transaction)

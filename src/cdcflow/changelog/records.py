@@ -126,7 +126,8 @@ class RangeDecoder:
 
     def _foreign(self, message: Message) -> InvariantViolated:
         return InvariantViolated(
-            f"reading {self._name}: the record at offset {message.topic_offset} is not one that cdcflow wrote there"
+            f"reading {self._name}: the record at offset {message.topic_offset} is not one that cdcflow wrote there",
+            runbook="log-damaged",
         )
 
 

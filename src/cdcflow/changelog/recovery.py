@@ -85,7 +85,10 @@ def whole(
         _refuse_damage(file, header, name, bad, reason, end)
     if end is not None:
         if kept.bytes != end:
-            raise InvariantViolated(f"reading {name}: {end} bytes of it were durable, and only {kept.bytes} are whole")
+            raise InvariantViolated(
+                f"reading {name}: {end} bytes of it were durable, and only {kept.bytes} are whole",
+                runbook="log-damaged",
+            )
         return kept
     dropped = size - kept.bytes
     why = reason or ("no cut" if dropped else "")
@@ -118,7 +121,9 @@ def _met(decoder: Decoder, frame: Frame, scan: _Scan, spool_is_whole: Callable[[
             scan.numbers.at_cut(record.checkpoint)
             return record
         case _:
-            raise InvariantViolated(f"reading {decoder.name}: a {frame.kind.name} does not belong in a journal")
+            raise InvariantViolated(
+                f"reading {decoder.name}: a {frame.kind.name} does not belong in a journal", runbook="log-damaged"
+            )
     return None
 
 
@@ -142,4 +147,5 @@ def _refuse_damage(file: BinaryIO, header: Header, name: str, bad: int, reason: 
             f"recovering {name}: damaged ({reason}) at byte {bad}, and {durable} bytes were durable: data that was "
             "acknowledged to the source is lost",
             remedy="restore the log from a copy, or begin a new log with a new backfill",
+            runbook="log-damaged",
         )

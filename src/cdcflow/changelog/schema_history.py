@@ -69,7 +69,9 @@ class SchemaHistory:
         """Read what `to_json` wrote. ConfigurationError when a newer cdcflow wrote it."""
         value = json.loads(text)
         if value["version"] > HISTORY_VERSION:
-            raise ConfigurationError(f"reading {name}: a newer cdcflow wrote it (version {value['version']})")
+            raise ConfigurationError(
+                f"reading {name}: a newer cdcflow wrote it (version {value['version']})", runbook="newer-format"
+            )
         history = cls()
         for shape in value["shapes"]:
             history.learn(table_from_json(shape["table"]), shape["number"])

@@ -59,6 +59,7 @@ def check_storable(table: Table) -> None:
             raise ConfigurationError(
                 f"storing {table.id}: Parquet has no type for column {column.name} ({column.type})",
                 remedy="capture the column as text, or leave the table out",
+                runbook="value-not-representable",
             ) from None
 
 

@@ -181,7 +181,7 @@ class Tail:
         self._cut = checkpoint
 
     def _wrong(self, text: str) -> InvariantViolated:
-        return InvariantViolated(f"reading {self._name}: {text}")
+        return InvariantViolated(f"reading {self._name}: {text}", runbook="log-damaged")
 
 
 def _next_of(checkpoint: Checkpoint) -> tuple[int, int]:

@@ -52,7 +52,9 @@ def backfill(
 def _ordered(settings: Config, tables: Sequence[str]) -> list[str]:
     answer = ask(settings.log.folder, {"op": "backfill", "tables": list(tables)})
     if answer is None:
-        raise SourceUnavailable("the daemon ended before it could be asked", remedy="run the same command again")
+        raise SourceUnavailable(
+            "the daemon ended before it could be asked", remedy="run the same command again", runbook="no-daemon"
+        )
     return [str(name) for name in answer["tables"]]
 
 
@@ -65,6 +67,7 @@ def _followed(settings: Config, ordered: Sequence[str], before: Tables) -> Table
                 raise SourceUnavailable(
                     "the daemon ended while it read the tables; what was read is kept",
                     remedy="start `cdcflow run` again: it goes on where it was",
+                    runbook="no-daemon",
                 )
             now = {name: status.get("tables", {}).get(name, {}) for name in ordered}
             newer = [

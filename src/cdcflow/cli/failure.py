@@ -41,16 +41,18 @@ def exit_code(error: BaseException) -> int:
 
 
 def block(error: CdcflowError) -> str:
-    """What a person reads: the kind and the message, then indented what to do. No traceback."""
+    """What a person reads: the kind and the message, then indented what to do and where to read on. No traceback."""
     message, *rest = str(error).split("\n")
-    return "\n".join([f"{type(error).__name__}: {message}", *(f"  {line.strip()}" for line in rest)])
+    lines = [*rest, f"see docs: runbook/errors#{error.runbook}"]
+    return "\n".join([f"{type(error).__name__}: {message}", *(f"  {line.strip()}" for line in lines)])
 
 
 def unexpected(error: BaseException) -> str:
     """An error that nobody foresaw, without its text: that may hold a row's values."""
     return (
         f"{type(error).__name__} in {_line_of(error.__traceback__)}: this is a fault in cdcflow\n"
-        "  run it again with `cdcflow --debug …` to see the whole trace"
+        "  run it again with `cdcflow --debug …` to see the whole trace\n"
+        f"  see docs: runbook/errors#{CdcflowError.section}"
     )
 
 

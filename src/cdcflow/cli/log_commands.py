@@ -200,7 +200,9 @@ def _log(config: Path) -> LogReader:
     log = wiring.log_reader(load(config))
     if not log.exists():
         raise ConfigurationError(
-            f"there is no change log at {log.name}", remedy="start `cdcflow run` first, or mend log in the settings"
+            f"there is no change log at {log.name}",
+            remedy="start `cdcflow run` first, or mend log in the settings",
+            runbook="no-log",
         )
     return log
 

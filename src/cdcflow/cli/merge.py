@@ -55,7 +55,9 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
     reader = wiring.log_reader(settings)
     if not reader.exists():
         raise ConfigurationError(
-            f"there is no change log at {reader.name}", remedy="start `cdcflow run` first, or mend log in the settings"
+            f"there is no change log at {reader.name}",
+            remedy="start `cdcflow run` first, or mend log in the settings",
+            runbook="no-log",
         )
     send_structlog_to(sys.stderr)  # stdout is for the report
     if isinstance(log, KafkaLog):

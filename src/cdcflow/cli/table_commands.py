@@ -56,6 +56,7 @@ def _order(request: dict[str, object], config: ConfigPath, json: bool) -> None:
         raise ConfigurationError(
             f"no daemon runs here on the log {wiring.log_reader(settings).name}",
             remedy="start `cdcflow run`, then ask again",
+            runbook="no-daemon",
         )
     if json:
         output.print_json(answer)

@@ -59,6 +59,7 @@ def local_engine(warehouse: Path, table_format: str, *, bounded: bool = False) -
         raise ConfigurationError(
             f"merging without Spark into {table_format} tables needs packages that are not installed",
             remedy="run `pip install 'cdcflow[local]'`",
+            runbook="package-missing",
         )
     from cdcflow.local.engine import LocalEngine
 

@@ -196,4 +196,5 @@ def _only_for_spark() -> Iterator[None]:
         raise ConfigurationError(
             f"merging without Spark: only Spark takes the table of published cuts: {reason}",
             remedy="set merge.engine to spark",
+            runbook="merge-session",
         ) from reason

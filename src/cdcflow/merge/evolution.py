@@ -52,6 +52,8 @@ TARGET_VERSION = 2
 class CannotFollow(ConfigurationError):
     """A table cannot take the rows that come next. The others can go on without it."""
 
+    section = "table-not-followed"
+
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
@@ -123,6 +125,7 @@ class Target:
             raise ConfigurationError(
                 f"the table was written by a newer cdcflow (version {value['version']} of its description)",
                 remedy="merge with that cdcflow or a newer one",
+                runbook="newer-format",
             )
         columns = [TargetColumn(*column) for column in value["columns"]]
         columns += [replace(TargetColumn(*column), added=True) for column in value.get("adding", ())]

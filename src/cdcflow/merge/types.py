@@ -103,6 +103,7 @@ def stored(arrow: pa.DataType) -> Stored:
     raise ConfigurationError(
         f"Spark has no type that holds the Arrow type {arrow} exactly",
         remedy="have the column captured as text (`source.columns` in cdcflow.yaml)",
+        runbook="table-not-followed",
     )
 
 

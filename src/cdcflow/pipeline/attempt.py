@@ -449,6 +449,7 @@ def table_ids(names: Sequence[str], tables: Sequence[Table]) -> tuple[TableId, .
         raise ConfigurationError(
             f"table {', '.join(unknown)} is not captured; captured are: {', '.join(sorted(known)) or 'none'}",
             remedy="name it as schema.table, and add it to source.tables in cdcflow.yaml if it is missing there",
+            runbook="table-not-found",
         )
     return tuple(known[name] for name in names) or tuple(known.values())
 

@@ -225,7 +225,9 @@ class Capture:
                 wanted = [Adjust(t, adjustment.get("priority"), adjustment.get("rows_per_second_max")) for t in ids]
             case _:
                 raise ConfigurationError(
-                    f"unknown request {op!r}", remedy="use backfill, pause, resume, cancel or adjust"
+                    f"unknown request {op!r}",
+                    remedy="use backfill, pause, resume, cancel or adjust",
+                    runbook="settings",
                 )
         for item in wanted:
             self._requests.put(item)

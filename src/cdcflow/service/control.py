@@ -51,7 +51,7 @@ class ControlServer:
             ConfigurationError: another daemon answers there.
         """
         if ask(self._path.parent, {"op": "ping"}, timeout_s=2) is not None:
-            raise ConfigurationError(f"another cdcflow daemon already answers at {self._path}")
+            raise ConfigurationError(f"another cdcflow daemon already answers at {self._path}", runbook="two-daemons")
         # Nobody answers, so this is what a killed daemon left behind.
         self._path.unlink(missing_ok=True)
         with _short(self._path) as path:
@@ -116,6 +116,7 @@ def ask(log_path: Path, request: Mapping[str, object], *, timeout_s: float = 10)
             raise ConfigurationError(
                 f"a daemon's socket is at {path}, but this user may not open it",
                 remedy="run this command as the user that runs the daemon",
+                runbook="no-daemon",
             ) from None
         except TimeoutError:
             raise errors.SinkUnavailable(f"the daemon at {path} did not answer within {timeout_s:g} s") from None

@@ -558,7 +558,9 @@ class FileLog:
                         time.sleep(0)
                     yield record
             except Damaged as damage:
-                raise InvariantViolated(f"sealing {path}: {damage}, and it was durable") from None
+                raise InvariantViolated(
+                    f"sealing {path}: {damage}, and it was durable", runbook="log-damaged"
+                ) from None
 
     def _spooled(self, attach: Attach) -> Iterator[Rows]:
         with self._layout.spool(attach.spool).open("rb") as file:
@@ -583,6 +585,7 @@ class FileLog:
             raise InvariantViolated(
                 f"dropping what may not be durable from {durable.journal.path}: {error.strerror or error}",
                 remedy=f"mend the disk, and cut the file to its first {durable.end} bytes before a new start",
+                runbook="sync-failed",
             ) from error
 
     def _finish(self) -> None:

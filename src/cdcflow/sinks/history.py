@@ -156,7 +156,9 @@ class History:
             lease = Lease(layout)
         except Held:
             raise SinkUnavailable(
-                f"adding to the history {path}: another process is doing so", remedy="try again when it is done"
+                f"adding to the history {path}: another process is doing so",
+                remedy="try again when it is done",
+                runbook="busy",
             ) from None
         try:
             with storing(f"opening the history {path}"):
@@ -260,6 +262,7 @@ def _own(layout: Layout, log_id: str, identity: SourceIdentity, first_offset: in
         raise ConfigurationError(
             f"opening the history {layout.root}: it belongs to another log ({file.log_id}, the topic has {log_id})",
             remedy="name another folder in log.kafka.history, or move that one away",
+            runbook="other-log",
         )
     if file.source != identity:  # the source is on another timeline by now
         write_file(layer, layout.log_json, replace(file, source=identity).to_json().encode())

@@ -166,9 +166,11 @@ def unavailable(attempt: str, error: OSError) -> CdcflowError:
     if error.errno == errno.ENOENT:
         return gone(text)
     if error.errno in _FOR_AN_OPERATOR:
-        return ConfigurationError(text, remedy="make the log's directory writable, then start again")
+        return ConfigurationError(
+            text, remedy="make the log's directory writable, then start again", runbook="log-not-writable"
+        )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return SinkUnavailable(text, remedy="make room; nothing that was acknowledged is lost")
+        return SinkUnavailable(text, remedy="make room; nothing that was acknowledged is lost", runbook="disk-full")
     return SinkUnavailable(text)
 
 

@@ -23,6 +23,8 @@ from cdcflow.sinks.layer import FileLayer, gone, storing, write_file
 class Held(ConfigurationError):
     """Another process has the lock."""
 
+    section = "two-daemons"
+
 
 class Lease:
     """The right to write a log. `release` gives it up."""
@@ -48,7 +50,8 @@ class Lease:
         if found != self.epoch:
             raise InvariantViolated(
                 f"writing the log {self._layout.root}: this process has epoch {self.epoch}, and epoch {found} has "
-                f"begun: {_holder(self._layout.lock)} took the log over; nothing written since then counts"
+                f"begun: {_holder(self._layout.lock)} took the log over; nothing written since then counts",
+                runbook="two-daemons",
             )
 
     def release(self) -> None:
@@ -70,7 +73,7 @@ def read_epoch(path: str | Path) -> Epoch:
     try:
         return Epoch(int(text))
     except ValueError:
-        raise InvariantViolated(f"reading {path}: not an epoch number") from None
+        raise InvariantViolated(f"reading {path}: not an epoch number", runbook="log-damaged") from None
 
 
 def _locked(path: Path) -> int:

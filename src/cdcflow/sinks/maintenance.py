@@ -21,6 +21,8 @@ LOOK_EVERY_S = 0.2
 class Busy(SinkUnavailable):
     """Another process, or thread, works on the segments."""
 
+    section = "busy"
+
 
 @contextmanager
 def maintenance(layout: Layout, wait: Callable[[float], bool] | None = None) -> Iterator[None]:

@@ -82,7 +82,9 @@ def create(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, accept
         return _checked(layout, identity, layer, accept_timeline=accept_timeline)
     if layout.segment_offsets() or layout.journal_offsets():
         raise InvariantViolated(
-            f"opening the log {layout.root}: it has data but no log.json", remedy="restore log.json"
+            f"opening the log {layout.root}: it has data but no log.json",
+            remedy="restore log.json",
+            runbook="log-damaged",
         )
     file = LogFile(str(uuid.uuid4()), identity, datetime.now(UTC).isoformat(timespec="seconds"))
     write_file(layer, layout.log_json, file.to_json().encode())
@@ -95,6 +97,7 @@ def _checked(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, acce
         raise ConfigurationError(
             f"opening the log {layout.root}: it belongs to {_named(file.source)}, and the source is {_named(identity)}",
             remedy="name another directory for this source's log, or the source that this log belongs to",
+            runbook="other-log",
         )
     if file.source.timeline != identity.timeline:
         if not accept_timeline:
@@ -102,6 +105,7 @@ def _checked(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, acce
                 f"opening the log {layout.root}: the source was on timeline {file.source.timeline} and is on "
                 f"{identity.timeline} now, as after a restore or a promotion: it may lack changes that the log has",
                 remedy="if it was promoted without loss, accept the timeline; else begin a new log with a backfill",
+                runbook="restored-source",
             )
         file = replace(file, source=identity)
         write_file(layer, layout.log_json, file.to_json().encode())
@@ -189,6 +193,7 @@ def _sync_file(path: Path, layer: FileLayer, size: int | None) -> None:
         raise InvariantViolated(
             str(error).split("\n", maxsplit=1)[0],
             remedy=f"mend the disk, copy {path} to a new file under the same name, then start again",
+            runbook="sync-failed",
         ) from error
     finally:
         layer.close(fd)

@@ -111,6 +111,7 @@ class Retention:
             raise ConfigurationError(
                 f"working on the segments of {layout.name}: the log's own directory is not on this machine",
                 remedy="do it where the log is written, with log.path set",
+                runbook="no-log",
             )
 
     def expire(self, rule: Rule, check: Callable[[], None] = lambda: None) -> list[Segment]:

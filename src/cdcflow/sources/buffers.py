@@ -36,6 +36,7 @@ def _too_many_bytes() -> ConfigurationError:
     return ConfigurationError(
         "decoding the server's stream: the values of one column in one batch come to more than 2 GiB",
         remedy="lower source.spool_bytes_max and source.backfill.chunk_rows_max",
+        runbook="too-large",
     )
 
 

@@ -22,6 +22,7 @@ def refuse_connect(spark: SparkSession) -> None:
             "this Spark session is one of Spark Connect, and cdcflow merges and reads cuts in Spark's driver only",
             remedy="use cdcflow.spark.session(), `cdcflow merge`, or spark-submit; through Spark Connect the tables are"
             " read with SQL (see docs/merge.md)",
+            runbook="merge-session",
         )
 
 

@@ -147,7 +147,9 @@ def published_cut(spark: SparkSession, warehouse: Warehouse | Path | str, cut: i
     found = cuts.newest() if cut is None else cuts.numbered(cut)
     if found is None:
         what = "no cut" if cut is None else f"no cut {cut}"
-        raise ConfigurationError(f"reading {root}: {what} was published there", remedy="run `cdcflow merge` first")
+        raise ConfigurationError(
+            f"reading {root}: {what} was published there", remedy="run `cdcflow merge` first", runbook="no-cut"
+        )
     return found
 
 
@@ -196,6 +198,7 @@ def _pinned(there: StatementTable, root: Warehouse, cut: Cut, name: str) -> Data
         raise HistoryLost(
             f"reading cut {cut.cut} of {root}: version {table.version} of table {name} is no longer there: {why}",
             remedy="read a newer cut, or the other tables of this one: read_cut(…, tables=[…])",
+            runbook="cut-gone",
         )
     return there.at(table.version)
 

@@ -70,6 +70,7 @@ class SparkEngine:
                 f"merging {hidden[0].shape.id}: the name of its file {Path(hidden[0].path).name} begins as hidden files"
                 " do, which Spark does not read (an older cdcflow named it so)",
                 remedy="merge once with spark.master local[*] in merge.spark; files have other names by now",
+                runbook="merge-session",
             )
         fetched = {f.path: visible(g, room) for f, g in zip(hidden, present(layout, hidden, room), strict=True)}
         return [fetched.get(f.path) or in_place(layout, f) for f in files]

@@ -177,7 +177,9 @@ def _listed(place: Path, needed: Sequence[str], needs: str, command: str) -> lis
     found = sorted(str(p) for p in place.glob("*.jar"))
     if not all(any(part in Path(f).name for f in found) for part in needed):
         raise ConfigurationError(
-            f"{needs}, and {place} does not have them", remedy=f"run `{command}` once (or `make setup`)"
+            f"{needs}, and {place} does not have them",
+            remedy=f"run `{command}` once (or `make setup`)",
+            runbook="merge-session",
         )
     return found
 
@@ -257,6 +259,7 @@ def _resolve(packages: Sequence[str], left_out: Sequence[str], room: Path) -> No
         raise SourceUnavailable(
             f"could not fetch {packages[0]} with Spark's resolver (its own words are above)",
             remedy="check the network, or put the jars into the folder that CDCFLOW_JARS names",
+            runbook="package-missing",
         ) from error
 
 

@@ -36,6 +36,7 @@ def java_options(options: Mapping[str, str]) -> dict[str, str]:
             "nothing for it that cdcflow knows",
             remedy="secure the connection with security.protocol, sasl.mechanism (PLAIN, SCRAM-SHA-256 or -512) and "
             "ssl.ca.location; or copy the log into a folder (`cdcflow log copy`) and merge that",
+            runbook="merge-session",
         )
     found = {_SAME[name]: value for name, value in options.items() if name in _SAME}
     if "security.protocol" in found:
@@ -57,6 +58,7 @@ def _login(mechanism: str, options: Mapping[str, str]) -> str:
             f"reading the log in Kafka with Spark: sasl.mechanism {mechanism or 'is not set'} with a username and a "
             "password is none that Spark's client has",
             remedy=f"use one of {', '.join(_LOGINS)}",
+            runbook="merge-session",
         )
     username, password = (_quoted(options.get(name, "")) for name in ("sasl.username", "sasl.password"))
     return f"{module} required username={username} password={password};"

@@ -176,11 +176,13 @@ def _named(attempted: str, error: Exception) -> CdcflowError:
             f"{attempted}: this Spark session has no Kafka source",
             remedy="fetch its jars with `python -m cdcflow.spark.jars --kafka` and begin with session(kafka=True), or "
             "give them to spark-submit with --jars",
+            runbook="package-missing",
         )
     if "No module named 'cdcflow" in str(error):
         return ConfigurationError(
             f"{attempted}: the machine that seals has no package cdcflow, or another version of it",
             remedy="install cdcflow on every machine of the cluster, in the Python that PYSPARK_PYTHON names",
+            runbook="package-missing",
         )
     return SinkUnavailable(f"{attempted}: {text}", remedy="nothing was added to the history; merge again")
 

@@ -50,6 +50,7 @@ def check_metastore(spark: SparkSession, metastore: Metastore) -> None:
             f" Spark session uses {found}",
             remedy=f"begin a session with {wanted}: by cdcflow.spark.session(settings=…) in a process without one,"
             " or by --conf of spark-submit",
+            runbook="merge-session",
         )
     try:
         _catalog(spark).databaseExists("default")
@@ -57,6 +58,7 @@ def check_metastore(spark: SparkSession, metastore: Metastore) -> None:
         raise SinkUnavailable(
             f"asking the Hive metastore {metastore.uri or ''}: {first_line(error)}",
             remedy="see that the metastore runs and answers, and merge again",
+            runbook="catalog-unreachable",
         ) from error
 
 
@@ -96,6 +98,7 @@ class Entry:
                 f" {first_line(error)}",
                 remedy="see that the metastore answers, reaches that place, and lets this user create databases and"
                 " tables; then merge again",
+                runbook="catalog-unreachable",
             ) from error
 
     def _is_ours(self) -> bool:

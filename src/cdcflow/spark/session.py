@@ -57,7 +57,9 @@ def session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ConfigurationError(
-            "merging needs pyspark, which is not installed", remedy="run `pip install 'cdcflow[spark]'`"
+            "merging needs pyspark, which is not installed",
+            remedy="run `pip install 'cdcflow[spark]'`",
+            runbook="package-missing",
         ) from error
     # Here, so that `python -m cdcflow.spark.jars` is not loaded twice.
     from cdcflow.spark.jars import LOG_STORES, iceberg_jars, jars, kafka_jars, log_store, s3_jars

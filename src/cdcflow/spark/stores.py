@@ -41,6 +41,7 @@ def reach(spark: SparkSession, address: StoreAddress) -> None:
         raise ConfigurationError(
             f"this Spark has reached a bucket {address.bucket} at {reached}, and cannot reach the one at {place} too",
             remedy="begin a new Spark application for it, or give the buckets names that differ",
+            runbook="package-missing",
         )
     prefix = f"fs.s3a.bucket.{address.bucket}"
     options: dict[str, str | None] = {
@@ -60,6 +61,7 @@ def reach(spark: SparkSession, address: StoreAddress) -> None:
             f"this Spark session cannot reach the bucket {address.bucket}: it has no S3A",
             remedy="fetch its jars with `python -m cdcflow.spark.jars --s3` and begin with session(s3=True), or give"
             " them to spark-submit with --jars",
+            runbook="package-missing",
         ) from error
     hadoop.set(f"cdcflow.reached.{address.bucket}", place)
 
@@ -79,6 +81,7 @@ def check_commits(spark: SparkSession, warehouse: Warehouse) -> None:
             " drivers one could undo what the other has done",
             remedy=f"begin with cdcflow.spark.session(), or set {setting}={wanted} and give Spark the jars that"
             " cdcflow.spark.jars.jars() lists (and s3_jars() for S3)",
+            runbook="package-missing",
         )
     if chosen != wanted:
         _log.info("another log store is used for Delta's commits", log_store=chosen)
@@ -95,6 +98,7 @@ def check_commits(spark: SparkSession, warehouse: Warehouse) -> None:
             f"merging into {warehouse}: this store overwrites an object that it was asked to leave alone"
             " (no conditional writes), so two merges could lose one another's commits",
             remedy="use a store with conditional writes (If-None-Match), Iceberg tables with a catalog, or a folder",
+            runbook="store-unsuitable",
         )
 
 
@@ -140,6 +144,7 @@ class _Lease:
                 raise SinkUnavailable(
                     f"merging into {self._warehouse}: another merge works there, or did {held_ms / 1000:.0f} s ago",
                     remedy=f"try again when it is done; one that was killed is forgotten after {LEASED_FOR_S:.0f} s",
+                    runbook="busy",
                 )
             self._write(self._path)
         except SinkUnavailable:
@@ -192,7 +197,11 @@ def _hadoop(spark: SparkSession) -> Any:  # Any: py4j gives whatever the other s
 
 
 def _away(attempted: str, error: Exception) -> SinkUnavailable:
-    return SinkUnavailable(f"{attempted}: {first_line(error)}", remedy="see that the store answers, and merge again")
+    return SinkUnavailable(
+        f"{attempted}: {first_line(error)}",
+        remedy="see that the store answers, and merge again",
+        runbook="store-unreachable",
+    )
 
 
 __all__ = ["check_commits", "lease", "reach"]

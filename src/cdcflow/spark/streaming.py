@@ -127,6 +127,7 @@ def _check(log: Layout | Tier) -> None:
                 f"there is no change log at {log.name}",
                 remedy="start `cdcflow run` first, or name the log's directory; one in an object store is given as"
                 " cdcflow.wiring.log_layout(config.log)",
+                runbook="no-log",
             )
 
 

@@ -81,5 +81,7 @@ def _known(of: type[Cut] | type[CutTable], found: Mapping[str, Any]) -> dict[str
 def already_published(cut: Cut) -> SinkUnavailable:
     """The error of a merge that comes to publish after another one did."""
     return SinkUnavailable(
-        f"publishing cut {cut.cut}: another merge has published one meanwhile", remedy="nothing is lost; merge again"
+        f"publishing cut {cut.cut}: another merge has published one meanwhile",
+        remedy="nothing is lost; merge again",
+        runbook="busy",
     )

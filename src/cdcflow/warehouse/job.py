@@ -249,12 +249,14 @@ class _Run:
                 f"merging {self._log.layout.name} into {self._warehouse}: the tables there come from another log"
                 f" ({before.log_id}, this one is {self._log.log_id})",
                 remedy="merge into another warehouse",
+                runbook="other-log",
             )
         if before.cut > self._last_cut:
             raise ConfigurationError(
                 f"merging {self._log.layout.name} into {self._warehouse}: the log ends at cut {self._last_cut},"
                 f" the tables have cut {before.cut} already, so this is an older copy of the log",
                 remedy="merge the newest log, or into another warehouse",
+                runbook="other-log",
             )
 
     def tables(self, wanted: Collection[str] | None) -> tuple[TableReport, ...]:
@@ -264,6 +266,7 @@ class _Run:
             raise ConfigurationError(
                 f"merging {self._log.layout.name}: it has no rows of table {', '.join(unknown)}",
                 remedy=f"name one of: {', '.join(sorted(known))}",
+                runbook="table-not-found",
             )
         chosen = [known[n] for n in sorted(known) if wanted is None or n in wanted]
         with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
@@ -292,6 +295,7 @@ class _Run:
         raise SinkUnavailable(
             f"merging into {table}: somebody else changed the table during each of {CONFLICTS_MAX} tries",
             remedy="nothing is lost; merge again when less is done to it",
+            runbook="busy",
         )
 
     def _merged(self, table: TableId, engine: Engine) -> TableReport | None:
@@ -437,6 +441,7 @@ class _Run:
                 raise SinkUnavailable(
                     f"publishing cut {cut.cut}: somebody else changed {name} just then",
                     remedy="nothing is lost; merge again",
+                    runbook="busy",
                 ) from error
 
     def _asked(self, table: TableId, ask: Callable[[CurrentTable], _Answer]) -> _Answer:
@@ -516,6 +521,7 @@ class _Run:
                 f"merging {self._log.layout.name} into table {table} of {self._warehouse}: that table was not made from"
                 f" table {table} of this log",
                 remedy="merge into another warehouse, or move the table's folder away",
+                runbook="other-log",
             )
         done = before.transactions.get(ours, 0)
         # A table that nothing was ever merged into is none that a cut was published of, whatever its version.
@@ -533,6 +539,7 @@ class _Run:
                 f"merging {self._log.layout.name} into {table}: the log ends at cut {self._last_cut},"
                 f" the table has cut {done} already, so this is an older copy of the log",
                 remedy="merge the newest log, or into another warehouse",
+                runbook="other-log",
             )
         return done
 
@@ -549,6 +556,7 @@ class _Run:
                 f"merging into {table}: somebody else changed its rows ({', '.join(found)})",
                 remedy=f"check the table against its source; to build it anew, move its folder away and run"
                 f" `cdcflow backfill {table}`",
+                runbook="table-changed-by-others",
             )
         if found:
             _log.warning("table changed by somebody else", table=str(table), edits=found)
@@ -687,6 +695,7 @@ def _overtaken(table: TableId, came_to: int, cut: int) -> SinkUnavailable:
     return SinkUnavailable(
         f"merging into {table}: another merge has brought it to cut {came_to} while this one brought it to {cut}",
         remedy="nothing is lost; merge again",
+        runbook="busy",
     )
 
 

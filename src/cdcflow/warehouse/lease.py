@@ -24,7 +24,9 @@ def folder_lease(warehouse: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SinkUnavailable(
-                f"merging into {warehouse}: another merge works there", remedy="try again when it is done"
+                f"merging into {warehouse}: another merge works there",
+                remedy="try again when it is done",
+                runbook="busy",
             ) from None
         yield
 

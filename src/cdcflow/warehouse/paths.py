@@ -70,7 +70,9 @@ class Warehouse:
             return cls(Path(text))
         if isinstance(warehouse, Path) or not _WITH_HOST.match(text):
             raise ConfigurationError(
-                f"the warehouse {text} is neither a folder nor a whole URL", remedy="name it as text: s3a://bucket/path"
+                f"the warehouse {text} is neither a folder nor a whole URL",
+                remedy="name it as text: s3a://bucket/path",
+                runbook="merge-session",
             )
         scheme, place = text.split("://", 1)
         if scheme == "file":
@@ -93,6 +95,7 @@ class Warehouse:
             raise ConfigurationError(
                 f"the warehouse {self.root} is a URL, and only Spark merges there",
                 remedy="set merge.engine to spark or auto, or merge into a folder",
+                runbook="merge-session",
             )
         return self.root
 

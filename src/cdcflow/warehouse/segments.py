@@ -69,6 +69,7 @@ class Manifests(Sequence[Segment]):
             raise SinkUnavailable(
                 f"merging {self._layout.name}: segment {first}-{last} was compacted or expired just now",
                 remedy="merge again",
+                runbook="busy",
             ) from None
 
     def __eq__(self, other: object) -> bool:
@@ -95,7 +96,8 @@ class Manifests(Sequence[Segment]):
             segment, _ = self._layout.manifest(*bounds)
             if segment.log_id != self._log_id:
                 raise InvariantViolated(
-                    f"reading {self._layout.name}: segment {bounds[0]}-{bounds[1]} belongs to another log"
+                    f"reading {self._layout.name}: segment {bounds[0]}-{bounds[1]} belongs to another log",
+                    runbook="log-damaged",
                 )
             self._read[bounds] = segment
         return self._read[bounds]
@@ -213,6 +215,7 @@ class Range:
             f"merging {table} from cut {after_cut}: the log {self.layout.name} begins at cut {first.first_cut}"
             f" (offset {first.first_offset}); what was before has expired",
             remedy=f"run `cdcflow backfill {table}`, then `cdcflow merge`",
+            runbook="log-expired",
         )
 
 
@@ -291,6 +294,7 @@ def _fetch(store: Store, layout: Layout, file: InputFile, target: Path) -> None:
             f" nor in {store.name}",
             remedy="run `cdcflow merge` again if the segment was expired or compacted just now; else run"
             " `cdcflow log check`, which says what is missing",
+            runbook="log-expired",
         ) from error
 
 

@@ -127,7 +127,9 @@ def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], No
         case FileLog() as original, KafkaLog() as log:
             layout = log_layout(original)
             if not layout.exists():
-                raise ConfigurationError(f"there is no change log at {layout.name}", remedy="mend log in the settings")
+                raise ConfigurationError(
+                    f"there is no change log at {layout.name}", remedy="mend log in the settings", runbook="no-log"
+                )
             return copying.to_topic(layout, topics(log.kafka), on_segment, scratch=log.folder / "spool")
         case KafkaLog() as log, FileLog(objects=None, path=path):
             return copying.to_folder(topics(log.kafka), path, on_segment)
@@ -191,6 +193,7 @@ def client_library(setting: str = "log.objects") -> Iterator[None]:
         raise ConfigurationError(
             f"opening the object store of {setting}: the package obstore is not installed",
             remedy="pip install 'cdcflow[objects]'",
+            runbook="package-missing",
         ) from None
 
 

@@ -114,7 +114,11 @@ def test_failure_is_one_block_and_a_code_of_its_kind(
     monkeypatch.setattr(wiring, "doctor", fail)
     result = runner.invoke(app, ["doctor"])
     assert result.exit_code == code
-    assert result.stderr == f"{kind.__name__}: the slot is gone\n  run `cdcflow run --accept-history-loss`\n"
+    assert result.stderr.splitlines() == [
+        f"{kind.__name__}: the slot is gone",
+        "  run `cdcflow run --accept-history-loss`",
+        f"  see docs: runbook/errors#{kind.section}",
+    ]
     assert "Traceback" in runner.invoke(app, ["--debug", "doctor"]).stderr
 
 

@@ -98,6 +98,7 @@ def _check_untouched(layout: Layout, attempted: str) -> None:
             raise ConfigurationError(
                 f"{attempted}: a daemon has gone on with the log there",
                 remedy="a log has one writer: name another folder",
+                runbook="other-log",
             )
 
 
@@ -148,6 +149,7 @@ def to_topic(location: LogLocation, topics: Topics, on_segment: OnSegment, scrat
             f"{attempted}: the folder's log begins at offset {file.first_offset}; what was before has expired, and a "
             "topic's log begins at 1",
             remedy="go on reading that folder, or begin a new log with a backfill",
+            runbook="other-log",
         )
     log = KafkaLog.open(topics, file.source, scratch=scratch, copy_of=file.log_id, after_epoch=read_epoch(layout.epoch))
     parts = 0
@@ -181,6 +183,7 @@ def _check_same(topics: Topics, log_id: str, segments: list[Segment], newest: Ch
         raise ConfigurationError(
             f"{attempted}: the topic has another log ({state.log_id}, the folder has {log_id})",
             remedy="name another topic",
+            runbook="other-log",
         )
     at = state.checkpoint
     known = (Checkpoint(), newest, *(s.last_checkpoint() for s in segments))
@@ -189,6 +192,7 @@ def _check_same(topics: Topics, log_id: str, segments: list[Segment], newest: Ch
             f"{attempted}: the topic's log ends with cut {at.cut} (offset {at.next_offset - 1}), where no segment of "
             "the folder ends: a daemon has gone on with it, or the folder is an older copy",
             remedy="a log has one writer: name another topic",
+            runbook="other-log",
         )
 
 

@@ -73,7 +73,9 @@ def map_error(error: KafkaException, attempted: str, errors: ErrorCallback | Non
     about: KafkaError = error.args[0]
     heard = errors.refused if errors is not None and errors.refused is not None else None
     if about.code() in _IN_VAIN and heard is None and errors is not None and errors.heard is not None:
-        return SinkUnavailable(f"{attempted}: no broker answered ({_plain(errors.heard)})", remedy=_REACH)
+        return SinkUnavailable(
+            f"{attempted}: no broker answered ({_plain(errors.heard)})", remedy=_REACH, runbook="broker-unreachable"
+        )
     code = (heard or about).code()
     said = f"{attempted}: {_plain(heard or about)}"
     if code in _AUTHENTICATION:
@@ -81,19 +83,24 @@ def map_error(error: KafkaException, attempted: str, errors: ErrorCallback | Non
             said,
             remedy="the brokers refused this client: check log.kafka.username, password and the security options "
             "(security.protocol, sasl.mechanism, ssl.ca.location)",
+            runbook="broker-refuses",
         )
     if code in _DENIED:
-        return ConfigurationError(said, remedy="grant that user what docs/kafka.md lists under rights")
+        return ConfigurationError(
+            said, remedy="grant that user what docs/kafka.md lists under rights", runbook="broker-refuses"
+        )
     if code in _GONE:
-        return InvariantViolated(f"{attempted}: the topic is gone ({_plain(about)})", remedy=GONE)
+        return InvariantViolated(f"{attempted}: the topic is gone ({_plain(about)})", remedy=GONE, runbook="topic-gone")
     if code in _TOO_LARGE:
         return ConfigurationError(
-            said, remedy="set log.kafka.message_bytes below the topic's max.message.bytes, or raise that"
+            said,
+            remedy="set log.kafka.message_bytes below the topic's max.message.bytes, or raise that",
+            runbook="message-too-large",
         )
     if code == KafkaError._INVALID_ARG:
-        return ConfigurationError(said, remedy="mend log.kafka in the settings")
+        return ConfigurationError(said, remedy="mend log.kafka in the settings", runbook="broker-refuses")
     if code in _IN_VAIN:
-        return SinkUnavailable(said, remedy=_REACH)
+        return SinkUnavailable(said, remedy=_REACH, runbook="broker-unreachable")
     return SinkUnavailable(said)
 
 
@@ -102,7 +109,9 @@ def refused_option(error: KafkaException, attempted: str) -> ConfigurationError:
     found = re.search(r'property:? "([\w.]+)"', str(error.args[0]))
     which = f"option {found[1]}" if found else "its options"
     return ConfigurationError(
-        f"{attempted}: the client library does not take {which}", remedy="mend log.kafka.options in the settings"
+        f"{attempted}: the client library does not take {which}",
+        remedy="mend log.kafka.options in the settings",
+        runbook="broker-refuses",
     )
 
 

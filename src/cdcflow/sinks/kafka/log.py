@@ -474,7 +474,9 @@ class KafkaLog:
             there = Admin(self._topics, self._attempted).partitions()
             for topic in (self._topics.name, self._topics.state):
                 if topic not in there:
-                    return InvariantViolated(f"{self._attempted}: topic {topic} is gone", remedy=GONE)
+                    return InvariantViolated(
+                        f"{self._attempted}: topic {topic} is gone", remedy=GONE, runbook="topic-gone"
+                    )
         return None
 
     def _refused(self, error: Fenced) -> CdcflowError:
@@ -489,6 +491,7 @@ class KafkaLog:
                         f"{now.writer} took the log over, and the brokers refuse this one; nothing that it wrote "
                         "since then counts",
                         remedy="a log has one writer: stop one of the two",
+                        runbook="two-daemons",
                     )
             time.sleep(0.2)
         return SinkUnavailable(
@@ -512,7 +515,9 @@ def _check_topics(topics: Topics, admin: Admin, attempted: str) -> None:
     with contextlib.suppress(ConfigurationError, SinkUnavailable):
         found += wrong(topics, there, {topic: admin.settings(topic) for topic in there})
     if found:
-        raise ConfigurationError(f"{attempted}: {found[0].subject}: {found[0].text}", remedy=found[0].remedy)
+        raise ConfigurationError(
+            f"{attempted}: {found[0].subject}: {found[0].text}", remedy=found[0].remedy, runbook="topic-unusable"
+        )
 
 
 def _owned(
@@ -527,12 +532,14 @@ def _owned(
             f"{attempted}: it belongs to {known.kind} system {known.system_id}, database {known.database}, and the "
             f"source is {identity.kind} system {identity.system_id}, database {identity.database}",
             remedy="name another topic, or go back to the source that this log is of",
+            runbook="other-log",
         )
     if known.timeline != identity.timeline and not accept_timeline:
         raise HistoryLost(
             f"{attempted}: the source was on timeline {known.timeline} and is on {identity.timeline} now, as after a "
             "restore or a promotion: it may lack changes that the log has",
             remedy="if it was promoted without loss, accept the timeline; else begin a new log with a backfill",
+            runbook="restored-source",
         )
     return replace(state, identity=identity)
 

@@ -35,7 +35,7 @@ def check_there(topics: Topics, attempted: str, folder: Path | None) -> None:
     if _noted(folder) is not None and not Admin(topics, attempted).partitions():
         gone = deleted(topics, folder)
         assert gone is not None  # noqa: S101  there is a note
-        raise HistoryLost(f"{attempted}: {gone.text}", remedy=gone.remedy)
+        raise HistoryLost(f"{attempted}: {gone.text}", remedy=gone.remedy, runbook="topic-gone")
 
 
 def check(
@@ -61,6 +61,7 @@ def check(
             f"{attempted}: it ends with cut {cut}, and topic {topics.state} says {state.checkpoint.cut}: one of "
             "them was made anew, or lost what was committed",
             remedy=GONE,
+            runbook="topic-gone",
         )
     if accepted:
         return
@@ -70,11 +71,13 @@ def check(
                 f"{attempted}: there was a log here, with the id {known}, and now there is none: topics {topics.name} "
                 f"and {topics.state} were deleted or made anew",
                 remedy=_BEGIN_ANEW,
+                runbook="topic-gone",
             )
     elif not reopened and (expired := expired_whole(topics, state, history)) is not None:
         raise HistoryLost(
             f"{attempted}: {expired}",
             remedy=f"let the topic keep records longer (retention.ms, retention.bytes); then {ACCEPTED}",
+            runbook="topic-expired",
         )
 
 

@@ -92,7 +92,8 @@ class Cursor:
                     if found.record.first_offset != self._next_offset:
                         raise InvariantViolated(
                             f"reading the log in {self._name}: offset {found.record.first_offset} comes at topic "
-                            f"offset {found.topic_offset}, expected was {self._next_offset}"
+                            f"offset {found.topic_offset}, expected was {self._next_offset}",
+                            runbook="log-damaged",
                         )
                     if isinstance(found.record, Transactions):
                         self._next_offset = found.record.next_offset
@@ -100,13 +101,15 @@ class Cursor:
                 case Rows() if not self._context.has(found.record):
                     raise InvariantViolated(
                         f"reading the log in {self._name}: the rows at topic offset {found.topic_offset} have offsets "
-                        f"{found.record.offsets[0]} to {found.record.offsets[-1]}, which are not those of their run"
+                        f"{found.record.offsets[0]} to {found.record.offsets[-1]}, which are not those of their run",
+                        runbook="log-damaged",
                     )
                 case CutMark() if found.record.checkpoint.next_offset != self._next_offset:
                     raise InvariantViolated(
                         f"reading the log in {self._name}: cut {found.record.checkpoint.cut} at topic offset "
                         f"{found.topic_offset} stands at offset {found.record.checkpoint.next_offset}, and the rows "
-                        f"before it end at {self._next_offset}"
+                        f"before it end at {self._next_offset}",
+                        runbook="log-damaged",
                     )
                 case _:
                     pass
@@ -178,7 +181,7 @@ class KafkaReader:
     def state(self) -> State:
         """What the checkpoint's topic says. ConfigurationError: there is no log."""
         if not self.exists():
-            raise ConfigurationError(f"reading the log in {self.name}: there is no log there")
+            raise ConfigurationError(f"reading the log in {self.name}: there is no log there", runbook="no-log")
         return read_state(self._topics)
 
     @contextmanager
@@ -206,6 +209,7 @@ class KafkaReader:
                 f"reading the log in {self.name} from offset {offset}: the brokers have let go of it, the first "
                 f"that is there is {readable[0].first_offset}",
                 remedy="read the current-state tables anew, or start from the first offset that is there",
+                runbook="topic-expired",
             )
         return begin[-1]
 

@@ -89,7 +89,8 @@ def read(messages: Iterable[Message], name: str) -> State:
         return _state(said)
     except (ValueError, KeyError, TypeError) as error:
         raise InvariantViolated(
-            f"reading topic {name}: a record in it is not one that cdcflow wrote ({type(error).__name__})"
+            f"reading topic {name}: a record in it is not one that cdcflow wrote ({type(error).__name__})",
+            runbook="log-damaged",
         ) from None
 
 

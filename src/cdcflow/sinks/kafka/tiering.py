@@ -93,7 +93,9 @@ class KafkaTier:
         readable = [s for s in state.topic_ranges if s.topic_offset >= low]
         first = readable[0].first_offset if readable else state.checkpoint.next_offset
         if state.identity is None:
-            raise ConfigurationError(f"sealing topic {self.topics.name}: it has a log id and no source")
+            raise ConfigurationError(
+                f"sealing topic {self.topics.name}: it has a log id and no source", runbook="log-damaged"
+            )
         with self._open_history(state.log_id, state.identity, first, state.checkpoint.next_offset) as history:
             begin = self._begin(state, history, readable)
             tail = None
@@ -113,6 +115,7 @@ class KafkaTier:
                 f"{where}: the history ends with cut {at.cut} (offset {at.next_offset - 1}), and the topic with cut "
                 f"{newest.cut} (offset {newest.next_offset - 1}), so the topic is an older copy of the log",
                 remedy="name the newest topic, or another folder in log.kafka.history and another warehouse",
+                runbook="other-log",
             )
         next_offset = history.layout.log_file().first_offset if at is None else at.next_offset
         if next_offset >= newest.next_offset:
@@ -125,6 +128,7 @@ class KafkaTier:
         raise HistoryLost(
             f"{where}: next is offset {next_offset}, and the brokers have let go of it ({there})",
             remedy="move the history away, run `cdcflow backfill`, then merge again; let the topic keep records longer",
+            runbook="topic-expired",
         )
 
 
@@ -243,6 +247,7 @@ class TieredReader:
                 f"reading the log in {self.name}: the history {self._layout.name} belongs to another log "
                 f"({file.log_id}, the topic has {state.log_id})",
                 remedy="name another place in log.kafka.history, or move that one away",
+                runbook="other-log",
             )
         offsets = self._layout.segments_behind(state.checkpoint.next_offset)
         return offsets[-1][1] + 1 if offsets else file.first_offset

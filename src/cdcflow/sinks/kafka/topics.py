@@ -89,7 +89,9 @@ class Topics:
         with self.reader(there) as reader:
             if reader.bounds()[1] > 0:
                 raise InvariantViolated(
-                    f"{attempted}: topic {missing} is gone, and topic {there} is there", remedy=GONE
+                    f"{attempted}: topic {missing} is gone, and topic {there} is there",
+                    remedy=GONE,
+                    runbook="topic-gone",
                 )
 
     def reader(self, topic: str) -> Reader:

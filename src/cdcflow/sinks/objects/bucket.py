@@ -213,7 +213,7 @@ class Bucket:
             self._stores.clear()  # a secret that was changed is read anew
         if found.remedy is None or not self._names:
             return found
-        return type(found)(str(found).partition("\n")[0], remedy=self._renamed(found.remedy))
+        return type(found)(str(found).partition("\n")[0], remedy=self._renamed(found.remedy), runbook=found.runbook)
 
     def _renamed(self, text: str) -> str:
         for name, ours in self._names.items():

@@ -86,7 +86,9 @@ class StoredHistory:
             lease = Lease(layout)
         except Held:
             raise SinkUnavailable(
-                f"adding to the history {bucket.name}: another process is doing so", remedy="try again when it is done"
+                f"adding to the history {bucket.name}: another process is doing so",
+                remedy="try again when it is done",
+                runbook="busy",
             ) from None
         try:
             log = _own(bucket, log_id, identity, first_offset)
@@ -146,10 +148,11 @@ class StoredHistory:
             self._bucket.get(link)
         except FileNotFoundError:
             text = f"{attempted}: segments/{wrong[0]} was put and is not there as it should be"
-            return SinkUnavailable(text, remedy="merge again")
+            return SinkUnavailable(text, remedy="merge again", runbook="store-unreachable")
         return SinkUnavailable(
             f"{attempted}: another process has added one with offset {segment.first_offset} meanwhile",
             remedy="nothing was added twice; merge again",
+            runbook="busy",
         )
 
     def _find_newest(self, next_offset: int) -> None:
@@ -184,7 +187,9 @@ class StoredHistory:
             text, place = str(value["segment"]).encode(), dict(value["place"])
             segment = Segment.from_json(text, f"{name}/{_link(self._next)}")
         except (ValueError, KeyError, TypeError):
-            raise InvariantViolated(f"reading {name}/{_link(self._next)}: cdcflow did not write it") from None
+            raise InvariantViolated(
+                f"reading {name}/{_link(self._next)}: cdcflow did not write it", runbook="log-damaged"
+            ) from None
         check_follows(segment, self._log, self.newest, self._manifest, name)
         return segment, text, place
 
@@ -221,6 +226,7 @@ class StoredHistory:
                     f"writing {self._bucket.name}/{name}: it is there already, with other content: something else"
                     " writes there",
                     remedy="name another prefix in log.kafka.history, and another warehouse",
+                    runbook="log-damaged",
                 ) from None
 
     def _listed(self, segment: Segment) -> dict[str, Listed]:
@@ -257,6 +263,7 @@ def _own(bucket: Bucket, log_id: str, identity: SourceIdentity, first_offset: in
         raise ConfigurationError(
             f"opening the history {bucket.name}: it belongs to another log ({log.log_id}, the topic has {log_id})",
             remedy="name another prefix in log.kafka.history",
+            runbook="other-log",
         )
     if log.source != identity:  # the source is on another timeline by now
         log = replace(log, source=identity)

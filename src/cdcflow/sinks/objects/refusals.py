@@ -50,26 +50,33 @@ def refused_or_away(attempt: str, error: Exception) -> CdcflowError:
             " any",
             remedy="set log.objects.access_key and log.objects.secret_key, or AWS_ACCESS_KEY_ID and"
             " AWS_SECRET_ACCESS_KEY",
+            runbook="store-unreachable",
         )
     if status is None:
         said = code or text.splitlines()[0].rpartition(" - ")[2][:200]
     else:
         said = " ".join(part for part in (status[1].strip(), code) if part)
     if code == "NoSuchBucket":
-        return ConfigurationError(f"{attempt}: there is no such bucket", remedy=_REMEDIES[code])
+        return ConfigurationError(
+            f"{attempt}: there is no such bucket", remedy=_REMEDIES[code], runbook="store-refuses"
+        )
     if code in _REMEDIES:
-        return ConfigurationError(f"{attempt}: the store refuses ({said})", remedy=_REMEDIES[code])
+        return ConfigurationError(
+            f"{attempt}: the store refuses ({said})", remedy=_REMEDIES[code], runbook="store-refuses"
+        )
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return ConfigurationError(
             f"{attempt}: the store refuses ({said})",
             remedy=f"grant {_GRANTS}, or change log.objects.access_key and log.objects.secret_key",
+            runbook="store-refuses",
         )
     if isinstance(error, FileNotFoundError):
         return ConfigurationError(
             f"{attempt}: the store refuses ({said})",
             remedy="change log.objects.access_key, log.objects.url or log.objects.endpoint",
+            runbook="store-refuses",
         )
-    return SinkUnavailable(f"{attempt}: {said}")
+    return SinkUnavailable(f"{attempt}: {said}", runbook="store-unreachable")
 
 
 __all__ = ["BaseError", "is_missing", "refused_or_away"]

@@ -55,6 +55,7 @@ class StoreSealer:
             raise ConfigurationError(
                 f"sealing into {self.url}: the package {error.name} is not installed on the machine that seals",
                 remedy="pip install 'cdcflow[objects]' on every machine of the cluster",
+                runbook="package-missing",
             ) from None
         bucket = Bucket.at(self.url, lambda _: self.address, NAMES)
         # Spark names its disks to the processes that it starts, and removes what they leave there.
@@ -75,7 +76,7 @@ class StoreSealer:
                         # A request that was made again after its answer was lost. Its content has our sha256.
                         if bucket.hash_of(f"{folder}/{file.path}") != file.sha256:
                             raise InvariantViolated(
-                                f"writing {self.url}/{folder}/{file.path}: it is there already"
+                                f"writing {self.url}/{folder}/{file.path}: it is there already", runbook="log-damaged"
                             ) from None
                 place = json.loads((directory / TOPIC_END).read_bytes())
                 shutil.rmtree(directory)

@@ -69,7 +69,9 @@ class BucketStore:
         try:
             self._log_id = str(json.loads(text)["log_id"])
         except (ValueError, KeyError, TypeError):
-            raise InvariantViolated(f"reading {self.name}/log.json: cdcflow did not write it") from None
+            raise InvariantViolated(
+                f"reading {self.name}/log.json: cdcflow did not write it", runbook="log-damaged"
+            ) from None
         return text
 
     def schemas(self) -> bytes:
@@ -135,12 +137,15 @@ class BucketStore:
         except OSError as error:
             if isinstance(error, FileNotFoundError):
                 raise
-            raise SinkUnavailable(f"copying {self.name}/{name} to {target}: {error.strerror or error}") from error
+            raise SinkUnavailable(
+                f"copying {self.name}/{name} to {target}: {error.strerror or error}", runbook="store-unreachable"
+            ) from error
         if found != file.sha256:
             target.unlink()
             raise InvariantViolated(
                 f"reading {self.name}/{name}: its content is not what was sealed",
                 remedy="run `cdcflow log check`, and restore the object from a copy",
+                runbook="log-damaged",
             )
 
     def copy(self, segment: Segment, file: SegmentFile) -> Path:
@@ -223,6 +228,7 @@ def _made(directory: Path) -> Path:
         raise ConfigurationError(
             f"caching what is read from the store in {directory}: {error.strerror}",
             remedy="set log.objects.cache to a directory that can be written",
+            runbook="log-not-writable",
         ) from error
     return directory
 

@@ -35,6 +35,7 @@ class Uploaded:
             raise InvariantViolated(
                 f"reading {layout.root / UPLOADS}: cdcflow did not write it",
                 remedy="remove it: the bucket is asked again, segment by segment",
+                runbook="log-damaged",
             ) from None
 
 

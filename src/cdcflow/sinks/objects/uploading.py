@@ -54,6 +54,7 @@ def put_first(bucket: Bucket, name: str, text: bytes) -> bool:
         f"writing {bucket.name}/{name}: the store overwrites what a conditional write (If-None-Match: *) must leave"
         " alone, so two writers would not notice each other",
         remedy="use a store, or a version or mode of it, that knows conditional writes",
+        runbook="store-unsuitable",
     )
 
 
@@ -65,6 +66,7 @@ def _bring_up_to_date(bucket: Bucket, text: bytes, ours: LogFile) -> None:
             f"uploading the log {ours.log_id} to {bucket.name}: the log {theirs.log_id} of {theirs.source.kind} system"
             f" {theirs.source.system_id}, database {theirs.source.database}, is there already",
             remedy="name another prefix in log.objects.url",
+            runbook="other-log",
         )
     if found != text:
         bucket.put("log.json", text)
@@ -100,6 +102,7 @@ def _has_manifest(bucket: Bucket, folder: str, segment: Segment, text: bytes) ->
         " other content",
         remedy="a log has one writer: stop the other one (a copy of this log's directory?), or name another"
         " log.objects.url for this one",
+        runbook="two-daemons",
     )
 
 
@@ -119,11 +122,13 @@ def _put_file(bucket: Bucket, name: str, path: Path, sha256: str) -> None:
             raise InvariantViolated(
                 f"uploading {bucket.name}/{name}: it is there already, with other content: something else writes there",
                 remedy="a log has one writer: stop the other one, or name another log.objects.url",
+                runbook="two-daemons",
             ) from None
     except FileNotFoundError:
         raise InvariantViolated(
             f"uploading {bucket.name}/{name}: {path} is missing, and the segment is not in the store either",
             remedy="restore either from a copy; `cdcflow log check` says what else is missing",
+            runbook="log-damaged",
         ) from None
 
 
@@ -182,4 +187,7 @@ def _look(bucket: Bucket, folder: str, segment: Segment, text: bytes) -> None:
     """Nothing here is dropped on the store's word alone: the whole segment must be listed, with its sizes."""
     wrong = missing_parts(bucket, segment, text)
     if wrong:
-        raise SinkUnavailable(f"looking at {bucket.name}/{folder}: {wrong[0]} was put and is not there as it should be")
+        raise SinkUnavailable(
+            f"looking at {bucket.name}/{folder}: {wrong[0]} was put and is not there as it should be",
+            runbook="store-unreachable",
+        )

@@ -95,6 +95,7 @@ class Uploads:
                 f" {self.bucket.name}",
                 remedy=f"copy everything from there to the new place, then remove {self._layout.root / UPLOADS};"
                 " or set log.objects.url back",
+                runbook="other-log",
             )
         self._known = known or self._known
         self._lease_check = lease_check

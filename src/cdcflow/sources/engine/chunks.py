@@ -281,6 +281,7 @@ def too_large(table: TableId, bytes_max: int) -> ConfigurationError:
         f"reading {table}: it has no key, so it is read in one piece, and it has more than {bytes_max} bytes",
         remedy=f"give {table} a primary key; or set source.backfill.whole_bytes_max to more than it has, where this "
         f"machine's memory holds it three times, and start again; then run `cdcflow backfill {table}`",
+        runbook="too-large",
     )
 
 

@@ -37,6 +37,7 @@ class Pattern:
             raise ConfigurationError(
                 f"source.tables: {text!r} is not a table pattern",
                 remedy='write schema.table, with * and ? as wildcards, or schema."Table" for a name taken literally',
+                runbook="settings",
             )
         schema, name = found[2], found[3]
         exact = None if _is_wild(schema) or _is_wild(name) else TableId(_literal(schema), _literal(name))
@@ -125,10 +126,13 @@ class Selected(Generic[E]):
                 "cannot capture: " + "; ".join(text for text, _ in problems),
                 remedy=";\n  ".join(advice(remedy) for _, remedy in problems)
                 + "\n  or take the table out of source.tables (write !schema.table)",
+                runbook="schema-not-followed",
             )
         if not self.tables:
             raise ConfigurationError(
-                "source.tables matches no table", remedy="check the names, and that the user of source.url sees them"
+                "source.tables matches no table",
+                remedy="check the names, and that the user of source.url sees them",
+                runbook="table-not-found",
             )
 
 
@@ -179,6 +183,7 @@ def check_columns(table: TableId, names: Sequence[str]) -> None:
             f"table {table} has {'; '.join(why for _, why in problems)}",
             remedy=f"rename {listed} at the source; then run `cdcflow run --accept-history-loss`, which goes on behind "
             "this change and reads all tables anew",
+            runbook="schema-not-followed",
         )
 
 
@@ -205,5 +210,7 @@ def table_id(text: str) -> TableId:
     """
     exact = Pattern.parse(text).exact
     if exact is None:
-        raise ConfigurationError(f"{text!r} is not the name of one table", remedy="write schema.table")
+        raise ConfigurationError(
+            f"{text!r} is not the name of one table", remedy="write schema.table", runbook="settings"
+        )
     return exact

@@ -274,7 +274,9 @@ class MemoryDatabase:
             raise SourceUnavailable(f"reading {table}: there is no such table now")
         if table in self.unreadable:
             raise ConfigurationError(
-                f"reading {table}: permission denied", remedy=f"run GRANT SELECT ON {table} TO the user of the capture"
+                f"reading {table}: permission denied",
+                remedy=f"run GRANT SELECT ON {table} TO the user of the capture",
+                runbook="right-missing",
             )
         return self.tables[table]
 

@@ -157,6 +157,7 @@ class MemorySource:
             raise ConfigurationError(
                 f"this log was begun with slot {checkpoint.source['slot']}, and it is to be {self._slot} now",
                 remedy="use the log that this position belongs to",
+                runbook="other-log",
             )
         position = int(checkpoint.position)
         try:
@@ -195,5 +196,7 @@ class MemorySource:
 
 def _lost(why: str) -> HistoryLost:
     return HistoryLost(
-        why, remedy="run with --accept-history-loss: a new position is made, and every table is read again"
+        why,
+        remedy="run with --accept-history-loss: a new position is made, and every table is read again",
+        runbook="slot-lost",
     )

@@ -129,7 +129,9 @@ class BinlogDecoder:
     def rotated(self, file: str, pos: int) -> list[StreamEvent]:
         """The events that follow are in this file, from this byte on. Table ids begin anew (hard case M13)."""
         if not self.idle:
-            raise InvariantViolated(f"the binary log goes on to file {file} inside a transaction")
+            raise InvariantViolated(
+                f"the binary log goes on to file {file} inside a transaction", runbook="stream-not-understood"
+            )
         self._rows.forget_ids()
         self.progress.at(file)
         return self.progress.advanced(pos, self._gtids.text(), self._held_text(), known=False)
@@ -365,7 +367,8 @@ class BinlogDecoder:
         elif end.commit and not delivered:
             raise history_lost(
                 "an XA transaction was committed that had been prepared before the position where cdcflow began to "
-                "read the binary log, so its rows are not known (XA RECOVER shows what is prepared)"
+                "read the binary log, so its rows are not known (XA RECOVER shows what is prepared)",
+                runbook="xa-prepared",
             )
         return None
 

@@ -39,6 +39,7 @@ def end(connection: Connection, flavor: Flavor) -> End:
         raise ConfigurationError(
             "the server writes no binary log, so its changes are nowhere to be read",
             remedy="set log_bin in the server's configuration, and restart it",
+            runbook="server-settings",
         )
     file, pos, do_db, ignore_db, *_ = rows[0]
     filters = "; ".join(f"{n} {v}" for n, v in (("binlog_do_db", do_db), ("binlog_ignore_db", ignore_db)) if v)
@@ -87,6 +88,7 @@ def snapshot_end(connection: Connection) -> End:
         raise ConfigurationError(
             "the server writes no binary log, so its changes are nowhere to be read",
             remedy="set log_bin in the server's configuration, and restart it",
+            runbook="server-settings",
         )
     return End(str(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"]), "")
 
@@ -219,5 +221,8 @@ def bytes_behind(files: list[tuple[str, int]], position: BinlogPosition) -> int 
 
 def _plain(file: str) -> str:
     if not file.replace(".", "").replace("-", "").replace("_", "").isalnum():
-        raise ConfigurationError(f"the binary log's file is called {file!r}, a name that cdcflow does not put into SQL")
+        raise ConfigurationError(
+            f"the binary log's file is called {file!r}, a name that cdcflow does not put into SQL",
+            runbook="binlog-unknown",
+        )
     return file

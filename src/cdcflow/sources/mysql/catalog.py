@@ -134,6 +134,7 @@ def select(
                 raise ConfigurationError(
                     f"source.tables: {table} is a view: it has no changes of its own",
                     remedy="name the tables it reads",
+                    runbook="table-not-capturable",
                 )
             ignored.append(f"{table} is a view")
             continue
@@ -296,7 +297,7 @@ class Catalog:
         if not selected.tables:
             raise not_there(table)
         if problems := selected.refused.get(table):
-            raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}")
+            raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}", runbook="table-not-capturable")
         return selected.tables[0]
 
     def now(self, table: TableId) -> CatalogTable | None:
@@ -327,6 +328,7 @@ class Catalog:
                     raise ConfigurationError(
                         f"source.tables: there is no table {', '.join(unknown)} on the server",
                         remedy="check the name (case counts), and GRANT SELECT on it",
+                        runbook="table-not-found",
                     )
                 return found
             doubted |= unsure
@@ -374,6 +376,7 @@ class Catalog:
         raise ConfigurationError(
             f"table {told.id} has a change in the log from when it had no key, or another one",
             remedy=f"run ALTER TABLE {name} ADD PRIMARY KEY (…), then {READ_ANEW}",
+            runbook="schema-not-followed",
         )
 
     def _kept(self, described: DescribedTable) -> DescribedTable:

@@ -133,6 +133,7 @@ def _payload(event: bytes, reach: int, bytes_max: int) -> Iterator[Events]:
         raise ConfigurationError(
             f"the binary log has a transaction compressed in way {fields[2]}, which cdcflow does not know",
             remedy="SET GLOBAL binlog_transaction_compression = OFF",
+            runbook="binlog-unknown",
         )
 
 
@@ -200,4 +201,5 @@ def _check_size(size: int, bytes_max: int) -> None:
             f"the binary log has a compressed event of {size} bytes when opened; cdcflow opens at most {bytes_max}",
             remedy="split the transaction, or SET GLOBAL binlog_transaction_compression = OFF (MariaDB: "
             "log_bin_compress = OFF), and read the tables anew",
+            runbook="binlog-unknown",
         )

@@ -83,17 +83,20 @@ class Address:
             raise ConfigurationError(
                 "source.url is not the address of a server",
                 remedy="write mysql://user@host:3306/ (tables are named by source.tables)",
+                runbook="settings",
             )
         if parts.password is not None:
             raise ConfigurationError(
                 "source.url holds a password, which would end up in logs and process lists",
                 remedy="take it out and set source.password: ${env:NAME} or ${file:path}",
+                runbook="settings",
             )
         options = parse_qs(parts.query)
         if unknown := sorted(options.keys() - {"socket"}):
             raise ConfigurationError(
                 f"source.url has the parameter {', '.join(unknown)}, which is not known",
                 remedy="only ?socket=path is; the rest are settings of their own (see docs/mysql.md)",
+                runbook="settings",
             )
         where = options["socket"][0] if "socket" in options else None
         return cls(parts.hostname or "localhost", port, unquote(parts.username or "root"), where)
@@ -191,7 +194,9 @@ class Connector(connections.Connector[Connection]):
             try:
                 context = ssl.create_default_context(cafile=None if tls.ca is None else str(tls.ca))
             except (OSError, ssl.SSLError) as error:
-                raise ConfigurationError(f"source.tls.ca {tls.ca} cannot be read: {error.strerror}") from None
+                raise ConfigurationError(
+                    f"source.tls.ca {tls.ca} cannot be read: {error.strerror}", runbook="tls"
+                ) from None
             context.check_hostname = tls.mode == "verify"
             return {"ssl": context}
         # Without a key pymysql would ask the server for one, and encrypt the password for any that answers. With one
@@ -208,6 +213,7 @@ class Connector(connections.Connector[Connection]):
             raise ConfigurationError(
                 f"the server at {self.address} is {NAMES[flavor]}, and source.kind is {self.flavor}",
                 remedy=f"set source.kind: {flavor} (a log that was begun with the other kind cannot be continued)",
+                runbook="server-version",
             )
         version = version_of(text)
         if version < VERSION_MIN[flavor]:
@@ -216,9 +222,13 @@ class Connector(connections.Connector[Connection]):
                 f"the server at {self.address} is {NAMES[flavor]} {'.'.join(map(str, version))}; "
                 f"cdcflow needs {least} or newer",
                 remedy="upgrade the server",
+                runbook="server-version",
             )
         if connection.client_flag & CLIENT.LOCAL_FILES:
-            raise ConfigurationError("pymysql would send files of this machine to the server; cdcflow never does")
+            raise ConfigurationError(
+                "pymysql would send files of this machine to the server; cdcflow never does",
+                runbook="server-asks-for-files",
+            )
 
 
 class _NeverInTheClear:
@@ -238,7 +248,9 @@ def _key(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigurationError(f"source.server_public_key {path} cannot be read: {error.strerror}") from None
+        raise ConfigurationError(
+            f"source.server_public_key {path} cannot be read: {error.strerror}", runbook="tls"
+        ) from None
 
 
 def _keep_alive(connection: Connection) -> None:

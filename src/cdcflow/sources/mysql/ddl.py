@@ -148,6 +148,7 @@ class Statements:
                 f"a transaction was rolled back after it changed table {table}, whose engine keeps the changes; which "
                 "of the rolled back rows stayed is not in the log",
                 remedy=f"run ALTER TABLE `{table.schema}`.`{table.name}` ENGINE = InnoDB, then {READ_ANEW}",
+                runbook="binlog-not-complete",
             )
 
     def _check_row_change(self, tables: tuple[TableId, ...], what: str) -> None:
@@ -159,6 +160,7 @@ class Statements:
             f"the binary log has {what} as a statement, not as rows, on {on}: a session uses binlog_format STATEMENT "
             "or MIXED, and what the statement changed is not in the log",
             remedy=f"run SET GLOBAL binlog_format = ROW, end the sessions that set it otherwise, then {READ_ANEW}",
+            runbook="binlog-not-complete",
         )
 
     def _emptied(self, tables: tuple[TableId, ...], at: int, delivered: bool) -> list[Changes]:

@@ -148,7 +148,9 @@ def check(connection: Connection, settings: MySQL) -> None:
     found = list(shortcomings(connection, settings))
     if found:
         raise ConfigurationError(
-            "; ".join(f"{s.subject} {s.text}" for s in found), remedy=";\n  ".join(s.remedy for s in found)
+            "; ".join(f"{s.subject} {s.text}" for s in found),
+            remedy=";\n  ".join(s.remedy for s in found),
+            runbook="server-settings",
         )
 
 

@@ -190,6 +190,7 @@ class Packets:
             raise ConfigurationError(
                 f"source.kind is {self._flavor}, but the binary log was written by server {found.server_version}",
                 remedy=f"set source.kind to {'mysql' if self._flavor == 'mariadb' else 'mariadb'}",
+                runbook="server-version",
             )
         self._checksum = found.checksum
         self._reach = int(wire.reaches(wire.padded(event), wire.offsets(0), self._reach)[0])
@@ -224,6 +225,7 @@ class ServerIdConflicts:
             f"reading the binary log: another reader with server_id {dump.server_id} comes again and again, and the "
             "server throws one out for the other",
             remedy="set source.server_id to a number that no replica and no other reader of this server has",
+            runbook="server-id-taken",
         )
 
     def settled(self) -> None:
@@ -248,5 +250,8 @@ def refusal_of(packet: bytes, dump: Dump, conflicts: ServerIdConflicts, account:
         return ConfigurationError(
             f"reading the binary log: {said}",
             remedy="SET GLOBAL max_allowed_packet = 1073741824, then start again",
+            runbook="binlog-unknown",
         )
-    return history_lost(f"reading the binary log after {dump.position.text[:200]}: the server says: {said}")
+    return history_lost(
+        f"reading the binary log after {dump.position.text[:200]}: the server says: {said}", runbook="binlog-purged"
+    )

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 READ_ANEW = "run `cdcflow run --accept-history-loss`, which takes a new position in the log and reads all tables anew"
 
 
-def history_lost(message: str) -> HistoryLost:
+def history_lost(message: str, *, runbook: str = "binlog-purged") -> HistoryLost:
     return HistoryLost(
         message,
         remedy="run `cdcflow run --accept-history-loss`: it takes a new position in the binary log and reads all "
         "tables anew, which also finds the rows that were deleted meanwhile",
+        runbook=runbook,
     )
 
 
@@ -39,6 +40,7 @@ def versioned(table: TableId) -> ConfigurationError:
         "is read again. Where the columns of its period were declared, SET system_versioning_alter_history = KEEP "
         "first, and add DROP PERIOD FOR SYSTEM_TIME and DROP COLUMN for both to the statement\n"
         f"  or take the table out of source.tables (write !{table})",
+        runbook="schema-not-followed",
     )
 
 
@@ -89,16 +91,20 @@ def map_error(error: pymysql.Error, attempted: str, account: str = "") -> Cdcflo
     if number == _LACKS_GLOBAL:
         return RightMissing(message, remedy=f"run {_grant(number, said, account)}")
     if number in _GRANTS:
-        return ConfigurationError(message, remedy=f"run {_grant(number, said, account)}")
+        return ConfigurationError(message, remedy=f"run {_grant(number, said, account)}", runbook="right-missing")
     if number == ACCESS_DENIED:
-        return ConfigurationError(message, remedy="see `cdcflow doctor` for the grants that are missing")
+        return ConfigurationError(
+            message, remedy="see `cdcflow doctor` for the grants that are missing", runbook="right-missing"
+        )
     if number in _READ_ONLY:
         return ConfigurationError(
-            message, remedy="point source.url at a server that takes writes, or set source.fence: read-only"
+            message,
+            remedy="point source.url at a server that takes writes, or set source.fence: read-only",
+            runbook="read-only-source",
         )
     if number == 0 or number in _RETRIED:
         return SourceUnavailable(message)
-    return ConfigurationError(message)
+    return ConfigurationError(message, runbook="source-refuses")
 
 
 def refused(error: Exception, user: str, address: str, tls: str) -> CdcflowError:
@@ -109,22 +115,29 @@ def refused(error: Exception, user: str, address: str, tls: str) -> CdcflowError
         return SourceUnavailable(
             f"{attempted}: the password of {user} is refused",
             remedy="set what source.password refers to; it is read anew at every try",
+            runbook="login-refused",
         )
     if number in (1698, 1699, 1820, 1862, 3118, 3955):
-        return ConfigurationError(f"{attempted}: {user} may not log in: {said}", remedy="see what the server says")
+        return ConfigurationError(
+            f"{attempted}: {user} may not log in: {said}", remedy="see what the server says", runbook="login-refused"
+        )
     if _is_about_tls(error, said):
         return ConfigurationError(
             f"{attempted}: no secure connection: {said}",
             remedy="check source.tls (ca: the authority that signed the server's certificate); "
             "mode: off is for links that nobody else can read",
+            runbook="tls",
         )
     if isinstance(error, ValueError | RuntimeError) or number == 2061:
         return ConfigurationError(
             f"{attempted}: the server wants the whole password, and the link is not encrypted",
             remedy="set source.tls, or pin the server's key with source.server_public_key",
+            runbook="tls",
         )
     if number == 2059:
-        return ConfigurationError(f"{attempted}: {said}", remedy=f"give {user} another way to log in")
+        return ConfigurationError(
+            f"{attempted}: {said}", remedy=f"give {user} another way to log in", runbook="login-refused"
+        )
     return SourceUnavailable(f"{attempted}: {said}")
 
 

@@ -127,16 +127,19 @@ def check_types(events: Events, flavor: Flavor) -> Events:
                 f"the binary log has an event of type {int(events.type[at])} at byte {int(events.reach[at])}, which "
                 f"cdcflow does not know on {flavor}; it may hold rows, so nothing after it is read",
                 remedy="use a version of cdcflow that knows it, or turn off on the server what writes it",
+                runbook="binlog-unknown",
             )
         events = events.where(_KNOWN[flavor][events.type])
     if (events.type == EventType.INCIDENT).any():
         raise history_lost(
-            "the server wrote an INCIDENT event into its binary log: it lost changes itself before it could log them"
+            "the server wrote an INCIDENT event into its binary log: it lost changes itself before it could log them",
+            runbook="binlog-not-complete",
         )
     if (events.type == EventType.PARTIAL_ROW_DATA).any():
         raise ConfigurationError(
             "the binary log has a PARTIAL_ROW_DATA event, a row event that the server cut into fragments",
             remedy=f"run SET GLOBAL binlog_row_event_fragment_threshold = 1073741824, then {READ_ANEW}",
+            runbook="binlog-not-complete",
         )
     return events
 
@@ -167,12 +170,14 @@ def format_of(event: bytes) -> Format:
         raise ConfigurationError(
             f"the binary log was written by server {server} in a format that cdcflow does not read",
             remedy="use MySQL 8.4 or later, or MariaDB 10.11 or later",
+            runbook="server-version",
         )
     algorithm = event[-1 - CHECKSUM]
     if algorithm > 1:
         raise ConfigurationError(
             f"the binary log of server {server} has checksums of unknown kind {algorithm}",
             remedy="SET GLOBAL binlog_checksum = CRC32",
+            runbook="binlog-unknown",
         )
     # Servers that know of checksums sign this event also in files without them; where they do not, the field is 0.
     if algorithm and not has_checksum(event):

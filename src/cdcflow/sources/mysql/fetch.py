@@ -65,7 +65,9 @@ def _read_columns(connection: Connection) -> None:
     first: MysqlPacket = connection._read_packet()
     if first.is_load_local_packet():
         # A server that asks for a file of this machine is none that we want to talk to (S05).
-        raise ConfigurationError("the server asked for a file of this machine in answer to a SELECT")
+        raise ConfigurationError(
+            "the server asked for a file of this machine in answer to a SELECT", runbook="server-asks-for-files"
+        )
     if first.is_ok_packet():
         raise protocol_error("an answer without rows to a SELECT")
     for _ in range(first.read_length_encoded_integer()):

@@ -273,4 +273,4 @@ def _first(interval: list[int]) -> int:
 
 def _not_a_set(text: str) -> ConfigurationError:
     shown = text if len(text) <= 200 else f"{text[:200]}…"
-    return ConfigurationError(f"not a set of GTIDs: {shown!r}")
+    return ConfigurationError(f"not a set of GTIDs: {shown!r}", runbook="settings")

@@ -74,7 +74,7 @@ def walked(
     for start, end in zip(extents.start.tolist(), extents.end.tolist(), strict=True):
         before = len(starts[0])
         if not 0 <= start <= end <= buffer.size:
-            raise InvariantViolated("an event's rows lie outside of the buffer")
+            raise InvariantViolated("an event's rows lie outside of the buffer", runbook="stream-not-understood")
         try:
             reached = walk(buffer.raw, start, end, appends)
         except IndexError:
@@ -85,6 +85,7 @@ def walked(
                 "not know",
                 remedy="run SET GLOBAL binlog_row_value_options = '' (in the server's settings, too), then "
                 f"{READ_ANEW}",
+                runbook="binlog-not-complete",
             )
         if reached != end:
             raise protocol_error("a row event does not end where its last row does")

@@ -164,5 +164,6 @@ def _read(connection: Connection) -> bytes:
 def _lost(connector: Connector, at: BinlogPosition) -> HistoryLost:
     return history_lost(
         f"the binary log at {connector.address} has other transactions than our log: none that our log has ends in "
-        f"{at.file} at byte {at.pos}; the server was restored from a copy, and has gone its own way since"
+        f"{at.file} at byte {at.pos}; the server was restored from a copy, and has gone its own way since",
+        runbook="restored-source",
     )

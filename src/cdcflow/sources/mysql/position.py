@@ -58,11 +58,11 @@ class BinlogPosition:
         head, *rest = text.split(";")
         file, _, pos = head.rpartition(":")
         if not file or not pos.isdecimal() or len(rest) not in (1, 3):
-            raise InvariantViolated(f"not a position in a binary log: {text[:200]!r}")
+            raise InvariantViolated(f"not a position in a binary log: {text[:200]!r}", runbook="stream-not-understood")
         if len(rest) == 1:
             return cls(file, int(pos), rest[0])
         if not rest[1].startswith(_XA):
-            raise InvariantViolated(f"not a position in a binary log: {text[:200]!r}")
+            raise InvariantViolated(f"not a position in a binary log: {text[:200]!r}", runbook="stream-not-understood")
         return cls(file, int(pos), rest[0], cls.parse(f"{rest[1].removeprefix(_XA)};{rest[2]}"))
 
 
@@ -77,6 +77,7 @@ def coordinate(file: str, pos: int) -> int:
         raise ConfigurationError(
             f"the server's binary log {file} at byte {pos} has no number that cdcflow can count on",
             remedy="begin the binary log's files anew (RESET BINARY LOGS AND GTIDS), then read all tables again",
+            runbook="binlog-unknown",
         )
     return number << _POSITION_BITS | pos
 

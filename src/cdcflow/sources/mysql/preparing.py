@@ -100,6 +100,7 @@ class Preparing:
                     f"{len(found)} XA transactions are prepared at {self._address} and not decided: their rows lie "
                     "before any position that a capture could begin at",
                     remedy="run XA COMMIT or XA ROLLBACK for each of those that XA RECOVER lists, then start again",
+                    runbook="xa-prepared",
                 )
 
     # ── the position of an earlier run ─────────────────────────────────────────────────────────────────────────
@@ -143,7 +144,8 @@ class Preparing:
         if not MysqlGtids.parse(before.position.start.gtids).covers(purged):
             raise history_lost(
                 f"the server at {self._address} has thrown away binary log that we still need: it purged "
-                f"{purged.text()[:300]}, and our log has {ours.text()[:300]}"
+                f"{purged.text()[:300]}, and our log has {ours.text()[:300]}",
+                runbook="binlog-purged",
             )
         return Begun(before.position, by_gtid=True)
 
@@ -167,7 +169,8 @@ class Preparing:
         )
         raise history_lost(
             f"the server at {self._address} lacks transactions that our log has ({why}): it has executed "
-            f"{executed.text()[:300] or 'nothing'}, and our log has {ours.text()[:300]}"
+            f"{executed.text()[:300] or 'nothing'}, and our log has {ours.text()[:300]}",
+            runbook="restored-source",
         )
 
     def _again_mariadb(self, before: Before) -> Begun:
@@ -199,7 +202,8 @@ class Preparing:
             raise history_lost(
                 f"the server at {self._address} lacks transactions that our log has: it has "
                 f"{binlog_status.state(self._connection)[:300] or 'nothing'}, and our log has {ours.text()[:300]}; it "
-                "was reset, restored from an older state, or took over too early"
+                "was reset, restored from an older state, or took over too early",
+                runbook="restored-source",
             )
         self._until("what our log has becomes visible", lambda: self._seen_gtids().covers(ours))
         return Begun(position, by_gtid=True)
@@ -248,12 +252,14 @@ class Preparing:
             oldest = files[0][0] if files else "nothing"
             raise history_lost(
                 f"the server at {self._address} has thrown away binary log that we still need: our log ends in "
-                f"{position.file} at byte {position.pos}, and the oldest file is {oldest}"
+                f"{position.file} at byte {position.pos}, and the oldest file is {oldest}",
+                runbook="binlog-purged",
             )
         if sizes[position.file] < position.pos:
             raise history_lost(
                 f"the binary log at {self._address} was begun anew: {position.file} has {sizes[position.file]} bytes, "
-                f"and our log has what stood at byte {position.pos}"
+                f"and our log has what stood at byte {position.pos}",
+                runbook="binlog-purged",
             )
 
     def _check_next(self, position: BinlogPosition) -> None:
@@ -268,13 +274,15 @@ class Preparing:
     def _begun_anew(self, position: BinlogPosition) -> HistoryLost:
         return history_lost(
             f"the binary log at {self._address} was begun anew: {position.file} at byte {position.pos} is not the "
-            "position where our log ends (RESET, or a restore from an older state)"
+            "position where our log ends (RESET, or a restore from an older state)",
+            runbook="binlog-purged",
         )
 
     def _another(self, before: str, now: str) -> ConfigurationError:
         return ConfigurationError(
             f"this log belongs to the server with {before}, but {self._address} is {now}",
             remedy="set source.url back, or use another log.path for this source",
+            runbook="other-log",
         )
 
     def _until(self, what: str, done: Callable[[], bool], nap_s: float = _NAP_S) -> None:
@@ -283,7 +291,8 @@ class Preparing:
             if time.monotonic() > deadline:
                 raise SourceUnavailable(
                     f"waited {self._wait_s:g} s at {self._address} until {what}; commits may be waiting for a "
-                    "semi-synchronous replica"
+                    "semi-synchronous replica",
+                    runbook="old-transaction",
                 )
             time.sleep(nap_s)
 

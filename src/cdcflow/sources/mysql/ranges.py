@@ -142,6 +142,7 @@ class Ordered:
             raise ConfigurationError(
                 f"the backfill of {self.entry.id} makes no progress: for the server a row comes behind itself",
                 remedy="check the collation of its key's columns, or leave the table out of source.tables",
+                runbook="table-not-capturable",
             )
 
     def _key_at(self, connection: Connection, rest: str) -> Literals | None:

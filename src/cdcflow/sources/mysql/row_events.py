@@ -206,7 +206,10 @@ class RowEvents:
             if table_id == _NO_TABLE and not shapes:
                 continue
             if not shapes or bounds[0] > 0:
-                raise InvariantViolated(f"a row event of table id {table_id}, which no table map before it explains")
+                raise InvariantViolated(
+                    f"a row event of table id {table_id}, which no table map before it explains",
+                    runbook="stream-not-understood",
+                )
             for (_, mapped), a, b in zip(shapes, bounds, [*bounds[1:], len(mine)], strict=True):
                 if b > a:
                     out.append((mapped, mine[a:b]))
@@ -325,6 +328,7 @@ def _alike(events: Events, at: Int64s, body: Int64s, kind: int, columns: int, ta
             f"table {table.id} has {columns} columns, but a row event of it in the log has {width}: something about it "
             "was changed without being logged",
             remedy=f"run SET GLOBAL binlog_row_metadata = 'FULL' (in the server's settings, too), then {READ_ANEW}",
+            runbook="binlog-not-complete",
         )
     _, rows = bitmaps(event, offset, _images(kind))
     size = rows - offset
@@ -347,6 +351,7 @@ def check_columns(found: TableMap) -> None:
         raise ConfigurationError(
             f"table {found.id} is not one of cdcflow's: its columns are not slot, token and at",
             remedy=f"DROP TABLE `{found.id.schema}`.`{found.id.name}`; cdcflow makes it again",
+            runbook="table-not-capturable",
         )
 
 

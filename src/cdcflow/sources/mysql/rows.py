@@ -115,6 +115,7 @@ def check(described: DescribedTable, kind: RowKind, present_before: bytes, prese
             "binlog_row_image other than FULL",
             remedy="run SET GLOBAL binlog_row_image = 'FULL' (in the server's settings, too), end the sessions that "
             f"are older than that, then {READ_ANEW}",
+            runbook="binlog-not-complete",
         )
 
 

@@ -93,6 +93,7 @@ class SnapshotTaker:
             raise ConfigurationError(
                 f"table {table} has no key, and the user of source.url may not lock it while a snapshot is taken",
                 remedy=f"run GRANT LOCK TABLES ON {table.partition('`.`')[0]}`.* TO that user",
+                runbook="right-missing",
             ) from None
         try:
             query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")

@@ -229,6 +229,7 @@ class MySQLSource:
             raise ConfigurationError(
                 f"this log's marks bear the name {source['slot']}, and it is to be {slot} now",
                 remedy="use the log that this position belongs to",
+                runbook="other-log",
             )
         before = Before(
             position=BinlogPosition.parse(checkpoint.position),

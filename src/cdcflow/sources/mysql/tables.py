@@ -56,6 +56,7 @@ def describe(
         raise ConfigurationError(
             f"table {table}: the binary log does not name its columns",
             remedy=f"run SET GLOBAL binlog_row_metadata = 'FULL' (in the server's settings, too), then {READ_ANEW}",
+            runbook="binlog-not-complete",
         )
     check_columns(table, [column.name for column in columns])
     codecs = tuple(codec_of(column, table, policy) for column in columns)
@@ -192,6 +193,7 @@ def _types(table: TableId, codes: bytes, metadata: bytes) -> list[tuple[int, int
             raise ConfigurationError(
                 f"column number {number + 1} of table {table} has type {code}, which cdcflow does not know",
                 remedy=f'leave the table out: add "!{table}" to source.tables',
+                runbook="table-not-capturable",
             )
         raw, at = _bytes(metadata, at, size)
         out.append(resolved(code, raw))

@@ -270,7 +270,9 @@ def first_end(events: Events) -> tuple[int | None, list[tuple[int, Statement]]]:
     ends += [event for event, statement in said if isinstance(statement, (Rollback, XaEnd))][:1]
     end = min(ends) if ends else None
     if IS_OPENER[events.type[:end]].any():
-        raise InvariantViolated("a transaction in the binary log begins before the one before it has ended")
+        raise InvariantViolated(
+            "a transaction in the binary log begins before the one before it has ended", runbook="stream-not-understood"
+        )
     return end, [(event, s) for event, s in said if end is None or event <= end]
 
 
@@ -290,7 +292,9 @@ def groups_of(events: Events) -> tuple[Groups, int]:
         whole -= 1
     after = np.append(opener, len(events))
     if (ender[:whole] >= after[1 : whole + 1]).any():
-        raise InvariantViolated("a transaction in the binary log begins before the one before it has ended")
+        raise InvariantViolated(
+            "a transaction in the binary log begins before the one before it has ended", runbook="stream-not-understood"
+        )
     stop = int(opener[whole]) if whole < len(opener) else len(events)
     _check_between(events, opener[:whole], ender[:whole], stop)
     part = Openers(openers.gtids.part(0, whole), openers.commit_ts[:whole], openers.flags[:whole])
@@ -343,7 +347,9 @@ def _check_between(events: Events, opener: Int64s, ender: Int64s, stop: int) -> 
     if outside.any():
         kind = int(events.type[:stop][outside][0])
         name = EventType(kind).name
-        raise InvariantViolated(f"a {name} event stands in the binary log outside of any transaction")
+        raise InvariantViolated(
+            f"a {name} event stands in the binary log outside of any transaction", runbook="stream-not-understood"
+        )
 
 
 # ── transactions that wait ─────────────────────────────────────────────────────────────────────────────────────

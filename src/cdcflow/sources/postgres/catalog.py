@@ -297,6 +297,7 @@ def without_columns(table: TableId) -> ConfigurationError:
     return ConfigurationError(
         f"table {table} has no column that the server publishes, so its rows are all alike and no log can hold them",
         remedy=f"leave it out of source.tables (write !{table}) and start again; take it in again when it has columns",
+        runbook="table-not-capturable",
     )
 
 
@@ -398,7 +399,9 @@ def select(connection: Connection, selection: Selection, policy: Policy) -> Sele
             continue
         if why := _not_a_table(kind, is_partition, persistence, named=selection.names(table)):
             if selection.names(table):
-                raise ConfigurationError(f"source.tables: {table} {why[0]}", remedy=why[1])
+                raise ConfigurationError(
+                    f"source.tables: {table} {why[0]}", remedy=why[1], runbook="table-not-capturable"
+                )
             ignored.append(f"{table} {why[0]}")
             continue
         rels.append(Relid(oid, table, kind, persistence, identity, method))
@@ -406,6 +409,7 @@ def select(connection: Connection, selection: Selection, policy: Policy) -> Sele
         raise ConfigurationError(
             f"source.tables: there is no table {', '.join(unknown)} in the database",
             remedy="check the name (case counts), and GRANT USAGE on its schema",
+            runbook="table-not-found",
         )
     tables = tuple(sorted(load(connection, rels).values(), key=lambda t: t.rel.id))
     refused = {t.rel.id: tuple(found) for t in tables if (found := refusals(t, version))}
@@ -558,6 +562,7 @@ class Catalog:
             f"table {relation.namespace}.{relation.name} has lost its key: its updates and deletes carry none",
             remedy=f"run ALTER TABLE {name} ADD PRIMARY KEY (…), or ALTER TABLE {name} REPLICA IDENTITY FULL; "
             "then start again",
+            runbook="schema-not-followed",
         )
 
 

@@ -136,7 +136,7 @@ class PostgresChunks:
         if entry is None:
             raise SourceUnavailable(f"planning the backfill of {table}: it was dropped just now, or made anew")
         if problems := refusals(entry, connection.info.server_version):
-            raise ConfigurationError(problems[0][0], remedy=advice(problems[0][1]))
+            raise ConfigurationError(problems[0][0], remedy=advice(problems[0][1]), runbook="table-not-capturable")
         shape = describe_all(connection, [entry], self._policy)[0].table
         # Before the files are pinned: what a statement does in between is then found later, never missed.
         version = self._take_version(connection, rel)
@@ -338,7 +338,10 @@ class OpenTable:
             f"OFFSET {rows - 1} LIMIT 1".encode()
         ).fetchone()
         if row is None:
-            raise InvariantViolated(f"a snapshot of {self.table} showed {rows} rows of some pages, and then fewer")
+            raise InvariantViolated(
+                f"a snapshot of {self.table} showed {rows} rows of some pages, and then fewer",
+                runbook="stream-not-understood",
+            )
         page, number = (int(n) for n in row[0].strip("()").split(","))
         return Cursor(piece.leaf.first + page, number)
 

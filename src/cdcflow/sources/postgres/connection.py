@@ -82,16 +82,19 @@ class Address:
         except psycopg.Error:
             # The parser's own message repeats what it read, and that may hold a password.
             raise ConfigurationError(
-                "source.url is not a PostgreSQL address", remedy="write postgresql://user@host:port/database"
+                "source.url is not a PostgreSQL address",
+                remedy="write postgresql://user@host:port/database",
+                runbook="settings",
             ) from None
         if "password" in options:
             raise ConfigurationError(
                 "source.url holds a password, which would end up in logs and process lists",
                 remedy="take it out and set source.password: ${env:NAME} or ${file:path}",
+                runbook="settings",
             )
         if "dbname" not in options:
             raise ConfigurationError(
-                "source.url names no database", remedy="write postgresql://user@host:port/database"
+                "source.url names no database", remedy="write postgresql://user@host:port/database", runbook="settings"
             )
         return cls(options)
 
@@ -182,6 +185,7 @@ class Connector(connections.Connector[Connection]):
             raise ConfigurationError(
                 f"the server at {self.address} is PostgreSQL {version}; cdcflow needs 14 or newer",
                 remedy="upgrade the server",
+                runbook="server-version",
             )
         return self._kept(connection)
 
@@ -207,11 +211,13 @@ def _refused(error: psycopg.Error, address: Address) -> CdcflowError:
         return SourceUnavailable(
             f"{attempted}: the password of {address.options.get('user', 'the user')} is refused",
             remedy="set what source.password refers to; it is read anew at every try",
+            runbook="login-refused",
         )
     if "no pg_hba.conf entry" in text:
         return SourceUnavailable(
             f"{attempted}: the server's pg_hba.conf does not let us in: {text}",
             remedy="add lines for this user, database and host (for replication connections too), then reload",
+            runbook="login-refused",
         )
     if "must be superuser or replication role" in text or "permission denied to start WAL sender" in text:
         user = address.options.get("user", "the user")
@@ -226,13 +232,19 @@ def _refused(error: psycopg.Error, address: Address) -> CdcflowError:
         )
     if "standby connections" in text or "max_wal_senders" in text:
         return SourceUnavailable(
-            f"{attempted}: every WAL sender is in use", remedy="raise max_wal_senders, or end another consumer"
+            f"{attempted}: every WAL sender is in use",
+            remedy="raise max_wal_senders, or end another consumer",
+            runbook="server-full",
         )
     if any(a in text and b in text for a, b in _NO_SUCH):
-        return ConfigurationError(f"{attempted}: {text}", remedy="set source.url to a database and user that exist")
+        return ConfigurationError(
+            f"{attempted}: {text}", remedy="set source.url to a database and user that exist", runbook="login-refused"
+        )
     if any(word in text for word in _TLS) and "starting up" not in text:
         return ConfigurationError(
-            f"{attempted}: no secure connection: {text}", remedy="check sslmode and sslrootcert in source.url"
+            f"{attempted}: no secure connection: {text}",
+            remedy="check sslmode and sslrootcert in source.url",
+            runbook="tls",
         )
     return SourceUnavailable(f"{attempted}: {text}")
 
@@ -248,20 +260,26 @@ def map_error(error: psycopg.Error, attempted: str) -> CdcflowError:
         case "42501":
             return RightMissing(message, remedy=_grant(said))
         case "25006":
-            return ConfigurationError(message, remedy="point source.url at the primary, which can be written to")
+            return ConfigurationError(
+                message, remedy="point source.url at the primary, which can be written to", runbook="read-only-source"
+            )
         case "55P03":
             return SourceUnavailable(f"{message}; something holds the table's lock (ALTER TABLE, VACUUM FULL, …)")
         case "53400" if "temp_file_limit" in said:
             return ConfigurationError(
-                message, remedy="raise temp_file_limit for the user of source.url (ALTER ROLE … SET)"
+                message,
+                remedy="raise temp_file_limit for the user of source.url (ALTER ROLE … SET)",
+                runbook="server-full",
             )
         case "53400":
-            return ConfigurationError(message, remedy="drop a replication slot that is not used, or raise the limit")
+            return ConfigurationError(
+                message, remedy="drop a replication slot that is not used, or raise the limit", runbook="server-full"
+            )
         case "":
             return SourceUnavailable(message)
     if is_tried_again(state):
         return SourceUnavailable(message)
-    return ConfigurationError(f"{message} (SQLSTATE {state})")
+    return ConfigurationError(f"{message} (SQLSTATE {state})", runbook="source-refuses")
 
 
 def _grant(said: str) -> str:
@@ -292,12 +310,13 @@ def mapping_errors(attempted: str) -> Iterator[None]:
         raise map_error(error, attempted) from None
 
 
-def history_lost(message: str) -> HistoryLost:
+def history_lost(message: str, *, runbook: str = "slot-lost") -> HistoryLost:
     """The error for log that is gone, with the only way on that loses nothing silently."""
     return HistoryLost(
         message,
         remedy="run `cdcflow run --accept-history-loss`: it makes a new slot and reads all tables anew, "
         "which also finds the rows that were deleted meanwhile",
+        runbook=runbook,
     )
 
 

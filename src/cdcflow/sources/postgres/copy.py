@@ -97,7 +97,7 @@ def _rows_given(messages: Joined) -> tuple[Buffer, Int64s, Int64s]:
     buffer, lengths = Buffer(messages.data), messages.lengths
     end = np.cumsum(lengths)
     if (int(end[-1]) if len(end) else 0) != buffer.size or (lengths < 0).any():
-        raise InvariantViolated("messages joined with lengths that are not theirs")
+        raise InvariantViolated("messages joined with lengths that are not theirs", runbook="stream-not-understood")
     if not len(end):
         return buffer, end, end
     start = end - lengths

@@ -61,6 +61,7 @@ def _texts(values: pa.Array, table: str, column: str) -> tuple[list[str], Expres
         raise ConfigurationError(
             f"key column {table}.{column} is an array, which cannot be looked up by value",
             remedy="run ALTER TABLE … REPLICA IDENTITY USING INDEX … with a unique index on other columns",
+            runbook="table-not-capturable",
         )
     return _as_text(values), _same
 

@@ -185,7 +185,9 @@ class PgoutputDecoder:
             return self._plain(frames)
         if not _KNOWN[frames.kind].all():
             letter = int(frames.kind[~_KNOWN[frames.kind]][0])
-            raise InvariantViolated(f"pgoutput message of unknown type {chr(letter)!r} (0x{letter:02X})")
+            raise InvariantViolated(
+                f"pgoutput message of unknown type {chr(letter)!r} (0x{letter:02X})", runbook="stream-not-understood"
+            )
         controls = np.flatnonzero(_CONTROL[frames.kind])
         if not len(controls) and self._block is None:
             return self._plain(frames)
@@ -267,7 +269,7 @@ class PgoutputDecoder:
         messages = _messages(rows)
         number = np.searchsorted(begins, messages, side="right") - 1
         if len(number) and ((number < 0).any() or (messages > commits[number]).any()):
-            raise InvariantViolated("pgoutput rows outside of a transaction")
+            raise InvariantViolated("pgoutput rows outside of a transaction", runbook="stream-not-understood")
         return self._events(rows, batches, rows_before, begins, commits, xids, ends, clocks + EPOCH_US, first)
 
     def _events(
@@ -445,7 +447,10 @@ class PgoutputDecoder:
             known = _known(out, shapes, oid)
             bounds = np.searchsorted(mine, [at for at, _ in known]).tolist()
             if not known or bounds[0] > 0:
-                raise InvariantViolated(f"pgoutput row of relation {oid}, which the server has not described")
+                raise InvariantViolated(
+                    f"pgoutput row of relation {oid}, which the server has not described",
+                    runbook="stream-not-understood",
+                )
             for (_, shape), a, b in zip(known, bounds, [*bounds[1:], len(mine)], strict=True):
                 step = max(_CELLS_AT_ONCE // max(len(shape.relation.columns), 1), 1)
                 for begin in range(a, b, step):
@@ -458,7 +463,8 @@ class PgoutputDecoder:
         if names != [c.name for c in relation.columns]:
             raise InvariantViolated(
                 f"table {relation.namespace}.{relation.name} was described with columns {names}, but the server sends "
-                f"{[c.name for c in relation.columns]}"
+                f"{[c.name for c in relation.columns]}",
+                runbook="stream-not-understood",
             )
         if self._binary and not described.has_binary:
             raise SourceUnavailable(
@@ -489,22 +495,28 @@ class PgoutputDecoder:
         kind, body = int(frames.kind[at]), frames.one(at)
         if kind == _STOP:
             if self._block is None:
-                raise InvariantViolated("pgoutput Stream Stop without a Stream Start")
+                raise InvariantViolated("pgoutput Stream Stop without a Stream Start", runbook="stream-not-understood")
             self._block = None
             return []
         if self._block is not None or self._waiting or self._spooling is not None:
-            raise InvariantViolated(f"pgoutput stream message {chr(kind)!r} inside a transaction")
+            raise InvariantViolated(
+                f"pgoutput stream message {chr(kind)!r} inside a transaction", runbook="stream-not-understood"
+            )
         if kind == _START:
             xid, first = struct.unpack(">IB", exactly(body[1:], 5))
             if bool(first) == (xid in self._streamed):
-                raise InvariantViolated("pgoutput Stream Start of a transaction that is not at that point")
+                raise InvariantViolated(
+                    "pgoutput Stream Start of a transaction that is not at that point", runbook="stream-not-understood"
+                )
             self._block = self._streamed.setdefault(xid, PendingTransaction(xid=xid))
             return []
         if kind == _ABORT:
             return self._stream_aborted(body)
         xid, _, _, end, clock = struct.unpack(">IBQQq", exactly(body[1:], 29))
         if xid not in self._streamed:
-            raise InvariantViolated("pgoutput Stream Commit of a transaction that was not streamed")
+            raise InvariantViolated(
+                "pgoutput Stream Commit of a transaction that was not streamed", runbook="stream-not-understood"
+            )
         transaction = self._streamed.pop(xid)
         self._shapes.update(transaction.shapes)
         partitions = (oid for oid in self._left_out if self._before[oid] in transaction.shapes)
@@ -530,7 +542,7 @@ class PgoutputDecoder:
 
     def _piece(self, frames: Frames, transaction: PendingTransaction) -> list[StreamEvent]:
         if not (_PLAIN[frames.kind] & (frames.kind != _BEGIN) & (frames.kind != _COMMIT)).all():
-            raise InvariantViolated("pgoutput Begin or Commit inside a stream block")
+            raise InvariantViolated("pgoutput Begin or Commit inside a stream block", runbook="stream-not-understood")
         return self._spool(frames, transaction, streamed=True)
 
     def _spool(self, frames: Frames, transaction: PendingTransaction, *, streamed: bool) -> list[StreamEvent]:
@@ -538,7 +550,7 @@ class PgoutputDecoder:
         if not len(frames):
             return []
         if not streamed and (frames.kind == _BEGIN).any():
-            raise InvariantViolated("pgoutput Begin inside a transaction")
+            raise InvariantViolated("pgoutput Begin inside a transaction", runbook="stream-not-understood")
         header = 4 if streamed else 0
         rows, batches, rows_before = self._rows(frames, 0, transaction.shapes, header)
         transaction.marks += rows.marks
@@ -626,7 +638,9 @@ def _known(rows: _Contents, shapes: Shapes, oid: int) -> list[tuple[int, Shape]]
 def _in_force(shapes: list[tuple[int, Shape]], oid: int, at: int) -> Shape:
     known = [shape for since, shape in shapes if since < at]
     if not known:
-        raise InvariantViolated(f"pgoutput truncate of relation {oid}, which the server has not described")
+        raise InvariantViolated(
+            f"pgoutput truncate of relation {oid}, which the server has not described", runbook="stream-not-understood"
+        )
     return known[-1]
 
 
@@ -634,7 +648,7 @@ def _transactions(frames: Frames) -> tuple[Int64s, Int64s, Uint64s, Int64s, Int6
     """Numbers of Begins and of Commits, xids, end positions, clocks as sent; False: rows may stand outside."""
     begins, commits = np.flatnonzero(frames.kind == _BEGIN), np.flatnonzero(frames.kind == _COMMIT)
     if len(begins) != len(commits) or (begins > commits).any() or (begins[1:] < commits[:-1]).any():
-        raise InvariantViolated("pgoutput Begin and Commit do not alternate")
+        raise InvariantViolated("pgoutput Begin and Commit do not alternate", runbook="stream-not-understood")
     _sized(frames, begins, 21)
     _sized(frames, commits, 26)
     start, buffer = frames.start, frames.buffer

@@ -151,18 +151,25 @@ def check_unbroken(found: Publication | None, name: str, before: str, exists: Ex
     """
     then = json.loads(before)
     if found is None:
-        raise history_lost(f"publication {name} is gone; changes since then are not in the stream")
+        raise history_lost(
+            f"publication {name} is gone; changes since then are not in the stream", runbook="publication-changed"
+        )
     if found.number != then["publication"]:
-        raise history_lost(f"publication {name} was dropped and made again; changes in between are not in the stream")
+        raise history_lost(
+            f"publication {name} was dropped and made again; changes in between are not in the stream",
+            runbook="publication-changed",
+        )
     if found.wrong:
         raise history_lost(
             f"publication {name} was changed (it needs {', '.join(found.wrong)}); "
-            "what it leaves out is not in the stream"
+            "what it leaves out is not in the stream",
+            runbook="publication-changed",
         )
     if found.written != then.get("written", found.written):
         raise history_lost(
             f"publication {name} was altered (ALTER PUBLICATION … SET, OWNER TO or RENAME TO); it is as it should be "
-            "now, but what it left out meanwhile is not in the stream"
+            "now, but what it left out meanwhile is not in the stream",
+            runbook="publication-changed",
         )
     schemas = {entry[0]: list(entry) for entry in found.schemas.values()}  # by oid: one may have a new name
     for schema, entry in then.get("schemas", {}).items():
@@ -170,14 +177,16 @@ def check_unbroken(found: Publication | None, name: str, before: str, exists: Ex
             continue
         raise history_lost(
             f"schema {schema} was taken out of publication {name}; "
-            "changes of its tables since then are not in the stream"
+            "changes of its tables since then are not in the stream",
+            runbook="publication-changed",
         )
     for table, (table_oid, put_there) in then.get("members", {}).items():
         if found.members.get(table_oid) == put_there or not exists("pg_class", table_oid):
             continue
         raise history_lost(
             f"table {'.'.join(json.loads(table))} was moved out of its schema (ALTER TABLE … SET SCHEMA), and so out "
-            f"of publication {name}; its changes meanwhile are not in the stream"
+            f"of publication {name}; its changes meanwhile are not in the stream",
+            runbook="publication-changed",
         )
     for table, (table_oid, *entry) in then["tables"].items():
         now = found.entries.get(table_oid)
@@ -188,7 +197,8 @@ def check_unbroken(found: Publication | None, name: str, before: str, exists: Ex
             continue
         raise history_lost(
             f"table {'.'.join(json.loads(table))} was taken out of publication {name}; "
-            "its changes since then are not in the stream"
+            "its changes since then are not in the stream",
+            runbook="publication-changed",
         )
 
 
@@ -225,6 +235,7 @@ def ensure(connection: Connection, name: str, tables: Sequence[CatalogTable], *,
         raise ConfigurationError(
             f"publication {name} leaves out rows or columns of {names}, which a backfill would not leave out",
             remedy=f"run ALTER PUBLICATION {quoted(name)} DROP TABLE {names}; it is then added whole",
+            runbook="publication-unusable",
         )
     added = [t for oid, t in wanted.items() if oid not in found.entries]
     dropped = [e for oid, e in found.entries.items() if oid not in wanted]
@@ -262,7 +273,9 @@ def wait_for_older(connection: Connection, timeout_s: float, what: str) -> None:
         if int(row[0]) >= bound:
             return
         if time.monotonic() > deadline:
-            raise SourceUnavailable(f"{what}: waiting for older transactions to end; {blocker(connection)}")
+            raise SourceUnavailable(
+                f"{what}: waiting for older transactions to end; {blocker(connection)}", runbook="old-transaction"
+            )
         time.sleep(0.05)
 
 
@@ -292,7 +305,9 @@ def _mend(connection: Connection, found: Publication, *, ours: bool) -> None:
     statement = f"ALTER PUBLICATION {quoted(found.name)} SET ({', '.join(found.wrong)})"
     if not ours:
         raise ConfigurationError(
-            f"publication {found.name} publishes otherwise than a full copy needs", remedy=f"run {statement}"
+            f"publication {found.name} publishes otherwise than a full copy needs",
+            remedy=f"run {statement}",
+            runbook="publication-unusable",
         )
     _run(connection, statement, found.name)
 
@@ -309,6 +324,7 @@ def _check_covered(connection: Connection, found: Publication, tables: Sequence[
         raise ConfigurationError(
             f"publication {found.name} is for all tables of some schemas and does not have {', '.join(missing)}",
             remedy=f"run ALTER PUBLICATION {quoted(found.name)} ADD TABLE {', '.join(missing)}",
+            runbook="publication-unusable",
         )
 
 
@@ -334,6 +350,7 @@ def _run(connection: Connection, statement: str, name: str, *, gone_is_fine: boo
         raise ConfigurationError(
             f"the user of source.url may not make or change publication {name}",
             remedy=f"{grant}run as an owner: {statement}",
+            runbook="publication-unusable",
         ) from None
     except psycopg.Error as error:
         raise map_error(error, f"changing publication {name}") from None

@@ -57,11 +57,13 @@ class Slot:
             raise ConfigurationError(
                 f"replication slot {self.name} is not ours: it is {self.type}, plugin {self.plugin or 'none'}",
                 remedy="set source.slot to another name",
+                runbook="slot-unusable",
             )
         if self.database != database:
             raise ConfigurationError(
                 f"replication slot {self.name} belongs to database {self.database}, not {database}",
                 remedy="set source.slot to another name",
+                runbook="slot-unusable",
             )
 
     def check_whole(self, position: int) -> None:
@@ -79,7 +81,8 @@ class Slot:
             raise history_lost(
                 f"slot {self.name} stands at {position_of(self.confirmed)}, our log ends at {position_of(position)}: "
                 f"{self.confirmed - position} bytes of changes in between were given to somebody else, "
-                "or the slot was made again"
+                "or the slot was made again",
+                runbook="restored-source",
             )
 
 
@@ -144,21 +147,25 @@ def create(connector: Connector, name: str, *, failover: bool, timeout_s: float)
         raise SourceUnavailable(
             f"creating slot {name}: an older transaction did not end in {timeout_s:g} s; {blocker(connection)}",
             remedy="let it end, or end it with SELECT pg_terminate_backend(pid); it is tried again",
+            runbook="old-transaction",
         ) from None
     except psycopg.errors.InsufficientPrivilege:
         raise ConfigurationError(
             f"the user of source.url may not make slot {name}",
             remedy=f'run ALTER ROLE "{connection.info.user}" REPLICATION',
+            runbook="slot-unusable",
         ) from None
     except psycopg.errors.ConfigurationLimitExceeded:
         raise ConfigurationError(
             f"creating slot {name}: the server has no room for another slot",
             remedy="raise max_replication_slots and restart, or drop one that pg_replication_slots shows as unused",
+            runbook="server-full",
         ) from None
     except psycopg.errors.ObjectNotInPrerequisiteState as error:
         raise ConfigurationError(
             f"creating slot {name}: {error.diag.message_primary}",
             remedy="run ALTER SYSTEM SET wal_level = logical, and restart the server",
+            runbook="server-settings",
         ) from None
     except psycopg.Error as error:
         raise map_error(error, f"creating slot {name}") from None

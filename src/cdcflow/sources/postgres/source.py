@@ -360,7 +360,8 @@ class PostgresSource:
         if str(system.timeline) != before.get("timeline") and not ours.failover:
             raise history_lost(
                 f"the server went from timeline {before.get('timeline')} to {system.timeline}, and slot {names.slot} "
-                "was not carried over from the old one"
+                "was not carried over from the old one",
+                runbook="restored-source",
             )
         # A log of an earlier cdcflow does not say where it began: what is before this start is not compared.
         began = lsn_of(before.get("began_at", checkpoint.position))
@@ -383,18 +384,21 @@ class PostgresSource:
                 f"this log belongs to database {before.get('database')} of server {before.get('system_id')}, but "
                 f"{self._connector.address} is database {system.database} of server {system.system_id}",
                 remedy="set source.url back, or use another log.path for this source",
+                runbook="other-log",
             )
         if str(system.timeline) != before.get("timeline"):
             switch = self._switched(system.timeline, int(before.get("timeline") or 0))
             if switch is None or switch < position:
                 raise history_lost(
                     f"the server was restored or promoted to timeline {system.timeline}, which left ours before "
-                    f"{position_of(position)}: changes that our log has never happened there"
+                    f"{position_of(position)}: changes that our log has never happened there",
+                    runbook="restored-source",
                 )
         if system.end < position:
             raise history_lost(
                 f"the server's log ends at {position_of(system.end)}, before our position {position_of(position)}: "
-                "it was restored from an older state"
+                "it was restored from an older state",
+                runbook="restored-source",
             )
 
     def _switched(self, timeline: int, before: int) -> int | None:
@@ -429,6 +433,7 @@ class PostgresSource:
             raise ConfigurationError(
                 f"slot {found.name} has no position to begin at (wal_status {found.wal_status})",
                 remedy=f"run SELECT pg_drop_replication_slot('{found.name}'); cdcflow makes it again",
+                runbook="slot-unusable",
             )
         publication.wait_for_older(connection, self._older_wait_s, f"taking over slot {found.name}")
         row = connection.execute(
@@ -521,11 +526,13 @@ def _check_server(connection: Connection) -> None:
         raise ConfigurationError(
             "the server is a standby: backfill writes marks, which only a primary takes",
             remedy="point source.url at the primary",
+            runbook="read-only-source",
         )
     if row[0] != "logical":
         raise ConfigurationError(
             f"the server has wal_level = {row[0]}, which leaves out what a stream of changes needs",
             remedy="run ALTER SYSTEM SET wal_level = logical, and restart the server",
+            runbook="server-settings",
         )
 
 
@@ -538,6 +545,7 @@ def _check_names(before: Mapping[str, str], names: Names) -> None:
             raise ConfigurationError(
                 f"this log was begun with source.{what} = {then}; {now} has never carried its changes",
                 remedy=f"set source.{what}: {then}, or begin a new log",
+                runbook="other-log",
             )
 
 

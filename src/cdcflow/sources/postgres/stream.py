@@ -359,12 +359,17 @@ def map_stream_error(error: psycopg.Error, attempted: str, publication: str) -> 
     match error.sqlstate:
         case "42704" if "publication" in said:
             # It was not there when these changes were made, so the server cannot say which of them are ours (P60).
-            return history_lost(f"{attempted}: publication {publication} is gone, or was made after the slot")
+            return history_lost(
+                f"{attempted}: publication {publication} is gone, or was made after the slot",
+                runbook="publication-changed",
+            )
         case "42704" | "58P01":
             return history_lost(f"{attempted}: {said}")
         case "55000" if "wal_level" in said:
             return ConfigurationError(
-                f"{attempted}: {said}", remedy="run ALTER SYSTEM SET wal_level = logical, and restart the server"
+                f"{attempted}: {said}",
+                remedy="run ALTER SYSTEM SET wal_level = logical, and restart the server",
+                runbook="server-settings",
             )
         case "55000":
             return history_lost(f"{attempted}: {said}")

@@ -56,7 +56,9 @@ class Tuples:
         as_binary = bool(binary.any())
         valid = binary if as_binary else kind == _TEXT
         if as_binary and (kind == _TEXT).any():
-            raise InvariantViolated("the server sent one column's values partly in binary, partly as text")
+            raise InvariantViolated(
+                "the server sent one column's values partly in binary, partly as text", runbook="stream-not-understood"
+            )
         if present is not None:
             valid = valid & present
         return Cells(self.buffer, start, size, None if valid.all() else valid), as_binary
@@ -188,6 +190,7 @@ def _require_key(described: DescribedTable, in_identity: tuple[bool, ...]) -> No
             f"table {table.id}: old rows in the server's log do not carry the key column(s) {', '.join(lacking)}; its "
             "replica identity is not its key",
             remedy=f"run ALTER TABLE {table.id} REPLICA IDENTITY DEFAULT (or FULL), then start again",
+            runbook="schema-not-followed",
         )
 
 

@@ -74,7 +74,7 @@ def frames_of(messages: Joined) -> Frames:
     lengths, buffer = messages.lengths, Buffer(messages.data)
     end = np.cumsum(lengths)
     if (int(end[-1]) if len(end) else 0) != buffer.size or (lengths < 0).any():
-        raise InvariantViolated("messages joined with lengths that are not theirs")
+        raise InvariantViolated("messages joined with lengths that are not theirs", runbook="stream-not-understood")
     header = end - lengths
     if len(lengths) and (int(lengths.min()) <= _HEADER or not (buffer.bytes[header] == ord("w")).all()):
         raise protocol_error("a message that is not XLogData")

@@ -156,6 +156,7 @@ class DeltaTable(StatementTable):
         raise SinkUnavailable(
             f"making the table at {self._path}: another driver begins to, again and again",
             remedy="nothing is lost; merge again",
+            runbook="busy",
         )
 
     def add_newest(

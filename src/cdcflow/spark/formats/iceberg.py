@@ -59,6 +59,7 @@ class IcebergFormat:
                 "this Spark session was made without Iceberg",
                 remedy="make it with cdcflow.spark.session(table_formats=['iceberg']) in a process that has none yet,"
                 f" or give it Iceberg's jars and spark.sql.extensions={_EXTENSION}",
+                runbook="package-missing",
             )
         place = Warehouse.of(warehouse)
         catalog = iceberg.catalog_name(place)
@@ -141,6 +142,7 @@ class IcebergTable(StatementTable):
             raise SinkUnavailable(
                 f"making {self.sql}: the catalog took it without an error, and has no such table",
                 remedy="see in the catalog's log why, and merge again",
+                runbook="catalog-unreachable",
             )
         newest = after.currentSnapshot()
         if newest is not None and newest.parentId() == self._looked_at and newest.summary().get(COMMITTED) == said:

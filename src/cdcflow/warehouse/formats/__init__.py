@@ -30,7 +30,9 @@ def rules_of(name: str) -> Format:
     """
     if name not in _FORMATS:
         raise ConfigurationError(
-            f"there is no table format {name}", remedy=f"set merge.format to one of: {', '.join(FORMATS)}"
+            f"there is no table format {name}",
+            remedy=f"set merge.format to one of: {', '.join(FORMATS)}",
+            runbook="merge-session",
         )
     found: Format = _FORMATS[name].RULES
     return found
@@ -59,6 +61,7 @@ def format_for(warehouse: Warehouse | Path | str, name: str | None) -> str:
         raise ConfigurationError(
             f"merging into {place}: Iceberg tables outside of a folder need a catalog",
             remedy="set merge.catalog, such as {type: rest, uri: https://…}",
+            runbook="merge-session",
         )
     else:
         found = "delta"
@@ -66,5 +69,6 @@ def format_for(warehouse: Warehouse | Path | str, name: str | None) -> str:
         raise ConfigurationError(
             f"merging into {warehouse}: its tables are {found} tables, and merge.format says {name}",
             remedy=f"set merge.format to {found}, or merge into another warehouse",
+            runbook="other-log",
         )
     return wanted or found or "delta"

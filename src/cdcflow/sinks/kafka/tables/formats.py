@@ -46,7 +46,11 @@ def _registered(
 ) -> Callable[[str, str, Schema], Frame]:
     """Confluent's wire format: a zero, the schema's number, and for Protobuf which message of the schema it is."""
     if register is None:
-        raise ConfigurationError(f"publishing as {kind} without a registry", remedy="set publish.kafka.registry.url")
+        raise ConfigurationError(
+            f"publishing as {kind} without a registry",
+            remedy="set publish.kafka.registry.url",
+            runbook="registry-refuses",
+        )
 
     def frame(topic: str, part: str, schema: Schema) -> Frame:
         number = register(f"{topic}-{part}", kind, text(schema))

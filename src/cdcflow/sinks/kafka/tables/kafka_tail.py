@@ -27,7 +27,7 @@ class KafkaTail(HeldTail[Cursor]):
         self._log = KafkaReader(topics)
         state = read_state(topics)
         if state.identity is None:
-            raise ConfigurationError(f"publishing the log in {self._log.name}: there is no log there")
+            raise ConfigurationError(f"publishing the log in {self._log.name}: there is no log there", runbook="no-log")
         self.log_id: str = state.log_id
         self.identity: SourceIdentity = state.identity
         self._reader = topics.reader(topics.name)

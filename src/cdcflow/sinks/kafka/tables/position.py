@@ -38,4 +38,5 @@ class Published:
         raise ConfigurationError(
             f"publishing: topic {topic} holds a position that this cdcflow cannot read",
             remedy="publish with the version that wrote it, or under another publish.kafka.topic_prefix",
+            runbook="newer-format",
         )

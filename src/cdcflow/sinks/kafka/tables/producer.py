@@ -189,7 +189,10 @@ def _published(cluster: Cluster) -> Published | None:
         while True:
             message = consumer.poll(WAIT_S)
             if message is None:
-                raise SinkUnavailable(f"reading topic {cluster.position_topic}: no broker answered for {WAIT_S:g} s")
+                raise SinkUnavailable(
+                    f"reading topic {cluster.position_topic}: no broker answered for {WAIT_S:g} s",
+                    runbook="broker-unreachable",
+                )
             if (error := message.error()) is None:
                 found = Published.from_json(message.value() or b"", cluster.position_topic)
             elif error.code() == KafkaError._PARTITION_EOF:
@@ -214,16 +217,20 @@ def _named(error: KafkaException, attempted: str) -> CdcflowError:
     code, said = about.code(), f"{attempted}: {about.str()}"
     if is_fenced(about):
         return InvariantViolated(
-            f"{attempted}: another process publishes under this prefix now, and the brokers refuse this one"
+            f"{attempted}: another process publishes under this prefix now, and the brokers refuse this one",
+            runbook="two-daemons",
         )
     if is_missing(about):
         return SinkUnavailable(f"{attempted}: a topic is gone; it is made anew at the next attempt")
     if is_refused(about):
-        return ConfigurationError(said, remedy="check publish.kafka.options (security) and the rights of that user")
+        return ConfigurationError(
+            said, remedy="check publish.kafka.options (security) and the rights of that user", runbook="broker-refuses"
+        )
     if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._BAD_MSG):
         return ConfigurationError(
             f"{attempted}: a message is larger than is allowed",
             remedy="raise message.max.bytes in publish.kafka.options, and max.message.bytes of the topic",
+            runbook="message-too-large",
         )
     if code in _UNKNOWN:
         return OutcomeUnknown(said)

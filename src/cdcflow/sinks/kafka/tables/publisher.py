@@ -149,6 +149,7 @@ class Publisher:
                 f"{text}, and that is one transaction of the source, which is published whole or not at all",
                 remedy="raise transaction.timeout.ms in publish.kafka.options, and the brokers' "
                 "transaction.max.timeout.ms with it",
+                runbook="message-too-large",
             ) from error
 
     def _tail(self) -> Tail | None:
@@ -166,11 +167,13 @@ def _checked(found: Published | None, tail: Tail, cluster: Cluster) -> Published
         raise ConfigurationError(
             f"publishing under {cluster.prefix}: its topics hold the changes of another log ({found.log_id})",
             remedy="publish this log under another publish.kafka.topic_prefix, or delete the topics of this one",
+            runbook="other-log",
         )
     if found.next_offset > tail.next_offset():
         raise ConfigurationError(
             f"publishing under {cluster.prefix}: the topics have more than the log: it is an older copy of itself",
             remedy="restore the newer log, or publish this one under another publish.kafka.topic_prefix",
+            runbook="other-log",
         )
     return found
 

@@ -48,14 +48,21 @@ def _asked(request: urllib.request.Request, attempted: str) -> int:
             return int(json.load(answer)["id"])
     except urllib.error.HTTPError as error:
         if error.code >= 500 or error.code in (408, 429):
-            raise SinkUnavailable(f"{attempted}: the registry answered {error.code}") from None
+            raise SinkUnavailable(
+                f"{attempted}: the registry answered {error.code}", runbook="registry-refuses"
+            ) from None
         raise ConfigurationError(
             f"{attempted}: the registry refused it ({error.code})",
             remedy="see the subject's compatibility (409, 422), and registry.username (401, 403)",
+            runbook="registry-refuses",
         ) from None
     except (OSError, http.client.HTTPException) as error:
-        raise SinkUnavailable(f"{attempted}: the registry does not answer ({type(error).__name__})") from None
+        raise SinkUnavailable(
+            f"{attempted}: the registry does not answer ({type(error).__name__})", runbook="registry-refuses"
+        ) from None
     except (ValueError, KeyError, TypeError):
         raise ConfigurationError(
-            f"{attempted}: what answers there is no schema registry", remedy="mend publish.kafka.registry.url"
+            f"{attempted}: what answers there is no schema registry",
+            remedy="mend publish.kafka.registry.url",
+            runbook="registry-refuses",
         ) from None

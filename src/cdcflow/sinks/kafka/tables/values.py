@@ -122,6 +122,7 @@ def unsigned_long(name: str) -> Callable[[pa.Array], pa.Array]:
             raise ConfigurationError(
                 f"publishing column {name}: a value does not fit into int64",
                 remedy="set publish.kafka.bigint_unsigned_handling_mode: precise",
+                runbook="value-not-representable",
             ) from None
 
     return convert
@@ -247,6 +248,7 @@ def duration_millis(name: str) -> Callable[[pa.Array], pa.Array]:
             raise ConfigurationError(
                 f"publishing column {name}: a value is no time of day, which Connect's Time cannot say",
                 remedy="set publish.kafka.time_precision_mode: adaptive_time_microseconds",
+                runbook="value-not-representable",
             )
         return _floored(numbers, 1000).cast(pa.int32())
 
@@ -284,6 +286,7 @@ def micro_duration(values: pa.Array) -> pa.Array:
         raise ConfigurationError(
             "publishing an interval: its microseconds do not fit into int64",
             remedy="set publish.kafka.interval_handling_mode: string",
+            runbook="value-not-representable",
         ) from None
     return pc.if_else(values.is_valid(), total, pa.scalar(None, pa.int64())) if values.null_count else total
 

@@ -140,6 +140,7 @@ def charset_of(collation: int) -> Charset:
         raise ConfigurationError(
             f"a column has the collation number {collation}, whose character set cdcflow does not know",
             remedy="convert the column to utf8mb4, or leave its table out of source.tables",
+            runbook="table-not-capturable",
         )
     wide = name in ("ucs2", "utf16", "utf16le", "utf32")
     return Charset(name, _BYTES_MAX.get(name, 1), not wide and name != "swe7")
@@ -256,6 +257,7 @@ def bad_text(where: Where, charset: str) -> ConfigurationError:
         f"decoding {where}: found bytes that are no {charset} text, and bad_text is stop",
         remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: replace}} (U+FFFD stands in their place), or "
         "source.bad_text for all columns, or mend the rows, then start again",
+        runbook="value-not-representable",
     )
 
 

@@ -155,4 +155,6 @@ class CatalogColumn:
 
 
 def not_captured(column: CatalogColumn, why: str, statement: str) -> ConfigurationError:
-    return ConfigurationError(f"column {column.name} {why}", remedy=f"run {statement}, or leave its table out")
+    return ConfigurationError(
+        f"column {column.name} {why}", remedy=f"run {statement}, or leave its table out", runbook="table-not-capturable"
+    )

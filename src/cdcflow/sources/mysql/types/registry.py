@@ -79,12 +79,14 @@ def codec_of(column: ServerColumn, table: TableId, policy: Policy) -> Codec:
         raise ConfigurationError(
             f"column {name} is {_OLD[column.type_code]} in the format of servers before 5.6.4",
             remedy=f"run ALTER TABLE {table} FORCE, which writes it in today's format, then start again",
+            runbook="table-not-capturable",
         )
     family = family_of(column)
     if family is None:
         raise ConfigurationError(
             f"column {name} has the type number {column.type_code}, which cdcflow does not know",
             remedy="leave the table out of source.tables",
+            runbook="table-not-capturable",
         )
     return family.codec(column, _where(family, column, name, policy))
 
@@ -108,6 +110,7 @@ def check_key(column: ServerColumn, where: Where, policy: Policy) -> None:
         f"{where} is part of the table's key, and {said}: rows whose keys differ in such values only would become one "
         "row",
         remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: {instead}}}",
+        runbook="value-not-representable",
     )
 
 
@@ -126,5 +129,6 @@ def _where(family: Family, column: ServerColumn, name: str, policy: Policy) -> W
         raise ConfigurationError(
             f"column {name} is a {where.type_text}, for which source.columns does not know {own!r}",
             remedy="use stop, null or text for a date, datetime or timestamp, and stop or replace for text",
+            runbook="table-not-capturable",
         )
     return replace(where, **{setting: own})  # type: ignore[arg-type]  # tested just now

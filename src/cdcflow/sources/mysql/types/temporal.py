@@ -313,6 +313,7 @@ def out_of_calendar(where: Where) -> ConfigurationError:
         "does not have), and zero_dates is stop",
         remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: text}} (or null), or source.zero_dates for "
         "all columns, then start again",
+        runbook="value-not-representable",
     )
 
 

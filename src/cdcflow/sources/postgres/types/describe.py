@@ -135,7 +135,9 @@ def decode(codec: Codec, cells: Cells, *, as_binary: bool) -> pa.Array:
     if not as_binary:
         return codec.text.decode(cells, codec.where)
     if codec.binary is None:
-        raise InvariantViolated(f"decoding {codec.where}: values came in binary, which was not asked for")
+        raise InvariantViolated(
+            f"decoding {codec.where}: values came in binary, which was not asked for", runbook="stream-not-understood"
+        )
     return codec.binary.decode(cells, codec.where)
 
 
@@ -174,6 +176,7 @@ def _type_of(attribute: AttributeInfo, table: TableId, policy: Policy) -> tuple[
             raise ConfigurationError(
                 f"column {name} is a {attribute.type_text}, for which source.columns does not know {own!r}",
                 remedy=f"use one of {', '.join(_SPECIALS)}, or decimal(p,s) for a numeric without precision",
+                runbook="table-not-capturable",
             )
     where = Where(name, attribute.type_text, special)
     if own == "text":
@@ -192,6 +195,7 @@ def _one_key(where: Where, policy: Policy) -> ConfigurationError:
         f"{where} is part of the table's key, and {setting}: rows whose keys differ in such values only would become "
         "one row",
         remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: text}}, or to {{{where.column}: stop}}",
+        runbook="value-not-representable",
     )
 
 

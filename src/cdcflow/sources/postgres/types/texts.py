@@ -36,6 +36,7 @@ def utf8(array: pa.Array, where: Where) -> pa.Array:
             f"decoding {where}: a value is not UTF-8, so the database's encoding does not say what its bytes mean",
             remedy="convert the database to an encoding (SHOW server_encoding must not be SQL_ASCII), or leave the "
             "table out of source.tables",
+            runbook="value-not-representable",
         ) from None
 
 

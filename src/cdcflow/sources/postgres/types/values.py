@@ -70,7 +70,8 @@ def unreadable(where: Where, expected: str) -> InvariantViolated:
     """The error for a value that is not what the server prints for its type."""
     return InvariantViolated(
         f"decoding {where}: a value is not {expected}; the session's settings or this server's output are not what "
-        "cdcflow knows (the value is not shown)"
+        "cdcflow knows (the value is not shown)",
+        runbook="stream-not-understood",
     )
 
 
@@ -89,6 +90,7 @@ def held(array: pa.Array, unholdable: Sequence[Unholdable], where: Where) -> pa.
                 f"{where.special}",
                 remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: text}} (or, where it is no key, "
                 "null or clamp), or source.special_values for all columns, then start again",
+                runbook="value-not-representable",
             )
         array = pc.if_else(pa.array(found.rows), found.clamped, array)
     return array
