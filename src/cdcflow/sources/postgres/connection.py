@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl
 
 import psycopg
 from psycopg import conninfo, pq
@@ -82,7 +83,8 @@ class Address:
         except psycopg.Error:
             # The parser's own message repeats what it read, and that may hold a password.
             raise ConfigurationError(
-                "source.url is not a PostgreSQL address", remedy="write postgresql://user@host:port/database"
+                f"source.url is not a PostgreSQL address{_unknown_parameters(url)}",
+                remedy="write postgresql://user@host:port/database",
             ) from None
         if "password" in options:
             raise ConfigurationError(
@@ -108,6 +110,13 @@ class Address:
     def __str__(self) -> str:
         port = self.options.get("port", "5432")
         return f"{self.host or 'local socket'}:{port}/{self.options['dbname']}"
+
+
+def _unknown_parameters(url: str) -> str:
+    """The names behind ? that the library does not know; their values may be secrets."""
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()} | {"ssl", "password"}
+    unknown = sorted({name for name, _ in parse_qsl(url.partition("?")[2]) if name.isidentifier()} - known)
+    return f": the PostgreSQL library here does not know the parameter {', '.join(unknown)}" if unknown else ""
 
 
 class Connector(connections.Connector[Connection]):
