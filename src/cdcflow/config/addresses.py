@@ -15,17 +15,13 @@ _POSTGRES = re.compile(
     r"postgres(?:ql)?://(?:[^@/?]*@)?(?P<hosts>[^/?]*)(?:/(?P<database>[^?]*))?(?:\?(?P<options>.*))?"
 )
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%]+\]|[^:\[\]]*)(?::(?P<port>[^:]*))?")
-# Those of libpq 18. A name that is not among them may be a newer library's, so only one that is nearly one of them is
-# taken for a mistake here; of any other the library says so at the first connection.
-_PARAMETERS = frozenset(
-    """
-    application_name channel_binding client_encoding connect_timeout dbname fallback_application_name gssdelegation
-    gssencmode gsslib host hostaddr keepalives keepalives_count keepalives_idle keepalives_interval krbsrvname
-    load_balance_hosts max_protocol_version min_protocol_version oauth_client_id oauth_client_secret oauth_issuer
-    oauth_scope options passfile password port replication require_auth requirepeer requiressl scram_client_key scram_server_key service servicefile ssl
-    ssl_max_protocol_version ssl_min_protocol_version sslcert sslcertmode sslcompression sslcrl sslcrldir sslkey
-    sslkeylogfile sslmode sslnegotiation sslpassword sslrootcert sslsni target_session_attrs tcp_user_timeout user
-    """.split()
+# Those that people set. Any other may be the library's all the same, so only a name that is nearly one of these is
+# taken for a mistake here; of others the library says so at the first connection.
+_PARAMETERS = (
+    *("application_name", "channel_binding", "connect_timeout", "dbname", "gssencmode", "host", "hostaddr"),
+    *("keepalives", "load_balance_hosts", "options", "passfile", "port", "require_auth", "service"),
+    *("sslcert", "sslcrl", "sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert"),
+    *("target_session_attrs", "tcp_user_timeout", "user"),
 )
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -41,7 +37,7 @@ def postgres_url(url: str) -> str:
         raise ValueError(f"is not a PostgreSQL address; write {POSTGRES_EXAMPLE}")
     _check_escapes(url)
     options = dict(parse_qsl(found["options"] or "", keep_blank_values=True))
-    for name in options.keys() - _PARAMETERS:
+    for name in sorted(options.keys() - set(_PARAMETERS)):
         if near := difflib.get_close_matches(name, _PARAMETERS, n=1, cutoff=0.85):
             raise ValueError(f"has the parameter {name}; did you mean {near[0]}?")
     for host in found["hosts"].split(","):

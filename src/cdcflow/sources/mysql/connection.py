@@ -181,7 +181,7 @@ class Connector(connections.Connector[Connection]):
                 **self._security(),
             )
         except (pymysql.Error, ValueError, RuntimeError) as error:
-            raise refused(error, self.address.user, str(self.address), self.settings.tls.mode) from None
+            raise refused(error, self.address.user, str(self.address), has_password=password is not None) from None
         _keep_alive(connection)
         return connection
 

@@ -101,17 +101,28 @@ def map_error(error: pymysql.Error, attempted: str, account: str = "") -> Cdcflo
     return ConfigurationError(message)
 
 
-def refused(error: Exception, user: str, address: str, tls: str) -> CdcflowError:
-    """Why no connection came about."""
+LOGIN_REMEDY = "set source.password: ${env:NAME} or ${file:path}"
+
+
+def refused(error: Exception, user: str, address: str, *, has_password: bool) -> CdcflowError:
+    """Why no connection came about. `has_password`: the settings name one."""
     number, said = parts(error)
     attempted = f"connecting to {address}"
+    if number == ACCESS_DENIED and not has_password:
+        return SourceUnavailable(
+            f"{attempted}: {user} is refused without a password, and source.password is not set",
+            remedy=LOGIN_REMEDY,
+        )
     if number == ACCESS_DENIED:
         return SourceUnavailable(
             f"{attempted}: the password of {user} is refused",
             remedy="set what source.password refers to; it is read anew at every try",
         )
     if number in (1698, 1699, 1820, 1862, 3118, 3955):
-        return ConfigurationError(f"{attempted}: {user} may not log in: {said}", remedy="see what the server says")
+        return ConfigurationError(
+            f"{attempted}: {user} may not log in: {said}",
+            remedy="see what the server says" if has_password else f"{LOGIN_REMEDY}, of a user that logs in with one",
+        )
     if _is_about_tls(error, said):
         return ConfigurationError(
             f"{attempted}: no secure connection: {said}",

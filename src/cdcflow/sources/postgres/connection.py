@@ -176,15 +176,16 @@ class Connector(connections.Connector[Connection]):
         startup = _startup_options({**SESSION_SETTINGS, **settings}, self.address.options.get("options", ""))
         options = {**TRANSPORT, **self.address.options, **extra, "options": startup, "client_encoding": "UTF8"}
         options["application_name"] = f"cdcflow {purpose}"
+        password = self.secret()
         try:
             connection: Connection = psycopg.connect(
                 **options,  # type: ignore[arg-type]  # libpq's own options, as text
-                password=self.secret(),
+                password=password,
                 autocommit=True,
                 prepare_threshold=None,
             )
         except psycopg.Error as error:
-            raise _refused(error, self.address) from None
+            raise _refused(error, self.address, has_password=password is not None) from None
         if connection.info.server_version < VERSION_MIN:
             version = connection.info.server_version // 10000
             connection.close()
@@ -209,13 +210,28 @@ _NO_SUCH = (("database", "does not exist"), ("role", "does not exist"))
 _TLS = ("SSL", "certificate", "TLS")
 
 
-def _refused(error: psycopg.Error, address: Address) -> CdcflowError:
+def _refused(error: psycopg.Error, address: Address, *, has_password: bool) -> CdcflowError:
     text = " ".join(str(error).split())
     attempted = f"connecting to {address}"
+    if ("password authentication failed" in text or "no password supplied" in text) and not has_password:
+        user = address.options.get("user", "the user")
+        found = (
+            f"{user} is refused without a password" if "no password" in text else f"the password of {user} is refused"
+        )
+        return SourceUnavailable(
+            f"{attempted}: {found}, and source.password is not set",
+            remedy="set source.password: ${env:NAME} or ${file:path} (~/.pgpass and PGPASSWORD count without it)",
+        )
     if "password authentication failed" in text or "no password supplied" in text:
         return SourceUnavailable(
             f"{attempted}: the password of {address.options.get('user', 'the user')} is refused",
             remedy="set what source.password refers to; it is read anew at every try",
+        )
+    if "Peer authentication failed" in text or "Ident authentication failed" in text:
+        return SourceUnavailable(
+            f"{attempted}: {text}",
+            remedy="name a host in source.url and set source.password: ${env:NAME} or ${file:path}; or run cdcflow as "
+            "the system's user of that name",
         )
     if "no pg_hba.conf entry" in text:
         return SourceUnavailable(
