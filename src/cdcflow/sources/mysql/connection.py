@@ -103,6 +103,12 @@ class Address:
         """The way there leaves this machine nowhere: loopback or a socket file."""
         return self.socket is not None or self.host in ("localhost", "::1") or self.host.startswith("127.")
 
+    @property
+    def parts(self) -> str:
+        """Host, port and user, for messages."""
+        where = f"socket {self.socket}" if self.socket else f"host {self.host}, port {self.port}"
+        return f"{where}, user {self.user}"
+
     def __str__(self) -> str:
         return self.socket or f"{self.host}:{self.port}"
 

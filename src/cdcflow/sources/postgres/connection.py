@@ -107,6 +107,13 @@ class Address:
         hosts = [h for h in self.host.split(",") if h]
         return all(h in ("localhost", "::1") or h.startswith(("127.", "/")) for h in hosts)
 
+    @property
+    def parts(self) -> str:
+        """Host, port, user and database, for messages."""
+        where = f"host {self.host}" if self.host else "the local socket"
+        user = self.options.get("user") or "of the operating system (source.url names none)"
+        return f"{where}, port {self.options.get('port', '5432')}, user {user}, database {self.options['dbname']}"
+
     def __str__(self) -> str:
         port = self.options.get("port", "5432")
         return f"{self.host or 'local socket'}:{port}/{self.options['dbname']}"
