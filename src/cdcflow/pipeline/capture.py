@@ -1,9 +1,9 @@
 """Capture, with retries: attempt after attempt until it is told to stop or an error says that it must.
 
 `SourceUnavailable` and `SinkUnavailable` are tried again with growing pauses; a try that ran for a while starts the
-pauses anew. Every other error ends the capture, because trying again would not change it (O08). Where source or log have
-never been reached since the start, an address is more likely wrong than a server away: with `wait` False that ends it too.
-A stop that was asked for is no failure, whatever was waited for.
+pauses anew. Every other error ends the capture, because trying again would not change it (O08). Where source or log
+have never been reached since the start, an address is more likely wrong than a server away: with `wait` False that ends
+it too. A stop that was asked for is no failure, whatever was waited for.
 """
 
 from __future__ import annotations

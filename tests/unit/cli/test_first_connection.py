@@ -46,9 +46,8 @@ def silent() -> Iterator[socket.socket]:
 def settings(folder: Path, kind: str, port: int) -> Path:
     url = URLS[kind].format(port)
     path = folder / "cdcflow.yaml"
-    path.write_text(
-        f"source: {{kind: {kind}, url: '{url}', password: '${{env:SHOP_PASSWORD}}', tables: [shop.*]}}\nlog: {{path: log}}\n"
-    )
+    source = f"{{kind: {kind}, url: '{url}', password: '${{env:SHOP_PASSWORD}}', tables: [shop.*]}}"
+    path.write_text(f"source: {source}\nlog: {{path: log}}\n")
     return path
 
 
@@ -79,7 +78,9 @@ def test_source_that_never_answers_ends_the_start_with_what_was_tried(
 def test_log_in_kafka_is_named_with_its_brokers(tmp_path: Path) -> None:
     """The brokers are the other address that a start depends on."""
     path = settings(tmp_path, "postgres", 5432)
-    kafka = "{brokers: 'k1:9092,k2:9092', topic: shop, username: me, password: '${env:P}', options: {sasl.mechanism: PLAIN}}"
+    kafka = (
+        "{brokers: 'k1:9092,k2:9092', topic: shop, username: me, password: '${env:P}', options: {sasl.mechanism: X}}"
+    )
     path.write_text(path.read_text().replace("{path: log}", f"{{kafka: {kafka}}}"))
     assert tried(load(path)) == {
         "source": "host 127.0.0.1, port 5432, user cdc, database shop",

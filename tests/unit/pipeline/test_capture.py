@@ -339,7 +339,7 @@ def test_what_is_lost_once_it_was_reached_is_tried_again_without_being_told_to_w
 
 
 def test_what_the_log_could_not_take_at_the_stop_is_told_as_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is full: whoever stops the daemon for it must not read that all is well. A source that is away is none."""
+    """Whoever stops a daemon whose disk is full must not read that all is well. A source that is away is no failure."""
     for error, is_told in ((SinkUnavailable("no room"), True), (SourceUnavailable("gone"), False)):
         stage = Stage(Small())
 
