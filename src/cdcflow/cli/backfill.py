@@ -94,7 +94,7 @@ def _by_ourselves(settings: Config, tables: Sequence[str]) -> Tables:
         if "interrupted" in event:
             lines(event, fields)
 
-    capture = wiring.capture(settings, backfill=tables, once=True, on_event=tell)
+    capture = wiring.capture(settings, backfill=tables, once=True, wait=False, on_event=tell)
     loaded()
 
     def look() -> None:

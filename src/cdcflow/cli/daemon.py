@@ -10,16 +10,20 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any, Protocol
 
+from cdcflow import wiring
 from cdcflow.cli.events import OnEvent
 from cdcflow.cli.failure import TOO_SLOW_TO_STOP
 from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
+from cdcflow.errors import SinkUnavailable, SourceUnavailable
 from cdcflow.pipeline import Capture
 from cdcflow.service.control import ControlServer
 from cdcflow.service.http import HttpServer
 from cdcflow.service.operations import checked
 
 STOP_WITHIN_S = 10.0
+START_BROKEN_OFF_WITHIN_S = 2.0
+"""A library that waits for a server's first answer cannot always be woken, and nothing is lost with a start."""
 
 
 class Publishing(Protocol):
@@ -49,8 +53,25 @@ def run(
                 tell("http listening", {"listen": config.service.listen, "port": server.port})
         if publisher is not None:
             around.enter_context(_beside(publisher, capture.stop))
-        around.enter_context(obeying_signals(capture.stop, tell))
-        capture.run()
+        around.enter_context(obeying_signals(capture.stop, tell, lambda: capture.is_starting))
+        try:
+            capture.run()
+        except (SourceUnavailable, SinkUnavailable) as error:
+            if capture.has_begun:
+                raise
+            raise never_reached(config, error) from None
+
+
+def never_reached(config: Config, error: SourceUnavailable | SinkUnavailable) -> SourceUnavailable | SinkUnavailable:
+    """The end of a start whose source or log never answered: with what was tried, and how to have it waited for."""
+    what = "source" if isinstance(error, SourceUnavailable) else "log"
+    tried = wiring.tried(config).get(what)
+    named = f"cdcflow has not reached the {what} since it started" + (f" ({tried})" if tried else "")
+    check = error.remedy or f"check that it runs and that the settings' {what} names it"
+    return type(error)(
+        f"{named}: {str(error).splitlines()[0]}",
+        remedy=f"{check}\n  or start `cdcflow run --wait`, which tries again until it answers",
+    )
 
 
 def answering(capture: Capture, watch: Watch) -> Callable[[Mapping[str, Any]], object]:
@@ -104,10 +125,13 @@ def _serving(server: ControlServer | HttpServer) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def obeying_signals(stop: Callable[[], None], tell: OnEvent) -> Iterator[None]:
+def obeying_signals(
+    stop: Callable[[], None], tell: OnEvent, is_starting: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
     """SIGTERM and SIGINT ask for a stop at a cut; a second one, or ten seconds, end the process at once.
 
-    Ending at once is safe: what was not durable counts as never read, exactly as after a crash.
+    Ending at once is safe: what was not durable counts as never read, exactly as after a crash. While `is_starting`,
+    two seconds are enough, and the stop has done what it was asked.
     """
     asked = threading.Event()
 
@@ -116,9 +140,8 @@ def obeying_signals(stop: Callable[[], None], tell: OnEvent) -> Iterator[None]:
             os._exit(128 + number)
         asked.set()
         stop()
-        timer = threading.Timer(STOP_WITHIN_S, _give_up, (tell,))
-        timer.daemon = True
-        timer.start()
+        _after(STOP_WITHIN_S, _give_up, tell)
+        _after(START_BROKEN_OFF_WITHIN_S, _give_up_starting, tell, is_starting)
 
     before = {number: signal.signal(number, obey) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -126,6 +149,18 @@ def obeying_signals(stop: Callable[[], None], tell: OnEvent) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _after(seconds: float, act: Callable[..., None], *given: object) -> None:
+    timer = threading.Timer(seconds, act, given)
+    timer.daemon = True
+    timer.start()
+
+
+def _give_up_starting(tell: OnEvent, is_starting: Callable[[], bool]) -> None:
+    if is_starting():
+        tell("start broken off", {})
+        os._exit(0)
 
 
 def _give_up(tell: OnEvent) -> None:

@@ -1,7 +1,8 @@
-"""`cdcflow init`: a settings file to begin with."""
+"""`cdcflow init`: a settings file to begin with, for each kind of database."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -9,24 +10,63 @@ import typer
 
 from cdcflow.errors import ConfigurationError
 
-TEMPLATE = """\
+
+class Kind(StrEnum):
+    """The databases that changes are captured from, as `source.kind` names them."""
+
+    postgres = "postgres"
+    mysql = "mysql"
+    mariadb = "mariadb"
+
+
+_HEAD = """\
 # cdcflow settings. Every name is explained in docs/settings.md; `cdcflow doctor` says what the database still needs.
 # Relative paths begin at the folder of this file. Secrets stand elsewhere: ${env:NAME} or ${file:path}.
 
+"""
+
+_POSTGRES = """\
 source:
   kind: postgres
   url: postgresql://cdcflow@localhost:5432/mydatabase      # never with a password in it
   # password: ${env:CDCFLOW_PASSWORD}                      # or ${file:/run/secrets/cdcflow}
-  tables: [public.*]                                       # patterns; "!public.audit_*" leaves tables out
+  tables:                                                  # patterns of schema.table; each in quotes
+    - "public.*"
+    # - "!public.audit_*"                                  # ! leaves tables out
   # slot: cdcflow_mydatabase                               # these two are named after the log when left out
   # publication: cdcflow_mydatabase
   # special_values: stop                                   # stop | null | text | clamp: infinity, NaN in numeric(p,s)
   # unconstrained_numeric: text                            # numeric without precision: text | decimal(38,10)
   # columns: {public.orders.due: clamp}                    # the same for one column
+"""
+
+_MYSQL = """\
+source:
+  kind: {kind}
+  url: {url:<52}# never with a password or a database in it
+  # password: ${{env:CDCFLOW_PASSWORD}}                      # or ${{file:/run/secrets/cdcflow}}
+  tables:                                                  # patterns of database.table; each in quotes
+    - "mydatabase.*"
+    # - "!mydatabase.audit_*"                              # ! leaves tables out
+  # tls: {{mode: off}}                                       # the link is verified; off: where nobody else can read it
+{key}  # fence: marks                                           # read-only: a backfill writes nothing to the server
+  # marks_table: cdcflow.cdcflow_marks                     # where marks are written; made at the first start
+  # server_id: 4001                                        # our number as a replica; made from the log when left out
+  # tables_without_key: refuse                             # whole: read each in one piece
+  # zero_dates: stop                                       # stop | null | text: 0000-00-00 and the like
+  # bad_text: stop                                         # stop | replace: bytes that the character set does not have
+  # columns: {{mydatabase.orders.due: "null"}}               # the same for one column
+"""
+
+_PUBLIC_KEY = """\
+  # server_public_key: server-public-key.pem               # without TLS MySQL wants passwords encrypted with its key
+"""
+
+_REST = """\
   # backfill:
   #   rows_per_second_max: 50000                           # leave the source some air; no limit when left out
-  #   chunk_time_target_ms: 200
-  #   ranges_at_once: 2
+  #   chunk_time_target_ms: 200                            # how long reading a chunk takes
+  #   ranges_at_once: 2                                    # connections that read a large chunk together
 
 log:                                                       # in a folder; docs/kafka.md: in Kafka instead
   path: ./cdcflow-log                                      # the change log; also keeps the position and the progress
@@ -39,19 +79,32 @@ merge:
   # every: 30s                                             # for `cdcflow merge` without --every
 
 # service:
-#   listen: 127.0.0.1:8079                                 # /health, /metrics, /status
+#   listen: 127.0.0.1:8079                                 # host:port, for /health, /metrics, /status
 """
+
+
+def template(kind: Kind) -> str:
+    """Settings with comments for this kind of database; what is commented out is valid too."""
+    match kind:
+        case Kind.postgres:
+            source = _POSTGRES
+        case Kind.mysql:
+            source = _MYSQL.format(kind=kind, url=f"{kind}://cdcflow@localhost:3306/", key=_PUBLIC_KEY)
+        case Kind.mariadb:
+            source = _MYSQL.format(kind=kind, url=f"{kind}://cdcflow@localhost:3306/", key="")
+    return _HEAD + source + _REST
 
 
 def init(
     path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("cdcflow.yaml"),
+    kind: Annotated[Kind, typer.Option(help="The database that changes are captured from.")] = Kind.postgres,
 ) -> None:
     """Write a commented settings file. An existing one is never overwritten."""
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(TEMPLATE)
+            file.write(template(kind))
     except FileExistsError:
         raise ConfigurationError(f"{path} is there already", remedy="edit it, or name another file") from None
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
-    typer.echo(f"wrote {path}; set source.url in it, then run `cdcflow doctor`")
+    typer.echo(f"wrote {path}; set source.url and source.tables in it, then run `cdcflow doctor`")

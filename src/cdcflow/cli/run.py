@@ -21,6 +21,10 @@ def run(
             help="Give up the position in the source's log: go on from its present end and read every table anew.",
         ),
     ] = False,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Wait for a source or log that does not answer at the start, instead of ending."),
+    ] = False,
 ) -> None:
     """Capture changes until told to stop. SIGTERM or Ctrl-C stops at a cut within 10 seconds; a second one at once."""
     lean()
@@ -30,7 +34,7 @@ def run(
 
     settings = load(config)
     tell = event_lines(as_json=json)
-    capture = wiring.capture(settings, accept_history_loss=accept_history_loss, on_event=tell)
+    capture = wiring.capture(settings, accept_history_loss=accept_history_loss, wait=wait, on_event=tell)
     publisher = None if settings.publish is None else wiring.publisher(settings, tell)
     loaded()
     daemon.run(settings, capture, tell, publisher=publisher)

@@ -7,8 +7,13 @@ import re
 from pydantic import BaseModel, ConfigDict
 
 HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}")
+"""How `host:port` is written; `is_host_and_port` looks at the number too."""
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """How a URL begins, also one that lost a slash as a path."""
+
+
+def is_host_and_port(text: str) -> bool:
+    return HOST_AND_PORT.fullmatch(text) is not None and int(text.rpartition(":")[2]) < 1 << 16
 
 
 class Settings(BaseModel):
@@ -16,4 +21,4 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-__all__ = ["HOST_AND_PORT", "URL", "Settings"]
+__all__ = ["HOST_AND_PORT", "URL", "Settings", "is_host_and_port"]

@@ -27,7 +27,7 @@ def load(path: Path | str) -> Config:
     try:
         config = Config.model_validate(yaml.SafeLoader("").construct_document(node))
     except ValidationError as error:
-        lines = [mistake(path, marks, tuple(e["loc"]), e["type"], e["msg"]) for e in error.errors(include_input=False)]
+        lines = [mistake(path, marks, tuple(e["loc"]), e["type"], e["msg"], e["input"]) for e in error.errors()]
         raise ConfigurationError("\n".join(lines)) from None
     except yaml.constructor.ConstructorError as error:
         raise ConfigurationError(

@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from cdcflow.config.base import HOST_AND_PORT, URL, Settings
+from cdcflow.config.base import URL, Settings, is_host_and_port
 from cdcflow.config.references import SecretReference, is_reference, secret
 from cdcflow.config.units import BYTES, Bytes, Seconds, SecondsOrNone, with_unit
 from cdcflow.model.stores import StoreAddress
@@ -152,10 +152,10 @@ class Kafka(Settings):
             raise ValueError("must be a folder, or look like s3://bucket/prefix")
         return history.rstrip("/") if isinstance(history, str) else history
 
-    @field_validator("brokers")
+    @field_validator("brokers", mode="before")
     @classmethod
-    def _hosts(cls, brokers: str) -> str:
-        if not all(HOST_AND_PORT.fullmatch(broker.strip()) for broker in brokers.split(",")):
+    def _hosts(cls, brokers: object) -> object:
+        if not isinstance(brokers, str) or not all(is_host_and_port(b.strip()) for b in brokers.split(",")):
             raise ValueError("must be host:port, several with a comma between: kafka1:9092,kafka2:9092")
         return brokers
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import json
+import re
 import types
 import typing
 from pathlib import Path
 
 from cdcflow.config.base import Settings
 from cdcflow.config.setting_paths import SettingMarks, SettingPath, at, dotted
-from cdcflow.config.sources import MySQL, Postgres
+from cdcflow.config.sources import PATTERN, MySQL, Postgres
 from cdcflow.config.whole import Config
 
 
-def mistake(path: Path, marks: SettingMarks, tagged: SettingPath, kind: str, message: str) -> str:
-    """One mistake as one line, at the nearest setting that is in the file."""
+def mistake(path: Path, marks: SettingMarks, tagged: SettingPath, kind: str, message: str, given: object) -> str:
+    """One mistake as one line, at the nearest setting that is in the file. `given` is repeated only where it is a
+    pattern of tables: anything else may be a secret in the wrong place."""
     setting, source = _untagged(tagged)
     if kind == "union_tag_invalid":
         setting, message = (*setting, "kind"), f"must be {_one_of(list(_KINDS))}"
@@ -27,9 +30,27 @@ def mistake(path: Path, marks: SettingMarks, tagged: SettingPath, kind: str, mes
             text = f"unknown setting {name}{_nearest(setting, source)}"
         case "missing":
             text = f"{name} is missing"
+        case "tuple_type":
+            text = f"{name} must be a list: {_as_list(setting, given)}"
         case _:
             text = f"{name} {message.removeprefix('Value error, ').replace('Input should be', 'must be')}"
     return f"{at(path, found)}: {text}"
+
+
+def _as_list(setting: SettingPath, given: object) -> str:
+    if setting != ("source", "tables"):
+        return "[…]"
+    texts = [text.strip() for text in given.split(",")] if isinstance(given, str) else []
+    if not texts or not all(PATTERN.fullmatch(text) for text in texts):
+        return "[schema.table]"
+    return f"[{', '.join(_in_yaml(text) for text in texts)}]"
+
+
+def _in_yaml(text: str) -> str:
+    """A pattern as an element of a list in YAML, in quotes where it needs them."""
+    if re.fullmatch(r"[A-Za-z_][\w.*]*", text):
+        return text
+    return json.dumps(text, ensure_ascii=False) if "'" in text or '"' not in text else f"'{text}'"
 
 
 _KINDS: dict[str, type[Settings]] = {"postgres": Postgres, "mysql": MySQL, "mariadb": MySQL}

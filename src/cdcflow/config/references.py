@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import parse_qsl
 
-from pydantic import AfterValidator
+from pydantic import BeforeValidator
 
 from cdcflow.errors import ConfigurationError
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
-def _by_reference(secret: str | None) -> str | None:
-    if secret is not None and _REFERENCE.fullmatch(secret) is None:
+def _by_reference(secret: object) -> object:
+    # Before the type is looked at: a password of digits alone is a number in YAML.
+    if secret is not None and not (isinstance(secret, str) and _REFERENCE.fullmatch(secret)):
         raise ValueError("must be a reference, not the secret itself: ${env:NAME} or ${file:path}")
     return secret
 
 
-SecretReference = Annotated[str | None, AfterValidator(_by_reference)]
+SecretReference = Annotated[str | None, BeforeValidator(_by_reference)]
 
 
 def without_password(url: str) -> str:

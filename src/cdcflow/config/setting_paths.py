@@ -15,7 +15,9 @@ SettingMarks = dict[SettingPath, yaml.Mark]
 
 def composed(path: Path) -> yaml.Node:
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        text = path.read_text(encoding="utf-8")
+        _check_quoted(path, text)
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
     except FileNotFoundError:
         raise ConfigurationError(
             f"there is no settings file {path}", remedy="run `cdcflow init` to write one, or name yours with --config"
@@ -42,11 +44,24 @@ def composed(path: Path) -> yaml.Node:
     return node
 
 
+def _check_quoted(path: Path, text: str) -> None:
+    """Refuse values that YAML takes for tags. It would lose them, or complain at another line than theirs."""
+    try:
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            if isinstance(token, yaml.TagToken) and token.value[0] != "!!":
+                raise _unquoted(path, token.start_mark)
+    except yaml.scanner.ScannerError as error:
+        if "tag" in str(error.context):
+            raise _unquoted(path, error.context_mark) from None
+
+
+def _unquoted(path: Path, mark: yaml.Mark | None) -> ConfigurationError:
+    return ConfigurationError(f'{at(path, mark)}: a value that begins with ! needs quotes, such as "!public.audit_*"')
+
+
 def note_marks(path: Path, node: yaml.Node, setting: SettingPath, marks: SettingMarks) -> None:
     if len(setting) > 16:
         raise ConfigurationError(f"{at(path, node.start_mark)}: settings are not nested this deep")
-    if node.tag.startswith("!"):
-        raise ConfigurationError(f"{at(path, node.start_mark)}: a value that begins with ! needs quotes")
     match node:
         case yaml.MappingNode():
             for key, value in node.value:

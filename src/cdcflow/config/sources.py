@@ -8,14 +8,16 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from cdcflow.config.addresses import mysql_url, postgres_url
 from cdcflow.config.base import Settings
-from cdcflow.config.references import SecretReference, without_password
+from cdcflow.config.references import SecretReference
 from cdcflow.config.units import Bytes, Seconds
 
 Special = Literal["stop", "null", "text", "clamp"]
 
 _NAME_PART = r'(?:"(?:[^"]|"")+"|[^".\s]+)'
-_PATTERN = re.compile(rf"!?{_NAME_PART}\.{_NAME_PART}")
+PATTERN = re.compile(rf"!?{_NAME_PART}\.{_NAME_PART}")
+"""How an element of `source.tables` is written."""
 _COLUMN = re.compile(rf"{_NAME_PART}\.{_NAME_PART}\.{_NAME_PART}")
 
 
@@ -45,7 +47,7 @@ class _Database(Settings):
     @classmethod
     def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in patterns:
-            if _PATTERN.fullmatch(pattern) is None:
+            if PATTERN.fullmatch(pattern) is None:
                 raise ValueError(
                     f'"{pattern}" is no table pattern; write schema.name, with * for any, ! in front to leave out'
                 )
@@ -87,9 +89,7 @@ class Postgres(_Database):
     @field_validator("url")
     @classmethod
     def _address(cls, url: str) -> str:
-        if not re.match(r"postgres(ql)?://", url):
-            raise ValueError("must look like postgresql://user@host:5432/database")
-        return without_password(url)
+        return postgres_url(url)
 
     @field_validator("unconstrained_numeric")
     @classmethod
@@ -146,9 +146,7 @@ class MySQL(_Database):
     @field_validator("url")
     @classmethod
     def _address(cls, url: str) -> str:
-        if not re.match(r"(mysql|mariadb)://", url):
-            raise ValueError("must look like mysql://user@host:3306/")
-        return without_password(url)
+        return mysql_url(url)
 
     @field_validator("marks_table")
     @classmethod
@@ -158,4 +156,4 @@ class MySQL(_Database):
         return name
 
 
-__all__ = ["Backfill", "MySQL", "Postgres", "Special", "Tls"]
+__all__ = ["PATTERN", "Backfill", "MySQL", "Postgres", "Special", "Tls"]

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
 
-from cdcflow.config.base import HOST_AND_PORT, URL, Settings
+from cdcflow.config.base import URL, Settings, is_host_and_port
 from cdcflow.config.logs import FileLog, KafkaLog, StoreAccess
 from cdcflow.config.publishing import Publish
 from cdcflow.config.references import is_reference
@@ -108,12 +108,13 @@ class Service(Settings):
     listen: str | None = None
     hosts: tuple[str, ...] = ()
 
-    @field_validator("listen")
+    @field_validator("listen", mode="before")
     @classmethod
-    def _host_and_port(cls, listen: str | None) -> str | None:
-        if listen is not None and (HOST_AND_PORT.fullmatch(listen) is None or int(listen.rpartition(":")[2]) > 65535):
-            raise ValueError("must be host:port, such as 127.0.0.1:8079")
-        return listen
+    def _host_and_port(cls, listen: object) -> object:
+        # A port alone is a number in YAML, and so are some texts with colons.
+        if listen is None or (isinstance(listen, str) and is_host_and_port(listen)):
+            return listen
+        raise ValueError("must be host:port, such as 127.0.0.1:8079")
 
 
 class Config(Settings):

@@ -1,7 +1,9 @@
 """Capture, with retries: attempt after attempt until it is told to stop or an error says that it must.
 
 `SourceUnavailable` and `SinkUnavailable` are tried again with growing pauses; a try that ran for a while starts the
-pauses anew. Every other error ends the capture, because trying again would not change it (O08).
+pauses anew. Every other error ends the capture, because trying again would not change it (O08). Where source or log
+have never been reached since the start, an address is more likely wrong than a server away: with `wait` False that ends
+it too. A stop that was asked for is no failure, whatever was waited for.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ class Capture:
         orders: Orders,
         pace: Pace,
         on_event: OnEvent,
+        wait: bool = True,
     ) -> None:
         self._open_source = open_source
         self._open_log = open_log
@@ -60,10 +63,19 @@ class Capture:
         self._attempt: Attempt | None = None
         self._waiting_for: str | None = None
         self._attempts = 0
+        self._wait_for_first = wait
+        self.has_begun = False
+        """Source and log have been reached."""
         self._has_captured = False
         self._starting: Source | None = None
         self._starting_lock = threading.Lock()
         self._broke_off = False
+        self._ran = False
+
+    @property
+    def is_starting(self) -> bool:
+        """Nothing is captured yet by the attempt under way, so nothing is lost where it is cut off."""
+        return self._starting is not None
 
     def run(self) -> None:
         """Capture until `stop`, or until the orders are served. Everything that was cut is durable on return.
@@ -93,11 +105,18 @@ class Capture:
                     # No error: who was told to stop has no more attempt that could take the new list up.
                     if not self._stop.is_set():
                         raise
+                except (SourceUnavailable, SinkUnavailable) as error:
+                    # What a running attempt could not write to its log at the end is still told as what it is.
+                    if not self._stop.is_set() or (self._ran and isinstance(error, SinkUnavailable)):
+                        raise
+                    self._on_event("stopped while it was interrupted", _told(error))
 
     def _is_tried_again(self, error: BaseException) -> bool:
         """A right that is missing at the start is a mistake; one that was there a moment ago may be given back."""
         if isinstance(error, RightMissing):
             return self._has_captured
+        if isinstance(error, SourceUnavailable | SinkUnavailable) and not self.has_begun:
+            return self._wait_for_first
         return isinstance(error, SourceUnavailable | SinkUnavailable | OutcomeUnknown | TablesChanged)
 
     def stop(self) -> None:
@@ -121,6 +140,7 @@ class Capture:
 
     def _once(self) -> None:
         self._attempts += 1
+        self._ran = False
         self._began = time.monotonic()
         source = self._open_source()
         self._starting = source
@@ -128,6 +148,7 @@ class Capture:
             if self._stop.is_set():
                 return  # it came too early to see what is starting
             log = self._open_log(source.identity(), self._orders.accept_history_loss)
+            self.has_begun = True
             try:
                 self._run_on(source, log)
             finally:
@@ -160,7 +181,7 @@ class Capture:
             on_event=self._on_event,
         )
         self._attempt, self._waiting_for = attempt, None
-        self._has_captured = True
+        self._has_captured = self._ran = True
         self._started()
         try:
             attempt.run(self._stop.is_set)
@@ -188,16 +209,7 @@ class Capture:
             return
         pause = state.next_action.sleep if state.next_action else 0.0
         self._waiting_for = str(error)
-        remedy = getattr(error, "remedy", None)
-        self._on_event(
-            "capture interrupted",
-            {
-                "kind": type(error).__name__,
-                "reason": str(error).split("\n")[0],
-                **({"remedy": remedy} if remedy else {}),
-                "next_try_s": round(pause, 1),
-            },
-        )
+        self._on_event("capture interrupted", {**_told(error), "next_try_s": round(pause, 1)})
 
     def request(self, op: str, tables: Sequence[str], **adjustment: int | None) -> dict[str, object]:
         """Order something of the running capture: backfill, pause, resume, cancel or adjust, of these tables.
@@ -240,3 +252,10 @@ class Capture:
         if attempt is None:
             return {"state": "waiting", "reason": self._waiting_for or "starting"}
         return {"state": "capturing", **attempt.status()}
+
+
+def _told(error: BaseException | None) -> dict[str, object]:
+    """An error as the fields of an event."""
+    remedy = getattr(error, "remedy", None)
+    found = {"kind": type(error).__name__, "reason": str(error).split("\n")[0]}
+    return {**found, "remedy": remedy} if remedy else {**found}

@@ -15,6 +15,7 @@ from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
 from cdcflow.pipeline.capture import OpenedLog
 from cdcflow.ports import Source
+from cdcflow.sources.postgres.connection import Address
 from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.wiring.logs import log_layout, log_reader, open_log, topics
 
@@ -44,13 +45,15 @@ def capture(
     accept_history_loss: bool = False,
     backfill: Sequence[str] | None = None,
     once: bool = False,
+    wait: bool = True,
     on_event: OnEvent | None = None,
 ) -> Capture:
     """A capture of the configured source into the configured log.
 
     `backfill` names tables to read anew (an empty one: all of them); None reads only tables that the log does not
     know yet. `once` ends when they are read. `accept_history_loss`: the source has discarded log that
-    cdcflow still needs; take a new position in its log and read all tables anew.
+    cdcflow still needs; take a new position in its log and read all tables anew. `wait` False: a source or log
+    that is not reached at the first try ends it.
     """
     opened = 0
 
@@ -69,7 +72,26 @@ def capture(
         ),
         pace=Pace(heartbeat_s=config.source.heartbeat),
         on_event=on_event or log_event,
+        wait=wait,
     )
+
+
+def tried(config: Config) -> dict[str, str]:
+    """What a capture connects to, as what, for messages: the source, and a log in Kafka. Never a secret."""
+    found = {"source": _address_of(config)}
+    if isinstance(config.log, KafkaLog):
+        kafka = config.log.kafka
+        user = f", user {kafka.username}" if kafka.username else ""
+        found["log"] = f"brokers {kafka.brokers}, topic {kafka.topic}{user}"
+    return found
+
+
+def _address_of(config: Config) -> str:
+    if isinstance(config.source, Postgres):
+        return Address.parse(config.source.url).parts
+    from cdcflow.sources.mysql.connection import Address as MySQLAddress
+
+    return MySQLAddress.parse(config.source.url).parts
 
 
 def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:

@@ -208,6 +208,60 @@ def test_rotated_password_is_picked_up(mysql_server: MySQLServer, flavor: Flavor
     made.connect("test")
 
 
+def test_login_without_a_password_says_which_setting_is_missing(
+    mysql_server: MySQLServer, flavor: Flavor, tmp_path: Path
+) -> None:
+    """The commonest first error; it named a setting that was not in the file. The remedy's setting lets in."""
+    # Either flavor takes this way to log in without TLS; MySQL 9 has no other that does.
+    mysql_server.execute("DROP USER IF EXISTS shy@'127.0.0.1'", f"CREATE USER shy@'127.0.0.1' IDENTIFIED BY '{CANARY}'")
+    url = mysql_server.url("shy")
+    with pytest.raises(SourceUnavailable) as refused:
+        connector(mysql_server, url=url).connect("test")
+    assert str(refused.value) == (
+        f"connecting to 127.0.0.1:{mysql_server.port}: shy is refused without a password, and source.password is not "
+        "set\n  set source.password: ${env:NAME} or ${file:path}"
+    )
+    key = tmp_path / "public_key.pem"
+    pinned = {}
+    if flavor == "mysql":
+        key.write_bytes((mysql_server.data / "public_key.pem").read_bytes())
+        pinned = {"server_public_key": str(key)}
+    connector(mysql_server, CANARY, url=url, **pinned).connect("test")
+
+
+@pytest.mark.parametrize("pattern", ["{}.orders", "{}.*", "*.ord*"])
+def test_table_that_is_hidden_for_want_of_a_right_is_told_with_the_grant(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor, pattern: str
+) -> None:
+    """The server shows nobody a table without a right to it, so the names looked wrong. The GRANT is run as printed."""
+    name = mysql_database.name
+    mysql_database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    url = granted(mysql_database, "unseeing", f"REPLICATION SLAVE, {monitor(flavor)} ON *.*")
+    tables = [pattern.format(name)]
+    capture = make_capture(mysql_database, url=url, tables=tables, fence="read-only")
+    what = {"{}.orders": f"`{name}`.`orders`", "{}.*": f"`{name}`.*", "*.ord*": "*.*"}[pattern]
+    found = "there is no table {}.orders on the server" if pattern == "{}.orders" else " matches no table"
+    remedy = (
+        "check the names in source.tables (case counts); where they are right, the server hides the tables: "
+        f"run GRANT SELECT ON {what} TO `unseeing`@`127.0.0.1`"
+    )
+    with pytest.raises(ConfigurationError) as refused:
+        capture.prepare()
+    assert str(refused.value) == f"source.tables{': ' * found.startswith('there')}{found.format(name)}\n  {remedy}"
+    assert remedy in [f.remedy for f in capture.source.doctor() if f.level == "error"]
+    mysql_database.execute(remedy.partition(": run ")[2])
+    make_capture(mysql_database, url=url, tables=tables, fence="read-only").prepare()
+
+
+def test_table_that_is_not_there_offers_no_grant(mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
+    """Whoever may read the whole schema would look for a right that nobody lacks."""
+    with pytest.raises(ConfigurationError) as refused:
+        make_capture(mysql_database, tables=[f"{mysql_database.name}.ordres"]).prepare()
+    assert str(refused.value) == (
+        f"source.tables: there is no table {mysql_database.name}.ordres on the server\n  check the name (case counts)"
+    )
+
+
 def test_files_of_this_machine_are_never_sent(mysql_server: MySQLServer) -> None:
     """S05: a server may answer any query with a request for a file."""
     connection = connector(mysql_server).connect("test")

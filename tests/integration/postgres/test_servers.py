@@ -9,6 +9,7 @@ import pytest
 from capturing import LOG_ID, SLOT, MakeCapture
 from tests.servers.postgres import Database, PostgresServer
 
+from cdcflow.config import secret
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint
 from cdcflow.ports import Finding
@@ -144,6 +145,25 @@ def test_rotated_password_is_picked_up_and_never_shown(guarded: Database, make_c
         make_capture(guarded, url=guarded.url_as("cdc")).prepare()
 
 
+def test_login_without_a_password_says_which_setting_is_missing(
+    guarded: Database, make_capture: MakeCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commonest first error; it named a setting that was not in the file. The remedy's setting lets in."""
+    where = f"connecting to 127.0.0.1:{guarded.server.port}/shop"
+    without = make_capture(guarded, url=guarded.url_as("cdc"))
+    for found, given in (("cdc is refused without a password", None), ("the password of cdc is refused", "wrong")):
+        if given is not None:
+            monkeypatch.setenv("PGPASSWORD", given)
+        with pytest.raises(SourceUnavailable) as refused:
+            without.prepare()
+        assert str(refused.value) == (
+            f"{where}: {found}, and source.password is not set\n"
+            "  set source.password: ${env:NAME} or ${file:path} (~/.pgpass and PGPASSWORD count without it)"
+        )
+    monkeypatch.setenv("SHOP_PASSWORD", "first secret")
+    make_capture(guarded, url=guarded.url_as("cdc"), secret=lambda: secret("${env:SHOP_PASSWORD}")).prepare()
+
+
 def test_host_that_is_not_let_in_is_named(guarded: Database, make_capture: MakeCapture) -> None:
     """P65: pg_hba.conf often has a line for databases and none for replication."""
     guarded.server.write_hba("host replication all 127.0.0.1/32 reject", "host all all 127.0.0.1/32 trust")
@@ -185,6 +205,10 @@ def test_owner_of_the_tables_is_told_the_grant_that_lets_it_make_the_publication
         "CREATE ROLE cdc LOGIN REPLICATION; ALTER TABLE items OWNER TO cdc; GRANT USAGE ON SCHEMA public TO cdc"
     )
     capture = make_capture(shop, url=shop.url_as("cdc"))
+    (of_doctor,) = [f for f in capture.source.doctor() if f.subject == "publication"]
+    assert str(of_doctor.remedy).startswith(
+        'run GRANT CREATE ON DATABASE "shop" TO "cdc"; or run as an owner of the tables: CREATE PUBLICATION "cdcflow"'
+    )
     with pytest.raises(ConfigurationError, match="run as an owner: CREATE PUBLICATION") as refused:
         capture.prepare()
     grant = str(refused.value.remedy).split("run ")[1].split(", if")[0]
@@ -216,6 +240,7 @@ def test_doctor_names_every_missing_right_with_its_sql(shop: Database, make_capt
         "warning public.bag: has no key",
         "error publication: nobody_yet may not make one in database shop; "
         "run as an owner of the tables: CREATE PUBLICATION",
+        'or make nobody_yet their owner and run GRANT CREATE ON DATABASE "shop" TO "nobody_yet"',
         "warning max_slot_wal_keep_size: is unlimited",
         'error public.p1: may not be read by us; run GRANT SELECT ON "public"."p1" TO "nobody_yet"',
     ):

@@ -65,19 +65,40 @@ def daemon(folder: Path) -> Iterator[list[Mapping[str, Any]]]:
 # ── init ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_written_settings_are_valid_as_they_are(folder: Path) -> None:
+@pytest.mark.parametrize("kind", [None, "postgres", "mysql", "mariadb"])
+def test_written_settings_are_valid_as_they_are(tmp_path: Path, kind: str | None) -> None:
     """The first thing a user does after `init` must not be an error about our own file."""
-    assert load(folder / "cdcflow.yaml").source.tables == ("public.*",)
+    path = tmp_path / "new.yaml"
+    result = runner.invoke(app, ["init", str(path), *(["--kind", kind] if kind else [])])
+    assert result.output == f"wrote {path}; set source.url and source.tables in it, then run `cdcflow doctor`\n"
+    config = load(path)
+    assert config.source.kind == (kind or "postgres")
+    assert config.source.tables == (("public.*",) if config.source.kind == "postgres" else ("mydatabase.*",))
+    assert config.source.url.startswith(f"{'postgresql' if config.source.kind == 'postgres' else kind}://")
 
 
-def test_every_commented_setting_of_the_template_is_valid_too(folder: Path) -> None:
+@pytest.mark.parametrize("kind", ["postgres", "mysql", "mariadb"])
+def test_every_commented_setting_of_the_template_is_valid_too(tmp_path: Path, kind: str) -> None:
     """Nobody should have to guess why an example line from our own file is refused."""
-    lines = (folder / "cdcflow.yaml").read_text().splitlines()
-    body = "\n".join(line.replace("# ", "", 1) if line.lstrip().startswith("# ") else line for line in lines[3:])
-    (folder / "all.yaml").write_text(body)
-    config = load(folder / "all.yaml")
+    path = tmp_path / "all.yaml"
+    runner.invoke(app, ["init", str(path), "--kind", kind])
+    lines = path.read_text().splitlines()
+    assert '    # - "!' in path.read_text()  # the pattern that leaves out stands in `tables:`, in quotes
+    path.write_text("\n".join(x.replace("# ", "", 1) if x.lstrip().startswith("# ") else x for x in lines[3:]))
+    config = load(path)
     assert config.service.listen == "127.0.0.1:8079"
     assert config.source.backfill.rows_per_second_max == 50_000
+    assert config.source.password is not None
+    assert [t[0] for t in config.source.tables[1:]] == ["!"]
+    assert len({line.index(" # ", 5) for line in lines[5:10] if " # " in line[5:]}) == 1  # comments stand in a column
+
+
+def test_kind_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
+    """The choice is named; nothing is written."""
+    result = runner.invoke(app, ["init", str(tmp_path / "x.yaml"), "--kind", "oracle"])
+    assert result.exit_code == 2
+    assert all(kind in result.output for kind in ("postgres", "mysql", "mariadb"))
+    assert not (tmp_path / "x.yaml").exists()
 
 
 def test_existing_settings_are_never_overwritten(folder: Path) -> None:

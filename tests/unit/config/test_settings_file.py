@@ -92,6 +92,89 @@ def test_mistake_is_answered_with_its_place_and_what_was_meant(
     assert expected in complaint(tmp_path, WHOLE.replace(right, wrong, 1))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ("public.orders", "5:3: source.tables must be a list: [public.orders]"),
+        ("public.orders, shop.*", "5:3: source.tables must be a list: [public.orders, shop.*]"),
+        ("'*.orders'", '5:3: source.tables must be a list: ["*.orders"]'),
+        ("""'public."Odd"'""", """5:3: source.tables must be a list: ['public."Odd"']"""),
+        ("5", "5:3: source.tables must be a list: [schema.table]"),
+        (CANARY, "5:3: source.tables must be a list: [schema.table]"),
+    ],
+)  # fmt: skip
+def test_tables_that_are_no_list_are_shown_as_one(tmp_path: Path, wrong: str, expected: str) -> None:
+    """What is printed can be put into the file as it is; what is no pattern is not repeated (S03)."""
+    right = """[public.*, "!public.audit_*", 'sales."Odd.Name"']"""
+    assert right in WHOLE
+    assert complaint(tmp_path, WHOLE.replace(right, wrong)) == f"cdcflow.yaml:{expected}"
+    if wrong.strip("'\"")[-1] == "*" or "." in wrong:
+        load(written(tmp_path, WHOLE.replace(right, expected.partition("list: ")[2])))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "place"),
+    [
+        ("[public.*, !public.audit_*]", "5:22"),
+        ("[public.*, !public.audit]", "5:22"),
+        ("[public.*, ! public.audit]", "5:22"),
+        ('[public.*, !public."A b"]', "5:22"),
+        ("[public.*, !a!b.c]", "5:22"),
+        ("!public.audit", "5:11"),
+        ("\n    - public.*\n    - !public.audit_*\n    - public.x", "7:7"),
+        ("\n    - public.*\n    - !public.[x]", "7:7"),
+    ],
+)
+def test_value_that_yaml_takes_for_a_tag_is_named_at_its_own_line(tmp_path: Path, wrong: str, place: str) -> None:
+    """YAML complains about the line after it, or drops the ! and captures the very table that was to be left out."""
+    right = """[public.*, "!public.audit_*", 'sales."Odd.Name"']"""
+    assert complaint(tmp_path, WHOLE.replace(right, wrong)) == (
+        f'cdcflow.yaml:{place}: a value that begins with ! needs quotes, such as "!public.audit_*"'
+    )
+
+
+@pytest.mark.parametrize("wrong", ["8079", "listen", "127.0.0.1", "12:34", '"h:70000"'])
+def test_listen_says_what_it_wants(tmp_path: Path, wrong: str) -> None:
+    """A port alone is what everybody writes first, and 12:34 is a number in YAML."""
+    assert complaint(tmp_path, WHOLE.replace('"[::1]:8079"', wrong)) == (
+        "cdcflow.yaml:13:11: service.listen must be host:port, such as 127.0.0.1:8079"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql://cdc@db:port/shop", "source.url has a port that is not a number from 1 to 65535"),
+        ("postgresql://cdc@db:70000/shop", "source.url has a port that is not a number from 1 to 65535"),
+        ("postgresql://cdc@db:5432", "source.url names no database; write postgresql://user@host:5432/database"),
+        ("postgresql://cdc@db/?sslmode=require", "source.url names no database; write postgresql://user@host:5432/dat"),
+        ("postgresql://cdc@fe80::1/shop", "source.url has a host that cannot be read; write host:port, an IPv6 addr"),
+        ("postgresql://cdc@db/sh%op", "source.url has a % without two hexadecimal digits behind it; write %25 for th"),
+        ("postgresql://cdc@db/shop?sslmod=require", "source.url has the parameter sslmod; did you mean sslmode?"),
+        ("postgresql+psycopg://cdc@db/shop", "source.url must look like postgresql://user@host:5432/database"),
+        ("cdc@db/shop", "source.url must look like postgresql://user@host:5432/database"),
+    ],
+)  # fmt: skip
+def test_url_that_is_none_is_told_with_its_place(tmp_path: Path, url: str, expected: str) -> None:
+    """It is a mistake in the file like any other, and needs no connection to be found."""
+    said = complaint(tmp_path, WHOLE.replace("postgresql://cdc@db.internal:5432/shop", url))
+    assert said.startswith(f"cdcflow.yaml:3:3: {expected}")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql:///shop?host=/run/postgresql",
+        "postgresql://cdc@%2Frun%2Fpostgresql/shop",
+        "postgres://cdc@[::1]:5432,db2:5433/shop?sslmode=verify-full&target_session_attrs=read-write",
+        "postgresql://cdc@db/?dbname=shop&a_newer_libpq_has_this=1",
+    ],
+)
+def test_url_that_may_be_one_is_left_to_the_library(tmp_path: Path, url: str) -> None:
+    """Sockets, several hosts and parameters of a newer library are no mistakes."""
+    assert load(written(tmp_path, WHOLE.replace("postgresql://cdc@db.internal:5432/shop", url))).source.url == url
+
+
 MYSQL = """\
 source:
   kind: mariadb
@@ -122,6 +205,10 @@ def test_files_of_a_mysql_source_are_found_beside_the_settings(tmp_path: Path) -
         ("{mode: verify-ca}", "{mode: verify-ca, ca: ca.pem}", "6:3: source.tls needs ca"),
         ("url: postgresql://", "url: mysql://", "3:3: source.url must look like mysql://"),
         (f"cdc:{CANARY}@db", "cdc@db", "3:3: source.url holds a password"),
+        (":3306/shop", ":3306/", "3:3: source.url names a database; write mysql://user@host:3306/, and name tables in"),
+        (":mysql/", ":3306/", "3:3: source.url has a port that is not a number from 1 to 65535"),
+        (":3306/?ssl=1", ":3306/", "3:3: source.url has the parameter ssl, and only socket is known; the rest are set"),
+        ("shop.orders", "[shop.*]", "5:3: source.tables must be a list: [shop.orders]"),
         ("server_id: 0", "server_public_key: key.pem", "7:3: source.server_id must be greater than"),
         ("marks_table: marks", "server_public_key: key.pem", "7:3: source.marks_table must be the name of one table"),
     ],
@@ -229,6 +316,7 @@ def test_file_without_settings_is_named_as_such(tmp_path: Path, text: str) -> No
     ("wrong", "right"),
     [
         (f"password: {CANARY}", "password: ${env:SHOP_PASSWORD}"),
+        ("password: 1234567", "password: ${env:SHOP_PASSWORD}"),
         (f"password: *{CANARY}", "password: ${env:SHOP_PASSWORD}"),
         (f"password: !{CANARY}", "password: ${env:SHOP_PASSWORD}"),
         (f"password: [{CANARY}]", "password: ${env:SHOP_PASSWORD}"),

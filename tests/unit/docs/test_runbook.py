@@ -55,7 +55,7 @@ def named() -> set[str]:
                 case ast.FunctionDef(args=ast.arguments(kwonlyargs=arguments, kw_defaults=defaults)):
                     pairs = zip(arguments, defaults, strict=True)
                     found |= {
-                        d.value for a, d in pairs if a.arg == "runbook" and isinstance(d, ast.Constant) and d.value
+                        str(d.value) for a, d in pairs if a.arg == "runbook" and isinstance(d, ast.Constant) and d.value
                     }
                 case ast.ClassDef(body=body):
                     found |= {value for statement in body if (value := _section(statement)) is not None}

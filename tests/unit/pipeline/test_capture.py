@@ -23,7 +23,9 @@ from cdcflow.sinks.memory import Memory, MemoryLog
 class Stage:
     """A capture whose sources and logs come from lists; an exception in one of them is raised instead."""
 
-    def __init__(self, *sources: Small | Exception, orders: Orders | None = None, **pace: float) -> None:
+    def __init__(
+        self, *sources: Small | Exception, orders: Orders | None = None, wait: bool = True, **pace: float
+    ) -> None:
         self.memory = Memory()
         self.sources = list(sources)
         self.accepted: list[bool] = []
@@ -39,6 +41,7 @@ class Stage:
             orders=orders or Orders(),
             pace=Pace(**({"heartbeat_s": 1e9, "tables_look_s": 1e9} | pace)),
             on_event=lambda event, fields: self.told.append((event, dict(fields))),
+            wait=wait,
         )
         self.pauses: list[float] = []
 
@@ -282,12 +285,75 @@ def test_while_it_waits_status_says_for_what() -> None:
 
 
 def test_a_capture_that_is_told_to_stop_while_it_waits_ends() -> None:
-    """Not after half a minute."""
-    stage = Stage(SourceUnavailable("gone"), Small())
-    stage.capture.stop()
-    with pytest.raises(SourceUnavailable):
+    """Not after half a minute, and in good order: a stop that was asked for is no failure, whatever was waited for."""
+    for wait in (True, False):
+        stage = Stage(SourceUnavailable("gone"), Small(), wait=wait)
+        stage.capture.stop()
         stage.capture.run()
-    assert len(stage.sources) == 1
+        assert len(stage.sources) == 1
+        assert stage.told == [
+            ("stopped while it was interrupted", {"kind": "SourceUnavailable", "reason": "gone"}),
+        ]
+
+
+def test_a_source_that_never_answered_ends_the_start_unless_it_is_to_be_waited_for() -> None:
+    """A mistyped host was tried again for ever, with nothing but lines of retries to tell of it."""
+    stage = Stage(SourceUnavailable("no answer"), Small(), wait=False)
+    with pytest.raises(SourceUnavailable, match="no answer"):
+        stage.capture.run()
+    assert (len(stage.sources), stage.events(), stage.capture.has_begun) == (1, [], False)
+    patient = Stage(SourceUnavailable("no answer"), Small(), orders=Orders(once=True))
+    patient.capture.run()
+    assert patient.capture.has_begun
+    assert patient.states == {"public.orders": "done"}
+
+
+def test_a_log_that_never_answered_ends_the_start_too() -> None:
+    """Brokers are mistyped as easily as hosts."""
+    stage = Stage(Small(), Small(), wait=False)
+
+    def on_log() -> None:
+        raise SinkUnavailable("no broker")
+
+    stage.on_log = on_log
+    with pytest.raises(SinkUnavailable, match="no broker"):
+        stage.capture.run()
+    assert (len(stage.sources), stage.capture.has_begun) == (1, False)
+
+
+def test_what_is_lost_once_it_was_reached_is_tried_again_without_being_told_to_wait() -> None:
+    """Source and log were there: whatever is away now comes back, also before the first row (a slot that waits)."""
+    waiting, away = Small(), SourceUnavailable("restarting")
+
+    def prepare(_: Checkpoint) -> Checkpoint:
+        raise SourceUnavailable("an older transaction did not end")
+
+    waiting.prepared = prepare
+    stage = Stage(waiting, away, Small(), orders=Orders(once=True), wait=False)
+    stage.capture.run()
+    assert [fields["reason"] for event, fields in stage.told if event == "capture interrupted"] == [
+        "an older transaction did not end",
+        "restarting",
+    ]
+    assert stage.states == {"public.orders": "done"}
+
+
+def test_what_the_log_could_not_take_at_the_stop_is_told_as_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever stops a daemon whose disk is full must not read that all is well. A source that is away is no failure."""
+    for error, is_told in ((SinkUnavailable("no room"), True), (SourceUnavailable("gone"), False)):
+        stage = Stage(Small())
+
+        def stopped(_: object, __: object, error: Exception = error, capture: Capture = stage.capture) -> None:
+            capture.stop()
+            raise error
+
+        monkeypatch.setattr(attempts.Attempt, "run", stopped)
+        if is_told:
+            with pytest.raises(SinkUnavailable):
+                stage.capture.run()
+        else:
+            stage.capture.run()
+            assert stage.events() == ["stopped while it was interrupted"]
 
 
 class Slow(Small):

@@ -22,13 +22,15 @@ _PATTERN = re.compile(rf"(!?){_PART}\.{_PART}")
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One entry of `source.tables`. `exact` is the only name it can mean, None when it has wildcards."""
+    """One entry of `source.tables`. `exact` is the only name it can mean, None when it has wildcards; `in_schema` the
+    only schema, None when that has some."""
 
     text: str
     excludes: bool
     schema: re.Pattern[str]
     name: re.Pattern[str]
     exact: TableId | None
+    in_schema: str | None
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
@@ -40,8 +42,9 @@ class Pattern:
                 runbook="settings",
             )
         schema, name = found[2], found[3]
-        exact = None if _is_wild(schema) or _is_wild(name) else TableId(_literal(schema), _literal(name))
-        return cls(text, found[1] == "!", _compiled(schema), _compiled(name), exact)
+        in_schema = None if _is_wild(schema) else _literal(schema)
+        exact = None if in_schema is None or _is_wild(name) else TableId(in_schema, _literal(name))
+        return cls(text, found[1] == "!", _compiled(schema), _compiled(name), exact, in_schema)
 
     def matches(self, table: TableId) -> bool:
         return self.schema.fullmatch(table.schema) is not None and self.name.fullmatch(table.name) is not None
@@ -118,8 +121,9 @@ class Selected(Generic[E]):
         kept = self.only(t.id for t in self.tables if t.id in known or selection.names(t.id))
         return kept, tuple(sorted(self.refused.keys() - kept.refused.keys()))
 
-    def check(self) -> None:
-        """Raises ConfigurationError with every refusal and its remedy, or when nothing is selected at all."""
+    def check(self, if_none: str = "check the names in source.tables (case counts)") -> None:
+        """Raises ConfigurationError with every refusal and its remedy, or when nothing is selected at all: then with
+        `if_none`."""
         problems = [p for found in self.refused.values() for p in found]
         if problems:
             raise ConfigurationError(
@@ -129,11 +133,7 @@ class Selected(Generic[E]):
                 runbook="schema-not-followed",
             )
         if not self.tables:
-            raise ConfigurationError(
-                "source.tables matches no table",
-                remedy="check the names, and that the user of source.url sees them",
-                runbook="table-not-found",
-            )
+            raise ConfigurationError("source.tables matches no table", remedy=if_none, runbook="table-not-found")
 
 
 def advice(remedy: str) -> str:

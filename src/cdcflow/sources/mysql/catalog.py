@@ -29,7 +29,7 @@ from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals, not_there
 from cdcflow.sources.mysql.connection import Connection, Connector, query
 from cdcflow.sources.mysql.errors import DENIED, LOCKED, NOT_THERE, READ_ANEW, parts, versioned
-from cdcflow.sources.mysql.rights import select_missing
+from cdcflow.sources.mysql.rights import select_missing, unseen
 from cdcflow.sources.mysql.sql import listed, literal, quoted
 from cdcflow.sources.mysql.tables import DescribedTable, TableMap, describe
 from cdcflow.sources.mysql.types.columns import ASKED, CatalogColumn, Policy, ServerColumn, TypeCode
@@ -327,13 +327,21 @@ class Catalog:
                 if unknown:
                     raise ConfigurationError(
                         f"source.tables: there is no table {', '.join(unknown)} on the server",
-                        remedy="check the name (case counts), and GRANT SELECT on it",
+                        remedy=self._if_unknown(unknown, held),
                         runbook="table-not-found",
                     )
                 return found
             doubted |= unsure
         changing = ", ".join(map(str, sorted(unsure)))
         raise SourceUnavailable(f"{attempted}: {changing} was altered or renamed at the same moment, again and again")
+
+    def if_none(self) -> str:
+        """What to do where no table is selected."""
+        return unseen(self._connector.account, self.wanted.selection.patterns)
+
+    def _if_unknown(self, names: Sequence[str], held: Held) -> str:
+        patterns = [p for p in self.wanted.selection.patterns if p.text in names and p.exact in held.denied]
+        return unseen(self._connector.account, patterns) if patterns else "check the name (case counts)"
 
     def _select_held(
         self, connection: Connection, doubted: frozenset[TableId], only: TableId | None

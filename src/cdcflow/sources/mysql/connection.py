@@ -106,6 +106,12 @@ class Address:
         """The way there leaves this machine nowhere: loopback or a socket file."""
         return self.socket is not None or self.host in ("localhost", "::1") or self.host.startswith("127.")
 
+    @property
+    def parts(self) -> str:
+        """Host, port and user, for messages."""
+        where = f"socket {self.socket}" if self.socket else f"host {self.host}, port {self.port}"
+        return f"{where}, user {self.user}"
+
     def __str__(self) -> str:
         return self.socket or f"{self.host}:{self.port}"
 
@@ -184,7 +190,7 @@ class Connector(connections.Connector[Connection]):
                 **self._security(),
             )
         except (pymysql.Error, ValueError, RuntimeError) as error:
-            raise refused(error, self.address.user, str(self.address), self.settings.tls.mode) from None
+            raise refused(error, self.address.user, str(self.address), has_password=password is not None) from None
         _keep_alive(connection)
         return connection
 

@@ -107,10 +107,19 @@ def map_error(error: pymysql.Error, attempted: str, account: str = "") -> Cdcflo
     return ConfigurationError(message, runbook="source-refuses")
 
 
-def refused(error: Exception, user: str, address: str, tls: str) -> CdcflowError:
-    """Why no connection came about."""
+LOGIN_REMEDY = "set source.password: ${env:NAME} or ${file:path}"
+
+
+def refused(error: Exception, user: str, address: str, *, has_password: bool) -> CdcflowError:
+    """Why no connection came about. `has_password`: the settings name one."""
     number, said = parts(error)
     attempted = f"connecting to {address}"
+    if number == ACCESS_DENIED and not has_password:
+        return SourceUnavailable(
+            f"{attempted}: {user} is refused without a password, and source.password is not set",
+            remedy=LOGIN_REMEDY,
+            runbook="login-refused",
+        )
     if number == ACCESS_DENIED:
         return SourceUnavailable(
             f"{attempted}: the password of {user} is refused",
@@ -119,7 +128,9 @@ def refused(error: Exception, user: str, address: str, tls: str) -> CdcflowError
         )
     if number in (1698, 1699, 1820, 1862, 3118, 3955):
         return ConfigurationError(
-            f"{attempted}: {user} may not log in: {said}", remedy="see what the server says", runbook="login-refused"
+            f"{attempted}: {user} may not log in: {said}",
+            remedy="see what the server says" if has_password else f"{LOGIN_REMEDY}, of a user that logs in with one",
+            runbook="login-refused",
         )
     if _is_about_tls(error, said):
         return ConfigurationError(

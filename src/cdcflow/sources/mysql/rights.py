@@ -1,14 +1,19 @@
-"""Rights that were taken away while a capture runs: the statement that gives each back, for the account that we are."""
+"""Rights to read tables that were taken away while a capture runs, or that nobody has given yet: for each the statement
+that gives it, for the account that we are.
+
+The server hides a table from an account without a right to it, so a missing table and a missing right look alike.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import pymysql
 
 from cdcflow.errors import RightMissing
 from cdcflow.model.table import TableId
+from cdcflow.sources.engine.selection import Pattern
 from cdcflow.sources.mysql.connection import Connection, account_of
 from cdcflow.sources.mysql.errors import DENIED, parts
 from cdcflow.sources.mysql.sql import quoted
@@ -27,6 +32,22 @@ def reading(connection: Connection, table: TableId) -> Iterator[None]:
         if parts(error)[0] not in DENIED or not connection.open:
             raise
         raise select_missing(connection, (table,)) from None
+
+
+def unseen(account: str, patterns: Iterable[Pattern]) -> str:
+    """What to do where the catalog shows no table for these patterns."""
+    grants = dict.fromkeys(f"GRANT SELECT ON {_meant(p)} TO {account}" for p in patterns if not p.excludes)
+    return (
+        "check the names in source.tables (case counts); where they are right, the server hides the tables: "
+        f"run {'; '.join(grants)}"
+    )
+
+
+def _meant(pattern: Pattern) -> str:
+    """What a GRANT calls the tables of a pattern."""
+    if pattern.exact is not None:
+        return f"{quoted(pattern.exact.schema)}.{quoted(pattern.exact.name)}"
+    return "*.*" if pattern.in_schema is None else f"{quoted(pattern.in_schema)}.*"
 
 
 def select_missing(connection: Connection, tables: Collection[TableId]) -> RightMissing:

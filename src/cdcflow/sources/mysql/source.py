@@ -113,7 +113,7 @@ class MySQLSource:
         if taken is None and self._checkpoint is not None:
             everything, selected = selected, selected.only(t.id for t in self._captured)
             self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
-        selected.check()
+        selected.check(self._catalog.if_none())
         return [self._catalog.described(t).table for t in selected.good]
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
@@ -209,7 +209,7 @@ class MySQLSource:
         selected = self._catalog.selected(known)
         if checkpoint.position is not None:
             selected, self._left_out = selected.for_restart(known, self._catalog.wanted.selection)
-        selected.check()
+        selected.check(self._catalog.if_none())
         return selected
 
     def _positioned(

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl
 
 import psycopg
 from psycopg import conninfo, pq
@@ -82,7 +83,7 @@ class Address:
         except psycopg.Error:
             # The parser's own message repeats what it read, and that may hold a password.
             raise ConfigurationError(
-                "source.url is not a PostgreSQL address",
+                f"source.url is not a PostgreSQL address{_unknown_parameters(url)}",
                 remedy="write postgresql://user@host:port/database",
                 runbook="settings",
             ) from None
@@ -108,9 +109,23 @@ class Address:
         hosts = [h for h in self.host.split(",") if h]
         return all(h in ("localhost", "::1") or h.startswith(("127.", "/")) for h in hosts)
 
+    @property
+    def parts(self) -> str:
+        """Host, port, user and database, for messages."""
+        where = f"host {self.host}" if self.host else "the local socket"
+        user = self.options.get("user") or "of the operating system (source.url names none)"
+        return f"{where}, port {self.options.get('port', '5432')}, user {user}, database {self.options['dbname']}"
+
     def __str__(self) -> str:
         port = self.options.get("port", "5432")
         return f"{self.host or 'local socket'}:{port}/{self.options['dbname']}"
+
+
+def _unknown_parameters(url: str) -> str:
+    """The names behind ? that the library does not know; their values may be secrets."""
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()} | {"ssl", "password"}
+    unknown = sorted({name for name, _ in parse_qsl(url.partition("?")[2]) if name.isidentifier()} - known)
+    return f": the PostgreSQL library here does not know the parameter {', '.join(unknown)}" if unknown else ""
 
 
 class Connector(connections.Connector[Connection]):
@@ -170,15 +185,16 @@ class Connector(connections.Connector[Connection]):
         startup = _startup_options({**SESSION_SETTINGS, **settings}, self.address.options.get("options", ""))
         options = {**TRANSPORT, **self.address.options, **extra, "options": startup, "client_encoding": "UTF8"}
         options["application_name"] = f"cdcflow {purpose}"
+        password = self.secret()
         try:
             connection: Connection = psycopg.connect(
                 **options,  # type: ignore[arg-type]  # libpq's own options, as text
-                password=self.secret(),
+                password=password,
                 autocommit=True,
                 prepare_threshold=None,
             )
         except psycopg.Error as error:
-            raise _refused(error, self.address) from None
+            raise _refused(error, self.address, has_password=password is not None) from None
         if connection.info.server_version < VERSION_MIN:
             version = connection.info.server_version // 10000
             connection.close()
@@ -204,13 +220,30 @@ _NO_SUCH = (("database", "does not exist"), ("role", "does not exist"))
 _TLS = ("SSL", "certificate", "TLS")
 
 
-def _refused(error: psycopg.Error, address: Address) -> CdcflowError:
+def _refused(error: psycopg.Error, address: Address, *, has_password: bool) -> CdcflowError:
     text = " ".join(str(error).split())
     attempted = f"connecting to {address}"
+    if ("password authentication failed" in text or "no password supplied" in text) and not has_password:
+        user = address.options.get("user", "the user")
+        found = (
+            f"{user} is refused without a password" if "no password" in text else f"the password of {user} is refused"
+        )
+        return SourceUnavailable(
+            f"{attempted}: {found}, and source.password is not set",
+            remedy="set source.password: ${env:NAME} or ${file:path} (~/.pgpass and PGPASSWORD count without it)",
+            runbook="login-refused",
+        )
     if "password authentication failed" in text or "no password supplied" in text:
         return SourceUnavailable(
             f"{attempted}: the password of {address.options.get('user', 'the user')} is refused",
             remedy="set what source.password refers to; it is read anew at every try",
+            runbook="login-refused",
+        )
+    if "Peer authentication failed" in text or "Ident authentication failed" in text:
+        return SourceUnavailable(
+            f"{attempted}: {text}",
+            remedy="name a host in source.url and set source.password: ${env:NAME} or ${file:path}; or run cdcflow as "
+            "the system's user of that name",
             runbook="login-refused",
         )
     if "no pg_hba.conf entry" in text:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -302,10 +302,13 @@ def _publication(connection: Connection, settings: Postgres, selected: Selected,
     if role.is_superuser or not selected.good:
         return
     if not role.creates_in_database:
+        grant = f"GRANT CREATE ON DATABASE {quoted(role.database)} TO {quoted(role.name)}"
+        by_owner = f"run as an owner of the tables: {advice}"
+        owns = not _other_owners(connection, selected.good)
         yield problem(
             "publication",
             f"{role.name} may not make one in database {role.database}",
-            f"run as an owner of the tables: {advice}",
+            f"run {grant}; or {by_owner}" if owns else f"{by_owner}; or make {role.name} their owner and run {grant}",
         )
     else:
         yield from _unless_owned(connection, selected.good, "publication", advice)
@@ -314,12 +317,17 @@ def _publication(connection: Connection, settings: Postgres, selected: Selected,
 def _unless_owned(
     connection: Connection, tables: tuple[CatalogTable, ...] | list[CatalogTable], subject: str, advice: str
 ) -> Iterator[Finding]:
-    rows = connection.execute(_RIGHTS, ([t.rel.oid for t in tables],)).fetchall()
-    owners = sorted({row[6] for row in rows if not row[4]})
+    owners = _other_owners(connection, tables)
     if owners:
         yield problem(subject, f"only owners may publish a table: {', '.join(owners)}", f"run as an owner: {advice}")
     else:
         yield ok(subject, "can be made")
+
+
+def _other_owners(connection: Connection, tables: Sequence[CatalogTable]) -> list[str]:
+    """Who owns those of the tables that we do not."""
+    rows = connection.execute(_RIGHTS, ([t.rel.oid for t in tables],)).fetchall()
+    return sorted({row[6] for row in rows if not row[4]})
 
 
 def _slot(connection: Connection, settings: Postgres, role: _Role) -> Iterator[Finding]:
