@@ -20,7 +20,7 @@ from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 
 if TYPE_CHECKING:
-    from cdcflow.warehouse.job import MergeReport, TableReport
+    from cdcflow.warehouse.job import MergeReport, Progress, TableReport
 
 
 def merge(
@@ -64,15 +64,33 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
         from cdcflow.spark.kafka import merge as from_kafka
         from cdcflow.spark.session import session_for
 
+        _say("starting Spark")
         spark, chosen = session_for(settings), settings.merge
-        # Asked for anew each time: a secret may have changed.
-        return lambda: from_kafka(spark, wiring.tier(settings), wiring.warehouse(settings), table_format=chosen.format)
+
+        def sealed_first() -> MergeReport:
+            _say(f"sealing what {reader.name} has behind its history")
+            # Asked for anew each time: a secret may have changed.
+            place = wiring.warehouse(settings)
+            return from_kafka(spark, wiring.tier(settings), place, table_format=chosen.format, watch=_show)
+
+        return sealed_first
     from cdcflow.warehouse.job import merge as from_files
 
-    engines = wiring.engines(settings)
-    return lambda: from_files(
-        engines, wiring.merge_layout(log, settings.merge.spark.get("spark.master")), wiring.warehouse(settings)
-    )
+    if settings.merge.engine == "spark":
+        _say("starting Spark")
+    engines, master = wiring.engines(settings), settings.merge.spark.get("spark.master")
+    return lambda: from_files(engines, wiring.merge_layout(log, master), wiring.warehouse(settings), watch=_show)
+
+
+def _say(text: str) -> None:
+    """What a long step does, for who looks on in a terminal."""
+    if sys.stderr.isatty():
+        typer.echo(text, err=True)
+
+
+def _show(progress: Progress) -> None:
+    step = f", step {progress.step}" if progress.step > 1 else ""
+    _say(f"merging {progress.table} ({progress.number} of {progress.tables} tables{step})")
 
 
 def _again_and_again(merged: Callable[[], MergeReport], pause_s: float, json: bool) -> None:

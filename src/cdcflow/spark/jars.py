@@ -1,5 +1,7 @@
 """Delta's jars, Iceberg's, those for Kafka and for S3: fetched once into a cache folder, then used without a network.
 
+A session that lacks some fetches them itself (`needed`). To have them before:
+
     python -m cdcflow.spark.jars              fetch what is not there yet, print the folder
     python -m cdcflow.spark.jars --iceberg    also Iceberg's
     python -m cdcflow.spark.jars --kafka      also what Spark needs to read a log in Kafka
@@ -17,10 +19,15 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, MutableMapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from cdcflow.errors import ConfigurationError, SourceUnavailable
+import structlog
+
+from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
+from cdcflow.spark.resolver import resolve
 
 DELTA = "io.delta:delta-spark_4.1_2.13:4.4.0"
 ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
@@ -53,6 +60,9 @@ _NEEDED_FOR_S3 = ("hadoop-aws", "awssdk_s3-", "awssdk_sts", "reactive-streams")
 _NEEDED_FOR_KAFKA = ("spark-sql-kafka-0-10", "kafka-clients", "commons-pool2", "spark-token-provider-kafka-0-10")
 _NEEDED_FOR_ICEBERG = ("iceberg-spark-runtime", "sqlite-jdbc")
 _NEEDED = ("io.delta_delta-spark", "io.delta_delta-storage")
+_COMMAND = "python -m cdcflow.spark.jars"
+
+_log = structlog.get_logger()
 _IN_PYSPARK = (
     "com.fasterxml.jackson.core:*",
     "com.fasterxml.jackson.datatype:*",
@@ -88,23 +98,113 @@ def log_store(scheme: str) -> tuple[str, str]:
     return f"spark.delta.logStore.{scheme}.impl", _CONDITIONAL if scheme == "s3a" else _CHECKED
 
 
+@dataclass(frozen=True, slots=True)
+class _JarSet:
+    """Jars that belong together. `needed`: parts of the names without which the folder is not whole; `steps`: packages,
+    and what is left out of all that they need."""
+
+    purpose: str
+    option: str
+    megabytes: int
+    needed: Sequence[str]
+    steps: Sequence[tuple[Sequence[str], Sequence[str]]]
+    place: Callable[[], Path]
+
+    @property
+    def command(self) -> str:
+        return f"{_COMMAND}{self.option}"
+
+    def listed(self) -> list[str]:
+        """The paths of the jars.
+
+        Raises:
+            ConfigurationError: they were not fetched yet.
+        """
+        place = self.place()
+        found = sorted(str(p) for p in place.glob("*.jar"))
+        if not self._is_whole(found):
+            raise ConfigurationError(
+                f"Spark needs {self.purpose}, and {place} does not have them",
+                remedy=f"run `{self.command}` once (or `make setup`)",
+                runbook="merge-session",
+            )
+        return found
+
+    def fetch(self) -> list[str]:
+        """Fetch them unless they are there. Whole or not at all: the folder appears last.
+
+        Raises:
+            SourceUnavailable: the resolver could not get them; the message says what it asked.
+            ConfigurationError: there is no Java, or the folder cannot be written.
+        """
+        try:
+            return self.listed()
+        except ConfigurationError:
+            place = self.place()
+            _log.info("fetching jars", what=self.purpose, size=f"{self.megabytes} MB", to=str(place))
+            _fetch_all(self.steps, place)
+        return self.listed()
+
+    def _is_whole(self, found: Sequence[str]) -> bool:
+        return all(any(part in Path(f).name for f in found) for part in self.needed)
+
+
 def jars() -> list[str]:
     """The paths of Delta's jars, and of ours for its commits.
 
     Raises:
         ConfigurationError: they were not fetched yet.
     """
-    found = _listed(folder(), _NEEDED, "Spark needs Delta's jars", "python -m cdcflow.spark.jars")
-    return [*found, str(LOG_STORE)]
+    return [*_DELTA.listed(), str(LOG_STORE)]
 
 
-def fetch() -> list[str]:
-    """Fetch the jars unless they are there, and return their paths. Whole or not at all: the folder appears last.
+def iceberg_jars() -> list[str]:
+    """The paths of Iceberg's jars; `jars` says what is raised."""
+    return _ICEBERG.listed()
+
+
+def kafka_jars() -> list[str]:
+    """The paths of the jars that let Spark read from Kafka; `jars` says what is raised."""
+    return _KAFKA.listed()
+
+
+def s3_jars() -> list[str]:
+    """The paths of the jars that let Spark read and write in S3-compatible stores; `jars` says what is raised."""
+    return _S3.listed()
+
+
+def needed(table_formats: Collection[str], *, kafka: bool = False, s3: bool = False) -> list[str]:
+    """The paths of the jars for a session with these abilities; what is missing of them is fetched now.
 
     Raises:
-        SourceUnavailable: the resolver could not get them; it has printed why.
+        SourceUnavailable: they are missing and cannot be fetched just now.
+        ConfigurationError: there is no Java, or the folder cannot be written, or is somebody's own and not whole.
     """
-    return _fetched(jars, [([DELTA], _IN_PYSPARK)], folder())
+    found: list[str] = []
+    for jar_set, is_wanted in (
+        (_DELTA, "delta" in table_formats),
+        (_ICEBERG, "iceberg" in table_formats),
+        (_KAFKA, kafka),
+        (_S3, s3),
+    ):
+        if is_wanted:
+            found += _ensured(jar_set)
+    return [*found, str(LOG_STORE)] if "delta" in table_formats else found
+
+
+def _ensured(jar_set: _JarSet) -> list[str]:
+    place = jar_set.place()
+    if os.environ.get("CDCFLOW_JARS") == str(place) and place.exists() and any(place.iterdir()):
+        return jar_set.listed()  # somebody put things there: they are not thrown away unasked
+    try:
+        return jar_set.fetch()
+    except SourceUnavailable as error:
+        message, *rest = str(error).split("\n  ")
+        raise SourceUnavailable(
+            f"Spark needs {jar_set.purpose}, {place} does not have them, and they could not be fetched: {message}",
+            remedy=f"run `{jar_set.command}` once (or `make setup`); {' '.join(rest)}",
+            runbook="package-missing",
+        ) from error
 
 
 def iceberg_folder() -> Path:
@@ -112,38 +212,9 @@ def iceberg_folder() -> Path:
     return folder().parent / ICEBERG.replace(":", "-")
 
 
-def iceberg_jars() -> list[str]:
-    """The paths of Iceberg's jars.
-
-    Raises:
-        ConfigurationError: they were not fetched yet.
-    """
-    needs = "Spark needs Iceberg's jars to write Iceberg tables"
-    return _listed(iceberg_folder(), _NEEDED_FOR_ICEBERG, needs, "python -m cdcflow.spark.jars --iceberg")
-
-
-def fetch_iceberg() -> list[str]:
-    """Fetch Iceberg's jars unless they are there, and return their paths.
-
-    Raises:
-        SourceUnavailable: the resolver could not get them; it has printed why.
-    """
-    return _fetched(iceberg_jars, [([ICEBERG, _SQLITE], _IN_PYSPARK)], iceberg_folder())
-
-
 def kafka_folder() -> Path:
     """Where the jars are kept that let Spark read from Kafka: beside Delta's."""
     return folder().parent / KAFKA.replace(":", "-")
-
-
-def kafka_jars() -> list[str]:
-    """The paths of the jars that let Spark read from Kafka.
-
-    Raises:
-        ConfigurationError: they were not fetched yet.
-    """
-    needs = "Spark needs Kafka's jars to read a log in Kafka"
-    return _listed(kafka_folder(), _NEEDED_FOR_KAFKA, needs, "python -m cdcflow.spark.jars --kafka")
 
 
 def s3_folder() -> Path:
@@ -151,69 +222,46 @@ def s3_folder() -> Path:
     return folder().parent / S3.replace(":", "-")
 
 
-def s3_jars() -> list[str]:
-    """The paths of the jars that let Spark read and write in S3-compatible stores.
-
-    Raises:
-        ConfigurationError: they were not fetched yet.
-    """
-    needs = "Spark needs S3A's jars to read or write in an object store"
-    return _listed(s3_folder(), _NEEDED_FOR_S3, needs, "python -m cdcflow.spark.jars --s3")
-
-
-def fetch_s3() -> list[str]:
-    """Fetch the jars for S3 unless they are there, and return their paths.
-
-    Raises:
-        SourceUnavailable: the resolver could not get them; it has printed why.
-    """
-    packages = [S3, *(f"{_SDK}:{module}:{_SDK_VERSION}" for module in _SDK_MODULES)]
-    # Of Hadoop's own modules only this one is asked for, and an exclusion would take it out, too.
-    left_out = tuple(name for name in _IN_PYSPARK if name != "org.apache.hadoop:*")
-    return _fetched(s3_jars, [(packages, (*left_out, *_NOT_FOR_S3))], s3_folder())
-
-
-def _listed(place: Path, needed: Sequence[str], needs: str, command: str) -> list[str]:
-    found = sorted(str(p) for p in place.glob("*.jar"))
-    if not all(any(part in Path(f).name for f in found) for part in needed):
-        raise ConfigurationError(
-            f"{needs}, and {place} does not have them",
-            remedy=f"run `{command}` once (or `make setup`)",
-            runbook="merge-session",
-        )
-    return found
-
-
-def fetch_kafka() -> list[str]:
-    """Fetch the jars for Kafka unless they are there, and return their paths.
-
-    Raises:
-        SourceUnavailable: the resolver could not get them; it has printed why.
-    """
+_DELTA = _JarSet("Delta's jars", "", 13, _NEEDED, [([DELTA], _IN_PYSPARK)], folder)
+_ICEBERG = _JarSet(
+    "Iceberg's jars to write Iceberg tables",
+    " --iceberg",
+    60,
+    _NEEDED_FOR_ICEBERG,
+    [([ICEBERG, _SQLITE], _IN_PYSPARK)],
+    iceberg_folder,
+)
+_KAFKA = _JarSet(
+    "Kafka's jars to read a log in Kafka",
+    " --kafka",
+    10,
+    _NEEDED_FOR_KAFKA,
     # Two steps: of two versions that are asked for, the resolver takes the newer one.
-    steps = (
-        ([KAFKA], (*_IN_PYSPARK, _TOKENS)),
-        ([f"{_TOKENS}:{_TOKENS_VERSION}"], ("*:kafka-clients", *_IN_PYSPARK)),
-    )
-    return _fetched(kafka_jars, steps, kafka_folder())
-
-
-def _fetched(
-    listed: Callable[[], list[str]], steps: Sequence[tuple[Sequence[str], Sequence[str]]], target: Path
-) -> list[str]:
-    """What `listed` gives, fetched by these steps unless it is there."""
-    try:
-        return listed()
-    except ConfigurationError:
-        _fetch_all(steps, target)
-    return listed()
+    [([KAFKA], (*_IN_PYSPARK, _TOKENS)), ([f"{_TOKENS}:{_TOKENS_VERSION}"], ("*:kafka-clients", *_IN_PYSPARK))],
+    kafka_folder,
+)
+_S3 = _JarSet(
+    "S3A's jars to read or write in an object store",
+    " --s3",
+    12,
+    _NEEDED_FOR_S3,
+    [
+        (
+            [S3, *(f"{_SDK}:{module}:{_SDK_VERSION}" for module in _SDK_MODULES)],
+            # Of Hadoop's own modules only this one is asked for, and an exclusion would take it out, too.
+            (*(name for name in _IN_PYSPARK if name != "org.apache.hadoop:*"), *_NOT_FOR_S3),
+        )
+    ],
+    s3_folder,
+)
 
 
 def fetched(packages: Sequence[str], target: Path) -> Path:
     """A folder with these packages and all that they need, fetched unless it is there.
 
     Raises:
-        SourceUnavailable: the resolver could not get them; it has printed why.
+        SourceUnavailable: the resolver could not get them; the message says what it asked.
+        ConfigurationError: there is no Java, or the folder cannot be written.
     """
     if not target.exists():
         _fetch_all([(packages, ())], target)
@@ -222,69 +270,50 @@ def fetched(packages: Sequence[str], target: Path) -> Path:
 
 def _fetch_all(steps: Sequence[tuple[Sequence[str], Sequence[str]]], target: Path) -> None:
     """Packages, and what is left out of all that they need, one step after another into one folder."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="cdcflow-jars-", dir=target.parent) as room:
-        whole = Path(room) / "whole"
-        whole.mkdir()
-        for number, (packages, left_out) in enumerate(steps):
-            step = Path(room) / str(number)
-            _resolve(packages, left_out, step)
-            for jar in (step / "ivy" / "jars").glob("*.jar"):
-                jar.rename(whole / jar.name)
-        if target.exists():
-            shutil.rmtree(target)
-        whole.rename(target)
-
-
-def _resolve(packages: Sequence[str], left_out: Sequence[str], room: Path) -> None:
-    """Let Spark resolve the packages into `room`/ivy; the session is only a means."""
-    from pyspark.sql import SparkSession
-
-    builder = (
-        SparkSession.builder.master("local[1]")
-        .appName("cdcflow jars")
-        .config("spark.ui.enabled", "false")
-        .config("spark.jars.packages", ",".join(packages))
-        .config("spark.jars.excludes", ",".join(left_out))
-        .config("spark.jars.ivy", str(room / "ivy"))
-        .config("spark.sql.warehouse.dir", str(room / "warehouse"))
-    )
-    settings = os.environ.get("CDCFLOW_IVY_SETTINGS")
-    if settings:
-        builder = builder.config("spark.jars.ivySettings", settings)
     try:
-        builder.getOrCreate().stop()
-        _leave_java()
-    except Exception as error:
-        raise SourceUnavailable(
-            f"could not fetch {packages[0]} with Spark's resolver (its own words are above)",
-            remedy="check the network, or put the jars into the folder that CDCFLOW_JARS names",
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="cdcflow-jars-", dir=target.parent) as room:
+            whole = Path(room) / "whole"
+            whole.mkdir()
+            for number, (packages, left_out) in enumerate(steps):
+                step = Path(room) / str(number)
+                resolve(packages, left_out, step)
+                for jar in (step / "ivy" / "jars").glob("*.jar"):
+                    jar.rename(whole / jar.name)
+            _put_in_place(whole, target)
+    except OSError as error:
+        raise ConfigurationError(
+            f"fetching jars into {target}: {error.strerror or error}",
+            remedy="make the folder writable, or name another one in CDCFLOW_JARS",
             runbook="package-missing",
         ) from error
 
 
-def _leave_java() -> None:
-    """The resolver runs when Java starts: the next one needs another."""
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    SparkContext._gateway = SparkContext._jvm = None
-    if gateway is not None:
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(60)
+def _put_in_place(whole: Path, target: Path) -> None:
+    if target.exists():
+        shutil.rmtree(target, ignore_errors=True)
+    try:
+        whole.rename(target)
+    except OSError:
+        if not any(target.glob("*.jar")):  # else another process has fetched them meanwhile
+            raise
 
 
 def main(arguments: Sequence[str]) -> int:
-    fetch()
-    if "--iceberg" in arguments:
-        fetch_iceberg()
-    if "--kafka" in arguments:
-        fetch_kafka()
-    if "--s3" in arguments:
-        fetch_s3()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr), processors=[_event_line])
+    wanted = [_DELTA, *(s for s in (_ICEBERG, _KAFKA, _S3) if s.option.strip() in arguments)]
+    try:
+        for jar_set in wanted:
+            jar_set.fetch()
+    except CdcflowError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 1
     sys.stdout.write(f"{folder()}\n")
     return 0
+
+
+def _event_line(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
+    return f"{event.pop('event')}: " + ", ".join(str(value) for value in event.values())
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from cdcflow.model.position import Checkpoint
 from cdcflow.spark.engine import SparkEngine
 from cdcflow.warehouse import job
 from cdcflow.warehouse.formats import FORMATS, format_for
-from cdcflow.warehouse.job import Engines, MergeReport, OnEdit, TableReport
+from cdcflow.warehouse.job import Engines, MergeReport, OnEdit, TableReport, Watch, unwatched
 from cdcflow.warehouse.paths import Warehouse
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def merge(
     table_format: str | None = None,
     newest: Checkpoint | None = None,
     origin: Mapping[str, object] | None = None,
+    watch: Watch = unwatched,
 ) -> MergeReport:
     """Bring every current-state table to the newest sealed cut of the log, then publish the cut.
 
@@ -46,7 +47,7 @@ def merge(
     """
     place = Warehouse.of(warehouse)
     engines = Engines(SparkEngine(spark, place, format_for(place, table_format)))
-    return job.merge(engines, log, place, tables, on_edit=on_edit, newest=newest, origin=origin)
+    return job.merge(engines, log, place, tables, on_edit=on_edit, newest=newest, origin=origin, watch=watch)
 
 
 def main(arguments: list[str] | None = None) -> int:

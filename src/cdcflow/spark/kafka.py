@@ -31,6 +31,7 @@ from cdcflow.spark import job
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.java_options import java_options
 from cdcflow.spark.job import MergeReport, OnEdit
+from cdcflow.warehouse.job import Watch, unwatched
 from cdcflow.warehouse.paths import Warehouse
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def merge(
     *,
     on_edit: OnEdit = "warn",
     table_format: str | None = None,
+    watch: Watch = unwatched,
 ) -> MergeReport:
     """Bring every current-state table to the newest committed cut of the log, then publish the cut.
 
@@ -63,7 +65,15 @@ def merge(
     refuse_connect(spark)
     newest, origin = seal(spark, tier)
     return job.merge(
-        spark, tier.layout, warehouse, tables, on_edit=on_edit, table_format=table_format, newest=newest, origin=origin
+        spark,
+        tier.layout,
+        warehouse,
+        tables,
+        on_edit=on_edit,
+        table_format=table_format,
+        newest=newest,
+        origin=origin,
+        watch=watch,
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cdcflow.config import Config, FileLog, KafkaLog
 from cdcflow.errors import ConfigurationError
 from cdcflow.spark.formats import table_format
+from cdcflow.spark.java import quiet_start
 from cdcflow.spark.metastore import settings as metastore_settings
 from cdcflow.warehouse.paths import Metastore, Warehouse
 
@@ -51,7 +52,8 @@ def session(
     written. Under spark-submit its master, memory and jars stay as they were submitted.
 
     Raises:
-        ConfigurationError: pyspark or the jars are not installed; the message says what to run.
+        ConfigurationError: pyspark or Java is not installed; the message says what to run.
+        SourceUnavailable: jars are missing and cannot be fetched just now.
     """
     try:
         from pyspark.sql import SparkSession
@@ -62,7 +64,7 @@ def session(
             runbook="package-missing",
         ) from error
     # Here, so that `python -m cdcflow.spark.jars` is not loaded twice.
-    from cdcflow.spark.jars import LOG_STORES, iceberg_jars, jars, kafka_jars, log_store, s3_jars
+    from cdcflow.spark.jars import LOG_STORES, log_store, needed
 
     workers = cores or os.cpu_count() or 2
     # Workers otherwise take the python that stands first in PATH, which may be another version.
@@ -77,12 +79,9 @@ def session(
     if "delta" in table_formats:
         chosen |= dict(map(log_store, LOG_STORES))
     if not is_submitted():
-        builder = builder.master(f"local[{workers}]").config("spark.driver.memory", memory)
+        chosen |= {"spark.master": f"local[{workers}]", "spark.driver.memory": memory}
         listed = [
-            *(jars() if "delta" in table_formats else ()),
-            *(iceberg_jars() if "iceberg" in table_formats else ()),
-            *(kafka_jars() if kafka else ()),
-            *(s3_jars() if s3 else ()),
+            *needed(table_formats, kafka=kafka, s3=s3),
             *filter(None, own.pop("spark.jars", "").split(",")),
         ]
         chosen["spark.jars"] = ",".join(listed)
@@ -90,9 +89,11 @@ def session(
     chosen["spark.sql.warehouse.dir"] = str((scratch or Path(tempfile.gettempdir())) / "cdcflow-spark-warehouse")
     if scratch is not None:
         chosen["spark.local.dir"] = str(scratch)
-    for key, value in {**chosen, **own}.items():
+    final = {**chosen, **own}
+    for key, value in final.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with quiet_start({"spark.app.name": name, **final}):
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

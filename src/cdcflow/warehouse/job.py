@@ -51,6 +51,25 @@ CONFLICTS_MAX = 5
 TABLES_AT_ONCE = 3
 """Much of a small merge is planning and commits on the driver, one thread's work: three tables keep two cores busy."""
 
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A table that a merge begins with: the `number`th of `tables`, in the `step`th range of cuts."""
+
+    table: str
+    number: int
+    tables: int
+    step: int = 1
+
+
+Watch = Callable[[Progress], None]
+"""Called as a merge goes on, from several threads at once."""
+
+
+def unwatched(progress: Progress) -> None:
+    """For a merge that nobody looks at."""
+
+
 _log = structlog.get_logger()
 _Answer = TypeVar("_Answer")
 
@@ -119,6 +138,7 @@ def merge(
     on_edit: OnEdit = "warn",
     newest: Checkpoint | None = None,
     origin: Mapping[str, object] | None = None,
+    watch: Watch = unwatched,
 ) -> MergeReport:
     """Bring every current-state table to the newest sealed cut of the log, then publish the cut.
 
@@ -142,7 +162,7 @@ def merge(
         InvariantViolated: a row of a table whose backfill is done misses columns.
     """
     with engines.first.lease():
-        given = (engines, LogLayout.of(log), Warehouse.of(warehouse), tables, on_edit, newest, origin or {})
+        given = (engines, LogLayout.of(log), Warehouse.of(warehouse), tables, on_edit, newest, origin or {}, watch)
         try:
             return _merge(*given, recent=True)
         except OlderNeeded:
@@ -157,6 +177,7 @@ def _merge(
     on_edit: OnEdit,
     newest: Checkpoint | None,
     origin: Mapping[str, object],
+    watch: Watch,
     *,
     recent: bool,
 ) -> MergeReport:
@@ -171,8 +192,9 @@ def _merge(
     reports: dict[str, TableReport] = {}
     published = False
     steps = [whole] if engines.first.reads_in_place else whole.steps(0 if before is None else before.cut)
-    for step in steps:
-        run = _Run(engines, step, place, on_edit, whole, newest, origin, before)
+    for number, step in enumerate(steps, 1):
+        told = functools.partial(_tell_step, watch, number)
+        run = _Run(engines, step, place, on_edit, whole, newest, origin, before, told)
         found = run.tables(_known(tables, step, whole, before))
         new = run.cut(found)
         if new is not None:
@@ -184,6 +206,10 @@ def _merge(
     last = whole.newest
     ordered = tuple(reports[name] for name in sorted(reports))
     return MergeReport(last.last_cut, last.last_offset, published, time.monotonic() - began, ordered)
+
+
+def _tell_step(watch: Watch, step: int, progress: Progress) -> None:
+    watch(replace(progress, step=step))
 
 
 def _known(tables: Collection[str] | None, step: Range, whole: Range, before: Cut | None) -> Collection[str] | None:
@@ -219,7 +245,9 @@ class _Run:
         newest: Checkpoint | None,
         origin: Mapping[str, object],
         published: Cut | None,
+        watch: Watch,
     ) -> None:
+        self._watch = watch
         self._engines = engines
         self._log = log
         self._warehouse = warehouse
@@ -236,6 +264,7 @@ class _Run:
         self._ids: dict[TableId, str] = {}
         self._refused: list[CdcflowError] = []
         self._known: Mapping[str, TableId] = {}
+        self._chosen: Mapping[TableId, int] = {}
         self._origin = origin
         self._published = published
         self._check_log()
@@ -269,6 +298,7 @@ class _Run:
                 runbook="table-not-found",
             )
         chosen = [known[n] for n in sorted(known) if wanted is None or n in wanted]
+        self._chosen = {table: number for number, table in enumerate(chosen, 1)}
         with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
             reports = tuple(report for report in pool.map(self._table, chosen) if report is not None)
         if self._refused and all(r.left_out is not None for r in reports):
@@ -316,6 +346,7 @@ class _Run:
         edits = self._edits(there, table, before)
         work = _TableMerge(self, engine, table, there, before, files, start, since)
         if files:
+            self._watch(Progress(str(table), self._chosen[table], len(self._chosen)))
             work.run()
         elif before is not None and table not in self._ahead and work.sweeps:
             work.sweep()

@@ -1,0 +1,131 @@
+"""Starts Java for Spark without the page that it prints each time, and without hiding what is new on it.
+
+What Java, log4j and Spark's resolver print at every start is held back. It is printed after all if the start fails.
+Every other line passes at once.
+
+                  ┌── known ──▶ held ──▶ dropped when Spark has started, printed when it could not
+    Java's stderr ┤
+                  └── other ──▶ stderr
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO
+
+from cdcflow.errors import ConfigurationError
+
+INSTALL_JAVA = (
+    "install Java 17 or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME;"
+    " small merges need none: pip install 'cdcflow[local]' and merge.engine local"
+)
+_KNOWN = re.compile(
+    rb"""^(
+      WARNING:\ Using\ incubator\ modules:
+    | Using\ Spark's\ default\ log4j\ profile:
+    | Setting\ default\ log\ level\ to
+    | To\ adjust\ logging\ level\ use
+    | \S+\ \S+\ WARN\ Utils:\ (Your\ hostname|Set\ SPARK_LOCAL_IP)
+    | \S+\ \S+\ WARN\ NativeCodeLoader:
+    | ::\ (loading\ settings|resolving\ dependencies|resolution\ report|retrieving)\ ::
+    | Ivy\ Default\ Cache\ set\ to:
+    | The\ jars\ for\ the\ packages\ stored\ in:
+    | \S+\#\S+\ added\ as\ a\ dependency
+    | downloading\ \S+\ \.\.\.
+    | \t(confs:|found\ |\[SUCCESSFUL|::\ modules\ in\ use|::\ evicted|\S+\#\S+\ (from|by)\ )
+    | \t(-----|\|\ |\d+\ artifacts\ copied)
+    )""",
+    re.VERBOSE,
+)
+
+
+def is_known(line: bytes) -> bool:
+    """Whether a line is one that every start prints."""
+    return _KNOWN.match(line) is not None
+
+
+class StartLines:
+    """Passes on what a starting Java says, but for what every start says."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out = out
+        self._held: list[bytes] = []
+        self._failed = False
+        self._lock = threading.Lock()
+
+    def pass_on(self, lines: Iterable[bytes]) -> None:
+        """Until there are no more lines."""
+        for line in lines:
+            with self._lock:
+                if is_known(line) and not self._failed:
+                    self._held.append(line)
+                else:
+                    self._out.write(line)
+
+    def tell_all(self) -> None:
+        """The start failed: what was held back may say why."""
+        with self._lock:
+            self._failed = True
+            for line in self._held:
+                self._out.write(line)
+            self._held.clear()
+
+
+@contextmanager
+def quiet_start(settings: Mapping[str, str]) -> Iterator[None]:
+    """Around the start of a Spark session with these settings: Java is started here unless it runs already."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        yield
+        return
+    lines, write_end = _pumped()
+    try:
+        try:
+            conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+            gateway = launch_gateway(conf, {"stderr": write_end})  # type: ignore[no-untyped-call]  # pyspark's
+        finally:
+            os.close(write_end)
+        SparkContext._ensure_initialized(gateway=gateway)
+        yield
+    except BaseException as error:
+        lines.tell_all()
+        if "JAVA_GATEWAY_EXITED" in str(error):
+            raise no_java("starting Spark") from error
+        raise
+
+
+def no_java(attempted: str) -> ConfigurationError:
+    """Java could not be started; what it says itself is on stderr already."""
+    program = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
+    if shutil.which(program) is None:
+        return ConfigurationError(
+            f"{attempted}: there is no Java here ({program} is not found)", remedy=INSTALL_JAVA, runbook="merge-session"
+        )
+    return ConfigurationError(
+        f"{attempted}: {program} ended before Spark was there (its own words are above)",
+        remedy=f"mend what it says, or {INSTALL_JAVA}",
+        runbook="merge-session",
+    )
+
+
+def _pumped() -> tuple[StartLines, int]:
+    """Where Java's lines go, and the descriptor that it writes them to."""
+    read_end, write_end = os.pipe()
+    lines = StartLines(out := os.fdopen(os.dup(2), "wb", buffering=0))
+
+    def pump() -> None:
+        with out, os.fdopen(read_end, "rb") as said:
+            lines.pass_on(said)
+
+    threading.Thread(target=pump, name="cdcflow-java-stderr", daemon=True).start()
+    return lines, write_end
+
+
+__all__ = ["StartLines", "is_known", "no_java", "quiet_start"]

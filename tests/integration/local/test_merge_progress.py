@@ -1,0 +1,50 @@
+"""What `cdcflow merge` says while it works: to a terminal which table, to a pipe nothing more than its events."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+from handlog import HandLog
+from mergehistories import make_table
+
+SETTINGS = """
+source: {kind: postgres, url: "postgresql://nobody@127.0.0.1/shop"}
+log: {path: ./log}
+merge: {engine: local, warehouse: ./warehouse}
+"""
+MERGE = [sys.executable, "-m", "cdcflow.cli", "merge", "--once"]
+
+
+def test_a_terminal_is_told_which_table_of_how_many_is_merged(hand_log: HandLog) -> None:
+    """A first merge of many tables is long, and silence looks like a hang."""
+    tables = [make_table(name, id="int64") for name in ("orders", "products")]
+    for table in tables:
+        hand_log.state(table)
+    hand_log.segment([(table, "c", {"id": 1}) for table in tables])
+    folder = hand_log.root.parent
+    (folder / "cdcflow.yaml").write_text(SETTINGS)
+    ours, theirs = pty.openpty()
+    with open(ours, "rb", closefd=True):
+        done = subprocess.run(MERGE, cwd=folder, stdout=subprocess.PIPE, stderr=theirs, text=True, check=True)
+        os.set_blocking(ours, False)
+        told = os.read(ours, 1 << 16).decode()
+        os.close(theirs)
+    assert "merging public.orders (1 of 2 tables)" in told
+    assert "merging public.products (2 of 2 tables)" in told
+    assert "(1 of 2" not in done.stdout
+
+
+def test_a_pipe_is_told_nothing_more(hand_log: HandLog) -> None:
+    """Logs of a service hold events, a line each, and nothing that is drawn for eyes."""
+    table = make_table("orders", id="int64")
+    hand_log.state(table)
+    hand_log.segment([(table, "c", {"id": 1})])
+    folder: Path = hand_log.root.parent
+    (folder / "cdcflow.yaml").write_text(SETTINGS)
+    done = subprocess.run(MERGE, cwd=folder, capture_output=True, text=True, check=True)
+    assert "merging" not in done.stderr
+    assert "table merged table=public.orders" in done.stderr

@@ -1,0 +1,96 @@
+"""A machine without Spark's jars: they are fetched when a session first needs them, or one error says why not.
+
+The repository is a folder with the jars of this machine's cache, so no network is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cdcflow.spark import jars
+
+pytestmark = pytest.mark.spark
+
+START = (
+    "from cdcflow.spark.session import session\n"
+    "session(cores=1, memory='512m', settings={'spark.driver.extraJavaOptions': '-XX:TieredStopAtLevel=1'}).stop()\n"
+)
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>io.delta</groupId><artifactId>{}</artifactId><version>{}</version>
+<dependencies>{}</dependencies></project>"""
+_DEPENDENCY = "<dependency><groupId>io.delta</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> str:
+    """A Maven repository with Delta's two jars of its own."""
+    version = jars.DELTA.rpartition(":")[2]
+    first, second = jars.DELTA.split(":")[1], "delta-storage"
+    for name, needs in ((first, _DEPENDENCY.format(second, version)), (second, "")):
+        folder = tmp_path / "repository" / "io" / "delta" / name / version
+        folder.mkdir(parents=True)
+        (folder / f"{name}-{version}.pom").write_text(_POM.format(name, version, needs))
+        shutil.copy(jars.folder() / f"io.delta_{name}-{version}.jar", folder / f"{name}-{version}.jar")
+    return f"file://{tmp_path}/repository/"
+
+
+def _run(code: list[str], environment: Mapping[str, str], home: Path) -> subprocess.CompletedProcess[str]:
+    # A home of its own: this user's cache of Maven would be looked into first.
+    java = f"-Duser.home={home}"
+    wanted = {**os.environ, "JAVA_TOOL_OPTIONS": java, **environment}
+    return subprocess.run([sys.executable, *code], env=wanted, capture_output=True, text=True, check=False)
+
+
+def test_a_first_session_fetches_its_jars_and_says_so_in_one_line(repository: str, tmp_path: Path) -> None:
+    """The first merge on a fresh machine works, and prints neither Ivy's pages nor Spark's banner."""
+    place = tmp_path / "jars" / "delta"
+    given = {"CDCFLOW_JARS": str(place), "DEFAULT_ARTIFACT_REPOSITORY": repository}
+    done = _run(["-c", START], given, tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = [line for line in (done.stdout + done.stderr).splitlines() if "Picked up JAVA_TOOL_OPTIONS" not in line]
+    assert len(told) == 1
+    assert "fetching jars" in told[0]
+    assert "13 MB" in told[0]
+    assert {path.name.split("_")[1][:13] for path in place.iterdir()} == {"delta-spark", "delta-storage"}
+
+
+def test_where_they_cannot_be_fetched_one_error_says_why_and_its_remedy_works(repository: str, tmp_path: Path) -> None:
+    """A firewall is the usual case: the remedy's command is then run once, where there is a way."""
+    given = {
+        "CDCFLOW_JARS": str(tmp_path / "jars" / "delta"),
+        "DEFAULT_ARTIFACT_REPOSITORY": "http://someone:s3cret@127.0.0.1:9/maven/",
+    }
+    done = _run(["-c", START], given, tmp_path)
+    assert done.returncode != 0
+    assert "127.0.0.1:9 said ConnectException: Connection refused" in done.stderr
+    assert "run `python -m cdcflow.spark.jars` once" in done.stderr
+    assert "s3cret" not in done.stderr
+    assert "resolution report" not in done.stderr
+    mended = _run(["-m", "cdcflow.spark.jars"], {**given, "DEFAULT_ARTIFACT_REPOSITORY": repository}, tmp_path)
+    assert mended.returncode == 0, mended.stderr
+    assert mended.stdout == f"{tmp_path}/jars/delta\n"
+    assert mended.stderr.count("\n") == 1
+
+
+def test_a_folder_of_somebodys_own_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CDCFLOW_JARS may name a folder with jars of other programs in it."""
+    (tmp_path / "other.jar").write_bytes(b"")
+    monkeypatch.setenv("CDCFLOW_JARS", str(tmp_path))
+    with pytest.raises(Exception, match=r"run `python -m cdcflow\.spark\.jars` once"):
+        jars.needed(["delta"])
+    assert [path.name for path in tmp_path.iterdir()] == ["other.jar"]
+
+
+def test_a_machine_without_java_is_told_so(tmp_path: Path) -> None:
+    """Both where jars are to be fetched and where they are there."""
+    for more in ({}, {"CDCFLOW_JARS": str(tmp_path / "none")}):
+        done = _run(["-c", START], {"JAVA_HOME": str(tmp_path / "nowhere"), **more}, tmp_path)
+        assert f"there is no Java here ({tmp_path}/nowhere/bin/java is not found)" in done.stderr
+        assert "install Java 17 or newer" in done.stderr
