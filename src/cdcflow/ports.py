@@ -156,6 +156,9 @@ class Source(Protocol):
         `transactions_back` shows what the log has, for a source that can tell by it whether the server's log still is
         the one that ours was made from (None: nothing is compared).
 
+        A `reread` in the checkpoint's `source` (JSON: a list of [schema, name]) names captured tables whose rows the
+        log has as other settings made them: the caller reads them anew, and takes it out with the cut that orders it.
+
         With `checkpoint.position` None a new position in the source's log is made and returned in the checkpoint's
         `position` and `source`; else the position is checked to be still ours and whole.
 

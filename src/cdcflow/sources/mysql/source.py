@@ -4,9 +4,10 @@ What the checkpoint keeps in `source`: `server` (MySQL's uuid, MariaDB's server_
 are of, `gtids` ("yes": the position knows every transaction by its GTID, so another server may go on), `slot` (the
 name of our marks), `tables` (those that the last run captured) and, while the position is one that another server
 gave, `foreign` (that position's text) and `compared_from` (the number of the first transaction of our log that
-was read from this server: `overlap`). When the position is not ours any more, or log from there on is gone, it stops
-with `HistoryLost`. `accept_history_loss` = "yes" in `source` always makes a new position, behind whatever stopped the
-stream, and nothing else does; then `history` = "lost" comes back in it, so that the caller reads all tables anew.
+was read from this server: `overlap`), and `policies` and `reread` (`engine.policies`). When the position is not ours
+any more, or log from there on is gone, it stops with `HistoryLost`. `accept_history_loss` = "yes" in `source` always
+makes a new position, behind whatever stopped the stream, and nothing else does; then `history` = "lost" comes back in
+it, so that the caller reads all tables anew.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from cdcflow.interleave.messages import RowsCompared
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
+from cdcflow.sources.engine import policies
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
+from cdcflow.sources.engine.policies import Kept
 from cdcflow.sources.engine.selection import Selection, table_id
 from cdcflow.sources.mysql import binlog_status, doctor, overlap
 from cdcflow.sources.mysql.binlog import BinlogDecoder
@@ -41,6 +44,7 @@ from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
 from cdcflow.sources.mysql.stream import BinlogStream
 from cdcflow.sources.mysql.types.columns import Policy
+from cdcflow.sources.mysql.types.registry import kept_as
 
 FIRST_SERVER_ID = 1 << 31
 """Numbers that we make for ourselves begin here: people number their servers from 1 on."""
@@ -102,8 +106,9 @@ class MySQLSource:
         self._delivered = DeliveredGtids()
         self._has_gtids = preparing.has_gtids
         self._captured, self._selected = selected.good, selected
-        self._checkpoint = prepared
-        return prepared
+        kept = policies.noted(checkpoint.source, self._kept(selected))
+        self._checkpoint = replace(prepared, source={**policies.without_order(prepared.source), **kept})
+        return self._checkpoint
 
     def tables(self) -> Sequence[Table]:
         # First those that the stream captures. A table that was made since `prepare` is none of them: its changes would
@@ -203,6 +208,15 @@ class MySQLSource:
         if self._settings.fence == "read-only":
             return ReadOnlyMarks(self._flavor, self._expectations)
         return WrittenMarks(self._marks_table, slot)
+
+    def _kept(self, selected: Selected) -> dict[Table, Mapping[int, Kept]]:
+        """How the values of the captured tables are kept, where a setting concerns them."""
+        found: dict[Table, Mapping[int, Kept]] = {}
+        for described in map(self._catalog.described, selected.good):
+            columns = zip(described.table.columns, described.columns, described.codecs, strict=True)
+            kept = {column.number: kept_as(server, codec) for column, server, codec in columns}
+            found[described.table] = {number: one for number, one in kept.items() if one is not None}
+        return found
 
     def _select(self, checkpoint: Checkpoint) -> Selected:
         known = _known(checkpoint)

@@ -1,11 +1,11 @@
 """PostgreSQL behind `cdcflow.ports.Source`: slot and publication made and checked, stream and chunks opened.
 
 What the checkpoint keeps in `source`: the server's identity (`system_id`, `timeline`, `database`), the names `slot`
-and `publication`, the publication's `publication_state` (see `publication.fingerprint`), and `began_at`, the position
-where the slot was made for this log. With them a restart can tell whether the position in the server's log is still
-ours and nothing went by unseen. When it cannot, it stops with `HistoryLost`. `accept_history_loss` = "yes" in `source`
-always begins at a new position, and nothing else does; then `history` = "lost" comes back in it, so that the caller
-reads all tables anew.
+and `publication`, the publication's `publication_state` (see `publication.fingerprint`), `policies` and `reread`
+(`engine.policies`), and `began_at`, the position where the slot was made for this log. With them a restart can tell
+whether the position in the server's log is still ours and nothing went by unseen. When it cannot, it stops with
+`HistoryLost`. `accept_history_loss` = "yes" in `source` always begins at a new position, and nothing else does; then
+`history` = "lost" comes back in it, so that the caller reads all tables anew.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from cdcflow.interleave.messages import RowsCompared
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
+from cdcflow.sources.engine import policies
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection, not_there
@@ -111,7 +112,7 @@ class PostgresSource:
         self._left_out: tuple[TableId, ...] = ()
         self._checkpoint: Checkpoint | None = None
         self._looked_up: tuple[float, Mapping[TableId, Relid]] = (0.0, {})
-        self._selected: Selected | None = None
+        self._described: tuple[DescribedTable, ...] | None = None
         self._has_binary: bool | None = None
 
     # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
@@ -153,24 +154,29 @@ class PostgresSource:
         self._catalog.captured = _names(checkpoint.source) | {oid: table for table, oid in self._oids.items()}
         self._looked_up = (0.0, {})
         # Whoever prepares asks for the tables next: what was just read of a thousand of them is not read again.
-        self._selected = selected
-        self._checkpoint = prepared
-        return prepared
+        self._described = self._catalog.tables(selected)
+        kept = policies.noted(checkpoint.source, {d.table: d.kept for d in self._described})
+        self._checkpoint = replace(prepared, source={**policies.without_order(prepared.source), **kept})
+        return self._checkpoint
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:
         ours = Names.of(self._settings, log_id).slot
         return self._catalog.ask("looking for slots of other logs", lambda c: slot.left_behind(c, ours))
 
     def tables(self) -> Sequence[Table]:
-        taken, self._selected = self._selected, None
-        selected = taken or self._catalog.selected()
-        if taken is None and self._prepared is not None:
+        described, self._described = self._described, None
+        if described is None:
+            described = self._catalog.tables(self._looked_at_again())
+        self._has_binary = all(d.has_binary for d in described)
+        return [d.table for d in described]
+
+    def _looked_at_again(self) -> Selected:
+        selected = self._catalog.selected()
+        if self._prepared is not None:
             everything, selected = selected, selected.only(self._prepared)
             self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
         selected.check()
-        described = self._catalog.tables(selected)
-        self._has_binary = all(d.has_binary for d in described)
-        return [d.table for d in described]
+        return selected
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         if checkpoint is None:
