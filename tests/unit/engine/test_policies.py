@@ -42,7 +42,7 @@ def test_what_stopped_before_left_nothing_to_read_again(now: Kept) -> None:
 
 
 def test_column_that_was_added_since_is_no_reason() -> None:
-    """Its rows came by the setting of then, which is general; where a setting names it, the column was there plainly."""
+    """Its rows came by the general setting; where one names the column, it was there plainly."""
     assert reread(before(), {ORDERS: {2: Kept("text")}}) == {}
     assert reread(before(), {ORDERS: {2: Kept("text", by_name=True)}}) == {ORDERS.id: "due: stop → as text"}
 

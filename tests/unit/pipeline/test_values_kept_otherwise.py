@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 from smallsource import AT, DONE, ITEMS, ORDERS, Small
@@ -38,7 +39,7 @@ class Stage:
 
     def run(self, turns: int | None, *, noted: bool = True) -> Progress:
         """An attempt of so many turns (None: it dies before the first), on a source that has both tables read anew."""
-        source = Small(ORDERS)
+        source: Any = Small(ORDERS)
         if noted:
             source.prepared = lambda c: replace(c, source={**c.source, "reread": BOTH})
         log, waker = MemoryLog(self.memory), Waker()

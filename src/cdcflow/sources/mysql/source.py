@@ -23,13 +23,22 @@ from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.interleave.messages import RowsCompared
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
+from cdcflow.ports import (
+    ChunkSource,
+    Finding,
+    OpenSpool,
+    Preview,
+    SourceStatus,
+    Stream,
+    TablePreview,
+    TransactionsBack,
+)
 from cdcflow.sources.engine import policies
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.policies import Kept
 from cdcflow.sources.engine.selection import Selection, table_id
-from cdcflow.sources.mysql import binlog_status, doctor, overlap
+from cdcflow.sources.mysql import binlog_status, doctor, estimates, overlap
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.catalog import CapturedTables, Catalog, CatalogTable, Selected, Wanted
 from cdcflow.sources.mysql.chunks import MySQLChunks
@@ -126,6 +135,25 @@ class MySQLSource:
             return self._left_out
         known = _known(checkpoint)
         return self._catalog.selected(known).for_restart(known, self._catalog.wanted.selection)[1]
+
+    def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
+        before, known = checkpoint.source, _known(checkpoint)
+        selected, left_out = self._catalog.selected(known), tuple[TableId, ...]()
+        if checkpoint.position is not None:
+            _check_slot(before, slot_of(log_id))
+            selected, left_out = selected.for_restart(known, self._catalog.wanted.selection)
+        selected.check()
+        kept = self._kept(selected)
+        why = policies.reread(before, kept)
+        found = self._catalog.ask("reading the statistics of tables", estimates.sizes)
+        unknown = (None, None)
+        return Preview(
+            tuple(
+                TablePreview(t.id, t.incarnation, *found.get((t.id.schema, t.id.name), unknown), why.get(t.id, ""))
+                for t in kept
+            ),
+            left_out,
+        )
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return RowsCompared(())  # the binary log has the statements themselves
@@ -239,11 +267,7 @@ class MySQLSource:
                 checkpoint, preparing.first(), preparing, slot, selected, all_gtids=preparing.has_gtids
             )
         source = checkpoint.source
-        if source["slot"] != slot:
-            raise ConfigurationError(
-                f"this log's marks bear the name {source['slot']}, and it is to be {slot} now",
-                remedy="use the log that this position belongs to",
-            )
+        _check_slot(source, slot)
         before = Before(
             position=BinlogPosition.parse(checkpoint.position),
             server=source["server"],
@@ -268,6 +292,14 @@ class MySQLSource:
         goes_on = not begun.by_gtid
         return _checkpoint_at(
             checkpoint, begun, preparing, slot, selected, all_gtids=before.has_all_gtids, goes_on=goes_on
+        )
+
+
+def _check_slot(source: Mapping[str, str], slot: str) -> None:
+    if source["slot"] != slot:
+        raise ConfigurationError(
+            f"this log's marks bear the name {source['slot']}, and it is to be {slot} now",
+            remedy="use the log that this position belongs to",
         )
 
 

@@ -24,12 +24,21 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import RowsCompared
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
+from cdcflow.ports import (
+    ChunkSource,
+    Finding,
+    OpenSpool,
+    Preview,
+    SourceStatus,
+    Stream,
+    TablePreview,
+    TransactionsBack,
+)
 from cdcflow.sources.engine import policies
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection, not_there
-from cdcflow.sources.postgres import overlap, publication, slot
+from cdcflow.sources.postgres import estimates, overlap, publication, slot
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, backlog_of
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
@@ -183,6 +192,27 @@ class PostgresSource:
             return self._left_out
         known = frozenset(_names(checkpoint.source).values())
         return self._catalog.selected().for_restart(known, self._selection)[1]
+
+    def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
+        before, left_out = checkpoint.source, tuple[TableId, ...]()
+        system = self._identify_system()
+        selected = self._catalog.selected()
+        if checkpoint.position is not None:
+            _check_names(before, Names.of(self._settings, log_id))
+            self._check_database(before, system)
+            selected, left_out = selected.for_restart(frozenset(_names(before).values()), self._selection)
+        selected.check()
+        described = self._catalog.tables(selected)
+        why = policies.reread(before, {d.table: d.kept for d in described})
+        oids = [d.table.incarnation for d in described]
+        found = self._catalog.ask("reading the statistics of tables", lambda c: estimates.sizes(c, oids))
+        return Preview(
+            tuple(
+                TablePreview(t.id, t.incarnation, *found.get(t.incarnation, (None, None)), why.get(t.id, ""))
+                for t in (d.table for d in described)
+            ),
+            left_out,
+        )
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return self._row_versions.compare(known)
@@ -383,13 +413,16 @@ class PostgresSource:
             publication.wait_for_older(connection, self._older_wait_s, "adding tables to the publication")
         return self._checkpoint_at(checkpoint, position, names, system, state, selected, began)
 
-    def _check_system(self, before: Mapping[str, str], system: IdentifiedSystem, position: int) -> None:
+    def _check_database(self, before: Mapping[str, str], system: IdentifiedSystem) -> None:
         if (before.get("system_id"), before.get("database")) != (system.system_id, system.database):
             raise ConfigurationError(
                 f"this log belongs to database {before.get('database')} of server {before.get('system_id')}, but "
                 f"{self._connector.address} is database {system.database} of server {system.system_id}",
                 remedy="set source.url back, or use another log.path for this source",
             )
+
+    def _check_system(self, before: Mapping[str, str], system: IdentifiedSystem, position: int) -> None:
+        self._check_database(before, system)
         if str(system.timeline) != before.get("timeline"):
             switch = self._switched(system.timeline, int(before.get("timeline") or 0))
             if switch is None or switch < position:
