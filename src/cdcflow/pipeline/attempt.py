@@ -129,6 +129,7 @@ class Attempt:
         self._bytes_since_cut = 0
         self._is_due = False
         self._looked_at: Progress | None = None
+        self._new_limits: Limits | None = None
         self._settled = False
         self._ordered: tuple[TableId, ...] = ()
         self._began_at_cut = checkpoint.cut + 1
@@ -243,6 +244,7 @@ class Attempt:
         for answer in self._tasks.answers():
             self._tell_read(answer)
             self._handle(answer)
+        self._use_new_limits()
         for request in self._requested():
             self._handle(self._looked_up(request))
         self._make_durable()
@@ -344,6 +346,15 @@ class Attempt:
             self._tasks.call(self._look_at_tables)
         if not self._rate or now - self._rate[-1][0] >= 0.25:
             self._rate.append((now, self.rows["captured"] + self.rows["read"]))
+
+    def use(self, limits: Limits) -> None:
+        """Go on with other limits from the next turn on. May be called from any thread."""
+        self._new_limits = limits
+
+    def _use_new_limits(self) -> None:
+        limits, self._new_limits = self._new_limits, None
+        if limits is not None:
+            self._machine.use(limits)
 
     def _looked_up(self, request: Input) -> Input:
         """The request with what only the log knows: who resumes a table asks it for the keys of partial rows."""
