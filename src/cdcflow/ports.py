@@ -59,6 +59,27 @@ class SourceStatus:
     details: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class TablePreview:
+    """A table that a start would capture. `rows` and `bytes` are the server's estimates from its statistics (None: it
+    has none); `reread` says why rows in the log are not what the settings make of them now ("": they are)."""
+
+    id: TableId
+    incarnation: int
+    rows: int | None = None
+    bytes: int | None = None
+    reread: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a start would capture, sorted by name, and the selected tables that it would leave out because they cannot
+    be captured."""
+
+    tables: tuple[TablePreview, ...]
+    left_out: tuple[TableId, ...] = ()
+
+
 class Spool(Protocol):
     """Where a transaction that memory should not hold goes while it arrives. One writer.
 
@@ -156,6 +177,9 @@ class Source(Protocol):
         `transactions_back` shows what the log has, for a source that can tell by it whether the server's log still is
         the one that ours was made from (None: nothing is compared).
 
+        A `reread` in the checkpoint's `source` (JSON: a list of [schema, name]) names captured tables whose rows the
+        log has as other settings made them: the caller reads them anew, and takes it out with the cut that orders it.
+
         With `checkpoint.position` None a new position in the source's log is made and returned in the checkpoint's
         `position` and `source`; else the position is checked to be still ours and whole.
 
@@ -174,6 +198,14 @@ class Source(Protocol):
 
         None: as the last `prepare` or `tables` saw them; asks the server nothing, and may be called from any thread.
         With a checkpoint: those that a start from it would leave out, by the server's word. Nothing is prepared."""
+        ...
+
+    def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
+        """What a start from this checkpoint would capture, by the server's word. Nothing is prepared or changed.
+
+        Raises:
+            ConfigurationError: the settings do not fit the server, its tables or this log, as `prepare` would say.
+        """
         ...
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:

@@ -199,6 +199,10 @@ def no_lag(real: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, at: replace(real(self, at), lag_bytes=0)
 
 
+def fits_every_log(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, checkpoint, log_id: real(self, replace(checkpoint, position=None), log_id)
+
+
 def every_slot(real: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, log_id: real(self, "another")
 
@@ -264,6 +268,7 @@ PLANTED: dict[str, tuple[RewritesKnownBy, Plant, str]] = {
     "waits behind a lock": ("log", replaced(MemoryDatabase, "readable", waits_for_ever), "closing_wakes"),
     "version of each look": ("catalog", replaced(MemorySource, "compare_rows", always_changed), "compare_as_the_same"),
     "lag of nothing": ("log", replaced(MemorySource, "status", no_lag), "lag_grows"),
+    "preview of another log": ("log", replaced(MemorySource, "preview", fits_every_log), "preview_names"),
     "own slot left behind": ("log", replaced(MemorySource, "left_behind", every_slot), "called_left_behind"),
 }
 

@@ -35,7 +35,7 @@ from cdcflow.interleave.messages import (
 )
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity, Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import Finding, OpenSpool, SourceStatus, StreamEvent, TransactionsBack
+from cdcflow.ports import Finding, OpenSpool, Preview, SourceStatus, StreamEvent, TransactionsBack
 
 
 @dataclass(slots=True)
@@ -112,6 +112,9 @@ class ModelSource:
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         return ()
+
+    def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
+        return Preview(())
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         found = []

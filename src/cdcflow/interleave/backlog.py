@@ -170,6 +170,13 @@ class Backlog:
             new = TableProgress("cancelled", 0, Offset(0), incarnation, reason="not asked for: run a backfill")
             yield table, _next_generation(new, next_offset) if self._limits.backfill_new else new
 
+    def use(self, limits: Limits) -> None:
+        """Go on with other limits. A wait that an old rate imposed is over."""
+        if limits.rows_per_second_max != self._limits.rows_per_second_max:
+            for work in self._work.values():
+                work.not_before_us = 0
+        self._limits = limits
+
     def get(self, table: TableId) -> TableProgress | None:
         return self.progress.tables.get(table)
 

@@ -179,6 +179,11 @@ class Interleave:
         self._tail.effects, self._asks = [], []
         return effects
 
+    def use(self, limits: Limits) -> None:
+        """Go on with other limits from the next chunk on."""
+        self._limits = limits
+        self._backlog.use(limits)
+
     @property
     def progress(self) -> Progress:
         """How far each table is. May be asked for from any thread."""

@@ -39,6 +39,7 @@ from cdcflow.interleave.progress import Progress
 from cdcflow.model.change import NO_KEYS, KeySet, Run, SpooledTransaction, Uint64s, commit_clock
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table, TableId
+from cdcflow.pipeline import reread
 from cdcflow.pipeline.durability import Durability
 from cdcflow.pipeline.source_tasks import SourceTasks
 from cdcflow.pipeline.threads import Clock, Threads
@@ -128,6 +129,7 @@ class Attempt:
         self._bytes_since_cut = 0
         self._is_due = False
         self._looked_at: Progress | None = None
+        self._new_limits: Limits | None = None
         self._settled = False
         self._ordered: tuple[TableId, ...] = ()
         self._began_at_cut = checkpoint.cut + 1
@@ -187,16 +189,28 @@ class Attempt:
     def _begin(self) -> None:
         if self._orders.backfill is not None:
             self._ordered = table_ids(self._orders.backfill, self.tables)
-        if self._checkpoint.source.get("history") == "lost":
-            kept = {k: v for k, v in self._checkpoint.source.items() if k != "history"}
-            self._checkpoint = replace(self._checkpoint, source=kept)
+        source = self._checkpoint.source
+        again = reread.kept_otherwise(source, self._machine.progress)
+        # Out of the checkpoint with the cut that has the order: a crash before it finds both as they were.
+        self._checkpoint = replace(self._checkpoint, source=reread.without_orders(source))
+        if source.get("history") == "lost":
             self._handle(Backfill(tuple(t.id for t in self.tables)))
-        elif self._ordered and not self._orders.given:
-            self._handle(Backfill(self._ordered))
+        else:
+            self._read_anew(() if self._orders.given else self._ordered, again)
         # A statement may have changed rows while nobody captured, and the order to read them again may not have been
         # durable when the last attempt ended: the version they were read at is.
         self._handle(self._source.compare_rows(self._row_versions()))
         self._began_at_cut = self._checkpoint.cut
+
+    def _read_anew(self, ordered: tuple[TableId, ...], again: tuple[TableId, ...]) -> None:
+        """What an operator ordered, and what other settings have read again."""
+        if ordered:
+            self._handle(Backfill(ordered))
+        for table in again:
+            self._on_event("table to be read again", {"table": str(table), "reason": reread.WHY})
+        rest = tuple(table for table in again if table not in ordered)
+        for order in reread.orders(rest, self._machine.progress):
+            self._handle(order)
 
     def order_is_kept(self) -> bool:
         """The order to backfill is in a durable cut; a later attempt need not give it again."""
@@ -230,6 +244,7 @@ class Attempt:
         for answer in self._tasks.answers():
             self._tell_read(answer)
             self._handle(answer)
+        self._use_new_limits()
         for request in self._requested():
             self._handle(self._looked_up(request))
         self._make_durable()
@@ -331,6 +346,15 @@ class Attempt:
             self._tasks.call(self._look_at_tables)
         if not self._rate or now - self._rate[-1][0] >= 0.25:
             self._rate.append((now, self.rows["captured"] + self.rows["read"]))
+
+    def use(self, limits: Limits) -> None:
+        """Go on with other limits from the next turn on. May be called from any thread."""
+        self._new_limits = limits
+
+    def _use_new_limits(self) -> None:
+        limits, self._new_limits = self._new_limits, None
+        if limits is not None:
+            self._machine.use(limits)
 
     def _looked_up(self, request: Input) -> Input:
         """The request with what only the log knows: who resumes a table asks it for the keys of partial rows."""

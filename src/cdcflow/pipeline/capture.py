@@ -13,28 +13,30 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Protocol
 
 import tenacity
 
-from cdcflow.errors import ConfigurationError, OutcomeUnknown, RightMissing, SinkUnavailable, SourceUnavailable
+from cdcflow.errors import (
+    ConfigurationError,
+    HistoryLost,
+    OutcomeUnknown,
+    RightMissing,
+    SinkUnavailable,
+    SourceUnavailable,
+)
 from cdcflow.interleave.machine import Limits
 from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Resume
-from cdcflow.model.position import Epoch, SourceIdentity
+from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline.attempt import Attempt, OnEvent, Orders, Pace, TablesChanged, table_ids
+from cdcflow.pipeline.settings import CaptureSettings, OpenedLog, SettingsInUse
 from cdcflow.pipeline.waker import Waker
-from cdcflow.ports import Log, Source
+from cdcflow.ports import Source
 
 HEALTHY_AFTER_S = 30.0
 
 
-class OpenedLog(Log, Protocol):
-    """A log that a pipeline owns: it also knows its id and the epoch of this opening."""
-
-    @property
-    def log_id(self) -> str: ...
-    @property
-    def epoch(self) -> Epoch: ...
+class SettingsChanged(Exception):
+    """Other settings are to be gone on with; the next attempt takes them up."""
 
 
 class Capture:
@@ -51,14 +53,12 @@ class Capture:
         on_event: OnEvent,
         wait: bool = True,
     ) -> None:
-        self._open_source = open_source
-        self._open_log = open_log
-        self._limits = limits
+        self._settings = SettingsInUse(CaptureSettings(open_source, open_log, limits, pace))
         self._orders = orders
-        self._pace = pace
         self._on_event = on_event
         self._requests: SimpleQueue[Input] = SimpleQueue()
         self._stop = threading.Event()
+        self._nudged = threading.Event()
         self._waker: Waker | None = None
         self._attempt: Attempt | None = None
         self._waiting_for: str | None = None
@@ -101,7 +101,7 @@ class Capture:
             with attempt:
                 try:
                     self._once()
-                except TablesChanged:
+                except (TablesChanged, SettingsChanged):
                     # No error: who was told to stop has no more attempt that could take the new list up.
                     if not self._stop.is_set():
                         raise
@@ -117,11 +117,12 @@ class Capture:
             return self._has_captured
         if isinstance(error, SourceUnavailable | SinkUnavailable) and not self.has_begun:
             return self._wait_for_first
-        return isinstance(error, SourceUnavailable | SinkUnavailable | OutcomeUnknown | TablesChanged)
+        return isinstance(error, SourceUnavailable | SinkUnavailable | OutcomeUnknown | TablesChanged | SettingsChanged)
 
     def stop(self) -> None:
         """Ask it to stop at the next cut, or to give up a start that is under way. Safe in a signal handler."""
         self._stop.set()
+        self._nudged.set()
         self._wake()
         if (source := self._starting) is not None:
             # In a thread: a signal handler must not wait for locks that the code it interrupts may hold.
@@ -142,21 +143,31 @@ class Capture:
         self._attempts += 1
         self._ran = False
         self._began = time.monotonic()
-        source = self._open_source()
+        if not self._stop.is_set():
+            self._nudged.clear()
+        try:
+            self._with_source(self._settings.taken())
+        except (ConfigurationError, HistoryLost, SourceUnavailable) as error:
+            if self._broke_off and isinstance(error, SourceUnavailable):
+                self._on_event("start broken off", {})
+                return
+            if not self._settings.give_up(error):
+                raise
+            self._on_event("settings given up", self._settings.refusal)
+            raise SettingsChanged from error
+
+    def _with_source(self, settings: CaptureSettings) -> None:
+        source = settings.open_source()
         self._starting = source
         try:
             if self._stop.is_set():
                 return  # it came too early to see what is starting
-            log = self._open_log(source.identity(), self._orders.accept_history_loss)
+            log = settings.open_log(source.identity(), self._orders.accept_history_loss)
             self.has_begun = True
             try:
-                self._run_on(source, log)
+                self._run_on(source, log, settings)
             finally:
                 log.close()
-        except SourceUnavailable:
-            if not self._broke_off:
-                raise
-            self._on_event("start broken off", {})
         finally:
             self._started()
             source.close()
@@ -166,16 +177,16 @@ class Capture:
         with self._starting_lock:
             self._starting = None
 
-    def _run_on(self, source: Source, log: OpenedLog) -> None:
+    def _run_on(self, source: Source, log: OpenedLog, settings: CaptureSettings) -> None:
         assert self._waker is not None  # noqa: S101 - made by `run`
         attempt = Attempt(
             source,
             log,
             log_id=log.log_id,
             epoch=log.epoch,
-            limits=self._limits,
+            limits=settings.limits,
             orders=self._orders,
-            pace=self._pace,
+            pace=settings.pace,
             requests=self._requests,
             waker=self._waker,
             on_event=self._on_event,
@@ -183,20 +194,25 @@ class Capture:
         self._attempt, self._waiting_for = attempt, None
         self._has_captured = self._ran = True
         self._started()
+        if self._settings.keep():
+            self._on_event("settings taken up", {"number": self._settings.number})
         try:
-            attempt.run(self._stop.is_set)
+            attempt.run(lambda: self._stop.is_set() or self._settings.are_waiting)
         finally:
             self._attempt = None
             attempt.close()
             # An operator's order counts once: what is durable is not ordered again by the next attempt.
             given = self._orders.given or attempt.order_is_kept()
             self._orders = replace(self._orders, given=given, accept_history_loss=False)
+        if self._settings.are_waiting:
+            raise SettingsChanged
 
     def _wait(self, seconds: float) -> None:
-        self._stop.wait(seconds)
+        """Until then, or until it is told to stop or gets other settings."""
+        self._nudged.wait(seconds)
 
     def _pause_s(self, state: tenacity.RetryCallState) -> float:
-        if state.outcome is not None and isinstance(state.outcome.exception(), TablesChanged):
+        if state.outcome is not None and isinstance(state.outcome.exception(), TablesChanged | SettingsChanged):
             return 0.0
         if time.monotonic() - self._began > HEALTHY_AFTER_S:
             self._attempts = 1
@@ -206,6 +222,8 @@ class Capture:
         error = state.outcome.exception() if state.outcome else None
         if isinstance(error, TablesChanged):
             self._on_event("captured tables changed", {})
+            return
+        if isinstance(error, SettingsChanged):
             return
         pause = state.next_action.sleep if state.next_action else 0.0
         self._waiting_for = str(error)
@@ -246,12 +264,26 @@ class Capture:
         self._wake()
         return {"op": op, "tables": [str(t) for t in ids]}
 
+    def reload(self, settings: CaptureSettings, *, in_place: bool) -> int:
+        """Go on with other settings, and return their number. They are taken up when `status` says so.
+
+        `in_place`: only the limits differ, and the running attempt takes them. Else it ends at its next cut, and the
+        next one begins with them; if that does not come to capture, they are given up and those before go on.
+        """
+        attempt = self._attempt
+        number = self._settings.change(settings, is_live=attempt is not None, in_place=in_place)
+        if in_place and attempt is not None:
+            attempt.use(settings.limits)
+        self._nudged.set()
+        self._wake()
+        return number
+
     def status(self) -> dict[str, object]:
         """What is going on, as JSON-able values."""
-        attempt = self._attempt
+        attempt, settings = self._attempt, {"settings": self._settings.status()}
         if attempt is None:
-            return {"state": "waiting", "reason": self._waiting_for or "starting"}
-        return {"state": "capturing", **attempt.status()}
+            return {"state": "waiting", "reason": self._waiting_for or "starting", **settings}
+        return {"state": "capturing", **attempt.status(), **settings}
 
 
 def _told(error: BaseException | None) -> dict[str, object]:

@@ -13,7 +13,7 @@ from cdcflow.interleave.machine import Limits
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
-from cdcflow.pipeline.capture import OpenedLog
+from cdcflow.pipeline.settings import OpenedLog
 from cdcflow.ports import Source
 from cdcflow.sources.postgres.connection import Address
 from cdcflow.sources.postgres.source import PostgresSource

@@ -11,7 +11,7 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, StoreAccess, is_reference, secret
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import SourceIdentity
-from cdcflow.pipeline.capture import OpenedLog
+from cdcflow.pipeline.settings import OpenedLog
 from cdcflow.ports import LogReader
 from cdcflow.sinks import files
 from cdcflow.sinks.retention import Retention

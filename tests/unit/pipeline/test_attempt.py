@@ -26,7 +26,7 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.pipeline.attempt import Attempt, Orders, Pace
-from cdcflow.ports import Finding, OpenSpool, SourceStatus, StreamEvent, TransactionsBack
+from cdcflow.ports import Finding, OpenSpool, Preview, SourceStatus, StreamEvent, TransactionsBack
 from cdcflow.sinks.memory import Memory, MemoryLog
 
 ORDERS = Table(TableId("public", "orders"), 1, (Column("id", 1, ColumnType("bigint", pa.int64())),), ("id",))
@@ -114,6 +114,9 @@ class Tape:
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         return ()
+
+    def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
+        return Preview(())
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return RowsCompared(())

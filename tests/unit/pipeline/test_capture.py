@@ -19,6 +19,8 @@ from cdcflow.pipeline.attempt import Orders, Pace, TablesChanged
 from cdcflow.pipeline.capture import Capture
 from cdcflow.sinks.memory import Memory, MemoryLog
 
+FIRST = {"settings": {"number": 1, "given": 1}}
+
 
 class Stage:
     """A capture whose sources and logs come from lists; an exception in one of them is raised instead."""
@@ -252,7 +254,7 @@ def test_status_says_what_it_is_doing() -> None:
     """`cdcflow status` shows these values by these names."""
     source = Small()
     stage = Stage(source)
-    assert stage.capture.status() == {"state": "waiting", "reason": "starting"}
+    assert stage.capture.status() == {"state": "waiting", "reason": "starting", **FIRST}
     with pytest.raises(SourceUnavailable, match="starting"):
         stage.capture.request("pause", ())
     seen: list[dict[str, Any]] = []
@@ -271,7 +273,7 @@ def test_status_says_what_it_is_doing() -> None:
     assert status["commit_clock"] == stage.memory.checkpoint.commit_clock
     assert status["events"]["range chunk read"] == 1
     assert status["rows_per_second"] >= 0
-    assert stage.capture.status() == {"state": "waiting", "reason": "starting"}
+    assert stage.capture.status() == {"state": "waiting", "reason": "starting", **FIRST}
 
 
 def test_while_it_waits_status_says_for_what() -> None:
@@ -279,7 +281,7 @@ def test_while_it_waits_status_says_for_what() -> None:
     stage = Stage(SourceUnavailable("no answer from db:5432"), InvariantViolated("end"))
     with pytest.raises(InvariantViolated):
         stage.capture.run()
-    assert stage.capture.status() == {"state": "waiting", "reason": "no answer from db:5432"}
+    assert stage.capture.status() == {"state": "waiting", "reason": "no answer from db:5432", **FIRST}
     with pytest.raises(SourceUnavailable, match="no answer from db:5432"):
         stage.capture.request("pause", ())
 

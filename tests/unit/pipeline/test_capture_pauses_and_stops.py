@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from cdcflow.pipeline import attempt as attempts
 from cdcflow.pipeline import capture as captures
 from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.pipeline.capture import HEALTHY_AFTER_S, Capture
+from cdcflow.pipeline.settings import SettingsInUse
 from cdcflow.pipeline.waker import Waker
 from cdcflow.sinks.memory import Memory, MemoryLog
 
@@ -69,7 +71,7 @@ def test_a_try_that_ran_for_a_while_starts_the_pauses_anew(monkeypatch: pytest.M
         return Stage._open_source(stage)
 
     given: Any = takes
-    stage.capture._open_source = given
+    stage.capture._settings = SettingsInUse(replace(stage.capture._settings.taken(), open_source=given))
     stage.capture.run()
     assert stage.pauses == [0.2, 0.4, 0.8, 0.2, 0.4]
 
@@ -131,7 +133,7 @@ def test_every_source_and_log_is_closed_whatever_ends_its_try(monkeypatch: pytes
     refused = Closing()
     stage = Stage(monkeypatch, broken, refused, InvariantViolated("end"))
     given: Any = lambda *_: ClosingLog(stage.memory)  # noqa: E731 - typed as what it stands for
-    stage.capture._open_log = given
+    stage.capture._settings = SettingsInUse(replace(stage.capture._settings.taken(), open_log=given))
     refused.identity = lambda: (_ for _ in ()).throw(SourceUnavailable("refused"))  # type: ignore[method-assign]
     with pytest.raises(InvariantViolated):
         stage.capture.run()

@@ -16,7 +16,16 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import RowsCompared, RowVersion
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
+from cdcflow.ports import (
+    ChunkSource,
+    Finding,
+    OpenSpool,
+    Preview,
+    SourceStatus,
+    Stream,
+    TablePreview,
+    TransactionsBack,
+)
 from cdcflow.sources.engine.chunks import KEYS_BYTES_MAX, Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection
@@ -79,6 +88,14 @@ class MemorySource:
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         return ()
+
+    def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
+        if checkpoint.position is not None:
+            _check_slot(checkpoint, f"cdcflow_{log_id[:8]}")
+        with self._database.changed:
+            return Preview(
+                tuple(TablePreview(t.id, t.shape.incarnation, rows=len(t.rows)) for t in self._selected()),
+            )
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         if self._database.rewrites_known_by == "log":
@@ -153,12 +170,7 @@ class MemorySource:
     def _again(self, checkpoint: Checkpoint, transactions_back: TransactionsBack | None, *, accepted: bool) -> int:
         """The position that the log ended at, or by an operator's word another one."""
         assert checkpoint.position is not None  # noqa: S101  the caller's question
-        if checkpoint.source["slot"] != self._slot:
-            raise ConfigurationError(
-                f"this log was begun with slot {checkpoint.source['slot']}, and it is to be {self._slot} now",
-                remedy="use the log that this position belongs to",
-                runbook="other-log",
-            )
+        _check_slot(checkpoint, self._slot)
         position = int(checkpoint.position)
         try:
             self._check_whole(position, transactions_back)
@@ -192,6 +204,15 @@ class MemorySource:
             remedy = f"run GRANT SELECT ON {table.id} TO the user of the capture"
             return Finding("error", str(table.id), "SELECT is not granted", remedy)
         return Finding("ok", str(table.id), "can be captured")
+
+
+def _check_slot(checkpoint: Checkpoint, slot: str) -> None:
+    if checkpoint.source["slot"] != slot:
+        raise ConfigurationError(
+            f"this log was begun with slot {checkpoint.source['slot']}, and it is to be {slot} now",
+            remedy="use the log that this position belongs to",
+            runbook="other-log",
+        )
 
 
 def _lost(why: str) -> HistoryLost:

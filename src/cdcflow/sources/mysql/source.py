@@ -4,9 +4,10 @@ What the checkpoint keeps in `source`: `server` (MySQL's uuid, MariaDB's server_
 are of, `gtids` ("yes": the position knows every transaction by its GTID, so another server may go on), `slot` (the
 name of our marks), `tables` (those that the last run captured) and, while the position is one that another server
 gave, `foreign` (that position's text) and `compared_from` (the number of the first transaction of our log that
-was read from this server: `overlap`). When the position is not ours any more, or log from there on is gone, it stops
-with `HistoryLost`. `accept_history_loss` = "yes" in `source` always makes a new position, behind whatever stopped the
-stream, and nothing else does; then `history` = "lost" comes back in it, so that the caller reads all tables anew.
+was read from this server: `overlap`), and `policies` and `reread` (`engine.policies`). When the position is not ours
+any more, or log from there on is gone, it stops with `HistoryLost`. `accept_history_loss` = "yes" in `source` always
+makes a new position, behind whatever stopped the stream, and nothing else does; then `history` = "lost" comes back in
+it, so that the caller reads all tables anew.
 """
 
 from __future__ import annotations
@@ -22,11 +23,22 @@ from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.interleave.messages import RowsCompared
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
+from cdcflow.ports import (
+    ChunkSource,
+    Finding,
+    OpenSpool,
+    Preview,
+    SourceStatus,
+    Stream,
+    TablePreview,
+    TransactionsBack,
+)
+from cdcflow.sources.engine import policies
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
+from cdcflow.sources.engine.policies import Kept
 from cdcflow.sources.engine.selection import Selection, table_id
-from cdcflow.sources.mysql import binlog_status, doctor, overlap
+from cdcflow.sources.mysql import binlog_status, doctor, estimates, overlap
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.catalog import CapturedTables, Catalog, CatalogTable, Selected, Wanted
 from cdcflow.sources.mysql.chunks import MySQLChunks
@@ -41,6 +53,7 @@ from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
 from cdcflow.sources.mysql.stream import BinlogStream
 from cdcflow.sources.mysql.types.columns import Policy
+from cdcflow.sources.mysql.types.registry import kept_as
 
 FIRST_SERVER_ID = 1 << 31
 """Numbers that we make for ourselves begin here: people number their servers from 1 on."""
@@ -102,8 +115,9 @@ class MySQLSource:
         self._delivered = DeliveredGtids()
         self._has_gtids = preparing.has_gtids
         self._captured, self._selected = selected.good, selected
-        self._checkpoint = prepared
-        return prepared
+        kept = policies.noted(checkpoint.source, self._kept(selected))
+        self._checkpoint = replace(prepared, source={**policies.without_order(prepared.source), **kept})
+        return self._checkpoint
 
     def tables(self) -> Sequence[Table]:
         # First those that the stream captures. A table that was made since `prepare` is none of them: its changes would
@@ -121,6 +135,25 @@ class MySQLSource:
             return self._left_out
         known = _known(checkpoint)
         return self._catalog.selected(known).for_restart(known, self._catalog.wanted.selection)[1]
+
+    def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
+        before, known = checkpoint.source, _known(checkpoint)
+        selected, left_out = self._catalog.selected(known), tuple[TableId, ...]()
+        if checkpoint.position is not None:
+            _check_slot(before, slot_of(log_id))
+            selected, left_out = selected.for_restart(known, self._catalog.wanted.selection)
+        selected.check()
+        kept = self._kept(selected)
+        why = policies.reread(before, kept)
+        found = self._catalog.ask("reading the statistics of tables", estimates.sizes)
+        unknown = (None, None)
+        return Preview(
+            tuple(
+                TablePreview(t.id, t.incarnation, *found.get((t.id.schema, t.id.name), unknown), why.get(t.id, ""))
+                for t in kept
+            ),
+            left_out,
+        )
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return RowsCompared(())  # the binary log has the statements themselves
@@ -204,6 +237,15 @@ class MySQLSource:
             return ReadOnlyMarks(self._flavor, self._expectations)
         return WrittenMarks(self._marks_table, slot)
 
+    def _kept(self, selected: Selected) -> dict[Table, Mapping[int, Kept]]:
+        """How the values of the captured tables are kept, where a setting concerns them."""
+        found: dict[Table, Mapping[int, Kept]] = {}
+        for described in map(self._catalog.described, selected.good):
+            columns = zip(described.table.columns, described.columns, described.codecs, strict=True)
+            kept = {column.number: kept_as(server, codec) for column, server, codec in columns}
+            found[described.table] = {number: one for number, one in kept.items() if one is not None}
+        return found
+
     def _select(self, checkpoint: Checkpoint) -> Selected:
         known = _known(checkpoint)
         selected = self._catalog.selected(known)
@@ -225,12 +267,7 @@ class MySQLSource:
                 checkpoint, preparing.first(), preparing, slot, selected, all_gtids=preparing.has_gtids
             )
         source = checkpoint.source
-        if source["slot"] != slot:
-            raise ConfigurationError(
-                f"this log's marks bear the name {source['slot']}, and it is to be {slot} now",
-                remedy="use the log that this position belongs to",
-                runbook="other-log",
-            )
+        _check_slot(source, slot)
         before = Before(
             position=BinlogPosition.parse(checkpoint.position),
             server=source["server"],
@@ -255,6 +292,15 @@ class MySQLSource:
         goes_on = not begun.by_gtid
         return _checkpoint_at(
             checkpoint, begun, preparing, slot, selected, all_gtids=before.has_all_gtids, goes_on=goes_on
+        )
+
+
+def _check_slot(source: Mapping[str, str], slot: str) -> None:
+    if source["slot"] != slot:
+        raise ConfigurationError(
+            f"this log's marks bear the name {source['slot']}, and it is to be {slot} now",
+            remedy="use the log that this position belongs to",
+            runbook="other-log",
         )
 
 

@@ -1,11 +1,11 @@
 """PostgreSQL behind `cdcflow.ports.Source`: slot and publication made and checked, stream and chunks opened.
 
 What the checkpoint keeps in `source`: the server's identity (`system_id`, `timeline`, `database`), the names `slot`
-and `publication`, the publication's `publication_state` (see `publication.fingerprint`), and `began_at`, the position
-where the slot was made for this log. With them a restart can tell whether the position in the server's log is still
-ours and nothing went by unseen. When it cannot, it stops with `HistoryLost`. `accept_history_loss` = "yes" in `source`
-always begins at a new position, and nothing else does; then `history` = "lost" comes back in it, so that the caller
-reads all tables anew.
+and `publication`, the publication's `publication_state` (see `publication.fingerprint`), `policies` and `reread`
+(`engine.policies`), and `began_at`, the position where the slot was made for this log. With them a restart can tell
+whether the position in the server's log is still ours and nothing went by unseen. When it cannot, it stops with
+`HistoryLost`. `accept_history_loss` = "yes" in `source` always begins at a new position, and nothing else does; then
+`history` = "lost" comes back in it, so that the caller reads all tables anew.
 """
 
 from __future__ import annotations
@@ -24,11 +24,21 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import RowsCompared
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
+from cdcflow.ports import (
+    ChunkSource,
+    Finding,
+    OpenSpool,
+    Preview,
+    SourceStatus,
+    Stream,
+    TablePreview,
+    TransactionsBack,
+)
+from cdcflow.sources.engine import policies
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection, not_there
-from cdcflow.sources.postgres import overlap, publication, slot
+from cdcflow.sources.postgres import estimates, overlap, publication, slot
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, backlog_of
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
@@ -111,7 +121,7 @@ class PostgresSource:
         self._left_out: tuple[TableId, ...] = ()
         self._checkpoint: Checkpoint | None = None
         self._looked_up: tuple[float, Mapping[TableId, Relid]] = (0.0, {})
-        self._selected: Selected | None = None
+        self._described: tuple[DescribedTable, ...] | None = None
         self._has_binary: bool | None = None
 
     # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
@@ -153,30 +163,56 @@ class PostgresSource:
         self._catalog.captured = _names(checkpoint.source) | {oid: table for table, oid in self._oids.items()}
         self._looked_up = (0.0, {})
         # Whoever prepares asks for the tables next: what was just read of a thousand of them is not read again.
-        self._selected = selected
-        self._checkpoint = prepared
-        return prepared
+        self._described = self._catalog.tables(selected)
+        kept = policies.noted(checkpoint.source, {d.table: d.kept for d in self._described})
+        self._checkpoint = replace(prepared, source={**policies.without_order(prepared.source), **kept})
+        return self._checkpoint
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:
         ours = Names.of(self._settings, log_id).slot
         return self._catalog.ask("looking for slots of other logs", lambda c: slot.left_behind(c, ours))
 
     def tables(self) -> Sequence[Table]:
-        taken, self._selected = self._selected, None
-        selected = taken or self._catalog.selected()
-        if taken is None and self._prepared is not None:
+        described, self._described = self._described, None
+        if described is None:
+            described = self._catalog.tables(self._looked_at_again())
+        self._has_binary = all(d.has_binary for d in described)
+        return [d.table for d in described]
+
+    def _looked_at_again(self) -> Selected:
+        selected = self._catalog.selected()
+        if self._prepared is not None:
             everything, selected = selected, selected.only(self._prepared)
             self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
         selected.check()
-        described = self._catalog.tables(selected)
-        self._has_binary = all(d.has_binary for d in described)
-        return [d.table for d in described]
+        return selected
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         if checkpoint is None:
             return self._left_out
         known = frozenset(_names(checkpoint.source).values())
         return self._catalog.selected().for_restart(known, self._selection)[1]
+
+    def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
+        before, left_out = checkpoint.source, tuple[TableId, ...]()
+        system = self._identify_system()
+        selected = self._catalog.selected()
+        if checkpoint.position is not None:
+            _check_names(before, Names.of(self._settings, log_id))
+            self._check_database(before, system)
+            selected, left_out = selected.for_restart(frozenset(_names(before).values()), self._selection)
+        selected.check()
+        described = self._catalog.tables(selected)
+        why = policies.reread(before, {d.table: d.kept for d in described})
+        oids = [d.table.incarnation for d in described]
+        found = self._catalog.ask("reading the statistics of tables", lambda c: estimates.sizes(c, oids))
+        return Preview(
+            tuple(
+                TablePreview(t.id, t.incarnation, *found.get(t.incarnation, (None, None)), why.get(t.id, ""))
+                for t in (d.table for d in described)
+            ),
+            left_out,
+        )
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return self._row_versions.compare(known)
@@ -378,7 +414,7 @@ class PostgresSource:
             publication.wait_for_older(connection, self._older_wait_s, "adding tables to the publication")
         return self._checkpoint_at(checkpoint, position, names, system, state, selected, began)
 
-    def _check_system(self, before: Mapping[str, str], system: IdentifiedSystem, position: int) -> None:
+    def _check_database(self, before: Mapping[str, str], system: IdentifiedSystem) -> None:
         if (before.get("system_id"), before.get("database")) != (system.system_id, system.database):
             raise ConfigurationError(
                 f"this log belongs to database {before.get('database')} of server {before.get('system_id')}, but "
@@ -386,6 +422,9 @@ class PostgresSource:
                 remedy="set source.url back, or use another log.path for this source",
                 runbook="other-log",
             )
+
+    def _check_system(self, before: Mapping[str, str], system: IdentifiedSystem, position: int) -> None:
+        self._check_database(before, system)
         if str(system.timeline) != before.get("timeline"):
             switch = self._switched(system.timeline, int(before.get("timeline") or 0))
             if switch is None or switch < position:

@@ -37,6 +37,24 @@ class ServiceScenarios(Scenarios):
             assert not source.compare_rows({}).found
             assert not any(version.changed for version in source.compare_rows(known).found)
 
+    def test_preview_names_what_a_start_captures_and_leaves_all_as_it_was(self, source_kit: SourceKit) -> None:
+        """An operator decides by it; what only looks must not move anything. Before the first start, too."""
+        source_kit.execute("INSERT INTO items VALUES (1, 'a')")
+        first = source_kit.open_source()
+        wanted = [source_kit.table, source_kit.named("others")]
+        assert [t.id for t in first.preview(Checkpoint(epoch=Epoch(1)), LOG_ID).tables] == wanted
+        first.close()
+        source, checkpoint = self.prepared(source_kit)
+        found = source.preview(checkpoint, LOG_ID)
+        assert [(t.id, t.incarnation, t.reread) for t in found.tables] == [
+            (t.id, t.incarnation, "") for t in source.tables()
+        ]
+        assert all(t.rows is None or 0 <= t.rows < 1000 for t in found.tables)
+        assert source.prepare(checkpoint, LOG_ID) == checkpoint
+        with pytest.raises(ConfigurationError):
+            source.preview(checkpoint, "another log's id")
+        source.close()
+
     def test_lag_grows_with_what_is_written_and_ends_with_what_is_read(self, source_kit: SourceKit) -> None:
         """O20: the first number that anybody looks at."""
         source, checkpoint = self.prepared(source_kit)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
+from cdcflow.sources.engine.policies import Kept
 from cdcflow.sources.mysql.types import json, labels, numbers, special, temporal, text
 from cdcflow.sources.mysql.types.columns import CatalogColumn, Policy, ServerColumn, not_captured
 from cdcflow.sources.mysql.types.family import Codec, Family, Where, as_is
@@ -89,6 +90,20 @@ def codec_of(column: ServerColumn, table: TableId, policy: Policy) -> Codec:
             runbook="table-not-capturable",
         )
     return family.codec(column, _where(family, column, name, policy))
+
+
+def kept_as(column: ServerColumn, codec: Codec) -> Kept | None:
+    """How the column's values are kept, where a setting concerns its type; None: none does, or it stops at what it
+    would keep in the same type anyway."""
+    family = family_of(column)
+    setting = family.setting(column) if family is not None else None
+    if family is None or setting is None:
+        return None
+    if setting == "bad_text":
+        return Kept(special="replace") if codec.where.bad_text == "replace" else None
+    plain = family.codec(column, replace(codec.where, zero_dates="stop"))
+    special = "null" if codec.where.zero_dates == "null" else ""
+    return Kept("" if plain.arrow == codec.arrow else "text", special)
 
 
 def check_key(column: ServerColumn, where: Where, policy: Policy) -> None:

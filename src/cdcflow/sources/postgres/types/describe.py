@@ -18,6 +18,7 @@ from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.buffers import Cells
+from cdcflow.sources.engine.policies import Kept
 from cdcflow.sources.engine.selection import check_columns
 from cdcflow.sources.postgres.types import bits, decimals, numbers, temporal, texts
 from cdcflow.sources.postgres.types.arrays import NOT_LISTS, list_type
@@ -73,6 +74,9 @@ class Policy:
         return cls(settings.special_values, settings.unconstrained_numeric, dict(settings.columns))
 
 
+_PLAIN = Policy()
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """How one column's values become Arrow. `binary` None: only the server's text is understood."""
@@ -87,12 +91,14 @@ class DescribedTable:
     """A table's shape with a codec for every column, in the order in which rows carry them.
 
     `has_binary`: every column has a binary decoder. `copy_expressions`: what a chunk's COPY selects, one a column.
+    `kept`: how the columns' values are kept that a setting concerns, by number.
     """
 
     table: Table
     codecs: tuple[Codec, ...]
     has_binary: bool
     copy_expressions: tuple[str, ...]
+    kept: Mapping[int, Kept] = field(default_factory=dict, compare=False)
 
 
 def describe_table(
@@ -127,7 +133,22 @@ def describe_table(
         codecs=tuple(Codec(where, kind.text, kind.binary) for kind, where in types),
         has_binary=all(kind.binary is not None for kind, _ in types),
         copy_expressions=tuple(_copy_expression(a, kind) for a, kind in typed),
+        kept=_kept(table, attributes, types),
     )
+
+
+def _kept(
+    table: TableId, attributes: Sequence[AttributeInfo], types: Sequence[tuple[PostgresType, Where]]
+) -> dict[int, Kept]:
+    found = {}
+    for attribute, (kind, where) in zip(attributes, types, strict=True):
+        plain = _type_of(attribute, table, _PLAIN)[0]
+        is_concerned = plain.lossy or _is_unconstrained(attribute)
+        if is_concerned or plain.arrow != kind.arrow:
+            chosen = "" if plain.arrow == kind.arrow else "text" if kind.arrow == pa.string() else str(kind.arrow)
+            special = where.special if kind.lossy and where.special in ("null", "clamp") else ""
+            found[attribute.number] = Kept(chosen, special, by_name=not is_concerned)
+    return found
 
 
 def decode(codec: Codec, cells: Cells, *, as_binary: bool) -> pa.Array:

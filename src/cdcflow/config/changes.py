@@ -1,0 +1,131 @@
+"""What differs between two settings files, and how a running daemon takes each difference up. Pure.
+
+| taken up   | how                                                                                                  |
+| ---------- | ---------------------------------------------------------------------------------------------------- |
+| running    | at once, the capture goes on                                                                         |
+| next cut   | the capture ends at a cut and goes on from there with the new settings, in the same process           |
+| restart    | when the daemon is started again                                                                     |
+| merge      | by the next `cdcflow merge`; the daemon does not use it                                               |
+| when made  | only when the thing that it describes is made                                                        |
+| refused    | never: this log cannot go on with it                                                                 |
+
+A setting that has no rule here is one for a restart: that is always right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from cdcflow.config.whole import Config
+
+Taken = Literal["running", "next cut", "restart", "merge", "when made", "refused"]
+HIDDEN = "(not shown)"
+_TOPIC = "log.kafka.topic"
+_REFERENCE = re.compile(r"\$\{(?:env|file):[^}]*\}")
+_SECRET = re.compile(r"password|secret|token|credential|passphrase|private|\.pem$|jaas|access[._-]?key", re.IGNORECASE)
+_OTHER_LOG = "it names another log: position and progress are in the one that the daemon has"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How the settings from `name` on are taken up, and why so, where it is not at once or at a cut."""
+
+    name: str
+    taken: Taken
+    why: str = ""
+    remedy: str = ""
+
+
+_ANOTHER = "stop the daemon and run cdcflow with the new file beside a new log, or set {name} back"
+
+RULES: tuple[Rule, ...] = (
+    Rule("source.kind", "refused", "a log has the changes of one server", _ANOTHER),
+    Rule("source.failover", "when made", "it counts when the slot is made"),
+    *(
+        Rule(f"source.backfill.{name}", "running")
+        for name in (
+            *("chunk_time_target_ms", "chunk_time_live_ms", "chunk_time_busy_ms", "chunk_rows_max"),
+            *("rows_per_second_max", "held_bytes_max"),
+        )
+    ),
+    Rule("source", "next cut"),
+    Rule("log.path", "refused", _OTHER_LOG, _ANOTHER),
+    Rule("log.kafka.topic", "refused", _OTHER_LOG, _ANOTHER),
+    Rule("log.kafka.work", "restart", "the daemon answers in that folder"),
+    Rule("log.kafka.replicas", "when made", "it counts when the topics are made"),
+    Rule("log.kafka.history", "merge"),
+    Rule("log.kafka.objects", "merge"),
+    Rule("log.objects.url", "restart", "segments are in the store that it names"),
+    Rule("log.seal", "next cut"),
+    Rule("log.objects", "next cut"),
+    Rule("log.kafka", "next cut"),
+    Rule("merge", "merge"),
+)
+"""The first rule whose name a setting's begins with counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting that is another one: its name, both values for people (None: not set), and how it is taken up."""
+
+    name: str
+    before: str | None
+    now: str | None
+    taken: Taken
+    why: str = ""
+    remedy: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def shown(config: Config) -> dict[str, str]:
+    """Every setting by its name, as text, without secrets: references stay references, and what may hold a secret
+    of somebody else's library is not shown."""
+    found: dict[str, str] = {}
+    _flatten("", config.model_dump(mode="json"), found)
+    return found
+
+
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Change, ...]:
+    """The settings that differ, as `shown` gives them, sorted by name. What is not shown is not compared."""
+    names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    if (_TOPIC in before) != (_TOPIC in now):
+        # From a folder to Kafka or back is one change, whatever else differs with it.
+        names = sorted({"log.path", *(name for name in names if not name.startswith("log."))})
+    return tuple(_change(name, before.get(name), now.get(name)) for name in names)
+
+
+def rule_for(name: str) -> Rule:
+    """How a setting is taken up."""
+    for rule in RULES:
+        if name == rule.name or name.startswith(rule.name + "."):
+            return rule
+    return Rule(name, "restart", "the daemon reads it when it starts")
+
+
+def _change(name: str, before: str | None, now: str | None) -> Change:
+    rule = rule_for(name)
+    return Change(name, before, now, rule.taken, rule.why, rule.remedy.format(name=name))
+
+
+def _flatten(name: str, value: Any, found: dict[str, str]) -> None:  # Any: what pydantic's JSON holds
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _flatten(f"{name}.{key}" if name else str(key), inner, found)
+    elif isinstance(value, list):
+        found[name] = ", ".join(map(str, value))
+    elif value is not None:
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        found[name] = HIDDEN if _may_be_secret(name, text) else text
+
+
+def _may_be_secret(name: str, text: str) -> bool:
+    is_column = name.startswith("source.columns.")  # it may be called password; what becomes of its values is no secret
+    return not is_column and _SECRET.search(name) is not None and _REFERENCE.fullmatch(text) is None
+
+
+__all__ = ["HIDDEN", "RULES", "Change", "Rule", "Taken", "changes", "rule_for", "shown"]

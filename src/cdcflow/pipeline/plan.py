@@ -1,0 +1,201 @@
+"""What changed settings will do before they do it: tables, settings, cost. Pure.
+
+settings in use ─┐                       ┌─ tables: added, taken in again, read again, left out, unchanged
+settings file ───┼─▶ settings.changes ──▶│  settings: how each is taken up, or why it is refused
+log's progress ──┤                       │  cost: rows and bytes to read, time, log that the source keeps meanwhile
+source's preview ┘                       └─ warnings: where more is done than was asked for
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from cdcflow.config.changes import Change
+from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.model.table import TableId
+from cdcflow.ports import Preview, TablePreview
+
+Action = Literal["added", "taken in again", "read again", "left out", "unchanged"]
+READS: tuple[Action, ...] = ("added", "taken in again", "read again")
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What becomes of one table, and why. `rows`, `bytes`: estimates of what is read of it (None: unknown). `merged`:
+    it has a current-state table in the warehouse (None: nobody knows without Spark)."""
+
+    name: str
+    action: Action
+    why: str = ""
+    rows: int | None = None
+    bytes: int | None = None
+    merged: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something that this log cannot go on with, and what to do."""
+
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What is known of speed: rows a second that backfills read lately, the limit on it for each table (0: none), and
+    bytes a second by which the source's log grows. None: unknown."""
+
+    rows_per_second: float | None = None
+    rows_per_second_max: int = 0
+    log_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What reading tables will take, by estimates. None: unknown; with `rows_at_least` the rest is unknown as well."""
+
+    rows: int | None
+    bytes: int | None
+    seconds: float | None
+    log_bytes: int | None
+    rows_at_least: int = 0
+    bytes_at_least: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a settings file will do. `is_running`: a daemon takes it up; else the next `cdcflow run` does."""
+
+    is_running: bool
+    tables: tuple[TablePlan, ...]
+    settings: tuple[Change, ...]
+    refused: tuple[Refusal, ...]
+    warnings: tuple[str, ...]
+    cost: Cost
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self.settings or self.refused or any(t.action != "unchanged" for t in self.tables))
+
+    @property
+    def ends_attempt(self) -> bool:
+        """The running capture ends at a cut and goes on from there; else it takes all of it up as it is."""
+        return any(c.taken == "next cut" for c in self.settings)
+
+    def to_json(self) -> dict[str, object]:
+        return {"changes": self.has_changes, **asdict(self)}
+
+
+def plan(
+    preview: Preview | None,
+    progress: Progress,
+    settings: Sequence[Change],
+    refused: Sequence[Refusal] = (),
+    *,
+    is_running: bool,
+    rates: Rates | None = None,
+    merged: Collection[TableId] | None = None,
+) -> Plan:
+    """Put together what will happen. `preview`: None where the source refuses the settings. `merged`: the tables with
+    a current-state table; None: unknown."""
+    rates = rates or Rates()
+    tables = () if preview is None else tuple(_tables(preview, progress, merged))
+    return Plan(
+        is_running,
+        tables,
+        tuple(settings),
+        (*refused, *(Refusal(_refused(c), c.remedy) for c in settings if c.taken == "refused")),
+        tuple(_warnings(tables, settings, is_running=is_running)),
+        cost([t for t in tables if t.action in READS], rates),
+    )
+
+
+def cost(tables: Sequence[TablePlan], rates: Rates) -> Cost:
+    """What reading these tables takes."""
+    rows, size = _total([t.rows for t in tables]), _total([t.bytes for t in tables])
+    at_least = sum(t.rows or 0 for t in tables), sum(t.bytes or 0 for t in tables)
+    seconds = None if rows is None else _seconds(rows, [t.rows or 0 for t in tables], rates)
+    growth = rates.log_bytes_per_second
+    kept = None if seconds is None or growth is None else int(seconds * growth)
+    return Cost(rows, size, seconds, kept, *at_least)
+
+
+def _seconds(rows: int, each: Sequence[int], rates: Rates) -> float | None:
+    if not rows:
+        return 0.0
+    limit = rates.rows_per_second_max
+    # Tables are read side by side, and the limit is one for each: the largest takes its own time at least.
+    at_least = max(each) / limit if limit else 0.0
+    if rates.rows_per_second:
+        return max(rows / rates.rows_per_second, at_least)
+    return None
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [c for c in counts if c is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _tables(preview: Preview, progress: Progress, merged: Collection[TableId] | None) -> list[TablePlan]:
+    found = [_captured(table, progress.tables.get(table.id), merged) for table in preview.tables]
+    there = {table.id for table in preview.tables}
+    for table, known in progress.tables.items():
+        if table not in there and known.state != "forgotten":
+            why = "cannot be captured any more" if table in preview.left_out else "not selected, or not there any more"
+            found.append(TablePlan(str(table), "left out", why, merged=_is_merged(table, merged)))
+    return sorted(found, key=lambda t: t.name)
+
+
+def _captured(table: TablePreview, known: TableProgress | None, merged: Collection[TableId] | None) -> TablePlan:
+    action, why = _action(table, known)
+    size = (table.rows, table.bytes) if action in READS else (None, None)
+    return TablePlan(str(table.id), action, why, *size, merged=_is_merged(table.id, merged))
+
+
+def _action(table: TablePreview, known: TableProgress | None) -> tuple[Action, str]:
+    if known is None:
+        return "added", "the log has none of it"
+    if known.state == "forgotten":
+        return "taken in again", "what changed while it was left out is not in the log"
+    if known.incarnation != table.incarnation:
+        return "read again", "it is another table of the same name"
+    if table.reread and (known.generation or known.active):
+        return "read again", table.reread
+    return "unchanged", ""
+
+
+def _is_merged(table: TableId, merged: Collection[TableId] | None) -> bool | None:
+    return None if merged is None else table in merged
+
+
+def _refused(change: Change) -> str:
+    return f"{change.name} cannot become {change.now or 'unset'}: {change.why}"
+
+
+def _warnings(tables: Sequence[TablePlan], settings: Sequence[Change], *, is_running: bool) -> list[str]:
+    found = []
+    for table in tables:
+        if table.action == "read again":
+            found.append(f"{table.name}: the whole table is read again, all columns of it")
+            if " as " in f" {table.why} " and table.merged is not False:
+                found.append(
+                    f"{table.name}: the type of a column changes, and a current-state table does not follow that:"
+                    " move the table's folder away in the warehouse when it is read, then run `cdcflow merge`"
+                )
+        if table.action == "left out":
+            found.append(f"{table.name}: what is in the log stays; taken in again it is read anew")
+            if table.merged is not False:
+                found.append(f"{table.name}: its current-state table stays as it is, and gets no more changes")
+    if any(c.name == "source.url" for c in settings):
+        found.append("source.url: the server is compared with the log before the capture goes on there")
+    waiting = [c.name for c in settings if c.taken == "restart"] if is_running else []
+    if waiting:
+        found.append(f"{', '.join(waiting)}: only when the daemon is started again")
+    return found
+
+
+def from_status(tables: Mapping[str, Mapping[str, object]]) -> Progress:
+    """The progress as a daemon's status tells it."""
+    return Progress.from_json({"version": 1, "tables": tables} if tables else {})

@@ -1,0 +1,33 @@
+"""Orders that a checkpoint's `source` carries until the cut that has them: read everything, or some tables, anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from cdcflow.interleave.messages import Backfill, Input, Pause
+from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.model.table import TableId
+
+WHY = "its values are kept otherwise now"
+
+
+def kept_otherwise(source: Mapping[str, str], progress: Progress) -> tuple[TableId, ...]:
+    """The tables whose rows the log has as other settings made them. One that was never read is not among them."""
+    named = (TableId(*name) for name in json.loads(source.get("reread", "[]")))
+    return tuple(table for table in named if table in progress.tables and has_rows(progress.tables[table]))
+
+
+def has_rows(known: TableProgress) -> bool:
+    """Whether the log has rows of it that a backfill read, or is about to get some."""
+    return known.state in ("waiting", "reading", "paused", "done") or known.whole_since is not None
+
+
+def orders(tables: tuple[TableId, ...], progress: Progress) -> list[Input]:
+    """What has these tables read anew; one that is paused when it is resumed."""
+    paused = [Pause(table) for table in tables if progress.tables[table].state == "paused"]
+    return [Backfill(tables), *paused] if tables else []
+
+
+def without_orders(source: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in source.items() if k not in ("history", "reread")}

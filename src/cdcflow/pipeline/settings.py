@@ -1,0 +1,116 @@
+"""The settings that a capture runs with, and those that it is to go on with.
+
+change ──▶ waiting ──▶ taken by the next attempt ──▶ it captures: kept
+                                └─ it does not come to capture: given up, those before go on
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from cdcflow.errors import CdcflowError, SourceUnavailable
+from cdcflow.interleave.machine import Limits
+from cdcflow.model.position import Epoch, SourceIdentity
+from cdcflow.pipeline.attempt import Pace
+from cdcflow.ports import Log, Source
+
+
+class OpenedLog(Log, Protocol):
+    """A log that a pipeline owns: it also knows its id and the epoch of this opening."""
+
+    @property
+    def log_id(self) -> str: ...
+    @property
+    def epoch(self) -> Epoch: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureSettings:
+    """What a capture needs to know of settings. `open_log` gets the source's identity, and whether an operator accepts
+    that history is lost."""
+
+    open_source: Callable[[], Source]
+    open_log: Callable[[SourceIdentity, bool], OpenedLog]
+    limits: Limits
+    pace: Pace
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """Settings that an attempt began with and that have not captured yet. `before`: those that captured until then
+    (None: the capture waited for its source anyway, and nothing is gone back to but what cannot be right)."""
+
+    before: CaptureSettings
+    was_live: bool
+
+
+class SettingsInUse:
+    """Counts settings from 1. May be used from any thread."""
+
+    def __init__(self, settings: CaptureSettings) -> None:
+        self._lock = threading.Lock()
+        self._in_use = settings
+        self._number = self._given = 1
+        self._waiting: tuple[CaptureSettings, bool] | None = None
+        self._tried: _Tried | None = None
+        self.refusal: Mapping[str, object] = {}
+
+    @property
+    def number(self) -> int:
+        """The number of those in use."""
+        return self._number
+
+    @property
+    def are_waiting(self) -> bool:
+        return self._waiting is not None
+
+    def change(self, settings: CaptureSettings, *, is_live: bool, in_place: bool) -> int:
+        """Go on with these. `is_live`: a capture runs with those before. Returns their number."""
+        with self._lock:
+            self._given += 1
+            self.refusal = {}
+            if in_place and self._waiting is None and self._tried is None:
+                self._in_use, self._number = settings, self._given
+            else:
+                self._waiting = settings, is_live
+            return self._given
+
+    def taken(self) -> CaptureSettings:
+        """Those for the attempt that begins now."""
+        with self._lock:
+            if self._waiting is not None:
+                settings, was_live = self._waiting
+                # Of several that were given one after another, the ones that captured last are gone back to.
+                self._tried = self._tried or _Tried(self._in_use, was_live)
+                self._in_use, self._waiting = settings, None
+            return self._in_use
+
+    def keep(self) -> bool:
+        """An attempt captures with those in use. False: it is nothing new."""
+        with self._lock:
+            if self._tried is None:
+                return False
+            self._tried, self._number = None, self._given
+            return True
+
+    def give_up(self, error: CdcflowError) -> bool:
+        """An attempt ended by this error. True: before it captured, and its settings are new and given up for those
+        before. A source that does not answer is waited for with the new ones where it was waited for before."""
+        with self._lock:
+            tried = self._tried
+            if tried is None or (isinstance(error, SourceUnavailable) and not tried.was_live):
+                return False
+            self._in_use, self._tried = tried.before, None
+            reason, remedy = str(error).split("\n")[0], getattr(error, "remedy", None)
+            self.refusal = {"number": self._given, "kind": type(error).__name__, "reason": reason}
+            self.refusal = {**self.refusal, **({"remedy": remedy} if remedy else {})}
+            return True
+
+    def status(self) -> dict[str, object]:
+        """`number` of those in use, `given` of the newest; `refused` says why the newest were given up."""
+        with self._lock:
+            refused = {"refused": dict(self.refusal)} if self.refusal else {}
+            return {"number": self._number, "given": self._given, **refused}

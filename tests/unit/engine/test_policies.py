@@ -1,0 +1,81 @@
+"""Which tables another setting for values has read anew, and which it leaves as they are."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from cdcflow.model.table import Column, Table, TableId
+from cdcflow.model.types import ColumnType
+from cdcflow.sources.engine.policies import Kept, Policies, from_json, noted, pending, reread, to_json, without_order
+
+DATE = ColumnType("date", pa.date32())
+ORDERS = Table(TableId("shop", "orders"), 1, (Column("id", 1, DATE), Column("due", 2, DATE)), ("id",))
+ITEMS = Table(TableId("shop", "items"), 2, (Column("id", 1, DATE),), ("id",))
+
+
+def before(**kept: Kept) -> dict[str, str]:
+    numbers = {"id": 1, "due": 2}
+    return {"policies": to_json({ORDERS.id: {numbers[name]: one for name, one in kept.items()}})}
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        (Kept(special="null"), Kept(special="clamp")),
+        (Kept(special="null"), Kept()),
+        (Kept(special="replace"), Kept()),
+        (Kept(), Kept("text")),
+        (Kept("text"), Kept()),
+        (Kept("text"), Kept("decimal128(10, 2)")),
+    ],
+)
+def test_rows_that_the_old_setting_made_otherwise_are_read_anew(then: Kept, now: Kept) -> None:
+    """A NULL that stands for infinity stays in the log until the row is read again."""
+    assert reread(before(due=then), {ORDERS: {2: now}}) == {ORDERS.id: f"due: {then} → {now}"}
+
+
+@pytest.mark.parametrize("now", [Kept(special="null"), Kept(special="clamp"), Kept()])
+def test_what_stopped_before_left_nothing_to_read_again(now: Kept) -> None:
+    """Who sets clamp after a stop must not pay with a whole table: no such value has come into the log."""
+    assert reread(before(due=Kept()), {ORDERS: {2: now}}) == {}
+
+
+def test_column_that_was_added_since_is_no_reason() -> None:
+    """Its rows came by the general setting; where one names the column, it was there plainly."""
+    assert reread(before(), {ORDERS: {2: Kept("text")}}) == {}
+    assert reread(before(), {ORDERS: {2: Kept("text", by_name=True)}}) == {ORDERS.id: "due: stop → as text"}
+
+
+def test_column_that_is_gone_is_no_reason_and_one_that_is_plain_again_is() -> None:
+    """Only the columns that are there are compared, also those that no setting concerns any more."""
+    old = {"policies": to_json({ORDERS.id: {9: Kept(special="null")}})}
+    assert reread(old, {ORDERS: {}}) == {}
+    assert reread(before(due=Kept("text")), {ORDERS: {}}) == {ORDERS.id: "due: as text → stop"}
+
+
+def test_table_that_is_new_or_of_an_older_log_is_not_compared() -> None:
+    """A new one is read anyway; a log of an earlier cdcflow does not say how values were kept."""
+    assert reread(before(due=Kept("text")), {ITEMS: {1: Kept(special="null")}}) == {}
+    assert reread({}, {ORDERS: {2: Kept("text")}}) == {}
+
+
+def test_order_stays_until_it_is_taken_out() -> None:
+    """A crash between the checkpoint that has the new settings and the cut that orders must not lose the order."""
+    first = noted(before(due=Kept(special="null")), {ORDERS: {2: Kept()}, ITEMS: {}})
+    assert pending(first) == {ORDERS.id}
+    second = noted(first, {ORDERS: {2: Kept()}, ITEMS: {}})
+    assert second == first
+    assert pending(noted(without_order(second), {ORDERS: {2: Kept()}})) == frozenset()
+
+
+def test_order_for_a_table_that_is_left_out_meanwhile_goes_with_it() -> None:
+    """It is not captured any more, and read anew if it ever is again."""
+    first = noted(before(due=Kept(special="null")), {ORDERS: {2: Kept()}})
+    assert pending(noted(first, {ITEMS: {}})) == frozenset()
+
+
+def test_policies_are_read_as_they_were_written() -> None:
+    """Names that no pattern is safe from."""
+    policies: Policies = {TableId('a"b', "c.d"): {3: Kept("text", "clamp")}, ORDERS.id: {}}
+    assert from_json(to_json(policies)) == policies
