@@ -14,7 +14,9 @@ from cdcflow.cli.events import OnEvent
 from cdcflow.cli.failure import TOO_SLOW_TO_STOP
 from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
+from cdcflow.errors import CdcflowError
 from cdcflow.pipeline import Capture
+from cdcflow.service import last_words
 from cdcflow.service.control import ControlServer
 from cdcflow.service.http import HttpServer
 from cdcflow.service.operations import checked
@@ -50,6 +52,7 @@ def run(
         if publisher is not None:
             around.enter_context(_beside(publisher, capture.stop))
         around.enter_context(obeying_signals(capture.stop, tell))
+        around.enter_context(_telling_of_a_halt(config, capture))
         capture.run()
 
 
@@ -92,6 +95,18 @@ def _beside(publisher: Publishing, stop: Callable[[], None]) -> Iterator[None]:
         thread.join(STOP_WITHIN_S)
     if failures:
         raise failures[0]
+
+
+@contextlib.contextmanager
+def _telling_of_a_halt(config: Config, capture: Capture) -> Iterator[None]:
+    """Leave word for `cdcflow status` when the capture ends for good: it must not look as if it could be started."""
+    last_words.clear_halt(config.log.folder)
+    try:
+        yield
+    except CdcflowError as error:
+        if capture.status().get("state") == "halted":
+            last_words.write_halt(config.log.folder, error)
+        raise
 
 
 @contextlib.contextmanager

@@ -103,10 +103,16 @@ def _check_metastore(catalog: Mapping[str, str]) -> None:
 
 
 class Service(Settings):
-    """HTTP health, metrics and status. `hosts` are names it may be asked by, besides `listen`'s and addresses."""
+    """HTTP health, metrics and status. `hosts` are names it may be asked by, besides `listen`'s and addresses.
+
+    `metrics_per_table`: "auto" gives series of its own to each of up to 100 tables. `freshness_every`: how often a
+    canary proves that tables are fresh.
+    """
 
     listen: str | None = None
     hosts: tuple[str, ...] = ()
+    metrics_per_table: Literal["auto", "always", "never"] = "auto"
+    freshness_every: Seconds = 30.0
 
     @field_validator("listen")
     @classmethod

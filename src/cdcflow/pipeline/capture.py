@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
@@ -15,11 +16,20 @@ from typing import Protocol
 
 import tenacity
 
-from cdcflow.errors import ConfigurationError, OutcomeUnknown, RightMissing, SinkUnavailable, SourceUnavailable
+from cdcflow.errors import (
+    CdcflowError,
+    ConfigurationError,
+    OutcomeUnknown,
+    RightMissing,
+    SinkUnavailable,
+    SourceUnavailable,
+)
 from cdcflow.interleave.machine import Limits
 from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Resume
+from cdcflow.interleave.progress import Progress
 from cdcflow.model.position import Epoch, SourceIdentity
 from cdcflow.pipeline.attempt import Attempt, OnEvent, Orders, Pace, TablesChanged, table_ids
+from cdcflow.pipeline.freshness import Freshness
 from cdcflow.pipeline.waker import Waker
 from cdcflow.ports import Log, Source
 
@@ -47,6 +57,7 @@ class Capture:
         orders: Orders,
         pace: Pace,
         on_event: OnEvent,
+        freshness: Freshness | None = None,
     ) -> None:
         self._open_source = open_source
         self._open_log = open_log
@@ -64,6 +75,9 @@ class Capture:
         self._starting: Source | None = None
         self._starting_lock = threading.Lock()
         self._broke_off = False
+        self._freshness = freshness
+        self._tally = _Tally()
+        self._halted: CdcflowError | None = None
 
     def run(self) -> None:
         """Capture until `stop`, or until the orders are served. Everything that was cut is durable on return.
@@ -74,6 +88,10 @@ class Capture:
         self._waker = Waker()
         try:
             self._try_on()
+        except CdcflowError as error:
+            if not (self._stop.is_set() and self._is_tried_again(error)):
+                self._halted = error
+            raise
         finally:
             self._waker.close()
 
@@ -121,6 +139,7 @@ class Capture:
 
     def _once(self) -> None:
         self._attempts += 1
+        self._tally.attempts += 1
         self._began = time.monotonic()
         source = self._open_source()
         self._starting = source
@@ -158,6 +177,7 @@ class Capture:
             requests=self._requests,
             waker=self._waker,
             on_event=self._on_event,
+            freshness=self._freshness,
         )
         self._attempt, self._waiting_for = attempt, None
         self._has_captured = True
@@ -165,7 +185,9 @@ class Capture:
         try:
             attempt.run(self._stop.is_set)
         finally:
-            self._attempt = None
+            with self._tally.lock:
+                self._tally.add(attempt)
+                self._attempt = None
             attempt.close()
             # An operator's order counts once: what is durable is not ordered again by the next attempt.
             given = self._orders.given or attempt.order_is_kept()
@@ -188,6 +210,7 @@ class Capture:
             return
         pause = state.next_action.sleep if state.next_action else 0.0
         self._waiting_for = str(error)
+        self._tally.retries[type(error).__name__] += 1
         remedy = getattr(error, "remedy", None)
         self._on_event(
             "capture interrupted",
@@ -233,8 +256,64 @@ class Capture:
         return {"op": op, "tables": [str(t) for t in ids]}
 
     def status(self) -> dict[str, object]:
-        """What is going on, as JSON-able values."""
+        """What is going on, as JSON-able values. `halted` is for good; `waiting` is tried again by itself."""
         attempt = self._attempt
+        if (halted := self._halted) is not None:
+            return {"state": "halted", "kind": type(halted).__name__, "reason": str(halted)}
         if attempt is None:
             return {"state": "waiting", "reason": self._waiting_for or "starting"}
         return {"state": "capturing", **attempt.status()}
+
+    def last_known(self) -> dict[str, object]:
+        """What the latest attempt knew when it ended: where the log stands while nothing is captured. {}: none ran."""
+        return dict(self._tally.last_known)
+
+    def counts(self) -> dict[str, object]:
+        """What was done since the process was started, over all attempts. It only grows."""
+        tally = self._tally
+        with tally.lock:
+            attempt = self._attempt
+            done = tally.done + Counter(attempt.counts() if attempt else {})
+            events = tally.events + (attempt.events if attempt else Counter[str]())
+            retries = Counter(tally.retries)
+        errors = retries + Counter(ChunkFailed=events["chunk given up"] + events["plan given up"])
+        if self._halted is not None:
+            errors[type(self._halted).__name__] += 1
+        return {
+            **{name: done[name] for name in _DONE},
+            "attempts": tally.attempts,
+            "retries": dict(retries),
+            "errors": dict(errors),
+            "events": dict(events),
+        }
+
+    def freshness(self) -> dict[str, dict[str, object]]:
+        """What is proven of each table's freshness (see `pipeline.freshness`); {} before the first attempt."""
+        if self._freshness is None:
+            return {}
+        attempt, interrupted = self._attempt, None
+        if self._halted is not None:
+            interrupted = f"the capture was halted: {str(self._halted).splitlines()[0]}"
+        elif attempt is None:
+            interrupted = f"nothing is captured just now: {(self._waiting_for or 'starting').splitlines()[0]}"
+        return self._freshness.states(attempt.progress if attempt else Progress({}), interrupted)
+
+
+_DONE = ("rows_captured", "rows_read", "bytes_appended", "cuts", "syncs")
+
+
+class _Tally:
+    """What attempts that ended have done, and what the latest of them knew."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.done: Counter[str] = Counter()
+        self.events: Counter[str] = Counter()
+        self.retries: Counter[str] = Counter()
+        self.attempts = 0
+        self.last_known: dict[str, object] = {}
+
+    def add(self, attempt: Attempt) -> None:
+        self.done.update(attempt.counts())
+        self.events.update(attempt.events)
+        self.last_known = {**attempt.status(), "rows_per_second": 0.0, "held_rows": 0, "held_bytes": 0}

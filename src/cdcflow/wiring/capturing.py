@@ -14,6 +14,7 @@ from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
 from cdcflow.pipeline.capture import OpenedLog
+from cdcflow.pipeline.freshness import Freshness
 from cdcflow.ports import Source
 from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.wiring.logs import log_layout, log_reader, open_log, topics
@@ -69,6 +70,7 @@ def capture(
         ),
         pace=Pace(heartbeat_s=config.source.heartbeat),
         on_event=on_event or log_event,
+        freshness=Freshness(config.service.freshness_every),
     )
 
 
