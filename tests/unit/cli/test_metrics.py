@@ -172,10 +172,8 @@ def test_the_page_lists_every_metric() -> None:
 
 def listed() -> str:
     """The metrics as the table of docs/metrics.md."""
-    lines = ["| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
-    for m in METRICS:
-        lines.append(f"| `{m.full_name}` | {m.kind} | {', '.join(m.labels)} | {m.text} |")
-    return "\n".join(lines) + "\n"
+    rows = (f"| `{m.full_name}` | {m.kind} | {', '.join(m.labels)} | {m.text} |" for m in METRICS)
+    return "\n".join(["| metric | kind | labels | meaning |", "| --- | --- | --- | --- |", *rows]) + "\n"
 
 
 if __name__ == "__main__":
