@@ -24,6 +24,9 @@ from cdcflow.model.position import Epoch, Token
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import ChunkSource, Covering, Source
 
+CAUSES = ("outage", "uncovered", "backfill", "late")
+"""Why a table is not proven: nothing is captured; its changes do not reach us; its existing rows are not all read; no
+mark has come back for too long."""
 LATE_S = 90.0
 """A proof that is older than this, and than three looks, is no proof of anything now."""
 
@@ -144,7 +147,8 @@ class Freshness:
     # ── telling ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def states(self, progress: Progress, interrupted: str | None = None) -> dict[str, dict[str, object]]:
-        """Of each table `freshness`, `fresh_as_of` (seconds since 1970, None: never) and `freshness_reason`.
+        """Of each table `freshness`, `fresh_as_of` (seconds since 1970, None: never), `freshness_reason` and
+        `freshness_cause`, which is one of `CAUSES` where it is not proven.
 
         `interrupted` says why nothing is captured just now.
         """
@@ -154,9 +158,10 @@ class Freshness:
 
     def _state(self, table: TableId, progress: Progress, interrupted: str | None, now: float) -> dict[str, object]:
         as_of = self._fresh_as_of.get(table)
-        reason = interrupted or self._uncovered.get(table) or _unread(table, progress) or self._late(as_of, now)
+        reasons = (interrupted, self._uncovered.get(table), _unread(table, progress), self._late(as_of, now))
+        cause, reason = next(((c, r) for c, r in zip(CAUSES, reasons, strict=True) if r), (None, None))
         found = "not proven" if reason else "fresh" if table in self._active else "quiet"
-        return {"freshness": found, "fresh_as_of": as_of, "freshness_reason": reason}
+        return {"freshness": found, "fresh_as_of": as_of, "freshness_reason": reason, "freshness_cause": cause}
 
     def _late(self, as_of: float | None, now: float) -> str | None:
         late_s = max(LATE_S, 3 * self.every_s)

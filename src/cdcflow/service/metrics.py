@@ -31,6 +31,7 @@ TABLES_MAX = 100
 CAPTURE_STATES = ("capturing", "waiting", "paused", "halted", "stopped")
 TABLE_STATES = ("waiting", "reading", "done", "paused", "cancelled", "failed", "forgotten")
 FRESHNESS = ("fresh", "quiet", "not proven")
+CAUSES = ("outage", "uncovered", "backfill", "late")
 
 Sample = tuple[tuple[str, ...], float]
 
@@ -306,6 +307,16 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
     (
         Metric("tables_freshness", "gauge", "Captured tables, by what is proven of their freshness.", ("freshness",)),
         _counted("freshness", FRESHNESS),
+    ),
+    (
+        Metric(
+            "tables_not_proven",
+            "gauge",
+            "Captured tables that are not proven fresh, by cause. outage: nothing is captured; uncovered: its changes "
+            "do not reach the log; backfill: its existing rows are not all read; late: no mark has come back.",
+            ("cause",),
+        ),
+        _counted("freshness_cause", CAUSES),
     ),
     (
         Metric(

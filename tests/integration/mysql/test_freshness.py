@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from watched import Watched
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
+from cdcflow.ports import Covering
 
 pytestmark = pytest.mark.mysql
 
@@ -38,8 +38,9 @@ def test_a_table_that_changes_is_fresh_and_an_idle_one_is_quiet(
     assert on.error is None
 
 
-def reasons(capture: MySQLCapture, *tables: str) -> Mapping[TableId, str]:
-    return capture.source.coverage({capture.named(t): 0 for t in tables})
+def reasons(capture: MySQLCapture, *tables: str) -> dict[TableId, str]:
+    source: Covering = capture.source
+    return dict(source.coverage({capture.named(t): 0 for t in tables}))
 
 
 def test_a_table_that_is_gone_or_changed_unlogged_is_not_covered(

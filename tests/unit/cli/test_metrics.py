@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -26,6 +26,7 @@ def table(number: int) -> dict[str, Any]:
         "rows": number,
         "generation": 1,
         "freshness": "quiet" if number else "not proven",
+        "freshness_cause": None if number else "uncovered",
         "fresh_as_of": 1_700_000_000.0 + number,
     }
 
@@ -156,6 +157,16 @@ def test_a_thousand_tables_are_not_a_thousand_series_unless_asked(tables: int, s
     assert len(found) - len(of_tables) < 120
     assert sum(v for k, v in found.items() if k.startswith("cdcflow_tables{")) == tables
     assert found["cdcflow_oldest_fresh_timestamp_seconds"] == 1_700_000_000
+
+
+def test_the_pipeline_and_the_metrics_know_the_same_words() -> None:
+    """A cause or a state that only one of them knows would be counted nowhere."""
+    from cdcflow.interleave.progress import State
+    from cdcflow.pipeline import freshness
+    from cdcflow.service import metrics
+
+    assert metrics.CAUSES == freshness.CAUSES
+    assert set(metrics.TABLE_STATES) == set(get_args(State))
 
 
 def test_no_value_of_a_row_and_no_reason_is_a_label() -> None:
