@@ -15,8 +15,9 @@ import yaml
 
 from cdcflow.service.metrics import CAPTURE_STATES, CAUSES, FRESHNESS, METRICS, TABLE_STATES
 
-ALERTS = Path("docker/prometheus/alerts.yaml")
-DASHBOARD = Path("docker/grafana/cdcflow.json")
+ROOT = Path(__file__).parents[2]
+ALERTS = ROOT / Path("docker/prometheus/alerts.yaml")
+DASHBOARD = ROOT / Path("docker/grafana/cdcflow.json")
 LABELS = {m.full_name: set(m.labels) | {"job", "instance"} for m in METRICS} | {
     name: {"job", "instance"} for name in ("up", "process_cpu_seconds_total", "process_resident_memory_bytes")
 }
@@ -105,6 +106,6 @@ def test_promtool_plays_every_alert() -> None:
     if promtool is None:
         return
     done = subprocess.run(
-        [promtool, "test", "rules", "docker/prometheus/alerts.test.yaml"], capture_output=True, text=True, check=False
+        [promtool, "test", "rules", ALERTS.with_name("alerts.test.yaml")], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -52,6 +52,10 @@ def run(
         if publisher is not None:
             around.enter_context(_beside(publisher, capture.stop))
         around.enter_context(obeying_signals(capture.stop, tell))
+        if config.service.notify:
+            from cdcflow.service.notifying import notifying  # few need it, and it loads an HTTP client
+
+            around.enter_context(notifying(config.service.notify, watch.status, tell))
         around.enter_context(_telling_of_a_halt(config, capture))
         capture.run()
 

@@ -11,6 +11,7 @@ from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model
 
 from cdcflow.config.base import HOST_AND_PORT, URL, Settings
 from cdcflow.config.logs import FileLog, KafkaLog, StoreAccess
+from cdcflow.config.notify import Notify
 from cdcflow.config.publishing import Publish
 from cdcflow.config.references import is_reference
 from cdcflow.config.sources import MySQL, Postgres
@@ -113,6 +114,7 @@ class Service(Settings):
     hosts: tuple[str, ...] = ()
     metrics_per_table: Literal["auto", "always", "never"] = "auto"
     freshness_every: Seconds = 30.0
+    notify: tuple[Notify, ...] = ()
 
     @field_validator("listen")
     @classmethod

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cdcflow.service.metrics import METRICS, TABLES_MAX, exposition
 
-PAGE = Path("docs/metrics.md")
+PAGE = Path(__file__).parents[3] / "docs/metrics.md"
 UNITS = ("_seconds", "_bytes", "_ratio", "_info", "_total")
 NOT_BASE = re.compile(r"(_ms|_millis\w*|_minutes|_hours|_days|_kb|_mb|_kib|_mib|_percent)(_|$)")
 
