@@ -36,7 +36,7 @@ def merge(
     """
     settings = load(config)
     pause_s = None if once else (seconds(every) if every is not None else settings.merge.every)
-    merged = _leaving_word(settings, _merging(settings))
+    merged = _leaving_word(settings, _traced(settings, _merging(settings)))
     if pause_s is None:
         report = merged()
         _tell(report, json)
@@ -89,6 +89,31 @@ def _leaving_word(settings: Config, merged: Callable[[], MergeReport]) -> Callab
             last_words.write_merge(
                 folder, cut=report.cut, offset=report.offset, seconds=report.seconds, rows=rows, left_out=left_out
             )
+        return report
+
+    return merge
+
+
+def _traced(settings: Config, merged: Callable[[], MergeReport]) -> Callable[[], MergeReport]:
+    """Merge, with a span for each, where the settings say where to."""
+    if settings.service.traces is None:
+        return merged
+    from cdcflow.cli.events import event_lines
+    from cdcflow.service.traces import Traces
+
+    traces = Traces(settings.service.traces, event_lines(as_json=False, file=sys.stderr))
+
+    def merge() -> MergeReport:
+        began = time.time_ns()
+        try:
+            report = merged()
+        except Exception as error:
+            traces.on_span("merge", began, time.time_ns(), {}, failed=type(error).__name__)
+            raise
+        rows, left_out = sum(t.changes for t in report.tables), sum(t.left_out is not None for t in report.tables)
+        about = {"cdcflow.cut": report.cut, "cdcflow.offset": report.offset, "cdcflow.rows": rows}
+        about |= {"cdcflow.tables": len(report.tables), "cdcflow.left_out": left_out}
+        traces.on_span("merge", began, time.time_ns(), about)
         return report
 
     return merge

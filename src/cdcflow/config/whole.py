@@ -107,7 +107,7 @@ class Service(Settings):
     """HTTP health, metrics and status. `hosts` are names it may be asked by, besides `listen`'s and addresses.
 
     `metrics_per_table`: "auto" gives series of its own to each of up to 100 tables. `freshness_every`: how often a
-    canary proves that tables are fresh.
+    canary proves that tables are fresh. `traces`: the collector that gets spans by OTLP over HTTP.
     """
 
     listen: str | None = None
@@ -115,6 +115,14 @@ class Service(Settings):
     metrics_per_table: Literal["auto", "always", "never"] = "auto"
     freshness_every: Seconds = 30.0
     notify: tuple[Notify, ...] = ()
+    traces: str | None = None
+
+    @field_validator("traces")
+    @classmethod
+    def _collector(cls, traces: str | None) -> str | None:
+        if traces is not None and re.fullmatch(r"https?://[^\s/@?#]+(/[^\s@?#]*)?", traces) is None:
+            raise ValueError("must be a collector's URL such as http://127.0.0.1:4318, without user, password or query")
+        return traces
 
     @field_validator("listen")
     @classmethod

@@ -43,6 +43,7 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.pipeline.durability import Durability
 from cdcflow.pipeline.freshness import Freshness, tables_of
 from cdcflow.pipeline.source_tasks import SourceTasks
+from cdcflow.pipeline.spans import OnSpan, Spans
 from cdcflow.pipeline.threads import Clock, Threads
 from cdcflow.pipeline.waker import Waker
 from cdcflow.ports import ChunkSource, Log, Numbered, Source, Stream, StreamEvent
@@ -108,6 +109,7 @@ class Attempt:
         threads: Threads | None = None,
         clock: Clock = time.monotonic,
         freshness: Freshness | None = None,
+        on_span: OnSpan | None = None,
     ) -> None:
         self._source = source
         self._log = log
@@ -136,6 +138,7 @@ class Attempt:
         self._began_at_cut = checkpoint.cut + 1
         self._looked_at_tables = self._beat_at = clock()
         self._freshness = freshness
+        self._spans = None if on_span is None else Spans(on_span, epoch)
         self._looked_fresh = -1e9
         self._rate: deque[tuple[float, int]] = deque(maxlen=64)
         self._events: Counter[str] = Counter()
@@ -252,6 +255,8 @@ class Attempt:
         for effect in effects:
             if isinstance(effect, PlanTable | WriteMark | TakeSnapshot):
                 self._tasks.send(effect)
+            if self._spans is not None and isinstance(effect, WriteMark):
+                self._spans.mark_asked_for(effect.token)
         for effect in effects:
             self._carry_out(effect)
 
@@ -266,6 +271,8 @@ class Attempt:
             case Event(event, fields):
                 self._events[event] += 1
                 self._on_event(event, dict(fields))
+                if self._spans is not None and event == "window closed":
+                    self._spans.window_closed(dict(fields))
 
     def _tell_read(self, answer: Input) -> None:
         if not isinstance(answer, ChunkRead):
@@ -286,6 +293,8 @@ class Attempt:
         size = run.bytes
         self._bytes_since_cut += size
         self._bytes_appended += size
+        if self._spans is not None:
+            self._spans.appended(run.rows, size)
         if self._freshness is not None and run.kind != "read":
             self._freshness.changed(tables_of(run))
         self.rows["read" if run.kind == "read" else "captured"] += run.rows
@@ -301,6 +310,8 @@ class Attempt:
         )
         self._log.cut(self._checkpoint)
         self._cuts += 1
+        if self._spans is not None:
+            self._spans.cut(cut.number)
         self._unsynced.append((cut.number, self._bytes_since_cut))
         self._bytes_since_cut = 0
         self._is_due = True
@@ -330,6 +341,8 @@ class Attempt:
         if durable is self._acknowledged or durable.position is None:
             return
         self._acknowledged = durable
+        if self._spans is not None:
+            self._spans.durable(durable.cut)
         while self._unsynced and self._unsynced[0][0] <= durable.cut:
             self._unsynced.popleft()
         self._stream.acknowledge(durable.position)

@@ -30,6 +30,7 @@ from cdcflow.interleave.progress import Progress
 from cdcflow.model.position import Epoch, SourceIdentity
 from cdcflow.pipeline.attempt import Attempt, OnEvent, Orders, Pace, TablesChanged, table_ids
 from cdcflow.pipeline.freshness import Freshness
+from cdcflow.pipeline.spans import OnSpan
 from cdcflow.pipeline.waker import Waker
 from cdcflow.ports import Log, Source
 
@@ -58,6 +59,7 @@ class Capture:
         pace: Pace,
         on_event: OnEvent,
         freshness: Freshness | None = None,
+        on_span: OnSpan | None = None,
     ) -> None:
         self._open_source = open_source
         self._open_log = open_log
@@ -76,6 +78,7 @@ class Capture:
         self._starting_lock = threading.Lock()
         self._broke_off = False
         self._freshness = freshness
+        self._on_span = on_span
         self._tally = _Tally()
         self._halted: CdcflowError | None = None
 
@@ -178,6 +181,7 @@ class Capture:
             waker=self._waker,
             on_event=self._on_event,
             freshness=self._freshness,
+            on_span=self._on_span,
         )
         self._attempt, self._waiting_for = attempt, None
         self._has_captured = True

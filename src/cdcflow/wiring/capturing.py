@@ -15,6 +15,7 @@ from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
 from cdcflow.pipeline.capture import OpenedLog
 from cdcflow.pipeline.freshness import Freshness
+from cdcflow.pipeline.spans import OnSpan
 from cdcflow.ports import Source
 from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.wiring.logs import log_layout, log_reader, open_log, topics
@@ -46,12 +47,14 @@ def capture(
     backfill: Sequence[str] | None = None,
     once: bool = False,
     on_event: OnEvent | None = None,
+    on_span: OnSpan | None = None,
 ) -> Capture:
     """A capture of the configured source into the configured log.
 
     `backfill` names tables to read anew (an empty one: all of them); None reads only tables that the log does not
     know yet. `once` ends when they are read. `accept_history_loss`: the source has discarded log that
-    cdcflow still needs; take a new position in its log and read all tables anew.
+    cdcflow still needs; take a new position in its log and read all tables anew. `on_span` is told how long each cut
+    and window took.
     """
     opened = 0
 
@@ -71,6 +74,7 @@ def capture(
         pace=Pace(heartbeat_s=config.source.heartbeat),
         on_event=on_event or log_event,
         freshness=Freshness(config.service.freshness_every),
+        on_span=on_span,
     )
 
 
