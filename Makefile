@@ -99,6 +99,12 @@ test-cluster: setup ## a standalone Spark cluster on an object store; two driver
 test-servers: setup ## contracts, visibility, DDL and types over each PostgreSQL, MySQL and MariaDB to be had (SERVER=mysql, "MariaDB 11.8")
 	@$(BIN)/python tests/servers/run.py $(if $(SERVER),--server "$(SERVER)") $(PYTEST)
 
+.PHONY: alerts
+alerts: ## check docker/prometheus with promtool, and play each alert against series (Debian: apt install prometheus)
+	@command -v promtool >/dev/null || { echo "promtool is not on PATH. Debian: apt install prometheus" >&2; exit 1; }
+	promtool check rules docker/prometheus/alerts.yaml
+	promtool test rules docker/prometheus/alerts.test.yaml
+
 .PHONY: lint
 lint: $(INSTALLED) ## format, lint, types, import floors, Dockerfiles
 	@$(BIN)/ruff format --check --quiet .

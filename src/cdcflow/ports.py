@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -232,6 +232,20 @@ class Source(Protocol):
     def status(self, acknowledged: Position | None) -> SourceStatus: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Covering(Protocol):
+    """A source that can tell which of its captured tables' changes reach the stream at all."""
+
+    def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
+        """Why changes of captured tables (each with its `incarnation`) may not reach the stream, as the server's
+        catalog has it now. A table that is not named here is covered. May be called from any thread.
+
+        Raises:
+            SourceUnavailable, RightMissing: it cannot be asked.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

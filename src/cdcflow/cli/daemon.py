@@ -15,8 +15,9 @@ from cdcflow.cli.events import OnEvent
 from cdcflow.cli.failure import TOO_SLOW_TO_STOP
 from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
-from cdcflow.errors import SinkUnavailable, SourceUnavailable
+from cdcflow.errors import CdcflowError, SinkUnavailable, SourceUnavailable
 from cdcflow.pipeline import Capture
+from cdcflow.service import last_words
 from cdcflow.service.control import ControlServer
 from cdcflow.service.http import HttpServer
 from cdcflow.service.operations import checked
@@ -54,6 +55,11 @@ def run(
         if publisher is not None:
             around.enter_context(_beside(publisher, capture.stop))
         around.enter_context(obeying_signals(capture.stop, tell, lambda: capture.is_starting))
+        if config.service.notify:
+            from cdcflow.service.notifying import notifying  # few need it, and it loads an HTTP client
+
+            around.enter_context(notifying(config.service.notify, watch.status, tell))
+        around.enter_context(_telling_of_a_halt(config, capture))
         try:
             capture.run()
         except (SourceUnavailable, SinkUnavailable) as error:
@@ -113,6 +119,18 @@ def _beside(publisher: Publishing, stop: Callable[[], None]) -> Iterator[None]:
         thread.join(STOP_WITHIN_S)
     if failures:
         raise failures[0]
+
+
+@contextlib.contextmanager
+def _telling_of_a_halt(config: Config, capture: Capture) -> Iterator[None]:
+    """Leave word for `cdcflow status` when the capture ends for good: it must not look as if it could be started."""
+    last_words.clear_halt(config.log.folder)
+    try:
+        yield
+    except CdcflowError as error:
+        if capture.status().get("state") == "halted":
+            last_words.write_halt(config.log.folder, error)
+        raise
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.service import last_words
 
 if TYPE_CHECKING:
     from cdcflow.warehouse.job import MergeReport, Progress, TableReport
@@ -35,7 +36,7 @@ def merge(
     """
     settings = load(config)
     pause_s = None if once else (seconds(every) if every is not None else settings.merge.every)
-    merged = _merging(settings)
+    merged = _leaving_word(settings, _traced(settings, _merging(settings)))
     if pause_s is None:
         report = merged()
         _tell(report, json)
@@ -91,6 +92,51 @@ def _say(text: str) -> None:
 def _show(progress: Progress) -> None:
     step = f", step {progress.step}" if progress.step > 1 else ""
     _say(f"merging {progress.table} ({progress.number} of {progress.tables} tables{step})")
+
+
+def _leaving_word(settings: Config, merged: Callable[[], MergeReport]) -> Callable[[], MergeReport]:
+    """Merge, and leave word of it in the log's folder, where a daemon finds it for its metrics."""
+    folder = settings.log.folder
+
+    def merge() -> MergeReport:
+        try:
+            report = merged()
+        except Exception as error:
+            last_words.write_merge_failure(folder, error)
+            raise
+        if report.cut:
+            rows, left_out = sum(t.changes for t in report.tables), sum(t.left_out is not None for t in report.tables)
+            last_words.write_merge(
+                folder, cut=report.cut, offset=report.offset, seconds=report.seconds, rows=rows, left_out=left_out
+            )
+        return report
+
+    return merge
+
+
+def _traced(settings: Config, merged: Callable[[], MergeReport]) -> Callable[[], MergeReport]:
+    """Merge, with a span for each, where the settings say where to."""
+    if settings.service.traces is None:
+        return merged
+    from cdcflow.cli.events import event_lines
+    from cdcflow.service.traces import Traces
+
+    traces = Traces(settings.service.traces, event_lines(as_json=False, file=sys.stderr))
+
+    def merge() -> MergeReport:
+        began = time.time_ns()
+        try:
+            report = merged()
+        except Exception as error:
+            traces.on_span("merge", began, time.time_ns(), {}, failed=type(error).__name__)
+            raise
+        rows, left_out = sum(t.changes for t in report.tables), sum(t.left_out is not None for t in report.tables)
+        about = {"cdcflow.cut": report.cut, "cdcflow.offset": report.offset, "cdcflow.rows": rows}
+        about |= {"cdcflow.tables": len(report.tables), "cdcflow.left_out": left_out}
+        traces.on_span("merge", began, time.time_ns(), about)
+        return report
+
+    return merge
 
 
 def _again_and_again(merged: Callable[[], MergeReport], pause_s: float, json: bool) -> None:

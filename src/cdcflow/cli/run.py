@@ -34,7 +34,14 @@ def run(
 
     settings = load(config)
     tell = event_lines(as_json=json)
-    capture = wiring.capture(settings, accept_history_loss=accept_history_loss, wait=wait, on_event=tell)
+    on_span = None
+    if settings.service.traces is not None:
+        from cdcflow.service.traces import Traces
+
+        on_span = Traces(settings.service.traces, tell).on_span
+    capture = wiring.capture(
+        settings, accept_history_loss=accept_history_loss, wait=wait, on_event=tell, on_span=on_span
+    )
     publisher = None if settings.publish is None else wiring.publisher(settings, tell)
     loaded()
     daemon.run(settings, capture, tell, publisher=publisher)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import typer
@@ -13,6 +14,7 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
 from cdcflow.errors import CdcflowError
 from cdcflow.model.position import Checkpoint
+from cdcflow.service import last_words
 from cdcflow.service.control import ask
 
 
@@ -28,26 +30,36 @@ def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
 
 def _from_log(settings: Config) -> dict[str, Any]:
     """The log's newest cut and the source's own word, while no daemon runs."""
-    from cdcflow.cli.watch import source_status
+    from cdcflow.cli.watch import in_log, merge_status, source_status
 
     reader = wiring.log_reader(settings)
     problem = wiring.log_problem(settings)
     wrong = {} if problem is None else {"log_problem": problem}
+    halted = last_words.of_halt(settings.log.folder)
+    ended = {} if halted is None else {"state": "halted", **halted}
     if not reader.exists():
-        return {"state": "no log" if wrong else "never run", "tables": {}, **wrong, **source_status(settings, None)}
+        state = {"state": "no log" if wrong else "never run", **ended}
+        return {**state, "tables": {}, **wrong, **source_status(settings, None)}
     checkpoint = reader.newest_checkpoint()
+    durable = checkpoint.next_offset - 1
+    merged = last_words.of_merge(settings.log.folder)
     return {
         "state": "stopped",
-        "epoch": checkpoint.epoch,
-        "cut": checkpoint.cut,
-        "position": checkpoint.position,
-        "durable_offset": checkpoint.next_offset - 1,
-        "commit_clock": checkpoint.commit_clock,
-        "tables": checkpoint.progress.get("tables", {}),
+        **ended,
+        **in_log(checkpoint),
+        "durable_offset": durable,
+        "tables": _unproven(checkpoint.progress.get("tables", {})),
+        **({} if merged is None else {"merge": merge_status(merged, durable)}),
         **wrong,
         **source_status(settings, checkpoint.position),
         **_would_leave_out(settings, checkpoint),
     }
+
+
+def _unproven(tables: Any) -> dict[str, Any]:
+    """Tables' entries, when nobody captures them."""
+    why = {"freshness": "not proven", "freshness_reason": "no daemon captures it"}
+    return {name: {**fields, **why} for name, fields in tables.items()}
 
 
 def _would_leave_out(settings: Config, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -70,22 +82,38 @@ def _print(found: Mapping[str, Any]) -> None:
     if tables:
         typer.echo("")
         rows = [
-            (name, f.get("state"), output.percent(f), output.number(f.get("rows")), f.get("reason") or "")
+            (name, f.get("state"), output.percent(f), output.number(f.get("rows")), _fresh(f), f.get("reason") or "")
             for name, f in sorted(tables.items())
         ]
-        output.stdout().print(output.table(None, ("table", "backfill", "read", "rows read", ""), rows))
+        output.stdout().print(output.table(None, ("table", "backfill", "read", "rows read", "fresh", ""), rows))
+
+
+def _fresh(fields: Mapping[str, Any]) -> str:
+    """What is proven of a table's freshness, in a few words."""
+    as_of = fields.get("fresh_as_of")
+    proven = "" if as_of is None else f"as of {datetime.fromtimestamp(as_of, UTC):%Y-%m-%d %H:%M:%S}Z"
+    match fields.get("freshness"):
+        case None:
+            return ""
+        case "not proven":
+            reason = fields.get("freshness_reason")
+            return f"not proven: {reason}" + (f" (proven {proven})" if proven else "")
+        case state:
+            return f"{proven}, quiet" if state == "quiet" else proven
 
 
 def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     source: Mapping[str, object] = found.get("source") or {}
     speed = found.get("rows_per_second")
     return [
-        ("capture", " ".join(str(found[k]) for k in ("state", "reason") if found.get(k))),
+        ("capture", " ".join(str(found[k]) for k in ("state", "kind", "reason") if found.get(k))),
+        ("remedy", str(found.get("remedy") or "") if found.get("state") == "halted" else ""),
         ("cut", f"{found['cut']} at offset {output.number(found.get('durable_offset'))}" if "cut" in found else ""),
         ("position", str(found.get("position") or "")),
         ("speed", f"{output.number(speed)} rows/s" if speed is not None else ""),
         ("held back", f"{output.number(found['held_rows'])} rows" if found.get("held_rows") else ""),
         ("lag", _lag(found)),
+        ("merge", _merge(found.get("merge") or {})),
         ("uploads", _uploads(found)),
         ("log", str(found.get("log_problem") or "")),
         ("left out", _left_out(found)),
@@ -93,6 +121,15 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("source keeps", output.size(found["retained_bytes"]) if found.get("retained_bytes") is not None else ""),
         ("source", str(found.get("source_error") or " ".join(f"{k}={v}" for k, v in source.items()))),
     ]
+
+
+def _merge(merge: Mapping[str, Any]) -> str:
+    if "cut" not in merge:
+        return ""
+    ended = datetime.fromtimestamp(merge["ended_at"], UTC)
+    behind = f"{output.number(merge.get('behind_rows'))} rows behind"
+    failed = "; the last merge failed" if merge.get("failed") else ""
+    return f"cut {merge['cut']} at {ended:%Y-%m-%d %H:%M:%S}Z, {behind}{failed}"
 
 
 def _left_out(found: Mapping[str, Any]) -> str:

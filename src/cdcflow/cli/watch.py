@@ -1,8 +1,15 @@
-"""A capture's status, with what the source says of its own end."""
+"""A capture's status, with what the source says of its own end, and what surrounds the daemon.
+
+What was known before an outage stays in the status while it lasts: where the log stands, how much the source keeps.
+The lag in seconds grows with the time meanwhile, so that an alert on it fires just then. The source is asked beside
+whoever asks for the status: one that does not answer must not keep a scrape waiting.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -13,9 +20,12 @@ from cdcflow.config import Config
 from cdcflow.errors import CdcflowError
 from cdcflow.model.position import Position
 from cdcflow.pipeline import Capture
+from cdcflow.service import last_words
 
 CAUGHT_UP_BYTES = 1 << 20
 """A source that is less than this ahead counts as caught up: it writes log of its own all the time."""
+ANSWER_WITHIN_S = 1.0
+"""So long the status waits for the source; then it tells what the source said last."""
 
 
 class Watch:
@@ -24,32 +34,116 @@ class Watch:
     def __init__(self, config: Config, capture: Capture) -> None:
         self._config = config
         self._capture = capture
+        self._started_at = time.time()
         self._lock = threading.Lock()
-        self._source: Mapping[str, object] = {}
+        self._source: dict[str, object] = {}
+        self._asking: threading.Thread | None = None
         self._asked_at = -60.0
+        self._in_log: dict[str, object] | None = None
         self._position: object = None
         self._moved_at = time.monotonic()
 
     def status(self, *, at_most_old_s: float = 2.0) -> dict[str, Any]:
         """The status; the source is asked again when what it said is older than `at_most_old_s`."""
-        status: dict[str, Any] = dict(self._capture.status())
+        status = self._of_capture()
+        self._note_position(status.get("position"))
+        self._ask_source(at_most_old_s)
         with self._lock:
-            now = time.monotonic()
-            if status.get("position") != self._position:
-                if self._position is None:
-                    self._asked_at = now - at_most_old_s  # without a position the source could not tell the lag
-                self._position, self._moved_at = status.get("position"), now
-            if now - self._asked_at >= at_most_old_s:
-                self._source, self._asked_at = source_status(self._config, self._position), now
-            still_s = round(now - self._moved_at, 1)
+            still_s = round(time.monotonic() - self._moved_at, 1)
+            status |= self._source
         limit_s = max(30.0, 4 * self._config.source.heartbeat)
-        status |= {"pid": os.getpid(), "heartbeat_age_seconds": still_s, "heartbeat_age_seconds_max": limit_s}
-        status |= self._source
+        status |= {"heartbeat_age_seconds": still_s, "heartbeat_age_seconds_max": limit_s}
         status["lag_seconds"] = lag_seconds(status, still_s)
         next_offset = status.get("next_offset")
         if isinstance(next_offset, int):
             status["durable_offset"] = next_offset - 1
+        return status | self._surroundings(status.get("durable_offset"))
+
+    def _of_capture(self) -> dict[str, Any]:
+        now = self._capture.status()
+        known: dict[str, Any] = self._capture.last_known()
+        if now.get("state") != "capturing" and not known and now.get("reason") != "starting":
+            known = self._from_log()
+        status: dict[str, Any] = known | now
+        status["counts"] = self._capture.counts()
+        tables: Mapping[str, Mapping[str, Any]] = status.get("tables") or {}
+        fresh = self._capture.freshness()
+        status["tables"] = {name: {**fields, **fresh.get(name, {})} for name, fields in tables.items()}
         return status
+
+    def _from_log(self) -> dict[str, object]:
+        """Where the log stands, when this process could not begin to capture yet."""
+        if self._in_log is None:
+            self._in_log = {}
+            with contextlib.suppress(CdcflowError, OSError):
+                reader = wiring.log_reader(self._config)
+                if reader.exists():
+                    self._in_log = in_log(reader.newest_checkpoint())
+        return self._in_log
+
+    def _note_position(self, position: object) -> None:
+        with self._lock:
+            if position == self._position:
+                return
+            if self._position is None:
+                self._asked_at = -60.0  # without a position the source could not tell the lag
+            self._position, self._moved_at = position, time.monotonic()
+
+    def _ask_source(self, at_most_old_s: float) -> None:
+        """Have the source asked, by one thread at a time, if what it said is too old."""
+        with self._lock:
+            if self._asking is None and time.monotonic() - self._asked_at >= at_most_old_s:
+                self._asking = threading.Thread(target=self._answer, name="ask-source", daemon=True)
+                self._asking.start()
+            asking = self._asking
+        if asking is not None:
+            asking.join(ANSWER_WITHIN_S)
+
+    def _answer(self) -> None:
+        found: dict[str, object] = {"source_up": False, "source_error": "the question failed"}
+        try:
+            found = source_status(self._config, self._position)
+        finally:
+            with self._lock:
+                kept = {k: v for k, v in self._source.items() if k != "source_error"}
+                self._source = {**kept, **found, "source_up": "source_error" not in found}
+                self._asking, self._asked_at = None, time.monotonic()
+
+    def _surroundings(self, durable_offset: object) -> dict[str, object]:
+        folder = self._config.log.folder
+        found: dict[str, object] = {
+            "pid": os.getpid(),
+            "started_at": self._started_at,
+            "source_kind": self._config.source.kind,
+            "metrics_per_table": self._config.service.metrics_per_table,
+            **wiring.upload_status(self._config),
+        }
+        with contextlib.suppress(OSError):
+            disk = shutil.disk_usage(folder)
+            found["disk"] = {"free_bytes": disk.free, "size_bytes": disk.total}
+        if (merged := last_words.of_merge(folder)) is not None:
+            found["merge"] = merge_status(merged, durable_offset)
+        return found
+
+
+def merge_status(merged: Mapping[str, Any], durable_offset: object) -> dict[str, Any]:
+    """What the last merge left, and how many rows the log has that its cut does not show."""
+    offset = merged.get("offset")
+    if isinstance(offset, int) and isinstance(durable_offset, int):
+        return {**merged, "behind_rows": max(0, durable_offset - offset)}
+    return dict(merged)
+
+
+def in_log(checkpoint: Any) -> dict[str, object]:
+    """Where a log stands, by the names of a running capture's status."""
+    return {
+        "epoch": checkpoint.epoch,
+        "cut": checkpoint.cut,
+        "position": checkpoint.position,
+        "next_offset": checkpoint.next_offset,
+        "commit_clock": checkpoint.commit_clock,
+        "tables": checkpoint.progress.get("tables", {}),
+    }
 
 
 def source_status(config: Config, position: object) -> dict[str, object]:
@@ -67,10 +161,11 @@ def source_status(config: Config, position: object) -> dict[str, object]:
 
 def lag_seconds(status: Mapping[str, Any], still_s: float) -> float | None:
     """How old the news is: by the newest change's commit time while the source is ahead, else since the position
-    last moved (heartbeats move it while nothing else happens)."""
+    last moved (heartbeats move it while nothing else happens). A source that never answered, or a log that nothing is
+    captured into, is behind for as long as that has been so."""
     ahead, clock = status.get("lag_bytes"), status.get("commit_clock")
     if not isinstance(ahead, int):
-        return None
+        return still_s if status.get("state") in ("waiting", "halted") else None
     if ahead < CAUGHT_UP_BYTES or not clock:
         return still_s
     return round(max(0.0, time.time() - int(clock) / 1e6), 1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from cdcflow.config.base import Settings
 from cdcflow.config.loading import load
 from cdcflow.config.logs import FileLog, Kafka, KafkaLog, Objects, Seal, StoreAccess
+from cdcflow.config.notify import Notify
 from cdcflow.config.publishing import (
     BinaryMode,
     DecimalMode,
@@ -40,6 +41,7 @@ __all__ = [
     "KafkaLog",
     "Merge",
     "MySQL",
+    "Notify",
     "Objects",
     "Postgres",
     "Publish",

@@ -9,7 +9,7 @@ from cdcflow.config.logs import FileLog, Kafka, KafkaLog, StoreAccess
 from cdcflow.config.publishing import Publish, PublishKafka
 from cdcflow.config.references import is_reference
 from cdcflow.config.sources import MySQL
-from cdcflow.config.whole import Config, Merge
+from cdcflow.config.whole import Config, Merge, Service
 
 _PATHS = (
     "ssl.ca.location",
@@ -33,8 +33,14 @@ def rebased(config: Config, folder: Path) -> Config:
             "log": _rebased_log(config.log, folder),
             "merge": _rebased_merge(config.merge, folder),
             "publish": None if config.publish is None else Publish(kafka=_rebased_topics(config.publish.kafka, folder)),
+            "service": _rebased_service(config.service, folder),
         }
     )
+
+
+def _rebased_service(service: Service, folder: Path) -> Service:
+    notify = tuple(n.model_copy(update={"webhook": _reference_below(folder, n.webhook)}) for n in service.notify)
+    return service.model_copy(update={"notify": notify})
 
 
 def _rebased_merge(merge: Merge, folder: Path) -> Merge:

@@ -83,6 +83,8 @@ def _nearest(setting: SettingPath, source: type[Settings]) -> str:
 def _model_at(setting: SettingPath, source: type[Settings]) -> type[Settings] | None:
     models: list[type[Settings]] = [Config]
     for name in setting:
+        if isinstance(name, int):
+            continue  # one of a list, which all are alike
         models = [inner for model in models for inner in _inner_models(model, str(name), source)]
     return models[0] if models else None
 
@@ -94,7 +96,8 @@ def _inner_models(model: type[Settings], name: str, source: type[Settings]) -> l
     if field is None:
         return []
     annotation = field.annotation
-    choices = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    is_several = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is tuple
+    choices = typing.get_args(annotation) if is_several else (annotation,)
     return [c for c in choices if isinstance(c, type) and issubclass(c, Settings)]
 
 

@@ -65,6 +65,8 @@ def note_marks(path: Path, node: yaml.Node, setting: SettingPath, marks: Setting
     match node:
         case yaml.MappingNode():
             for key, value in node.value:
+                if key.tag == "tag:yaml.org,2002:bool":
+                    key.tag = "tag:yaml.org,2002:str"  # YAML reads `on` as true; a setting's name is always text
                 inner = (*setting, str(key.value) if isinstance(key, yaml.ScalarNode) else "?")
                 if inner in marks:
                     raise ConfigurationError(f"{at(path, key.start_mark)}: {dotted(inner)} is set twice")

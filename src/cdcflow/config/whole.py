@@ -11,6 +11,7 @@ from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model
 
 from cdcflow.config.base import URL, Settings, is_host_and_port
 from cdcflow.config.logs import FileLog, KafkaLog, StoreAccess
+from cdcflow.config.notify import Notify
 from cdcflow.config.publishing import Publish
 from cdcflow.config.references import is_reference
 from cdcflow.config.sources import MySQL, Postgres
@@ -103,10 +104,25 @@ def _check_metastore(catalog: Mapping[str, str]) -> None:
 
 
 class Service(Settings):
-    """HTTP health, metrics and status. `hosts` are names it may be asked by, besides `listen`'s and addresses."""
+    """HTTP health, metrics and status. `hosts` are names it may be asked by, besides `listen`'s and addresses.
+
+    `metrics_per_table`: "auto" gives series of its own to each of up to 100 tables. `freshness_every`: how often a
+    canary proves that tables are fresh. `traces`: the collector that gets spans by OTLP over HTTP.
+    """
 
     listen: str | None = None
     hosts: tuple[str, ...] = ()
+    metrics_per_table: Literal["auto", "always", "never"] = "auto"
+    freshness_every: Seconds = 30.0
+    notify: tuple[Notify, ...] = ()
+    traces: str | None = None
+
+    @field_validator("traces")
+    @classmethod
+    def _collector(cls, traces: str | None) -> str | None:
+        if traces is not None and re.fullmatch(r"https?://[^\s/@?#]+(/[^\s@?#]*)?", traces) is None:
+            raise ValueError("must be a collector's URL such as http://127.0.0.1:4318, without user, password or query")
+        return traces
 
     @field_validator("listen", mode="before")
     @classmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
@@ -17,6 +18,7 @@ from queue import SimpleQueue
 import tenacity
 
 from cdcflow.errors import (
+    CdcflowError,
     ConfigurationError,
     HistoryLost,
     OutcomeUnknown,
@@ -26,9 +28,13 @@ from cdcflow.errors import (
 )
 from cdcflow.interleave.machine import Limits
 from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Resume
+from cdcflow.interleave.progress import Progress
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline.attempt import Attempt, OnEvent, Orders, Pace, TablesChanged, table_ids
+from cdcflow.pipeline.freshness import Freshness
 from cdcflow.pipeline.settings import CaptureSettings, OpenedLog, SettingsInUse
+from cdcflow.pipeline.spans import OnSpan
+from cdcflow.pipeline.tally import DONE, Tally
 from cdcflow.pipeline.waker import Waker
 from cdcflow.ports import Source
 
@@ -52,6 +58,8 @@ class Capture:
         pace: Pace,
         on_event: OnEvent,
         wait: bool = True,
+        freshness: Freshness | None = None,
+        on_span: OnSpan | None = None,
     ) -> None:
         self._settings = SettingsInUse(CaptureSettings(open_source, open_log, limits, pace))
         self._orders = orders
@@ -71,6 +79,10 @@ class Capture:
         self._starting_lock = threading.Lock()
         self._broke_off = False
         self._ran = False
+        self._freshness = freshness
+        self._on_span = on_span
+        self._tally = Tally()
+        self._halted: CdcflowError | None = None
 
     @property
     def is_starting(self) -> bool:
@@ -86,6 +98,12 @@ class Capture:
         self._waker = Waker()
         try:
             self._try_on()
+        except CdcflowError as error:
+            # What does not answer may do so at the next start; everything else must be mended first.
+            is_away = isinstance(error, SourceUnavailable | SinkUnavailable) and not isinstance(error, RightMissing)
+            if not (is_away or (self._stop.is_set() and self._is_tried_again(error))):
+                self._halted = error
+            raise
         finally:
             self._waker.close()
 
@@ -142,6 +160,7 @@ class Capture:
     def _once(self) -> None:
         self._attempts += 1
         self._ran = False
+        self._tally.attempts += 1
         self._began = time.monotonic()
         if not self._stop.is_set():
             self._nudged.clear()
@@ -190,6 +209,8 @@ class Capture:
             requests=self._requests,
             waker=self._waker,
             on_event=self._on_event,
+            freshness=self._freshness,
+            on_span=self._on_span,
         )
         self._attempt, self._waiting_for = attempt, None
         self._has_captured = self._ran = True
@@ -199,7 +220,9 @@ class Capture:
         try:
             attempt.run(lambda: self._stop.is_set() or self._settings.are_waiting)
         finally:
-            self._attempt = None
+            with self._tally.lock:
+                self._tally.add(attempt)
+                self._attempt = None
             attempt.close()
             # An operator's order counts once: what is durable is not ordered again by the next attempt.
             given = self._orders.given or attempt.order_is_kept()
@@ -227,6 +250,7 @@ class Capture:
             return
         pause = state.next_action.sleep if state.next_action else 0.0
         self._waiting_for = str(error)
+        self._tally.retries[type(error).__name__] += 1
         self._on_event("capture interrupted", {**_told(error), "next_try_s": round(pause, 1)})
 
     def request(self, op: str, tables: Sequence[str], **adjustment: int | None) -> dict[str, object]:
@@ -279,11 +303,47 @@ class Capture:
         return number
 
     def status(self) -> dict[str, object]:
-        """What is going on, as JSON-able values."""
+        """What is going on, as JSON-able values. `halted` is for good; `waiting` is tried again by itself."""
         attempt, settings = self._attempt, {"settings": self._settings.status()}
+        if (halted := self._halted) is not None:
+            return {"state": "halted", "kind": type(halted).__name__, "reason": str(halted), **settings}
         if attempt is None:
             return {"state": "waiting", "reason": self._waiting_for or "starting", **settings}
         return {"state": "capturing", **attempt.status(), **settings}
+
+    def last_known(self) -> dict[str, object]:
+        """What the latest attempt knew when it ended: where the log stands while nothing is captured. {}: none ran."""
+        return dict(self._tally.last_known)
+
+    def counts(self) -> dict[str, object]:
+        """What was done since the process was started, over all attempts. It only grows."""
+        tally = self._tally
+        with tally.lock:
+            attempt = self._attempt
+            done = tally.done + Counter(attempt.counts() if attempt else {})
+            events = tally.events + (attempt.events if attempt else Counter[str]())
+            retries = Counter(tally.retries)
+        errors = retries + Counter(ChunkFailed=events["chunk given up"] + events["plan given up"])
+        if self._halted is not None:
+            errors[type(self._halted).__name__] += 1
+        return {
+            **{name: done[name] for name in DONE},
+            "attempts": tally.attempts,
+            "retries": dict(retries),
+            "errors": dict(errors),
+            "events": dict(events),
+        }
+
+    def freshness(self) -> dict[str, dict[str, object]]:
+        """What is proven of each table's freshness (see `pipeline.freshness`); {} before the first attempt."""
+        if self._freshness is None:
+            return {}
+        attempt, interrupted = self._attempt, None
+        if self._halted is not None:
+            interrupted = f"the capture was halted: {str(self._halted).splitlines()[0]}"
+        elif attempt is None:
+            interrupted = f"nothing is captured just now: {(self._waiting_for or 'starting').splitlines()[0]}"
+        return self._freshness.states(attempt.progress if attempt else Progress({}), interrupted)
 
 
 def _told(error: BaseException | None) -> dict[str, object]:

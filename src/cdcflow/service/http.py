@@ -137,8 +137,10 @@ def health(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
     limit = status.get("heartbeat_age_seconds_max")
     stalled = isinstance(age, int | float) and isinstance(limit, int | float) and age > limit
     failed = sorted(t for t, v in (status.get("tables") or {}).items() if v.get("state") == "failed")
-    return (503 if stalled else 200), {
-        "status": "stalled" if stalled else "ok",
+    halted = status.get("state") == "halted"  # for good, and never to be taken for a capture that tries again
+    return (503 if stalled or halted else 200), {
+        "status": "halted" if halted else "stalled" if stalled else "ok",
+        **({"kind": status.get("kind"), "reason": status.get("reason")} if halted else {}),
         "heartbeat_age_seconds": age,
         "failed_tables": failed,
     }

@@ -13,7 +13,9 @@ from cdcflow.interleave.machine import Limits
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
+from cdcflow.pipeline.freshness import Freshness
 from cdcflow.pipeline.settings import OpenedLog
+from cdcflow.pipeline.spans import OnSpan
 from cdcflow.ports import Source
 from cdcflow.sources.postgres.connection import Address
 from cdcflow.sources.postgres.source import PostgresSource
@@ -47,13 +49,14 @@ def capture(
     once: bool = False,
     wait: bool = True,
     on_event: OnEvent | None = None,
+    on_span: OnSpan | None = None,
 ) -> Capture:
     """A capture of the configured source into the configured log.
 
     `backfill` names tables to read anew (an empty one: all of them); None reads only tables that the log does not
     know yet. `once` ends when they are read. `accept_history_loss`: the source has discarded log that
     cdcflow still needs; take a new position in its log and read all tables anew. `wait` False: a source or log
-    that is not reached at the first try ends it.
+    that is not reached at the first try ends it. `on_span` is told how long each cut and window took.
     """
     opened = 0
 
@@ -73,6 +76,8 @@ def capture(
         pace=Pace(heartbeat_s=config.source.heartbeat),
         on_event=on_event or log_event,
         wait=wait,
+        freshness=Freshness(config.service.freshness_every),
+        on_span=on_span,
     )
 
 

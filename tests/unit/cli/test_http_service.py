@@ -71,18 +71,24 @@ def test_metrics_follow_the_text_format(server: HttpServer) -> None:
     code, text = ask(server, "/metrics")
     lines = text.splitlines()
     assert code == 200
-    assert "cdcflow_durable_offset 1234" in lines
-    assert 'cdcflow_table_backfill_units_done{table="public.orders"} 4' in lines
-    assert 'cdcflow_table_state{table="odd.\\"na\\\\me\\n\\"",state="failed"} 1' in lines
-    assert 'cdcflow_table_state{table="public.orders",state="done"} 0' in lines
+    assert "cdcflow_durable_offset 1234.0" in lines
+    assert 'cdcflow_table_backfill_units_done{table="public.orders"} 4.0' in lines
+    assert 'cdcflow_table_state{state="failed",table="odd.\\"na\\\\me\\n\\""} 1.0' in lines
+    assert 'cdcflow_table_state{state="done",table="public.orders"} 0.0' in lines
     assert "lag_bytes" not in text
     for line in lines:
-        assert line.startswith(("# HELP cdcflow_", "# TYPE cdcflow_")) or len(line.rsplit(" ", 1)) == 2
+        assert line.startswith(("# HELP ", "# TYPE ")) or len(line.rsplit(" ", 1)) == 2
 
 
 def test_metrics_of_a_capture_that_waits_are_a_page_too() -> None:
     """Between two attempts the status knows little; a scrape then must not fail."""
-    assert exposition({"state": "waiting", "reason": "starting"}) == ""
+    assert 'cdcflow_state{state="waiting"} 1.0\n' in exposition({"state": "waiting", "reason": "starting"})
+
+
+def test_health_of_a_halted_capture_names_what_halted_it() -> None:
+    """It never becomes well by itself, so it must not look like one that is only stalled."""
+    code, text = health({**STATUS, "state": "halted", "kind": "HistoryLost", "reason": "slot gone"})
+    assert (code, text["status"], text["kind"], text["reason"]) == (503, "halted", "HistoryLost", "slot gone")
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics/", "/../etc/passwd", "/control"])

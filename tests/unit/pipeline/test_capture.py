@@ -35,6 +35,7 @@ class Stage:
         self.logs = 0
         self.closed = 0
         self.on_log: Callable[[], None] = lambda: None
+        self.on_source: Callable[[], None] = lambda: None
         given: Any = self._open_source
         self.capture = Capture(
             open_source=given,
@@ -48,6 +49,7 @@ class Stage:
         self.pauses: list[float] = []
 
     def _open_source(self) -> Small:
+        self.on_source()
         found = self.sources.pop(0)
         if isinstance(found, Exception):
             raise found
@@ -279,11 +281,49 @@ def test_status_says_what_it_is_doing() -> None:
 def test_while_it_waits_status_says_for_what() -> None:
     """The first thing that is asked at night."""
     stage = Stage(SourceUnavailable("no answer from db:5432"), InvariantViolated("end"))
+    seen: list[dict[str, object]] = []
+    stage.on_source = lambda: seen.append(stage.capture.status())
     with pytest.raises(InvariantViolated):
         stage.capture.run()
-    assert stage.capture.status() == {"state": "waiting", "reason": "no answer from db:5432", **FIRST}
+    assert seen[-1] == {"state": "waiting", "reason": "no answer from db:5432", **FIRST}
     with pytest.raises(SourceUnavailable, match="no answer from db:5432"):
         stage.capture.request("pause", ())
+
+
+def test_a_capture_that_was_halted_does_not_show_as_one_that_waits() -> None:
+    """Whoever looks at it would wait with it, for ever."""
+    stage = Stage(SourceUnavailable("no answer"), SourceUnavailable("no answer"), InvariantViolated("end"))
+    with pytest.raises(InvariantViolated):
+        stage.capture.run()
+    assert stage.capture.status() == {"state": "halted", "kind": "InvariantViolated", "reason": "end", **FIRST}
+    counts = stage.capture.counts()
+    assert counts["attempts"] == 3
+    assert counts["retries"] == {"SourceUnavailable": 2}
+    assert counts["errors"] == {"SourceUnavailable": 2, "InvariantViolated": 1}
+
+
+def test_what_was_known_before_an_outage_stays_known() -> None:
+    """Where the log stands, and all that was counted: metrics that vanish with the connection fire no alert."""
+    source = Small()
+    stage = Stage(source, InvariantViolated("end"))
+
+    def fail_when_read() -> None:
+        if "tables" in stage.memory.checkpoint.progress and stage.states == {"public.orders": "done"}:
+            raise SourceUnavailable("the connection is gone")
+
+    source.on_poll = fail_when_read
+    with pytest.raises(InvariantViolated):
+        stage.capture.run()
+    known = stage.capture.last_known()
+    assert known["cut"] == stage.memory.checkpoint.cut
+    assert known["position"] == stage.memory.checkpoint.position
+    assert known["rows_per_second"] == 0.0
+    counts = stage.capture.counts()
+    assert counts["rows_read"] == 1
+    assert counts["retries"] == {"SourceUnavailable": 1}
+    for name in ("cuts", "syncs", "bytes_appended"):
+        found: Any = counts[name]
+        assert found > 0, name
 
 
 def test_a_capture_that_is_told_to_stop_while_it_waits_ends() -> None:

@@ -41,5 +41,5 @@ def test_what_a_window_holds_back_is_told(tmp_path: Path) -> None:
     assert isinstance(held["held_bytes"], int)
     assert held["held_bytes"] > 0
     text = exposition(held)
-    assert "cdcflow_held_rows 2\n" in text
+    assert "cdcflow_held_rows 2.0\n" in text
     assert "cdcflow_held_bytes" in text

@@ -97,6 +97,11 @@ class MemorySource:
                 tuple(TablePreview(t.id, t.shape.incarnation, rows=len(t.rows)) for t in self._selected()),
             )
 
+    def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
+        with self._database.changed:
+            there = {t.id: t.shape.incarnation for t in self._selected()}
+        return {t: "it is another table now" for t, incarnation in captured.items() if there.get(t) != incarnation}
+
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         if self._database.rewrites_known_by == "log":
             return RowsCompared(())  # the log has the statements themselves

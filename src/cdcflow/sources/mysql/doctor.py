@@ -17,7 +17,7 @@ are captured.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,6 +152,39 @@ def check(connection: Connection, settings: MySQL) -> None:
             remedy=";\n  ".join(s.remedy for s in found),
             runbook="server-settings",
         )
+
+
+# ── what reaches the log ───────────────────────────────────────────────────────────────────────────────────────
+
+_THERE = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
+
+
+def uncovered(connection: Connection, settings: MySQL, captured: Collection[TableId]) -> dict[TableId, str]:
+    """Why changes of captured tables may not be in the binary log, as the server is set now.
+
+    A session with `sql_log_bin = 0` is not among them: nobody but that session can see it.
+    """
+    if found := list(shortcomings(connection, settings)):
+        return dict.fromkeys(captured, "; ".join(f"{s.subject} {s.text}" for s in found))
+    there = {TableId(str(schema), str(name)) for schema, name in query(connection, _THERE)}
+    folded = _folds_names(connection)
+    known = {_folded(t) for t in there} if folded else there
+    reasons = {
+        t: "it was dropped or renamed since the capture began"
+        for t in captured
+        if (_folded(t) if folded else t) not in known
+    }
+    for table, constraints in unlogged(connection, settings.kind, captured.__contains__).items():
+        reasons[table] = f"foreign key {', '.join(constraints)} changes its rows, and the server does not log that"
+    return reasons
+
+
+def _folds_names(connection: Connection) -> bool:
+    return str(variables(connection, "lower_case_table_names").get("lower_case_table_names")) != "0"
+
+
+def _folded(table: TableId) -> TableId:
+    return TableId(table.schema.lower(), table.name.lower())
 
 
 # ── foreign keys ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -158,6 +158,12 @@ class MySQLSource:
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return RowsCompared(())  # the binary log has the statements themselves
 
+    def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
+        return self._catalog.ask(
+            f"asking {self._connector.address} what its binary log leaves out",
+            lambda c: doctor.uncovered(c, self._settings, captured),
+        )
+
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if checkpoint.position is None:
             raise ValueError("a stream begins at a position; `prepare` gives the first one")

@@ -56,6 +56,14 @@ WHERE d.refclassid = 'pg_catalog.pg_namespace'::regclass AND d.refobjid = ANY (%
 """
 
 
+_NAMED = """
+SELECT c.oid::bigint, n.nspname, c.relname FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s::oid[])
+"""
+
+_COVERED = "SELECT schemaname, tablename FROM pg_catalog.pg_publication_tables WHERE pubname = %s"
+
+
 Exists = Callable[[Literal["pg_class", "pg_namespace"], int], bool]
 """Whether this catalog still has an entry with this oid."""
 
@@ -200,6 +208,27 @@ def check_unbroken(found: Publication | None, name: str, before: str, exists: Ex
             "its changes since then are not in the stream",
             runbook="publication-changed",
         )
+
+
+def uncovered(connection: Connection, name: str, captured: Mapping[TableId, int]) -> dict[TableId, str]:
+    """Why changes of captured tables (each with its oid) may not be in the stream of this publication, as it is now."""
+    found = read(connection, name)
+    if found is None:
+        return dict.fromkeys(captured, f"publication {name} is gone")
+    if found.wrong:
+        return dict.fromkeys(captured, f"publication {name} was changed: it needs {', '.join(found.wrong)}")
+    named = {oid: (schema, table) for oid, schema, table in connection.execute(_NAMED, (list(captured.values()),))}
+    covered = {(row[0], row[1]) for row in connection.execute(_COVERED, (name,))} if found.broad else set()
+    reasons = {}
+    for table, oid in captured.items():
+        entry = found.entries.get(oid)
+        if named.get(oid) != (table.schema, table.name):
+            reasons[table] = "it was dropped, renamed or made again since the capture began"
+        elif entry is not None and entry.filtered:
+            reasons[table] = f"publication {name} leaves out rows or columns of it"
+        elif entry is None and (table.schema, table.name) not in covered:
+            reasons[table] = f"it is not in publication {name}"
+    return reasons
 
 
 def has_newcomers(before: str, now: str) -> bool:

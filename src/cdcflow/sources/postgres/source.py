@@ -217,6 +217,10 @@ class PostgresSource:
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return self._row_versions.compare(known)
 
+    def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
+        name = self._checkpoint.source["publication"] if self._checkpoint else ""
+        return self._catalog.ask(f"looking at publication {name}", lambda c: publication.uncovered(c, name, captured))
+
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if checkpoint.position is None:
             raise ValueError("a stream begins at a position; `prepare` gives the first one")

@@ -1,0 +1,58 @@
+"""Who is told of what: `service.notify`."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from cdcflow.config.base import Settings
+from cdcflow.config.references import is_reference
+from cdcflow.config.units import Seconds
+
+Topic = Literal["lag", "headroom", "backfill_done", "stopped"]
+
+
+class Notify(Settings):
+    """One receiver of notifications, by `webhook` or by `command`.
+
+    `webhook`: a URL that a JSON object is sent to by POST; one that holds a secret is a reference. `command`: a program
+    and its arguments, which gets the same object on its standard input. `lag_over`: from this lag on `lag` is told.
+    `headroom_under`: the share of the source's room for retained log under which `headroom` is told.
+    """
+
+    on: tuple[Topic, ...]
+    webhook: str | None = None
+    command: tuple[str, ...] | None = None
+    lag_over: Seconds = 300.0
+    headroom_under: float = Field(0.25, gt=0, lt=1)
+
+    @field_validator("on", "command")
+    @classmethod
+    def _something(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if names == ():
+            raise ValueError("is empty; leave the whole receiver out")
+        return names
+
+    @field_validator("webhook")
+    @classmethod
+    def _url(cls, webhook: str | None) -> str | None:
+        if webhook is None or is_reference(webhook):
+            return webhook
+        if re.fullmatch(r"https?://[^\s]+", webhook) is None:
+            raise ValueError(
+                "must be a URL such as https://host/path, or a reference to one: ${env:NAME} or ${file:path}"
+            )
+        if re.match(r"https?://[^/]*@", webhook) or re.search(r"[?&][^=&]*(token|key|secret|password)[^=&]*=", webhook):
+            raise ValueError("holds a secret; write a reference to the whole URL: ${env:NAME} or ${file:path}")
+        return webhook
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.webhook is None) == (self.command is None):
+            raise ValueError("needs webhook or command: one of them for each receiver")
+        return self
+
+
+__all__ = ["Notify", "Topic"]

@@ -1,0 +1,195 @@
+"""What is proven of each table's freshness, instead of assumed from a connection that is open.
+
+A stream that sends nothing for a table is green everywhere: the table may be idle, or it may have left the
+publication. A canary tells the two apart. Again and again
+
+    T      note the clock, then ask the source's catalog whether the changes of each captured table reach us at all
+    mark   commit a mark, which comes back through the same slot, behind everything committed before T
+    proof  the mark was seen, and what came before it is durable: covered tables are fresh as of T
+
+Between two proofs a table that had changes is `fresh`, one that had none is `quiet`: nothing happened there, and that
+is known. Everything else is `not proven`, with the reason. Pure but for the two questions in `look`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cdcflow.errors import CdcflowError
+from cdcflow.interleave.progress import Progress
+from cdcflow.model.position import Epoch, Token
+from cdcflow.model.table import Table, TableId
+from cdcflow.ports import ChunkSource, Covering, Source
+
+CAUSES = ("outage", "uncovered", "backfill", "late")
+"""Why a table is not proven: nothing is captured; its changes do not reach us; its existing rows are not all read; no
+mark has come back for too long."""
+LATE_S = 90.0
+"""A proof that is older than this, and than three looks, is no proof of anything now."""
+
+
+@dataclass(slots=True)
+class _Canary:
+    """A mark on its way. `cut`: with this cut durable, so is what came before the mark; None: not seen yet, or rows
+    from before it are still held back by a window."""
+
+    token: Token
+    as_of: float
+    covered: frozenset[TableId]
+    seen: bool = False
+    windows: int = 0
+    cut: int | None = None
+
+
+class Freshness:
+    """The canaries of a capture and what they have proven. `wall` gives seconds since 1970.
+
+    `look` is called from a task's thread, `states` from any, the rest from the loop's. It outlives attempts: what was
+    proven before an outage stays known.
+    """
+
+    def __init__(self, every_s: float, wall: Callable[[], float] = time.time) -> None:
+        self.every_s = every_s
+        self._wall = wall
+        self._lock = threading.Lock()
+        self._prefix = ""
+        self._number = 0
+        self._tables: tuple[Table, ...] = ()
+        self._canary: _Canary | None = None
+        self._uncovered: Mapping[TableId, str] = {}
+        self._unasked: str | None = None
+        self._fresh_as_of: dict[TableId, float] = {}
+        self._changed: set[TableId] = set()
+        self._active: frozenset[TableId] = frozenset()
+
+    def begin(self, tables: Sequence[Table], epoch: Epoch) -> None:
+        """A new attempt captures these tables. A mark of the one before means nothing to it."""
+        with self._lock:
+            self._tables, self._prefix, self._canary = tuple(tables), f"canary {epoch}", None
+            self._uncovered, self._unasked = {}, None
+            known = {t.id for t in tables}
+            self._fresh_as_of = {t: at for t, at in self._fresh_as_of.items() if t in known}
+
+    # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def look(self, source: Source, chunks: ChunkSource) -> None:
+        """Ask the source which tables' changes reach us, and send a mark behind the question if none is on its way."""
+        as_of = self._wall()
+        try:
+            uncovered = self._asked(source)
+            token = self._sent(as_of, uncovered)
+            if token is not None:
+                chunks.write_mark(token)
+        except CdcflowError as error:
+            # The stream or the heartbeat meets the same trouble, and ends the attempt where it must.
+            with self._lock:
+                self._unasked = str(error).split("\n")[0]
+                if self._canary is not None and not self._canary.seen:
+                    self._canary = None  # it may never have been written
+
+    def _asked(self, source: Source) -> Mapping[TableId, str]:
+        with self._lock:
+            wanted = {t.id: t.incarnation for t in self._tables}
+        if not isinstance(source, Covering):
+            return dict.fromkeys(wanted, "this source cannot tell whether the table's changes reach us")
+        return source.coverage(wanted)
+
+    def _sent(self, as_of: float, uncovered: Mapping[TableId, str]) -> Token | None:
+        with self._lock:
+            self._uncovered, self._unasked = uncovered, None
+            if self._canary is not None:
+                # Not proven when its mark was sent and now, it may have been otherwise in between.
+                self._canary.covered -= uncovered.keys()
+                return None
+            self._number += 1
+            covered = frozenset(t.id for t in self._tables) - uncovered.keys()
+            self._canary = _Canary(Token(f"{self._prefix} {self._number}"), as_of, covered)
+            return self._canary.token
+
+    # ── what comes back ─────────────────────────────────────────────────────────────────────────────────────
+
+    def changed(self, tables: Iterable[TableId]) -> None:
+        """Changes of these tables came through the stream."""
+        self._changed.update(tables)
+
+    def seen(self, token: Token, windows: int) -> None:
+        """A mark came back. `windows` counts the windows that were closed until then."""
+        canary = self._canary
+        if canary is not None and canary.token == token:
+            canary.seen, canary.windows = True, windows
+
+    @property
+    def awaits_durability(self) -> bool:
+        """A mark was seen, and what came before it is not known to be durable."""
+        return self._canary is not None and self._canary.seen
+
+    def settle(self, *, held: bool, windows: int, next_cut: int, durable_cut: int) -> None:
+        """Take a proof from a mark that was seen. `held`: a window holds rows back, maybe from before the mark.
+        `next_cut`: with this cut durable, everything appended until now is."""
+        canary = self._canary
+        if canary is None or not canary.seen:
+            return
+        if canary.cut is None and (not held or windows > canary.windows):
+            canary.cut = next_cut
+        if canary.cut is not None and durable_cut >= canary.cut:
+            self._prove(canary)
+
+    def _prove(self, canary: _Canary) -> None:
+        with self._lock:
+            for table in canary.covered:
+                self._fresh_as_of[table] = canary.as_of
+            self._active, self._changed = frozenset(self._changed), set()
+            self._canary = None
+
+    # ── telling ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def states(self, progress: Progress, interrupted: str | None = None) -> dict[str, dict[str, object]]:
+        """Of each table `freshness`, `fresh_as_of` (seconds since 1970, None: never), `freshness_reason` and
+        `freshness_cause`, which is one of `CAUSES` where it is not proven.
+
+        `interrupted` says why nothing is captured just now.
+        """
+        now = self._wall()
+        with self._lock:
+            return {str(t.id): self._state(t.id, progress, interrupted, now) for t in self._tables}
+
+    def _state(self, table: TableId, progress: Progress, interrupted: str | None, now: float) -> dict[str, object]:
+        as_of = self._fresh_as_of.get(table)
+        reasons = (interrupted, self._uncovered.get(table), _unread(table, progress), self._late(as_of, now))
+        cause, reason = next(((c, r) for c, r in zip(CAUSES, reasons, strict=True) if r), (None, None))
+        found = "not proven" if reason else "fresh" if table in self._active else "quiet"
+        return {"freshness": found, "fresh_as_of": as_of, "freshness_reason": reason, "freshness_cause": cause}
+
+    def _late(self, as_of: float | None, now: float) -> str | None:
+        late_s = max(LATE_S, 3 * self.every_s)
+        if as_of is not None and now - as_of <= late_s:
+            return None
+        if self._unasked is not None:
+            return f"the source could not be asked: {self._unasked}"
+        if self._canary is not None and not self._canary.seen:
+            if as_of is None and now - self._canary.as_of <= late_s:
+                return "the first mark is on its way"
+            return f"a mark sent {now - self._canary.as_of:.0f} s ago has not come back through the log"
+        return "no mark was sent yet" if as_of is None else f"the last proof is {now - as_of:.0f} s old"
+
+
+def _unread(table: TableId, progress: Progress) -> str | None:
+    """Why a table has not all of its rows, however fresh its changes are."""
+    known = progress.tables.get(table)
+    if known is None or known.state == "done" or known.whole_since is not None:
+        return None
+    return f"its existing rows are not all in the log ({known.state})"
+
+
+def tables_of(run: object) -> Collection[TableId]:
+    """The tables with rows in a run or a spooled transaction."""
+    batches = getattr(run, "batches", None)
+    if batches is not None:
+        return {batch.table.id for batch in batches}
+    return {table.id for table in getattr(run, "shapes", ())}
+
+
+__all__ = ["Freshness", "tables_of"]

@@ -1,0 +1,71 @@
+"""What a process leaves in the log's folder for others to find: how the last merge went, and why a daemon was halted.
+
+    merge.json    written by `cdcflow merge` after each merge, read by the daemon for its metrics
+    halted.json   written by a daemon that ends for good, removed by the next one that starts; read by `cdcflow status`
+
+Small JSON files, replaced as a whole. They are no state of the log: whoever cannot write or read one goes on without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cdcflow.errors import CdcflowError
+
+MERGE_NAME = "merge.json"
+HALTED_NAME = "halted.json"
+
+
+def of_merge(folder: Path) -> dict[str, Any] | None:
+    """How the last merge of this log went; None: no merge has said."""
+    return _read(folder / MERGE_NAME)
+
+
+def write_merge(folder: Path, *, cut: int, offset: int, seconds: float, rows: int, left_out: int) -> None:
+    """A merge ended well. `rows`: of the log, that it read; `left_out`: tables that are not in the cut."""
+    words = {"cut": cut, "offset": offset, "seconds": round(seconds, 3), "rows": rows, "left_out": left_out}
+    _write(folder / MERGE_NAME, {**words, "ended_at": round(time.time(), 3), "failed": False})
+
+
+def write_merge_failure(folder: Path, error: BaseException) -> None:
+    """A merge failed, or was put off. What the one before it left stays. Only the kind of error is kept."""
+    _write(folder / MERGE_NAME, {**(of_merge(folder) or {}), "failed": True, "error": type(error).__name__})
+
+
+def of_halt(folder: Path) -> dict[str, Any] | None:
+    """Why the last daemon of this log ended for good: `kind`, `reason`, `remedy`, `at`; None: it did not."""
+    return _read(folder / HALTED_NAME)
+
+
+def write_halt(folder: Path, error: CdcflowError) -> None:
+    reason = str(error).split("\n")[0]
+    _write(
+        folder / HALTED_NAME,
+        {"kind": type(error).__name__, "reason": reason, "remedy": error.remedy, "at": round(time.time(), 3)},
+    )
+
+
+def clear_halt(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        (folder / HALTED_NAME).unlink(missing_ok=True)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _write(path: Path, words: Mapping[str, object]) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):  # a folder that is another machine's, or read-only: nobody hears of it
+        beside.write_text(json.dumps(words), encoding="utf-8")
+        beside.replace(path)

@@ -1,0 +1,91 @@
+"""What is worth telling somebody of, from one status to the next. Pure.
+
+Each notice is told once for each change: when the lag passes its limit, and once more when it is back below it. What is
+so already when the daemon starts is a change too, but for tables that were read before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cdcflow.errors import CdcflowError
+
+FILES_LAG_S = 3600.0
+"""MySQL: our binary log file is the oldest one. That is no danger while we read its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """`event` is one of the settings' words. `active`: it is so now; False: it is over. `text` is for people; `fields`
+    holds numbers and names, and no value of a row."""
+
+    event: str
+    active: bool
+    text: str
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+class Noticing:
+    """Compares a status with the ones before it."""
+
+    def __init__(self, lag_over_s: float, headroom_under: float) -> None:
+        self._lag_over_s = lag_over_s
+        self._headroom_under = headroom_under
+        self._active = {"lag": False, "headroom": False}
+        self._states: dict[str, str] | None = None
+
+    def of(self, status: Mapping[str, Any]) -> list[Notice]:
+        return [*self._lag(status), *self._headroom(status), *self._backfills(status)]
+
+    def _lag(self, status: Mapping[str, Any]) -> Iterator[Notice]:
+        behind = status.get("lag_seconds")
+        if isinstance(behind, int | float):
+            word = "is" if behind > self._lag_over_s else "is no longer"
+            text = f"the log {word} more than {self._lag_over_s:g} s behind its source: {behind:.0f} s"
+            fields = {"lag_seconds": behind, "lag_bytes": status.get("lag_bytes"), "state": status.get("state")}
+            yield from self._changed("lag", behind > self._lag_over_s, text, fields)
+
+    def _headroom(self, status: Mapping[str, Any]) -> Iterator[Notice]:
+        source: Mapping[str, Any] = status.get("source") or {}
+        safe, retained = str(source.get("safe_wal_bytes", "")), status.get("retained_bytes")
+        files = str(source.get("files_until_lost", ""))
+        if safe.isdigit() and isinstance(retained, int):
+            share = int(safe) / max(1, int(safe) + retained)
+            text = (
+                f"the source can keep {int(safe)} bytes more of its log before it discards what we need ({share:.0%})"
+            )
+            fields: dict[str, object] = {"safe_bytes": int(safe), "retained_bytes": retained}
+            yield from self._changed("headroom", share < self._headroom_under, text, fields)
+        elif files.isdigit():
+            is_last = int(files) == 0 and (status.get("lag_seconds") or 0) > FILES_LAG_S
+            text = f"the source can purge {files} files of its log before the one that we read"
+            yield from self._changed("headroom", is_last, text, {"files_until_lost": int(files)})
+
+    def _backfills(self, status: Mapping[str, Any]) -> Iterator[Notice]:
+        if status.get("state") != "capturing":
+            return
+        tables: Mapping[str, Mapping[str, Any]] = status.get("tables") or {}
+        now = {name: f"{t.get('state')} {t.get('generation')}" for name, t in tables.items()}
+        before, self._states = self._states, now
+        for name, state in now.items():
+            if before is not None and state.startswith("done ") and before.get(name) != state:
+                fields = {"table": name, "rows": tables[name].get("rows")}
+                yield Notice("backfill_done", True, f"all existing rows of {name} are in the log", fields)
+
+    def _changed(self, event: str, active: bool, text: str, fields: Mapping[str, object]) -> Iterator[Notice]:
+        if active != self._active[event]:
+            self._active[event] = active
+            yield Notice(event, active, text, fields)
+
+
+def of_the_end(error: BaseException | None) -> Notice:
+    """That the daemon ends, and why; None: it was told to, or its work was done."""
+    if error is None:
+        return Notice("stopped", True, "the capture has stopped, as it was told to", {"reason": None})
+    if not isinstance(error, CdcflowError):  # its text may hold a row's values
+        return Notice("stopped", True, f"the capture has ended by a fault: {type(error).__name__}", {})
+    reason = str(error).split("\n")[0]
+    fields = {"kind": type(error).__name__, "reason": reason, "remedy": error.remedy}
+    return Notice("stopped", True, f"the capture has ended: {type(error).__name__}: {reason}", fields)

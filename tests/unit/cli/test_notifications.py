@@ -1,0 +1,250 @@
+"""Who is told of what, once for each change, by a real server and a real command."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcflow.config import Config, Notify, load
+from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.service.notices import Noticing, of_the_end
+from cdcflow.service.notifying import notifying
+
+WAIT_S = 30.0
+CANARY = "c4n4ry-s3cret"
+
+
+def status(**fields: Any) -> dict[str, Any]:
+    return {"state": "capturing", "lag_seconds": 1.0, "tables": {}, **fields}
+
+
+def events(noticing: Noticing, *statuses: Mapping[str, Any]) -> list[list[tuple[str, bool]]]:
+    return [[(n.event, n.active) for n in noticing.of(one)] for one in statuses]
+
+
+def test_a_lag_is_told_when_it_begins_and_when_it_is_over() -> None:
+    """Not with every look in between."""
+    late = status(lag_seconds=301.0)
+    assert events(Noticing(300, 0.25), status(), late, late, status(), status(), late) == [
+        [],
+        [("lag", True)],
+        [],
+        [("lag", False)],
+        [],
+        [("lag", True)],
+    ]
+
+
+def test_room_that_runs_out_is_told_before_it_is_gone() -> None:
+    """Behind it lies a lost slot, or a purged binary log."""
+    wide = status(retained_bytes=10, source={"safe_wal_bytes": "90"})
+    near = status(retained_bytes=80, source={"safe_wal_bytes": "20"})
+    assert events(Noticing(300, 0.25), wide, near, near, wide) == [[], [("headroom", True)], [], [("headroom", False)]]
+    unlimited = status(retained_bytes=80, source={"safe_wal_bytes": "unlimited"})
+    assert events(Noticing(300, 0.25), unlimited) == [[]]
+    purged_next = status(lag_seconds=3601.0, source={"files_until_lost": "0"})
+    at_the_end = status(source={"files_until_lost": "0"})
+    assert events(Noticing(1e9, 0.25), at_the_end, purged_next) == [[], [("headroom", True)]]
+
+
+def test_each_backfill_that_ends_well_is_told_once() -> None:
+    """Those that were over when the daemon began are no news, and an outage makes none."""
+
+    def reading(state: str, generation: int = 1) -> dict[str, Any]:
+        return status(tables={"public.a": {"state": state, "generation": generation, "rows": 7}})
+
+    noticing = Noticing(300, 0.25)
+    done = [("backfill_done", True)]
+    outage = {"state": "waiting", "tables": {}}
+    assert events(noticing, reading("done"), reading("reading", 2), reading("done", 2), reading("done", 2), outage) == [
+        [],
+        [],
+        done,
+        [],
+        [],
+    ]
+    assert events(noticing, reading("done", 2), reading("done", 3), reading("failed", 4)) == [[], done, []]
+
+
+def test_an_end_is_told_with_its_reason_and_what_to_do() -> None:
+    """Of a fault in cdcflow only the kind: its text may hold a row's values."""
+    lost = of_the_end(HistoryLost("slot gone\nat 0/1", remedy="run it again"))
+    assert lost.fields == {"kind": "HistoryLost", "reason": "slot gone", "remedy": "run it again"}
+    assert "canary" not in str(of_the_end(ValueError("canary")))
+    assert of_the_end(None).text == "the capture has stopped, as it was told to"
+
+
+class Hook:
+    """A server that keeps what it is sent. `answers` are its next status codes, 200 after them."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, dict[str, Any]]] = []
+        self.answers: list[int] = []
+        self.changed = threading.Condition()
+        hook = self
+
+        class Requests(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                code = hook.answers.pop(0) if hook.answers else 200
+                with hook.changed:
+                    hook.got.append((self.path, body))
+                    hook.changed.notify_all()
+                self.send_response(code)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Requests)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def wait_for(self, wished: Callable[[], object]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(wished, WAIT_S), self.got
+
+    def events(self) -> list[str]:
+        return [body["event"] for _, body in self.got]
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    made = Hook()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def test_a_webhook_gets_what_it_asked_for(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By POST, as JSON, at a URL that is a secret."""
+    monkeypatch.setenv("HOOK", f"{hook.url}/{CANARY}")
+    told: list[object] = []
+    now = status()
+    receiver = Notify(on=("lag", "stopped"), webhook="${env:HOOK}")
+    with notifying([receiver], lambda: now, lambda *event: told.append(event), look_every_s=0.01):
+        now = status(lag_seconds=400.0, source={"safe_wal_bytes": "1"}, retained_bytes=99)
+        hook.wait_for(lambda: "lag" in hook.events())
+    hook.wait_for(lambda: "stopped" in hook.events())
+    path, first = hook.got[0]
+    assert path == f"/{CANARY}"
+    assert (first["event"], first["active"], first["lag_seconds"]) == ("lag", True, 400.0)
+    assert hook.events() == ["lag", "stopped"], "headroom was not asked for"
+    assert told == []
+
+
+def test_a_command_gets_the_same_on_its_standard_input(tmp_path: Path) -> None:
+    """For those who have no webhook."""
+    file = tmp_path / "said"
+    script = f"import sys; open({str(file)!r}, 'a').write(sys.stdin.read() + chr(10))"
+    receiver = Notify(on=("stopped",), command=(sys.executable, "-c", script))
+    error = HistoryLost("slot gone", remedy="run it again")
+    with pytest.raises(HistoryLost), notifying([receiver], status, lambda *_: None):
+        raise error
+    (said,) = [json.loads(line) for line in file.read_text().splitlines()]
+    assert (said["event"], said["kind"], said["remedy"]) == ("stopped", "HistoryLost", "run it again")
+
+
+def test_a_receiver_that_does_not_take_it_is_tried_again(hook: Hook) -> None:
+    """A webhook that restarts must not cost the one message of the night."""
+    hook.answers = [500, 503]
+    now = status(lag_seconds=400.0)
+    with notifying(
+        [Notify(on=("lag",), webhook=hook.url)], lambda: now, lambda *_: None, look_every_s=0.01, pauses_s=(0.01, 0.01)
+    ):
+        hook.wait_for(lambda: len(hook.got) == 3)
+
+
+def test_a_receiver_that_never_takes_it_is_given_up_without_its_url(
+    hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event goes to a log that many may read; and the other receiver is not held up."""
+    monkeypatch.setenv("HOOK", f"{hook.url}/{CANARY}")
+    hook.answers = [500] * 20
+    told: list[tuple[str, Mapping[str, object]]] = []
+    given_up = threading.Event()
+
+    def tell(event: str, fields: Mapping[str, object]) -> None:
+        told.append((event, fields))
+        given_up.set()
+
+    now = status(lag_seconds=400.0)
+    receivers = [Notify(on=("lag",), webhook="${env:HOOK}"), Notify(on=("lag",), command=("/nowhere/at-all",))]
+    with notifying(receivers, lambda: now, tell, look_every_s=0.01, pauses_s=(0.01,)):
+        assert given_up.wait(WAIT_S)
+        hook.wait_for(lambda: len(hook.got) >= 2)
+    assert {(event, fields["about"]) for event, fields in told} == {("notification given up", "lag")}
+    assert {fields["reason"] for _, fields in told} <= {
+        "it answered 500",
+        "it cannot be run: No such file or directory",
+    }
+    assert CANARY not in repr(told)
+    assert hook.url not in repr(told)
+
+
+def test_a_daemon_that_ends_for_good_tells_why(hook: Hook, tmp_path: Path) -> None:
+    """From the settings to the webhook, and to whoever asks for the status afterwards."""
+    from cdcflow.cli import daemon
+    from cdcflow.service import last_words
+
+    config = Config.model_validate(
+        {
+            "source": {"kind": "postgres", "url": "postgresql://nobody@127.0.0.1:1/none"},
+            "log": {"path": str(tmp_path)},
+            "service": {"notify": [{"on": ["stopped"], "webhook": hook.url}]},
+        }
+    )
+
+    class Ends:
+        """A capture that a lost slot ends."""
+
+        def run(self) -> None:
+            raise HistoryLost("slot gone", remedy="run it again")
+
+        def stop(self) -> None:
+            pass
+
+        def status(self) -> dict[str, object]:
+            return {"state": "halted"}
+
+    given: Any = Ends()
+    with pytest.raises(HistoryLost):
+        daemon.run(config, given, lambda *_: None, serve=False)
+    hook.wait_for(lambda: hook.events() == ["stopped"])
+    assert hook.got[0][1]["reason"] == "slot gone"
+    halted = last_words.of_halt(tmp_path)
+    assert halted is not None
+    assert (halted["kind"], halted["remedy"]) == ("HistoryLost", "run it again")
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("{on: [lag]}", "needs webhook or command"),
+        ("{on: [lag], webhook: 'https://h/x', command: [x]}", "needs webhook or command"),
+        ("{on: [lag], webhook: 'https://me:pw@h/x'}", "holds a secret"),
+        ("{on: [lag], webhook: 'https://h/x?token=abc'}", "holds a secret"),
+        ("{on: [lag], webhook: 'ftp://h/x'}", "must be a URL"),
+        ("{on: [], webhook: 'https://h/x'}", "service.notify[0].on is empty"),
+        ("{on: [lags], webhook: 'https://h/x'}", "must be 'lag'"),
+        ("{on: [lag], webhok: 'https://h/x'}", "did you mean service.notify[0].webhook?"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_named(tmp_path: Path, setting: str, complaint: str) -> None:
+    """A receiver that is never told anything looks like a system where nothing happens."""
+    path = tmp_path / "cdcflow.yaml"
+    path.write_text(
+        "source: {kind: postgres, url: 'postgresql://me@db/shop'}\nlog: {path: log}\n"
+        f"service:\n  notify:\n    - {setting}\n"
+    )
+    with pytest.raises(ConfigurationError) as error:
+        load(path)
+    assert complaint in str(error.value)
+    assert "abc" not in str(error.value)
