@@ -9,7 +9,7 @@ from cdcflow.config.logs import FileLog, Kafka, KafkaLog, StoreAccess
 from cdcflow.config.publishing import Publish, PublishKafka
 from cdcflow.config.references import is_reference
 from cdcflow.config.sources import MySQL
-from cdcflow.config.whole import Config, Merge
+from cdcflow.config.whole import Config, Merge, Service
 
 _PATHS = (
     "ssl.ca.location",
@@ -32,6 +32,7 @@ def rebased(config: Config, folder: Path) -> Config:
             "source": source,
             "log": _rebased_log(config.log, folder),
             "merge": _rebased_merge(config.merge, folder),
+            "service": _rebased_service(config.service, folder),
             "publish": None if config.publish is None else Publish(kafka=_rebased_topics(config.publish.kafka, folder)),
         }
     )
@@ -48,6 +49,11 @@ def _rebased_merge(merge: Merge, folder: Path) -> Merge:
             else {k: str(_reference_below(folder, v)) if is_reference(v) else v for k, v in merge.catalog.items()},
         }
     )
+
+
+def _rebased_service(service: Service, folder: Path) -> Service:
+    tokens = [t.model_copy(update={"token": _reference_below(folder, t.token)}) for t in service.tokens]
+    return service.model_copy(update={"tokens": tuple(tokens)})
 
 
 def _keys(access: StoreAccess, folder: Path) -> dict[str, str | None]:

@@ -13,6 +13,7 @@ from cdcflow.config.base import HOST_AND_PORT, URL, Settings
 from cdcflow.config.logs import FileLog, KafkaLog, StoreAccess
 from cdcflow.config.publishing import Publish
 from cdcflow.config.references import is_reference
+from cdcflow.config.serving import AccessToken, check_tokens
 from cdcflow.config.sources import MySQL, Postgres
 from cdcflow.config.units import Seconds
 
@@ -103,10 +104,17 @@ def _check_metastore(catalog: Mapping[str, str]) -> None:
 
 
 class Service(Settings):
-    """HTTP health, metrics and status. `hosts` are names it may be asked by, besides `listen`'s and addresses."""
+    """HTTP: health, metrics, API and page. `hosts` are names it may be asked by, besides `listen`'s and addresses.
+    Without `tokens` it only shows things, and only to this machine."""
 
     listen: str | None = None
     hosts: tuple[str, ...] = ()
+    tokens: tuple[AccessToken, ...] = ()
+
+    @model_validator(mode="after")
+    def _asks_who_is_there(self) -> Self:
+        check_tokens(self.listen, self.tokens)
+        return self
 
     @field_validator("listen")
     @classmethod

@@ -1,0 +1,38 @@
+"""Whether the daemon is well: alive, ready, and what is wrong if not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def health(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
+    """Healthy means that positions move from the source to the disk, not that a connection is open (O14).
+
+    The source writes a heartbeat when nothing else happens, so a durable position that stands still for several of
+    them says that nothing flows.
+    """
+    stalled = is_stalled(status)
+    failed = sorted(t for t, v in (status.get("tables") or {}).items() if v.get("state") == "failed")
+    return (503 if stalled else 200), {
+        "status": "stalled" if stalled else "ok",
+        "heartbeat_age_seconds": status.get("heartbeat_age_seconds"),
+        "failed_tables": failed,
+    }
+
+
+def readiness(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
+    """Ready means that changes are being captured and positions move. A capture that was paused on purpose is ready,
+    and says that it is paused."""
+    state = str(status.get("state"))
+    if state == "paused":
+        return 200, {"status": "paused"}
+    if state != "capturing":
+        return 503, {"status": state, "reason": str(status.get("reason") or "").split("\n")[0]}
+    return (503, {"status": "stalled"}) if is_stalled(status) else (200, {"status": "ready"})
+
+
+def is_stalled(status: Mapping[str, Any]) -> bool:
+    age, limit = status.get("heartbeat_age_seconds"), status.get("heartbeat_age_seconds_max")
+    paused = status.get("state") == "paused"
+    return isinstance(age, int | float) and isinstance(limit, int | float) and age > limit and not paused
