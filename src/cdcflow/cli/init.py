@@ -39,7 +39,7 @@ merge:
   # every: 30s                                             # for `cdcflow merge` without --every
 
 # service:
-#   listen: 127.0.0.1:8079                                 # page, API, /metrics, /healthz: pip install 'cdcflow[service]'
+#   listen: 127.0.0.1:8079                                 # page, API, metrics: pip install 'cdcflow[service]'
 #   tokens: [{name: ops, role: operate, token: "${env:CDCFLOW_HTTP_TOKEN}"}]   # without one it can only be looked at
 """
 

@@ -214,9 +214,9 @@ def captured(stack: Stack, daemon: str, source: Source) -> int:
 
 def status_of(stack: Stack, daemon: str) -> Mapping[str, Any]:
     token = (stack.volume("secrets") / "http-token").read_text()
-    asked = urllib.request.Request(f"http://{stack.place(daemon, 8079)}/status")  # noqa: S310  our own stack
+    asked = urllib.request.Request(f"http://{stack.place(daemon, 8079)}/status")
     asked.add_header("Authorization", f"Bearer {token}")
-    with urllib.request.urlopen(asked, timeout=10) as answer:
+    with urllib.request.urlopen(asked, timeout=10) as answer:  # noqa: S310  our own stack
         return dict(json.load(answer))
 
 
