@@ -29,7 +29,7 @@ def http_server(config: Config, listen: str, watch: Watch, answer: Callable[[Map
         watch.status,
         config.service.hosts,
         access=Access(config.service.tokens),
-        answer=answer,
+        answer=lambda request, asked_by: answer(request),
         overview=around.overview,
         sample=lambda: around.sampled(watch.status(at_most_old_s=EVERY_S)),
         explorer=Explorer(lambda: wiring.log_reader(config)),

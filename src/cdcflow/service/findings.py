@@ -38,7 +38,10 @@ def remarks(
 
 def _capture(status: Mapping[str, Any]) -> Iterator[Remark]:
     state = status.get("state")
-    if state == "paused":
+    if state == "halted":
+        text, _, remedy = str(status.get("reason") or "").partition("\n")
+        yield Remark("error", f"The capture has ended for good: {text}.", remedy.strip() or None)
+    elif state == "paused":
         yield Remark("note", "The capture is paused: the source keeps its log meanwhile.", "Resume it.")
     elif state not in ("capturing", None):
         text, _, remedy = str(status.get("reason") or "starting").partition("\n")
@@ -145,6 +148,11 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
                 )
             case _:
                 pass
+        if fields.get("freshness") == "not proven" and fields.get("state") == "done":
+            why = fields.get("freshness_reason") or "no reason was given"
+            yield Remark(
+                "warning", f"It is not proven that {name} is fresh: {why}.", "`cdcflow doctor` says more.", name
+            )
 
 
 def _merges(merges: object) -> Iterator[Remark]:

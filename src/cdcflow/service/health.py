@@ -10,12 +10,15 @@ def health(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
     """Healthy means that positions move from the source to the disk, not that a connection is open (O14).
 
     The source writes a heartbeat when nothing else happens, so a durable position that stands still for several of
-    them says that nothing flows.
+    them says that nothing flows. A capture that somebody paused is healthy: it does what it was told. One that was
+    halted is not, and must not be taken for one that tries again.
     """
-    stalled = is_stalled(status)
+    state = status.get("state")
+    stalled, halted = is_stalled(status), state == "halted"
     failed = sorted(t for t, v in (status.get("tables") or {}).items() if v.get("state") == "failed")
-    return (503 if stalled else 200), {
-        "status": "stalled" if stalled else "ok",
+    return (503 if stalled or halted else 200), {
+        "status": state if state in ("halted", "paused") else "stalled" if stalled else "ok",
+        **({"kind": status.get("kind"), "reason": status.get("reason")} if halted else {}),
         "heartbeat_age_seconds": status.get("heartbeat_age_seconds"),
         "failed_tables": failed,
     }
@@ -34,5 +37,5 @@ def readiness(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
 
 def is_stalled(status: Mapping[str, Any]) -> bool:
     age, limit = status.get("heartbeat_age_seconds"), status.get("heartbeat_age_seconds_max")
-    paused = status.get("state") == "paused"
-    return isinstance(age, int | float) and isinstance(limit, int | float) and age > limit and not paused
+    on_purpose = status.get("state") in ("paused", "halted")
+    return not on_purpose and isinstance(age, int | float) and isinstance(limit, int | float) and age > limit

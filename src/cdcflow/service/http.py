@@ -29,7 +29,8 @@ LIBRARIES = ("starlette", "uvicorn", "prometheus_client")
 class HttpServer:
     """Serves probes, metrics, the API and the page until closed. `hosts` are names it may be asked by.
 
-    `answer` carries out an operation (None: there are none); `overview` adds to a status what the page shows besides.
+    `answer` carries out an operation for somebody, whose name comes second (None: there are none). `overview` adds to
+    a status what the page shows besides, `sample` gives what is plotted.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class HttpServer:
         hosts: Collection[str] = (),
         *,
         access: Access | None = None,
-        answer: Callable[[Mapping[str, Any]], object] | None = None,
+        answer: Callable[[Mapping[str, Any], str], object] | None = None,
         overview: Overview | None = None,
         sample: StatusOf | None = None,
         explorer: Explorer | None = None,

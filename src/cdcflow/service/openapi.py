@@ -13,6 +13,7 @@ KINDS: Mapping[str, dict[str, Any]] = {
     "keys": {"type": "array", "items": {"type": "array", "items": {"type": "string"}, "minItems": 1}},
     "text": {"type": "string"},
     "count": {"type": "integer", "minimum": 0},
+    "flag": {"type": "boolean"},
 }
 """The schema of each kind of argument."""
 

@@ -53,6 +53,8 @@ _HEADERS = {
 }
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+Answer = Callable[[Mapping[str, Any], str], object]
+"""Carries out a request of somebody, whose name comes second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Doors:
     overview: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     access: Access
     history: History
-    answer: Callable[[Mapping[str, Any]], object] | None = None
+    answer: Answer | None = None
     explorer: Explorer | None = None
 
 
@@ -234,7 +236,7 @@ def _operating(doors: Doors) -> Endpoint:
         caller = await _writer(doors.access, request)
         if not caller.may(operation.role):
             raise HTTPException(403, _may_not(doors.access, caller, name))
-        return _json(await run_in_threadpool(doors.answer, {**arguments, "op": name}))
+        return _json(await run_in_threadpool(doors.answer, {**arguments, "op": name}, f"HTTP, token {caller.name}"))
 
     return operate
 
