@@ -28,6 +28,7 @@ PASSWORDS = (
     "mysql-capture",
     "objects-access",
     "objects-secret",
+    "http-token",
 )
 CERTIFICATE = ("mysql-ca.pem", "mysql-cert.pem", "mysql-key.pem")
 VALID = datetime.timedelta(days=3650)

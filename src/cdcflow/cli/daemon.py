@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from cdcflow import wiring
 from cdcflow.cli.events import OnEvent
 from cdcflow.cli.failure import TOO_SLOW_TO_STOP
+from cdcflow.cli.serving import http_server
 from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
 from cdcflow.errors import CdcflowError, SinkUnavailable, SourceUnavailable
@@ -47,9 +48,10 @@ def run(
         if serve:
             folder = config.log.folder
             folder.mkdir(parents=True, exist_ok=True)
-            around.enter_context(_serving(ControlServer(folder, answering(capture, watch))))
+            answer = answering(capture, watch)
+            around.enter_context(_serving(ControlServer(folder, answer)))
             if config.service.listen is not None:
-                server = HttpServer(config.service.listen, watch.status, config.service.hosts)
+                server = http_server(config, config.service.listen, watch, answer)
                 around.enter_context(_serving(server))
                 tell("http listening", {"listen": config.service.listen, "port": server.port})
         if publisher is not None:

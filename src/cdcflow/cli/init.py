@@ -79,7 +79,8 @@ merge:
   # every: 30s                                             # for `cdcflow merge` without --every
 
 # service:
-#   listen: 127.0.0.1:8079                                 # host:port, for /health, /metrics, /status
+#   listen: 127.0.0.1:8079                                 # page, API, metrics: pip install 'cdcflow[service]'
+#   tokens: [{name: ops, role: operate, token: "${env:CDCFLOW_HTTP_TOKEN}"}]   # without one it can only be looked at
 """
 
 

@@ -25,11 +25,13 @@ from cdcflow.config.publishing import (
     UnsignedMode,
 )
 from cdcflow.config.references import is_reference, secret
+from cdcflow.config.serving import AccessToken, is_loopback
 from cdcflow.config.sources import Backfill, MySQL, Postgres, Special, Tls
 from cdcflow.config.units import byte_count, seconds
 from cdcflow.config.whole import Config, Merge, Service
 
 __all__ = [
+    "AccessToken",
     "Backfill",
     "BinaryMode",
     "Config",
@@ -56,6 +58,7 @@ __all__ = [
     "Tls",
     "UnsignedMode",
     "byte_count",
+    "is_loopback",
     "is_reference",
     "load",
     "seconds",

@@ -32,15 +32,10 @@ def rebased(config: Config, folder: Path) -> Config:
             "source": source,
             "log": _rebased_log(config.log, folder),
             "merge": _rebased_merge(config.merge, folder),
-            "publish": None if config.publish is None else Publish(kafka=_rebased_topics(config.publish.kafka, folder)),
             "service": _rebased_service(config.service, folder),
+            "publish": None if config.publish is None else Publish(kafka=_rebased_topics(config.publish.kafka, folder)),
         }
     )
-
-
-def _rebased_service(service: Service, folder: Path) -> Service:
-    notify = tuple(n.model_copy(update={"webhook": _reference_below(folder, n.webhook)}) for n in service.notify)
-    return service.model_copy(update={"notify": notify})
 
 
 def _rebased_merge(merge: Merge, folder: Path) -> Merge:
@@ -54,6 +49,12 @@ def _rebased_merge(merge: Merge, folder: Path) -> Merge:
             else {k: str(_reference_below(folder, v)) if is_reference(v) else v for k, v in merge.catalog.items()},
         }
     )
+
+
+def _rebased_service(service: Service, folder: Path) -> Service:
+    tokens = [t.model_copy(update={"token": _reference_below(folder, t.token)}) for t in service.tokens]
+    notify = [n.model_copy(update={"webhook": _reference_below(folder, n.webhook)}) for n in service.notify]
+    return service.model_copy(update={"tokens": tuple(tokens), "notify": tuple(notify)})
 
 
 def _keys(access: StoreAccess, folder: Path) -> dict[str, str | None]:

@@ -14,6 +14,7 @@ from cdcflow.config.logs import FileLog, KafkaLog, StoreAccess
 from cdcflow.config.notify import Notify
 from cdcflow.config.publishing import Publish
 from cdcflow.config.references import is_reference
+from cdcflow.config.serving import AccessToken, check_tokens
 from cdcflow.config.sources import MySQL, Postgres
 from cdcflow.config.units import Seconds
 
@@ -104,7 +105,8 @@ def _check_metastore(catalog: Mapping[str, str]) -> None:
 
 
 class Service(Settings):
-    """HTTP health, metrics and status. `hosts` are names it may be asked by, besides `listen`'s and addresses.
+    """HTTP: health, metrics, API and page. `hosts` are names it may be asked by, besides `listen`'s and addresses.
+    Without `tokens` it only shows things, and only to this machine.
 
     `metrics_per_table`: "auto" gives series of its own to each of up to 100 tables. `freshness_every`: how often a
     canary proves that tables are fresh. `traces`: the collector that gets spans by OTLP over HTTP.
@@ -112,10 +114,16 @@ class Service(Settings):
 
     listen: str | None = None
     hosts: tuple[str, ...] = ()
+    tokens: tuple[AccessToken, ...] = ()
     metrics_per_table: Literal["auto", "always", "never"] = "auto"
     freshness_every: Seconds = 30.0
     notify: tuple[Notify, ...] = ()
     traces: str | None = None
+
+    @model_validator(mode="after")
+    def _asks_who_is_there(self) -> Self:
+        check_tokens(self.listen, self.tokens)
+        return self
 
     @field_validator("traces")
     @classmethod

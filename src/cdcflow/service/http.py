@@ -1,146 +1,146 @@
-"""Health, metrics and status over HTTP, for those who watch the daemon. Nothing can be changed from here.
+"""The HTTP server: the application of `web` on uvicorn, in a thread of the daemon.
 
-Unauthenticated on purpose, so it is kept harmless: GET only, loopback unless the settings say otherwise, no row
-values. A web page in somebody's browser could still be made to ask us under a name of its own that points to
-127.0.0.1 (DNS rebinding), so a request must name us by an address, `localhost`, or a name from the settings.
+The libraries come with the extra `service`, so a daemon that does not listen needs none of them.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import json
+import importlib.util
 import socket
 import threading
 from collections.abc import Callable, Collection, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.service import metrics
+from cdcflow.service.access import Access
+from cdcflow.service.history import History
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from cdcflow.service.explorer import Explorer
 
 StatusOf = Callable[[], Mapping[str, Any]]
+Overview = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+CONNECTIONS_MAX = 64
+LIBRARIES = ("starlette", "uvicorn", "prometheus_client")
 
 
 class HttpServer:
-    """Serves `/health`, `/metrics` and `/status` until closed. `hosts` are names it may be asked by."""
+    """Serves probes, metrics, the API and the page until closed. `hosts` are names it may be asked by.
 
-    def __init__(self, listen: str, status: StatusOf, hosts: Collection[str] = ()) -> None:
+    `answer` carries out an operation for somebody, whose name comes second (None: there are none). `overview` adds to
+    a status what the page shows besides, `sample` gives what is plotted.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        status: StatusOf,
+        hosts: Collection[str] = (),
+        *,
+        access: Access | None = None,
+        answer: Callable[[Mapping[str, Any], str], object] | None = None,
+        overview: Overview | None = None,
+        sample: StatusOf | None = None,
+        explorer: Explorer | None = None,
+    ) -> None:
         host, _, port = listen.rpartition(":")
         self._listen = listen
         self._address = (host.strip("[]"), int(port))
         self._names = frozenset({"localhost", host.strip("[]").lower(), *(h.lower() for h in hosts)})
         self._status = status
-        self._server: ThreadingHTTPServer | None = None
+        self._access = access or Access()
+        self._answer = answer
+        self._overview: Overview = overview or (lambda found: {"status": found})
+        self._history = History(sample or status)
+        self._explorer = explorer
+        self._socket: socket.socket | None = None
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
 
     @property
     def port(self) -> int:
         """The port it listens on, once started (the settings may say 0: any that is free)."""
-        if self._server is None:
+        if self._socket is None:
             raise ValueError("not started")
-        return int(self._server.server_address[1])
+        return int(self._socket.getsockname()[1])
+
+    @property
+    def history(self) -> History:
+        """What the page plots."""
+        return self._history
 
     def start(self) -> None:
         """Begin to answer.
 
         Raises:
-            ConfigurationError: the address cannot be had.
+            ConfigurationError: the address cannot be had, a token cannot, or the libraries are not installed.
         """
+        check_installed()
+        self._access.check()
+        self._socket = self._bound()
+        self._server = self._made()
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="http", daemon=True)
+        self._thread.start()
+        self._history.start()
+
+    def close(self) -> None:
+        self._history.close()
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join(timeout=5)
+        if self._socket is not None:
+            self._socket.close()
+
+    def _bound(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
         try:
-            self._server = _Server(self._address, self._routes())
+            return socket.create_server(self._address, family=family)
         except OSError as error:
             raise ConfigurationError(
                 f"service.listen {self._listen} cannot be had: {error.strerror}",
                 remedy="choose another port, or leave service.listen out",
             ) from None
-        threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True).start()
 
-    def close(self) -> None:
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+    def _made(self) -> uvicorn.Server:
+        import uvicorn
 
-    def _routes(self) -> type[BaseHTTPRequestHandler]:
-        names, status = self._names, self._status
+        from cdcflow.service.web import Doors, application
 
-        class Routes(BaseHTTPRequestHandler):
-            server_version = "cdcflow"
-            sys_version = ""
-            timeout = 10
-
-            def do_GET(self) -> None:
-                if not is_ours(self.headers.get("Host", ""), names):
-                    self._answer(421, "text/plain; charset=utf-8", "this host name is not served here\n")
-                    return
-                match self.path.partition("?")[0]:
-                    case "/health":
-                        code, text = health(status())
-                        self._answer(code, "application/json", json.dumps(text) + "\n")
-                    case "/metrics":
-                        self._answer(200, metrics.CONTENT_TYPE, metrics.exposition(status()))
-                    case "/status":
-                        self._answer(200, "application/json", json.dumps(status(), default=str) + "\n")
-                    case _:
-                        self._answer(404, "text/plain; charset=utf-8", "try /health, /metrics or /status\n")
-
-            def _answer(self, code: int, content_type: str, text: str) -> None:
-                body = text.encode()
-                self.send_response(code)
-                self.send_header("Content-Type", content_type)
-                self.send_header("Content-Length", str(len(body)))
-                self.send_header("Cache-Control", "no-store")
-                self.send_header("X-Content-Type-Options", "nosniff")
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-                """Say nothing: a scrape every few seconds is no event."""
-
-        return Routes
+        doors = Doors(self._status, self._overview, self._access, self._history, self._answer, self._explorer)
+        config = uvicorn.Config(
+            application(doors, self._names),
+            http="h11",
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,  # a key that is looked for stands in a path: it is a row's value
+            log_level="critical",
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_keep_alive=10,
+            timeout_graceful_shutdown=1,
+        )
+        # In a thread that is not the main one uvicorn leaves signals alone: they are the daemon's.
+        return uvicorn.Server(config)
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+def check_installed() -> None:
+    """See that the extra's libraries are there.
 
-    def __init__(self, address: tuple[str, int], routes: type[BaseHTTPRequestHandler]) -> None:
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
-        super().__init__(address, routes)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hung up is no event either."""
-
-
-def is_ours(host: str, names: Collection[str]) -> bool:
-    """Whether a Host header names us: by address, or by one of `names`."""
-    name = host.lower().rpartition(":")[0] if _has_port(host) else host.lower()
-    name = name.strip("[]")
-    if name in names:
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _has_port(host: str) -> bool:
-    return host.rpartition(":")[2].isdigit() and (host.count(":") == 1 or "]:" in host)
-
-
-def health(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
-    """Healthy means that positions move from the source to the disk, not that a connection is open (O14).
-
-    The source writes a heartbeat when nothing else happens, so a durable position that stands still for several of
-    them says that nothing flows.
+    Raises:
+        ConfigurationError: one is not.
     """
-    age = status.get("heartbeat_age_seconds")
-    limit = status.get("heartbeat_age_seconds_max")
-    stalled = isinstance(age, int | float) and isinstance(limit, int | float) and age > limit
-    failed = sorted(t for t, v in (status.get("tables") or {}).items() if v.get("state") == "failed")
-    halted = status.get("state") == "halted"  # for good, and never to be taken for a capture that tries again
-    return (503 if stalled or halted else 200), {
-        "status": "halted" if halted else "stalled" if stalled else "ok",
-        **({"kind": status.get("kind"), "reason": status.get("reason")} if halted else {}),
-        "heartbeat_age_seconds": age,
-        "failed_tables": failed,
-    }
+    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigurationError(
+            f"service.listen needs {', '.join(missing)}, which is not installed",
+            remedy="pip install 'cdcflow[service]'",
+        )
+
+
+__all__ = ["HttpServer", "StatusOf", "check_installed"]

@@ -99,7 +99,7 @@ def test_no_password_is_written_down(services: Mapping[str, Model]) -> None:
             assert not re.search(r"://[^/@\s]*:[^/@\s]*@", word), name
     for settings in COMPOSE.parent.glob("*-*.yaml"):
         for line in settings.read_text().splitlines():
-            if re.search(r"(password|access_key|secret_key):", line):
+            if re.search(r"(password|access_key|secret_key|token):", line):
                 assert re.search(r": \$\{file:/secrets/[a-z-]+\}$", line), f"{settings.name}: {line}"
 
 

@@ -158,7 +158,7 @@ def test_load_has_written_to_both_databases(ran: Ran) -> None:
 
 def test_no_password_shows_in_a_command_line_or_an_output(ran: Ran) -> None:
     """Passwords come as files, so that neither `docker inspect`, `docker top` nor `docker logs` shows one."""
-    assert len(ran.secrets) == 9
+    assert len(ran.secrets) == 10
     for name in ("capture-postgres", "capture-mysql", "merge-postgres", "merge-mysql"):
         assert any(f"{name}.yaml" in command for command in ran.commands), name
     for name, secret in ran.secrets.items():
@@ -213,7 +213,10 @@ def captured(stack: Stack, daemon: str, source: Source) -> int:
 
 
 def status_of(stack: Stack, daemon: str) -> Mapping[str, Any]:
-    with urllib.request.urlopen(f"http://{stack.place(daemon, 8079)}/status", timeout=10) as answer:
+    token = (stack.volume("secrets") / "http-token").read_text()
+    asked = urllib.request.Request(f"http://{stack.place(daemon, 8079)}/status")
+    asked.add_header("Authorization", f"Bearer {token}")
+    with urllib.request.urlopen(asked, timeout=10) as answer:  # noqa: S310  our own stack
         return dict(json.load(answer))
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from cdcflow.service.http import HttpServer, health, is_ours
+from cdcflow.service.health import health, readiness
+from cdcflow.service.hosts import is_ours
+from cdcflow.service.http import HttpServer
 from cdcflow.service.metrics import exposition
 
 STATUS: dict[str, Any] = {
@@ -91,19 +93,54 @@ def test_health_of_a_halted_capture_names_what_halted_it() -> None:
     assert (code, text["status"], text["kind"], text["reason"]) == (503, "halted", "HistoryLost", "slot gone")
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics/", "/../etc/passwd", "/control"])
+@pytest.mark.parametrize("path", ["/metrics/", "/../etc/passwd", "/control", "/page/index.html", "/http.py"])
 def test_other_paths_are_not_there(server: HttpServer, path: str) -> None:
-    """S07: three read-only pages and nothing else."""
+    """S07: what is not meant to be seen cannot be had by a path either."""
     assert ask(server, path)[0] == 404
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
-def test_nothing_but_get_is_answered(server: HttpServer, method: str) -> None:
-    """S07: nothing can be changed over HTTP, so nothing else is understood."""
-    assert ask(server, "/status", method=method)[0] == 501
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_what_is_only_read_takes_no_other_method(server: HttpServer, method: str) -> None:
+    """S07: what shows something changes nothing, however it is asked."""
+    assert ask(server, "/status", method=method)[0] == 405
 
 
-@pytest.mark.parametrize("path", ["/health", "/metrics", "/status"])
+@pytest.mark.parametrize("path", ["/", "/health", "/healthz", "/readyz", "/metrics", "/status", "/api/v1/openapi.json"])
+def test_head_is_answered_like_get_without_a_body(server: HttpServer, path: str) -> None:
+    """Load balancers and people with curl -I ask this way."""
+    assert ask(server, path, method="HEAD") == (ask(server, path)[0], "")
+
+
+def test_daemon_that_answers_is_alive_whatever_the_source_does() -> None:
+    """Who restarts what is not alive must not restart a daemon because its database is away."""
+
+    def away() -> dict[str, Any]:
+        raise AssertionError("asked for")
+
+    made = HttpServer("127.0.0.1:0", away)
+    made.start()
+    try:
+        assert ask(made, "/healthz")[0] == 200
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [
+        (STATUS, 200, "ready"),
+        ({**STATUS, "heartbeat_age_seconds": 31}, 503, "stalled"),
+        ({**STATUS, "state": "paused", "heartbeat_age_seconds": 31}, 200, "paused"),
+        ({"state": "waiting", "reason": "no route\n  mend it"}, 503, "waiting"),
+    ],
+)
+def test_ready_means_that_changes_are_captured(status: dict[str, Any], code: int, said: str) -> None:
+    """O14: a capture that was paused on purpose is in order and says so; one that waits or stalls is not."""
+    found, text = readiness(status)
+    assert (found, text["status"]) == (code, said)
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/health", "/metrics", "/status", "/api/v1/changes"])
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.nip.io", ""])
 def test_foreign_host_name_is_refused_on_every_page(server: HttpServer, path: str, host: str) -> None:
     """S07: DNS rebinding makes a browser ask 127.0.0.1 under the attacker's name."""
@@ -136,3 +173,26 @@ def test_taken_port_is_a_setting_to_change(server: HttpServer) -> None:
 
     with pytest.raises(ConfigurationError, match=r"service\.listen"):
         HttpServer(f"127.0.0.1:{server.port}", lambda: STATUS).start()
+
+
+def test_port_is_free_again_once_it_is_closed() -> None:
+    """Whoever restarts a daemon wants the same address at once."""
+    first = HttpServer("127.0.0.1:0", lambda: STATUS)
+    first.start()
+    port = first.port
+    assert ask(first, "/status")[0] == 200
+    first.close()
+    second = HttpServer(f"127.0.0.1:{port}", lambda: STATUS)
+    second.start()
+    second.close()
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon needs no HTTP library unless it listens; then the message says what to install."""
+    from cdcflow.errors import ConfigurationError
+    from cdcflow.service import http as module
+
+    monkeypatch.setattr(module, "LIBRARIES", ("starlette", "no_such_library"))
+    with pytest.raises(ConfigurationError, match="needs no_such_library") as found:
+        HttpServer("127.0.0.1:0", lambda: STATUS).start()
+    assert found.value.remedy == "pip install 'cdcflow[service]'"

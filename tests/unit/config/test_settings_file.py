@@ -76,6 +76,7 @@ def test_whole_file_is_read_with_units_and_relative_paths(tmp_path: Path) -> Non
         ("catalog: {type: hive, prefix: A-}", "warehouse: /data/warehouse", "prefix has other characters than a-z"),
         ("objects: {region: eu}", "warehouse: /data/warehouse", "has objects, which say how the store of a warehouse"),
         ('listen: "8079"', 'listen: "[::1]:8079"', "13:11: service.listen must be host:port"),
+        ('listen: "0.0.0.0:8079"', 'listen: "[::1]:8079"', "13:1: service listens on 0.0.0.0:8079, which"),
         ("  every: 2m\n  every: 3m", "  every: 2m", "13:3: merge.every is set twice"),
         ("  listen: x\n  every: 2m", "  every: 2m", "12:3: unknown setting merge.listen; it belongs at service.listen"),
         ("[public.*, !public.audit_*,", '[public.*, "!public.audit_*",', "a value that begins with ! needs quotes"),
@@ -398,3 +399,39 @@ def test_time_without_a_unit_is_refused(text: str) -> None:
 def test_settings_that_nest_for_ever_are_refused(tmp_path: Path) -> None:
     """A YAML alias can point to its own parent; that must not end in a recursion error."""
     assert "nested" in complaint(tmp_path, "source: &a {b: *a}\n")
+
+
+def test_what_other_machines_reach_needs_a_token(tmp_path: Path) -> None:
+    """S07: row values and operations must not be one setting away from everybody; the message is the mended setting."""
+    wrong = 'listen: "0.0.0.0:8079"'
+    text = WHOLE.replace('listen: "[::1]:8079"', wrong)
+    said = complaint(tmp_path, text)
+    remedy = said.partition("set service.")[2]
+    mended = text.replace(wrong, f"{wrong}, {remedy}")
+    service = load(written(tmp_path, mended)).service
+    assert [(t.name, t.role, t.token) for t in service.tokens] == [("ops", "operate", "${env:CDCFLOW_HTTP_TOKEN}")]
+    again = text.replace(wrong, 'listen: "localhost:8079"')
+    assert load(written(tmp_path, again)).service.tokens == ()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        ("[{name: a, token: s3cr3t}]", "service.tokens[0].token must be a reference"),
+        ("[{name: a, token: }]", "service.tokens[0].token must be a reference"),
+        ("[{name: a, role: admin, token: '${env:A}'}]", "service.tokens[0].role must be 'read' or 'operate'"),
+        ("[{name: a, token: '${env:A}'}, {name: a, token: '${env:B}'}]", "two tokens of the same name"),
+    ],
+)
+def test_tokens_are_references_with_a_name_and_a_role(tmp_path: Path, tokens: str, said: str) -> None:
+    """S03: a token in the file would be copied with it, and the message must not repeat it."""
+    text = WHOLE.replace('listen: "[::1]:8079"', f'listen: "[::1]:8079", tokens: {tokens}')
+    found = complaint(tmp_path, text)
+    assert said in found
+    assert "s3cr3t" not in found
+
+
+def test_token_in_a_file_is_found_beside_the_settings(tmp_path: Path) -> None:
+    """A relative path means the same wherever the command is started from."""
+    text = WHOLE.replace('listen: "[::1]:8079"', "tokens: [{name: a, token: '${file:token}'}]")
+    assert load(written(tmp_path, text)).service.tokens[0].token == f"${{file:{tmp_path}/token}}"

@@ -1,0 +1,55 @@
+"""Who may ask the daemon over HTTP, and for what."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import field_validator
+
+from cdcflow.config.base import Settings
+from cdcflow.config.references import SecretReference
+
+
+class AccessToken(Settings):
+    """One token of the HTTP API. `read` sees everything, row values too; `operate` may also change things."""
+
+    name: str
+    role: Literal["read", "operate"] = "read"
+    token: SecretReference
+
+    @field_validator("token")
+    @classmethod
+    def _is_given(cls, token: str | None) -> str | None:
+        if token is None:
+            raise ValueError("must be a reference to the token: ${env:NAME} or ${file:path}")
+        return token
+
+
+def is_loopback(listen: str) -> bool:
+    """Whether only this machine reaches what listens at `host:port`."""
+    host = listen.rpartition(":")[0].strip("[]").lower()
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_tokens(listen: str | None, tokens: Sequence[AccessToken]) -> None:
+    """See that whatever other machines reach asks for a token, and that each token has a name of its own.
+
+    Raises:
+        ValueError: it is not so.
+    """
+    names = [token.name for token in tokens]
+    if len(set(names)) < len(names):
+        raise ValueError("has two tokens of the same name: give each its own")
+    if listen is not None and not tokens and not is_loopback(listen):
+        raise ValueError(
+            f"listens on {listen}, which other machines can reach, and has no token: listen on 127.0.0.1, or set "
+            "service.tokens: [{name: ops, role: operate, token: '${env:CDCFLOW_HTTP_TOKEN}'}]"
+        )
+
+
+__all__ = ["AccessToken", "check_tokens", "is_loopback"]

@@ -1,0 +1,150 @@
+"""Who may do what over HTTP: tokens, the page's sessions, and whose web page a request comes from.
+
+Without configured tokens whoever can reach the address may read, and the settings see to it that only this machine
+can. With tokens every request needs one: as `Authorization: Bearer …`, or through a session that the page opened with
+one. Tokens are references and are read anew at each request, so a rotated one counts at once; what is compared are
+their hashes, in constant time.
+
+A browser sends a session's cookie along with requests that other sites made up (CSRF). The cookie is SameSite=Strict,
+but "site" knows no ports: another server on localhost is the same site. So a request with a cookie must come from our
+own page, by the browser's own word (`Sec-Fetch-Site`, `Origin`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cdcflow.config import AccessToken, secret
+from cdcflow.errors import ConfigurationError
+from cdcflow.service.operations import Role
+
+TOKEN_CHARACTERS_MIN = 16
+SESSION_S = 12 * 3600.0
+SESSIONS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and what that one may do."""
+
+    name: str
+    role: Role
+
+    def may(self, role: Role) -> bool:
+        return role == "read" or self.role == "operate"
+
+
+ANYBODY_HERE = Caller("anybody on this machine", "read")
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    token: bytes
+    ends_at: float
+
+
+class Access:
+    """The tokens of the settings, and the sessions that were opened with them. Safe to use from any thread."""
+
+    def __init__(self, tokens: Sequence[AccessToken] = (), clock: Callable[[], float] = time.monotonic) -> None:
+        self._tokens = tuple(tokens)
+        self._clock = clock
+        self._sessions: dict[bytes, _Session] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def needs_token(self) -> bool:
+        return bool(self._tokens)
+
+    def check(self) -> None:
+        """See that every token can be had and is long enough.
+
+        Raises:
+            ConfigurationError: one is not.
+        """
+        for one in self._tokens:
+            if len(secret(one.token) or "") < TOKEN_CHARACTERS_MIN:
+                raise ConfigurationError(
+                    f"the token {one.name} of service.tokens has fewer than {TOKEN_CHARACTERS_MIN} characters",
+                    remedy="make one that nobody guesses: openssl rand -hex 24",
+                )
+
+    def caller(self, authorization: str | None, session: str | None) -> Caller | None:
+        """Whose request this is; None: nobody's that we know. A Bearer token counts before a session."""
+        if not self._tokens:
+            return ANYBODY_HERE
+        if authorization is not None:
+            return self._holder(_bearer(authorization))
+        return None if session is None else self._in_session(session)
+
+    def open_session(self, token: str) -> str | None:
+        """The secret of a new session for who has this token; None: nobody has."""
+        digest = _digest(token)
+        if self._holder(digest) is None:
+            return None
+        made = secrets.token_urlsafe(32)
+        now = self._clock()
+        with self._lock:
+            self._sessions = {k: s for k, s in self._sessions.items() if s.ends_at > now}
+            while len(self._sessions) >= SESSIONS_MAX:
+                del self._sessions[next(iter(self._sessions))]
+            self._sessions[_digest(made)] = _Session(digest, now + SESSION_S)
+        return made
+
+    def close_session(self, session: str) -> None:
+        with self._lock:
+            self._sessions.pop(_digest(session), None)
+
+    def _in_session(self, session: str) -> Caller | None:
+        with self._lock:
+            found = self._sessions.get(_digest(session))
+        # Its token is looked for again: a session must not outlive one that was taken away.
+        return None if found is None or found.ends_at <= self._clock() else self._holder(found.token)
+
+    def _holder(self, digest: bytes) -> Caller | None:
+        found: Caller | None = None
+        for one in self._tokens:  # all of them, so that how long it takes does not say which one nearly fits
+            if hmac.compare_digest(_known(one), digest):
+                found = Caller(one.name, one.role)
+        return found
+
+
+def _known(token: AccessToken) -> bytes:
+    """The hash of a token as it is now. One that cannot be had, or is too short to be one, is nobody's."""
+    try:
+        text = secret(token.token) or ""
+    except ConfigurationError:
+        text = ""
+    return _digest(text) if len(text) >= TOKEN_CHARACTERS_MIN else secrets.token_bytes(32)
+
+
+def _bearer(authorization: str) -> bytes:
+    scheme, _, token = authorization.partition(" ")
+    return _digest(token.strip() if scheme.lower() == "bearer" else "")
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+
+
+def is_from_our_page(headers: Mapping[str, str], scheme: str) -> bool:
+    """Whether a browser says that our own page made this request. `headers` have names in lower case."""
+    site = headers.get("sec-fetch-site")
+    if site is not None and site != "same-origin":
+        return False
+    origin = headers.get("origin")
+    if origin is not None:
+        # A proxy that speaks TLS in front of us hands the request on without it.
+        return origin in (f"{scheme}://{headers.get('host', '')}", f"https://{headers.get('host', '')}")
+    return site == "same-origin"
+
+
+def is_json(content_type: str | None) -> bool:
+    """Whether a body says that it is JSON: a form of another site cannot say that without asking us first."""
+    return content_type is not None and content_type.partition(";")[0].strip().lower() == "application/json"

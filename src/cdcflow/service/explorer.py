@@ -1,0 +1,277 @@
+"""Looking into the change log from outside: the last changes of a table, the history of a key, a transaction.
+
+Reads as every reader does, without the writer's lock, newest first, and stops after so many rows or so many seconds;
+the answer says how far back it has looked, and the next question goes on there. One question at a time, so that the
+daemon has its processors for the capture.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
+from cdcflow.model.table import BEFORE, COMMIT_TS, LOG_COLUMNS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
+from cdcflow.ports import LogReader
+
+ROWS_MAX = 500
+SECONDS_MAX = 3.0
+FIRST_STRETCH = 4096
+STRETCH_MAX = 1 << 20
+CELL_CHARACTERS_MAX = 2000
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    table: Table
+    rows: pa.Table
+
+
+class Explorer:
+    """Answers questions about a log. `open_reader` opens it anew for each. May be used from any thread."""
+
+    def __init__(self, open_reader: Callable[[], LogReader], clock: Clock = time.monotonic) -> None:
+        self._open_reader = open_reader
+        self._clock = clock
+        self._one = threading.Lock()
+
+    def changes(
+        self,
+        table: str | None,
+        *,
+        key: Sequence[str] = (),
+        before: int | None = None,
+        limit: int = 50,
+        values: bool = False,
+    ) -> dict[str, Any]:
+        """The last changes (of a table, of the rows with this key), newest first.
+
+        `before`: only those with a lower offset. `key`: texts in the order of the key's columns. The answer's
+        `looked_back_to` is the first offset that was looked at; `more` says that there is something before it.
+
+        Raises:
+            ConfigurationError: the log has no such table, or a text is none of its key.
+            SinkUnavailable: somebody else is asking something just now.
+        """
+        with self._alone():
+            log = self._log()
+            id_ = None if table is None else _table_id(log, table)
+            if key and id_ is None:
+                raise ConfigurationError("a key is looked for in a table", remedy="name the table as schema.table")
+            end = int(log.newest_checkpoint().next_offset)
+            begin = end if before is None else max(1, min(before, end))
+            return self._back(log, id_, key, begin, min(limit, ROWS_MAX), values)
+
+    def transaction(self, number: int, *, values: bool = False) -> dict[str, Any]:
+        """A transaction with its rows, in their order; `truncated` where it has more than are shown.
+
+        Raises:
+            ConfigurationError: the log has none of that number, or no longer.
+        """
+        with self._alone():
+            log = self._log()
+            header = self._header(log, number)
+            first, last = header["first_offset"], header["last_offset"]
+            stop = min(last, first + ROWS_MAX - 1)
+            found = [_Found(shape, rows) for shape, _, rows in log.read_rows(first, stop)]
+            changes = [change for one in found for change in _changes(one, values=values)]
+            changes.sort(key=lambda change: int(change["offset"]))
+            told = {name: _text(header[name]) for name in ("position", "xid", "commit_ts", "kind", "origin")}
+            bounds = {"number": number, "rows": last - first + 1, "truncated": stop < last}
+            return {**bounds, **told, "changes": changes}
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _alone(self) -> _Alone:
+        return _Alone(self._one)
+
+    def _log(self) -> LogReader:
+        log = self._open_reader()
+        if not log.exists():
+            raise ConfigurationError(f"there is no change log at {log.name} yet", remedy="ask again in a moment")
+        return log
+
+    def _back(
+        self, log: LogReader, table: TableId | None, key: Sequence[str], end: int, limit: int, values: bool
+    ) -> dict[str, Any]:
+        until = self._clock() + SECONDS_MAX
+        kept: list[dict[str, Any]] = []
+        at, stretch, expired = end, FIRST_STRETCH, False
+        while at > 1 and len(kept) < limit and not expired and stretch:
+            began = self._clock()
+            start, expired = _first_from(log, max(1, at - stretch), at)
+            found = self._stretch(log, table, key, start, at - 1, limit - len(kept))
+            newest = sorted((c for one in found for c in _changes(one, values=values)), key=lambda c: -int(c["offset"]))
+            kept += newest[: limit - len(kept)]
+            at, stretch = start, _next_stretch(stretch, self._clock() - began, until - self._clock())
+        looked = int(kept[-1]["offset"]) if len(kept) == limit else at
+        return {"changes": kept, "looked_back_to": looked, "more": looked > 1 and not (expired and looked == at)}
+
+    def _stretch(
+        self, log: LogReader, table: TableId | None, key: Sequence[str], first: int, last: int, limit: int
+    ) -> list[_Found]:
+        """The newest rows between two offsets, `limit` of each table at least, where there are so many."""
+        found: list[_Found] = []
+        for shape, _, rows in log.read_rows(first, last, None if table is None else (table,)):
+            rows = _with_key(shape, rows, key) if key else rows
+            if rows.num_rows:
+                found.append(_Found(shape, rows.slice(max(0, rows.num_rows - limit))))
+            if table is not None:  # its offsets ascend: what came before the last `limit` rows is not shown
+                while sum(one.rows.num_rows for one in found[1:]) >= limit:
+                    del found[0]
+        return found
+
+    def _header(self, log: LogReader, number: int) -> dict[str, Any]:
+        low, high = 1, int(log.newest_checkpoint().next_offset) - 1
+        if low <= high:
+            low, _ = _first_from(log, low, high)
+        while low <= high:
+            middle = (low + high) // 2
+            header = next((h for part in log.read_transactions(middle, middle) for h in part.to_pylist()), None)
+            if header is None:
+                break
+            if header["number"] == number:
+                return dict(header)
+            if header["number"] < number:
+                low = int(header["last_offset"]) + 1
+            else:
+                high = int(header["first_offset"]) - 1
+        raise ConfigurationError(
+            f"the log has no transaction {number} with rows",
+            remedy="it may have expired; the newest ones are in the last changes",
+        )
+
+
+class _Alone:
+    """Held by one question at a time; the next one is refused instead of waiting."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise SinkUnavailable("another question about the log is being answered", remedy="ask again in a moment")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _next_stretch(stretch: int, took_s: float, left_s: float) -> int:
+    """How many offsets to look at next; 0: there is no time for any."""
+    fits = STRETCH_MAX if took_s <= 0 else int(stretch * left_s / took_s)
+    return max(0, min(stretch * 8, STRETCH_MAX, fits)) if left_s > 0 else 0
+
+
+def _first_from(log: LogReader, first: int, end: int) -> tuple[int, bool]:
+    """`first`, or the first offset behind it that has not expired, and whether some have."""
+    if _is_there(log, first):
+        return first, False
+    low, high = first, end
+    while low < high:
+        middle = (low + high) // 2
+        if _is_there(log, middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low, True
+
+
+def _is_there(log: LogReader, offset: int) -> bool:
+    try:
+        next(iter(log.read_transactions(offset, offset)), None)
+    except HistoryLost:
+        return False
+    return True
+
+
+def _table_id(log: LogReader, name: str) -> TableId:
+    known = {str(table): table for table in log.table_shapes()}
+    if name not in known:
+        raise ConfigurationError(
+            f"the log has no table {name}; it has: {', '.join(sorted(known)) or 'none yet'}",
+            remedy="name it as schema.table",
+        )
+    return known[name]
+
+
+def _with_key(shape: Table, rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The rows of one key: those that have it now, and those that had it before they were given another."""
+    names = shape.key_columns
+    if len(key) != len(names):
+        raise ConfigurationError(
+            f"a key of {shape.id} has {len(names)} columns, not {len(key)}", remedy=f"give {', '.join(names)}"
+        )
+    wanted = [_scalar(shape, name, text) for name, text in zip(names, key, strict=True)]
+    before = rows.column(BEFORE).combine_chunks()
+    had = [pc.struct_field(before, name) for name in names]
+    return rows.filter(pc.or_(_equal([rows.column(name) for name in names], wanted), _equal(had, wanted)))
+
+
+def _equal(columns: Sequence[Any], wanted: Sequence[pa.Scalar]) -> Any:
+    found: Any = True
+    for column, value in zip(columns, wanted, strict=True):
+        found = pc.and_(found, pc.fill_null(pc.equal(column, value), False))
+    return found
+
+
+def _scalar(shape: Table, name: str, text: str) -> pa.Scalar:
+    type_ = shape.row_schema.field(name).type
+    try:
+        if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
+            return pa.scalar(bytes.fromhex(text.removeprefix("\\x")), type_)
+        return pa.scalar(text).cast(type_)
+    except (pa.ArrowException, ValueError):
+        # Without the text: it is a row's value.
+        raise ConfigurationError(f"looking for a key of {shape.id}: the text given for {name} is no {type_}") from None
+
+
+def _changes(found: _Found, *, values: bool) -> Iterator[dict[str, Any]]:
+    for row in found.rows.to_pylist():
+        unchanged = list(row[UNCHANGED] or ())
+        change: dict[str, Any] = {
+            "offset": row[OFFSET],
+            "transaction": row[TRANSACTION],
+            "commit_ts": _text(row[COMMIT_TS]),
+            "op": row[OP],
+            "table": str(found.table.id),
+            "unchanged": unchanged,
+        }
+        if values:
+            change |= _values(found.table, row, unchanged)
+        yield change
+
+
+def _values(table: Table, row: dict[str, Any], unchanged: Sequence[str]) -> dict[str, Any]:
+    """A row's values as texts (None: NULL). Of a deleted row there is its key only, of a truncation nothing."""
+    shown = [
+        name
+        for name in row
+        if name not in LOG_COLUMNS
+        and name not in unchanged
+        and row[OP] != "t"
+        and (row[OP] != "d" or name in table.key_columns)
+    ]
+    found: dict[str, Any] = {"values": {name: _text(row[name]) for name in shown}}
+    if (before := row[BEFORE]) is not None:
+        found["before"] = {name: _text(value) for name, value in before.items() if value is not None}
+    return found
+
+
+def _text(value: object) -> str | None:
+    """A value as text, since JavaScript's numbers would not hold all of ours."""
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        text = f"\\x{value[:CELL_CHARACTERS_MAX].hex()}"
+    elif hasattr(value, "isoformat"):
+        text = str(value.isoformat())
+    else:
+        text = str(value)
+    return text if len(text) <= CELL_CHARACTERS_MAX else f"{text[:CELL_CHARACTERS_MAX]}… ({len(text)} characters)"

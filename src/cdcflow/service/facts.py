@@ -1,0 +1,100 @@
+"""What surrounds a capture: room on the log's disk, log that the source keeps for us, cuts that merges published."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+MERGES_MAX = 5
+
+
+def disk(folder: Path) -> dict[str, Any]:
+    """Room on the disk of the log's folder; {} where it cannot be told."""
+    try:
+        found = shutil.disk_usage(folder)
+    except OSError:
+        return {}
+    return {"folder": str(folder), "free_bytes": found.free, "total_bytes": found.total}
+
+
+def headroom(status: Mapping[str, Any]) -> dict[str, Any]:
+    """How much log the source keeps for us, and how much it keeps at most.
+
+    `limit_bytes`: None where it keeps without limit, or does not say. `kept_seconds`: None likewise; binary logs go by
+    age. `files_until_lost`: how many files are older than ours and go first. `lost`: the source has let go of it.
+    """
+    details: Mapping[str, str] = status.get("source") or {}
+    retained, safe = status.get("retained_bytes"), _count(details.get("safe_wal_bytes"))
+    limit = _count(details.get("kept_bytes_max"))
+    if safe is not None and isinstance(retained, int):
+        limit = max(0, retained + safe)
+    return {
+        "retained_bytes": retained,
+        "limit_bytes": limit,
+        "kept_seconds": _count(details.get("kept_seconds")),
+        "files_until_lost": _count(details.get("files_until_lost")),
+        "lost": details.get("wal_status") == "lost" or str(details.get("position_file", "")).endswith(" is gone"),
+    }
+
+
+def _count(text: str | None) -> int | None:
+    with contextlib.suppress(TypeError, ValueError):
+        return int(text)  # type: ignore[arg-type]  # None is among what is suppressed
+    return None
+
+
+def merges(cuts: Path | None) -> list[dict[str, Any]] | None:
+    """The newest published cuts of a warehouse, newest first, each with when it was published.
+
+    `cuts`: the folder of the table of cuts; None: the warehouse is none of this machine's. Each commit of that table
+    says in words of its own which cut it published, so that no engine is needed to read it. None: it cannot be told.
+    """
+    if cuts is None:
+        return None
+    found: list[dict[str, Any]] = []
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        for clock_ms, said in _commits(cuts):
+            if (cut := said.get("published")) is not None:
+                found.append(_merge(cut, clock_ms))
+            if len(found) == MERGES_MAX:
+                break
+    return found
+
+
+def _merge(cut: Mapping[str, Any], clock_ms: int) -> dict[str, Any]:
+    return {
+        "cut": cut["cut"],
+        "offset": cut["offset"],
+        "commit_clock": cut["commit_clock"],
+        "published": clock_ms * 1000,
+        "tables": len(cut["tables"]),
+        "incomplete": sorted(name for name, table in cut["tables"].items() if not table["complete"]),
+        "left_out": dict(cut.get("left_out") or {}),
+    }
+
+
+def _commits(cuts: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """What the commits of the table of cuts said, newest first, and when (ms): Delta's, or Iceberg's."""
+    for commit in sorted((cuts / "_delta_log").glob("*.json"), reverse=True):
+        for line in commit.read_text("utf-8").splitlines():
+            if '"commitInfo"' in line and "userMetadata" in (info := json.loads(line).get("commitInfo", {})):
+                yield info["timestamp"], _said(info["userMetadata"])
+    versions = sorted((cuts / "metadata").glob("*.metadata.json"), key=lambda path: path.stat().st_mtime_ns)
+    if versions:
+        snapshots = json.loads(versions[-1].read_text("utf-8")).get("snapshots", [])
+        for snapshot in sorted(snapshots, key=lambda one: int(one["timestamp-ms"]), reverse=True):
+            texts = [text for text in snapshot["summary"].values() if '"published"' in text]
+            yield snapshot["timestamp-ms"], _said(texts[0]) if texts else {}
+
+
+def _said(text: str) -> Mapping[str, Any]:
+    """What a commit of ours said: as it is, or inside of a name of its own. Those of others say nothing to us."""
+    found: Mapping[str, Any] = json.loads(text)
+    if "published" in found:
+        return found
+    inner: object = next(iter(found.values()), {})
+    return inner if isinstance(inner, dict) else {}

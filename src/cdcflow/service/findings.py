@@ -1,0 +1,163 @@
+"""What is wrong with a capture, each as a sentence and with what to do about it. The worst come first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cdcflow.service.health import is_stalled
+
+BEHIND_S = 300
+HEADROOM_SHARE_MIN = 0.2
+DISK_SHARE_MIN = 0.1
+DISK_FREE_MIN = 1 << 30
+
+Level = Literal["error", "warning", "note"]
+_ORDER: Mapping[Level, int] = {"error": 0, "warning": 1, "note": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """`table`: the one that it is about. `operation`: the one that mends it, if one does."""
+
+    level: Level
+    text: str
+    remedy: str | None = None
+    table: str | None = None
+    operation: str | None = None
+
+
+def remarks(
+    status: Mapping[str, Any], headroom: Mapping[str, Any], disk: Mapping[str, Any], merges: object = None
+) -> list[Remark]:
+    """All that is to be said about a status, its headroom and its disk."""
+    found = [*_capture(status), *_headroom(headroom), *_disk(disk), *_log(status), *_tables(status), *_merges(merges)]
+    return sorted(found, key=lambda one: _ORDER[one.level])
+
+
+def _capture(status: Mapping[str, Any]) -> Iterator[Remark]:
+    state = status.get("state")
+    if state == "halted":
+        text, _, remedy = str(status.get("reason") or "").partition("\n")
+        yield Remark("error", f"The capture has ended for good: {text}.", remedy.strip() or None)
+    elif state == "paused":
+        yield Remark("note", "The capture is paused: the source keeps its log meanwhile.", "Resume it.")
+    elif state not in ("capturing", None):
+        text, _, remedy = str(status.get("reason") or "starting").partition("\n")
+        waits = "The capture is starting." if text == "starting" else f"The capture is {state}: {text}."
+        yield Remark("note" if text == "starting" else "error", waits, remedy.strip() or None)
+    if status.get("source_error"):
+        yield Remark(
+            "warning",
+            f"The source did not answer when it was asked how far it is: {status['source_error']}.",
+            "Check that the server runs and that this machine reaches it; `cdcflow doctor` says what else it needs.",
+        )
+    if is_stalled(status):
+        age = round(float(status["heartbeat_age_seconds"]))
+        yield Remark(
+            "error",
+            f"Nothing has come from the source for {age} s, although it is written to regularly.",
+            "Run `cdcflow doctor`; if it finds nothing, restart the daemon.",
+        )
+    behind = status.get("lag_seconds")
+    if isinstance(behind, int | float) and behind > BEHIND_S and not is_stalled(status):
+        yield Remark(
+            "warning",
+            f"The log is {round(behind / 60)} minutes behind the source.",
+            "Wait if a backlog is being caught up; else look for what slows the daemon down: its disk, or its link.",
+        )
+    if left := status.get("left_out"):
+        names = ", ".join(left)
+        yield Remark("warning", f"Not captured, because they cannot be: {names}.", "`cdcflow doctor` says why.")
+    if changed := (status.get("source") or {}).get("cascades_not_logged"):
+        yield Remark(
+            "warning",
+            f"Foreign keys change rows of {changed} without a word in the log.",
+            "`cdcflow doctor` names the keys and the SQL that changes them.",
+        )
+
+
+def _headroom(headroom: Mapping[str, Any]) -> Iterator[Remark]:
+    if headroom.get("lost"):
+        yield Remark(
+            "error",
+            "The source has discarded log that cdcflow still needs.",
+            "Run `cdcflow run --accept-history-loss` once: it goes on from the source's present end and reads every "
+            "table anew.",
+        )
+        return
+    limit, retained = headroom.get("limit_bytes"), headroom.get("retained_bytes")
+    if limit and isinstance(retained, int) and limit - retained < HEADROOM_SHARE_MIN * limit:
+        yield Remark(
+            "warning",
+            f"The source keeps {100 * retained // limit} % of the log that it may keep for us, and then discards it.",
+            "Find out why the capture is behind, or raise the limit (PostgreSQL: max_slot_wal_keep_size; MySQL: "
+            "binlog_expire_logs_seconds, max_binlog_total_size).",
+        )
+    if headroom.get("files_until_lost") == 0 and headroom.get("kept_seconds") and limit:
+        yield Remark("note", "The binary log that is read now is the oldest that the server has.")
+
+
+def _disk(disk: Mapping[str, Any]) -> Iterator[Remark]:
+    free, total = disk.get("free_bytes"), disk.get("total_bytes")
+    if free is None or not total:
+        return
+    if free < DISK_FREE_MIN or free < DISK_SHARE_MIN * total:
+        level: Level = "error" if free < DISK_FREE_MIN else "warning"
+        share = 100 * free / total
+        yield Remark(
+            level,
+            f"The disk of {disk.get('folder')} has {share:.0f} % left.",
+            "Make room: `cdcflow log expire --older-than 30d` removes old segments.",
+        )
+
+
+def _log(status: Mapping[str, Any]) -> Iterator[Remark]:
+    for field, what in (
+        ("log_problem", "The log"),
+        ("store_problem", "The object store"),
+        ("upload_problem", "Uploads"),
+    ):
+        if problem := status.get(field):
+            text, _, remedy = str(problem).partition("\n")
+            yield Remark("error", f"{what}: {text}.", remedy.strip() or "Run `cdcflow log check`.")
+
+
+def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
+    tables: Mapping[str, Mapping[str, Any]] = status.get("tables") or {}
+    for name, fields in sorted(tables.items()):
+        reason = fields.get("reason")
+        why = f": {reason}" if reason else ""
+        match fields.get("state"):
+            case "failed":
+                yield Remark(
+                    "error", f"Reading {name} failed{why}.", "Mend the cause, then read it again.", name, "backfill"
+                )
+            case "cancelled":
+                yield Remark(
+                    "warning",
+                    f"Reading {name} was cancelled{why}: rows that have not changed since are not in the log.",
+                    "Read it again.",
+                    name,
+                    "backfill",
+                )
+            case "paused":
+                yield Remark(
+                    "note", f"Reading {name} is paused; its changes are captured.", "Resume it.", name, "resume"
+                )
+            case _:
+                pass
+        if fields.get("freshness") == "not proven" and fields.get("state") == "done":
+            why = fields.get("freshness_reason") or "no reason was given"
+            yield Remark(
+                "warning", f"It is not proven that {name} is fresh: {why}.", "`cdcflow doctor` says more.", name
+            )
+
+
+def _merges(merges: object) -> Iterator[Remark]:
+    newest = merges[0] if isinstance(merges, list) and merges else {}
+    for name, why in (newest.get("left_out") or {}).items():
+        yield Remark(
+            "warning", f"The newest merge left {name} out: {why}.", "Run `cdcflow merge` and read what it says."
+        )

@@ -1,0 +1,41 @@
+"""Whether the daemon is well: alive, ready, and what is wrong if not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def health(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
+    """Healthy means that positions move from the source to the disk, not that a connection is open (O14).
+
+    The source writes a heartbeat when nothing else happens, so a durable position that stands still for several of
+    them says that nothing flows. A capture that somebody paused is healthy: it does what it was told. One that was
+    halted is not, and must not be taken for one that tries again.
+    """
+    state = status.get("state")
+    stalled, halted = is_stalled(status), state == "halted"
+    failed = sorted(t for t, v in (status.get("tables") or {}).items() if v.get("state") == "failed")
+    return (503 if stalled or halted else 200), {
+        "status": state if state in ("halted", "paused") else "stalled" if stalled else "ok",
+        **({"kind": status.get("kind"), "reason": status.get("reason")} if halted else {}),
+        "heartbeat_age_seconds": status.get("heartbeat_age_seconds"),
+        "failed_tables": failed,
+    }
+
+
+def readiness(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
+    """Ready means that changes are being captured and positions move. A capture that was paused on purpose is ready,
+    and says that it is paused."""
+    state = str(status.get("state"))
+    if state == "paused":
+        return 200, {"status": "paused"}
+    if state != "capturing":
+        return 503, {"status": state, "reason": str(status.get("reason") or "").split("\n")[0]}
+    return (503, {"status": "stalled"}) if is_stalled(status) else (200, {"status": "ready"})
+
+
+def is_stalled(status: Mapping[str, Any]) -> bool:
+    age, limit = status.get("heartbeat_age_seconds"), status.get("heartbeat_age_seconds_max")
+    on_purpose = status.get("state") in ("paused", "halted")
+    return not on_purpose and isinstance(age, int | float) and isinstance(limit, int | float) and age > limit

@@ -1,0 +1,174 @@
+"""The API's description in OpenAPI 3.1, made from the list of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cdcflow import __version__
+from cdcflow.service.operations import OPERATIONS, Argument, Operation
+
+KINDS: Mapping[str, dict[str, Any]] = {
+    "tables": {"type": "array", "items": {"type": "string", "examples": ["public.orders"]}},
+    "keys": {"type": "array", "items": {"type": "array", "items": {"type": "string"}, "minItems": 1}},
+    "text": {"type": "string"},
+    "count": {"type": "integer", "minimum": 0},
+    "flag": {"type": "boolean"},
+}
+"""The schema of each kind of argument."""
+
+_PROBLEM = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string", "description": "The kind of the problem."},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "What was attempted, on what, and what was found."},
+        "remedy": {"type": "string", "description": "What to do about it."},
+    },
+}
+_CHANGE = {
+    "type": "object",
+    "required": ["offset", "transaction", "commit_ts", "op", "table", "unchanged"],
+    "properties": {
+        "offset": {"type": "integer"},
+        "transaction": {"type": "integer"},
+        "commit_ts": {"type": "string", "format": "date-time"},
+        "op": {"enum": ["c", "u", "d", "r", "t"], "description": "create, update, delete, read, truncate"},
+        "table": {"type": "string"},
+        "unchanged": {"type": "array", "items": {"type": "string"}, "description": "Columns that were not sent."},
+        "values": {"type": "object", "additionalProperties": {"type": ["string", "null"]}},
+        "before": {"type": "object", "additionalProperties": {"type": ["string", "null"]}},
+    },
+}
+_VALUES = {
+    "name": "values",
+    "in": "query",
+    "description": "Show row values as well, as texts.",
+    "schema": {"type": "boolean", "default": False},
+}
+
+
+def description() -> dict[str, Any]:
+    """The whole description."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "cdcflow",
+            "version": __version__,
+            "summary": "Look at a capture and control it.",
+            "description": "Without configured tokens it can only be read, and only from the same machine.",
+        },
+        "paths": {**_probes(), **_reading(), **{_path(one): {"post": _operation(one)} for one in OPERATIONS.values()}},
+        "components": {
+            "schemas": {"Problem": _PROBLEM, "Change": _CHANGE},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "responses": {
+                "Problem": {
+                    "description": "What went wrong, with its remedy.",
+                    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+                }
+            },
+        },
+        "security": [{"token": []}, {}],
+    }
+
+
+def _path(operation: Operation) -> str:
+    return f"/api/v1/operations/{operation.name}"
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    body = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": [one.name for one in operation.arguments if one.required],
+        "properties": {one.name: _argument(one) for one in operation.arguments},
+    }
+    return {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "description": f"Needs a token with the role {operation.role}.",
+        "tags": ["operations"],
+        "security": [{"token": []}],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "responses": _responses({"type": "object"}),
+    }
+
+
+def _argument(argument: Argument) -> dict[str, Any]:
+    return {**KINDS[argument.kind], "description": argument.summary}
+
+
+def _reading() -> dict[str, Any]:
+    changes = {"type": "array", "items": {"$ref": "#/components/schemas/Change"}}
+    found = {
+        "type": "object",
+        "required": ["changes", "looked_back_to", "more"],
+        "properties": {
+            "changes": changes,
+            "looked_back_to": {"type": "integer", "description": "The first offset that was looked at."},
+            "more": {"type": "boolean", "description": "There is something before it: ask with `before`."},
+        },
+    }
+    transaction = {"type": "object", "required": ["number", "changes"], "properties": {"changes": changes}}
+    number = {"name": "number", "in": "path", "required": True, "schema": {"type": "integer"}}
+    return {
+        "/api/v1/status": _get("status", "Tables, progress, lag and what the source keeps."),
+        "/api/v1/tables": _get("tables", "The captured tables by name, each with its state and progress."),
+        "/api/v1/overview": _get("overview", "What the page shows: status, findings, headroom, disk, merges."),
+        "/api/v1/history": _get("history", "Lag, speed and what the source keeps over the last hours."),
+        "/api/v1/changes": _get("changes", "The last changes, newest first.", found, _change_parameters()),
+        "/api/v1/transactions/{number}": _get(
+            "transaction", "A transaction with its rows.", transaction, [number, _VALUES]
+        ),
+        "/api/v1/openapi.json": _get("openapi", "This description."),
+    }
+
+
+def _change_parameters() -> list[dict[str, Any]]:
+    key = {"type": "array", "items": {"type": "string"}}
+    return [
+        _query("table", "Only this one, as schema.table.", {"type": "string"}),
+        _query("key", "Only the row with this key: once for each of its columns, in their order.", key),
+        _query("before", "Only changes with a lower offset.", {"type": "integer", "minimum": 1}),
+        _query("limit", "How many.", {"type": "integer", "minimum": 1, "maximum": 500, "default": 50}),
+        _VALUES,
+    ]
+
+
+def _query(name: str, text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": text, "schema": schema}
+
+
+def _get(
+    name: str, summary: str, schema: Mapping[str, Any] | None = None, parameters: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "operationId": f"get_{name}",
+        "summary": summary,
+        "tags": ["reading"],
+        "responses": _responses(schema or {"type": "object"}),
+    }
+    return {"get": {**found, "parameters": list(parameters)} if parameters else found}
+
+
+def _probes() -> dict[str, Any]:
+    return {
+        path: {"get": {"operationId": f"get{path.replace('/', '_')}", "summary": text, "tags": ["probes"]}
+               | {"security": [], "responses": {"200": {"description": "Yes."}, "503": {"description": "No."}}}}
+        for path, text in (
+            ("/healthz", "Is the daemon alive?"),
+            ("/readyz", "Are changes being captured?"),
+            ("/health", "Do positions move?"),
+            ("/metrics", "Metrics for Prometheus."),
+        )
+    }  # fmt: skip
+
+
+def _responses(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "200": {"description": "Done.", "content": {"application/json": {"schema": schema}}},
+        "default": {"$ref": "#/components/responses/Problem"},
+    }

@@ -1,0 +1,204 @@
+"""Looking into a log from outside: what is found, in which order, and where a search ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cdcflow.changelog.folder import FolderReader
+from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.model.position import SourceIdentity
+from cdcflow.model.table import UNCHANGED
+from cdcflow.service import explorer as module
+from cdcflow.service.explorer import Explorer
+from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.retention import Retention, Rule
+from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, orders, transactions
+
+IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Offsets 1 to 3 and 4 to 7 sealed, 8 to 10 in the journal: order 2 is inserted, updated, moved to 22, deleted."""
+    log = FileLog.open(tmp_path_factory.mktemp("explorer") / "log", IDENTITY)
+    writer = Writer.of(log)
+    writer.put(orders(1, 2, xid=1), transactions([2], [1], changes(PRODUCTS, [{"id": 3, "picture": b"\0\xff"}])))
+    log.roll()
+    writer.put(
+        transactions([3], [1], changes(ORDERS, [{"id": 2, "note": "<b>new</b>", "_op": "u"}])),
+        transactions(
+            [4],
+            [2],
+            changes(
+                ORDERS,
+                [{"id": 2, "_op": "d"}, {"id": 22, "note": "was 2", "_op": "c", "_before": {"id": 2, "note": "new"}}],
+            ),
+        ),
+        transactions([5], [1], changes(ORDERS_WIDER, [{"id": 1, "_op": "u", UNCHANGED: ["note"]}])),
+    )
+    log.roll()
+    log.seal_pending()
+    writer.put(transactions([6, 7], [1, 3], changes(ORDERS, [{"id": 22, "_op": "d"}, {"id": 5}, {"id": 6}])))
+    return log.path
+
+
+@pytest.fixture
+def explorer(path: Path) -> Explorer:
+    return Explorer(lambda: FolderReader(path))
+
+
+def found(explorer: Explorer, table: str | None = "shop.orders", **asked: object) -> list[tuple[int, str]]:
+    answer = explorer.changes(table, **asked)  # type: ignore[arg-type]  # what the test gives
+    return [(change["offset"], change["op"]) for change in answer["changes"]]
+
+
+def test_last_changes_come_newest_first_from_journal_and_segments(explorer: Explorer) -> None:
+    """What has just happened is in no segment yet, and is what one looks for."""
+    assert found(explorer) == [
+        (10, "c"),
+        (9, "c"),
+        (8, "d"),
+        (7, "u"),
+        (6, "c"),
+        (5, "d"),
+        (4, "u"),
+        (2, "c"),
+        (1, "c"),
+    ]
+    assert found(explorer, limit=2) == [(10, "c"), (9, "c")]
+    assert [offset for offset, _ in found(explorer, None)] == list(range(10, 0, -1))
+
+
+def test_search_goes_on_where_the_answer_says(explorer: Explorer) -> None:
+    """Page after page: no change twice, none left out."""
+    seen: list[int] = []
+    before: int | None = None
+    for _ in range(10):
+        answer = explorer.changes("shop.orders", limit=2, before=before)
+        seen += [change["offset"] for change in answer["changes"]]
+        if not answer["more"]:
+            break
+        before = answer["looked_back_to"]
+    assert seen == [10, 9, 8, 7, 6, 5, 4, 2, 1]
+
+
+def test_history_of_a_key_has_what_became_of_it(explorer: Explorer) -> None:
+    """A row that was given another key is found by the old one and by the new one."""
+    assert found(explorer, key=["2"]) == [(6, "c"), (5, "d"), (4, "u"), (2, "c")]
+    assert found(explorer, key=["22"]) == [(8, "d"), (6, "c")]
+    assert found(explorer, key=["99"]) == []
+
+
+def test_values_are_shown_only_where_they_are_asked_for(explorer: Explorer) -> None:
+    """S03: who looks which tables change need not see what is in them."""
+    assert "new" not in str(explorer.changes("shop.orders"))
+    (change,) = explorer.changes("shop.orders", values=True, before=5, limit=1)["changes"]
+    assert (change["values"]["id"], change["values"]["note"]) == ("2", "<b>new</b>")
+    (moved,) = explorer.changes("shop.orders", values=True, before=7, limit=1)["changes"]
+    assert moved["before"] == {"id": "2"}
+
+
+def test_unchanged_absent_and_null_are_told_apart(explorer: Explorer) -> None:
+    """Three things that look alike in a table: not sent, not there for a deleted row, and NULL."""
+    partial, moved, deleted = explorer.changes("shop.orders", values=True, before=8, limit=3)["changes"]
+    assert partial["unchanged"] == ["note"]
+    assert "note" not in partial["values"]
+    assert partial["values"]["due"] is None
+    assert set(deleted["values"]) == {"id"}
+    assert moved["values"]["note"] == "was 2"
+
+
+def test_bytes_are_shown_as_digits(explorer: Explorer) -> None:
+    """JSON has no bytes, and a page must not guess their encoding."""
+    (change,) = explorer.changes(str(PRODUCTS.id), values=True)["changes"]
+    assert change["values"]["picture"] == "\\x00ff"
+
+
+def test_transaction_is_shown_whole(explorer: Explorer) -> None:
+    """All of its rows, also those of other tables, in their order, with where the source has it."""
+    shown = explorer.transaction(4, values=True)
+    assert [(c["offset"], c["op"]) for c in shown["changes"]] == [(5, "d"), (6, "c")]
+    assert (shown["rows"], shown["truncated"], shown["xid"]) == (2, False, "4")
+    for number in range(1, 8):
+        assert {c["transaction"] for c in explorer.transaction(number)["changes"]} == {number}
+    with pytest.raises(ConfigurationError, match="no transaction 99"):
+        explorer.transaction(99)
+
+
+def test_large_transaction_is_cut_off_and_says_so(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction of a million rows must not become one answer."""
+    monkeypatch.setattr(module, "ROWS_MAX", 1)
+    shown = explorer.transaction(4)
+    assert (len(shown["changes"]), shown["rows"], shown["truncated"]) == (1, 2, True)
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "said"),
+    [
+        ("shop.unknown", [], "no table shop.unknown; it has: shop.orders, "),
+        ("shop.orders", ["1", "2"], "has 1 columns, not 2"),
+        ("shop.orders", ["s3cr3t"], "the text given for id is no int"),
+        (None, ["1"], "a key is looked for in a table"),
+    ],
+)
+def test_question_that_makes_no_sense_is_answered_with_what_would(
+    explorer: Explorer, table: str | None, key: list[str], said: str
+) -> None:
+    """S03: the answer repeats no value."""
+    with pytest.raises(ConfigurationError, match=said) as refused:
+        explorer.changes(table, key=key)
+    assert "s3cr3t" not in str(refused.value)
+
+
+def test_search_without_time_stops_and_says_where(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that is nowhere in a log of years must not keep the daemon's processors busy."""
+    monkeypatch.setattr(module, "FIRST_STRETCH", 4)
+    ticks = iter(range(0, 10_000, 2))
+    answer = Explorer(lambda: FolderReader(path), clock=lambda: float(next(ticks))).changes("shop.orders", key=["99"])
+    assert (answer["changes"], answer["looked_back_to"], answer["more"]) == ([], 7, True)
+
+
+def test_only_one_question_is_answered_at_a_time(path: Path) -> None:
+    """Ten people who search must not take the capture's processors; the eleventh is told to wait."""
+    inner: list[SinkUnavailable] = []
+
+    def reader() -> FolderReader:
+        try:
+            asked.changes(None)
+        except SinkUnavailable as error:
+            inner.append(error)
+        return FolderReader(path)
+
+    asked = Explorer(reader)
+    assert asked.changes(None)["changes"]
+    assert [error.remedy for error in inner] == ["ask again in a moment"]
+    assert asked.changes(None)["changes"]
+
+
+def test_log_whose_beginning_has_expired_is_shown_from_there(path: Path, tmp_path: Path) -> None:
+    """After an expiry the answer ends where the log begins, instead of with an error."""
+    import shutil
+
+    from cdcflow.changelog.layout import Layout
+
+    copy = Layout(shutil.copytree(path, tmp_path / "copy"))
+    for lock in copy.root.glob("*.lock"):
+        lock.unlink()
+    Retention(copy, grace_s=0).expire(Rule(before_cut=2))
+    explorer = Explorer(lambda: FolderReader(copy))
+    answer = explorer.changes("shop.orders")
+    assert [c["offset"] for c in answer["changes"]] == [10, 9, 8, 7, 6, 5, 4]
+    assert answer["more"] is False
+    assert explorer.transaction(3)["rows"] == 1
+    with pytest.raises(ConfigurationError, match="may have expired"):
+        explorer.transaction(1)
+
+
+def test_log_that_is_not_there_yet_is_no_fault(tmp_path: Path) -> None:
+    """The page is open before the first capture has begun."""
+    ask: Callable[[], object] = lambda: Explorer(lambda: FolderReader(tmp_path / "none")).changes(None)  # noqa: E731
+    with pytest.raises(ConfigurationError, match="no change log"):
+        ask()
