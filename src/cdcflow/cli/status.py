@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from cdcflow import wiring
-from cdcflow.cli import output
+from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
 from cdcflow.errors import CdcflowError
@@ -17,24 +17,30 @@ from cdcflow.service.control import ask
 
 
 def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """Tables, backfill, rows a second, lag, and how much log the source keeps for us."""
+    """Tables, backfill, rows a second, lag, and how much log the source keeps for us.
+
+    Exits with 1 when the source no longer has what the log goes on from.
+    """
     settings = load(config)
     found = {**(ask(settings.log.folder, {"op": "status"}) or _from_log(settings)), **wiring.upload_status(settings)}
     if json:
         output.print_json(found)
     else:
         _print(found)
+    if found.get("problems"):
+        raise typer.Exit(failure.FINDINGS)
 
 
 def _from_log(settings: Config) -> dict[str, Any]:
     """The log's newest cut and the source's own word, while no daemon runs."""
-    from cdcflow.cli.watch import source_status
+    from cdcflow.cli.daemon import problems
+    from cdcflow.cli.watch import known_log_id, source_status
 
     reader = wiring.log_reader(settings)
     problem = wiring.log_problem(settings)
     wrong = {} if problem is None else {"log_problem": problem}
     if not reader.exists():
-        return {"state": "no log" if wrong else "never run", "tables": {}, **wrong, **source_status(settings, None)}
+        return {"state": "no log" if wrong else "never run", "tables": {}, **wrong, **source_status(settings, None, "")}
     checkpoint = reader.newest_checkpoint()
     return {
         "state": "stopped",
@@ -45,7 +51,8 @@ def _from_log(settings: Config) -> dict[str, Any]:
         "commit_clock": checkpoint.commit_clock,
         "tables": checkpoint.progress.get("tables", {}),
         **wrong,
-        **source_status(settings, checkpoint.position),
+        **source_status(settings, checkpoint.position, known_log_id(settings)),
+        "problems": problems(settings),
         **_would_leave_out(settings, checkpoint),
     }
 
@@ -88,11 +95,16 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("lag", _lag(found)),
         ("uploads", _uploads(found)),
         ("log", str(found.get("log_problem") or "")),
+        ("gone", _problems(found)),
         ("left out", _left_out(found)),
         ("lost", str(found.get("store_problem") or "")),
         ("source keeps", output.size(found["retained_bytes"]) if found.get("retained_bytes") is not None else ""),
         ("source", str(found.get("source_error") or " ".join(f"{k}={v}" for k, v in source.items()))),
     ]
+
+
+def _problems(found: Mapping[str, Any]) -> str:
+    return "\n".join(f"{p['text']}\n  {p['remedy']}" if p["remedy"] else p["text"] for p in found.get("problems") or ())
 
 
 def _left_out(found: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ class Watch:
         self._lock = threading.Lock()
         self._source: Mapping[str, object] = {}
         self._asked_at = -60.0
+        self._log_id = ""
         self._position: object = None
         self._moved_at = time.monotonic()
 
@@ -40,7 +41,8 @@ class Watch:
                     self._asked_at = now - at_most_old_s  # without a position the source could not tell the lag
                 self._position, self._moved_at = status.get("position"), now
             if now - self._asked_at >= at_most_old_s:
-                self._source, self._asked_at = source_status(self._config, self._position), now
+                self._log_id = self._log_id or known_log_id(self._config)
+                self._source, self._asked_at = source_status(self._config, self._position, self._log_id), now
             still_s = round(now - self._moved_at, 1)
         limit_s = max(30.0, 4 * self._config.source.heartbeat)
         status |= {"pid": os.getpid(), "heartbeat_age_seconds": still_s, "heartbeat_age_seconds_max": limit_s}
@@ -52,12 +54,20 @@ class Watch:
         return status
 
 
-def source_status(config: Config, position: object) -> dict[str, object]:
+def known_log_id(config: Config) -> str:
+    """The log's id; "" where there is no log, or nobody who can tell."""
+    try:
+        return wiring.log_id(config)
+    except CdcflowError:
+        return ""
+
+
+def source_status(config: Config, position: object, log_id: str) -> dict[str, object]:
     """What the source says of its own end: lag and retained log, or why it cannot be asked."""
     try:
         source = wiring.open_source(config)
         try:
-            found = source.status(Position(str(position)) if position is not None else None)
+            found = source.status(Position(str(position)) if position is not None else None, log_id)
         finally:
             source.close()
     except CdcflowError as error:
