@@ -224,12 +224,25 @@ class Source(Protocol):
 
     def doctor(self) -> Sequence[Finding]: ...
 
+    def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
+        """Whether the server still has what this log goes on from: what `prepare` would stop for, or that nothing is in
+        the way; nothing where the log has no position yet. Nothing is changed.
+
+        `newest` gives the log's newest checkpoint, anew at every call: a daemon may be adding to it meanwhile.
+
+        Raises:
+            SourceUnavailable: it cannot be asked.
+        """
+        ...
+
     def left_behind(self, log_id: str) -> Sequence[Finding]:
         """What other logs of cdcflow seem to have left at the source, and what costs it something (slots that hold
         its log), each with the SQL that removes it. Nothing is changed."""
         ...
 
-    def status(self, acknowledged: Position | None) -> SourceStatus: ...
+    def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
+        """`log_id`: of the log that is asked for; "": there is none yet."""
+        ...
 
     def close(self) -> None: ...
 

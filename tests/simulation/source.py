@@ -141,7 +141,10 @@ class ModelSource:
     def doctor(self) -> Sequence[Finding]:
         return ()
 
-    def status(self, acknowledged: Position | None) -> SourceStatus:
+    def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
+        return ()
+
+    def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
         return SourceStatus(None, None, {})
 
     def close(self) -> None:

@@ -6,7 +6,9 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from types import FrameType
 from typing import Any, Protocol
 
@@ -23,6 +25,7 @@ from cdcflow.service.control import ControlServer
 from cdcflow.service.http import HttpServer
 from cdcflow.service.operations import checked
 
+LOOK_EVERY_S = 2.0
 STOP_WITHIN_S = 10.0
 START_BROKEN_OFF_WITHIN_S = 2.0
 """A library that waits for a server's first answer cannot always be woken, and nothing is lost with a start."""
@@ -48,7 +51,7 @@ def run(
         if serve:
             folder = config.log.folder
             folder.mkdir(parents=True, exist_ok=True)
-            answer = answering(capture, watch)
+            answer = answering(capture, watch, Problems(config).now)
             around.enter_context(_serving(ControlServer(folder, answer)))
             if config.service.listen is not None:
                 server = http_server(config, config.service.listen, watch, answer)
@@ -82,14 +85,36 @@ def never_reached(config: Config, error: SourceUnavailable | SinkUnavailable) ->
     )
 
 
-def answering(capture: Capture, watch: Watch) -> Callable[[Mapping[str, Any]], object]:
+def problems(config: Config) -> list[dict[str, str | None]]:
+    """What keeps the log from going on where it ends: its slot, publication or binary log is gone."""
+    return [asdict(finding) for finding in wiring.continues(config) if finding.level == "error"]
+
+
+class Problems:
+    """What `problems` finds, asked anew when it is older than two seconds: a backfill that is followed asks often."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._found: Sequence[object] = ()
+        self._asked_at = -60.0
+
+    def now(self) -> Sequence[object]:
+        if time.monotonic() - self._asked_at >= LOOK_EVERY_S:
+            self._found, self._asked_at = problems(self._config), time.monotonic()
+        return self._found
+
+
+def answering(
+    capture: Capture, watch: Watch, problems: Callable[[], Sequence[object]] = lambda: ()
+) -> Callable[[Mapping[str, Any]], object]:
     """What the control socket answers: `status` and `stop`, and everything that `Capture.request` knows."""
 
     def answer(request: Mapping[str, Any]) -> object:
         operation = checked(request)
         match operation.name:
             case "status":
-                return watch.status()
+                found = watch.status()
+                return found if "source_error" in found else {**found, "problems": problems()}
             case "stop":
                 capture.stop()
                 return {"op": "stop"}

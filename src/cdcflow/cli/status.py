@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from cdcflow import wiring
-from cdcflow.cli import output
+from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
 from cdcflow.errors import CdcflowError
@@ -19,18 +19,24 @@ from cdcflow.service.control import ask
 
 
 def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """Tables, backfill, rows a second, lag, and how much log the source keeps for us."""
+    """Tables, backfill, rows a second, lag, and how much log the source keeps for us.
+
+    Exits with 1 when the source no longer has what the log goes on from.
+    """
     settings = load(config)
     found = {**(ask(settings.log.folder, {"op": "status"}) or _from_log(settings)), **wiring.upload_status(settings)}
     if json:
         output.print_json(found)
     else:
         _print(found)
+    if found.get("problems"):
+        raise typer.Exit(failure.FINDINGS)
 
 
 def _from_log(settings: Config) -> dict[str, Any]:
     """The log's newest cut and the source's own word, while no daemon runs."""
-    from cdcflow.cli.watch import in_log, merge_status, source_status
+    from cdcflow.cli.daemon import problems
+    from cdcflow.cli.watch import in_log, known_log_id, merge_status, source_status
 
     reader = wiring.log_reader(settings)
     problem = wiring.log_problem(settings)
@@ -39,7 +45,7 @@ def _from_log(settings: Config) -> dict[str, Any]:
     ended = {} if halted is None else {"state": "halted", **halted}
     if not reader.exists():
         state = {"state": "no log" if wrong else "never run", **ended}
-        return {**state, "tables": {}, **wrong, **source_status(settings, None)}
+        return {**state, "tables": {}, **wrong, **source_status(settings, None, "")}
     checkpoint = reader.newest_checkpoint()
     durable = checkpoint.next_offset - 1
     merged = last_words.of_merge(settings.log.folder)
@@ -51,7 +57,8 @@ def _from_log(settings: Config) -> dict[str, Any]:
         "tables": _unproven(checkpoint.progress.get("tables", {})),
         **({} if merged is None else {"merge": merge_status(merged, durable)}),
         **wrong,
-        **source_status(settings, checkpoint.position),
+        **source_status(settings, checkpoint.position, known_log_id(settings)),
+        "problems": problems(settings),
         **_would_leave_out(settings, checkpoint),
     }
 
@@ -116,6 +123,7 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("merge", _merge(found.get("merge") or {})),
         ("uploads", _uploads(found)),
         ("log", str(found.get("log_problem") or "")),
+        ("gone", _problems(found)),
         ("left out", _left_out(found)),
         ("lost", str(found.get("store_problem") or "")),
         ("source keeps", output.size(found["retained_bytes"]) if found.get("retained_bytes") is not None else ""),
@@ -130,6 +138,10 @@ def _merge(merge: Mapping[str, Any]) -> str:
     behind = f"{output.number(merge.get('behind_rows'))} rows behind"
     failed = "; the last merge failed" if merge.get("failed") else ""
     return f"cut {merge['cut']} at {ended:%Y-%m-%d %H:%M:%S}Z, {behind}{failed}"
+
+
+def _problems(found: Mapping[str, Any]) -> str:
+    return "\n".join(f"{p['text']}\n  {p['remedy']}" if p["remedy"] else p["text"] for p in found.get("problems") or ())
 
 
 def _left_out(found: Mapping[str, Any]) -> str:

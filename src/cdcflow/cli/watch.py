@@ -40,6 +40,7 @@ class Watch:
         self._asking: threading.Thread | None = None
         self._asked_at = -60.0
         self._in_log: dict[str, object] | None = None
+        self._log_id = ""
         self._position: object = None
         self._moved_at = time.monotonic()
 
@@ -102,7 +103,8 @@ class Watch:
     def _answer(self) -> None:
         found: dict[str, object] = {"source_up": False, "source_error": "the question failed"}
         try:
-            found = source_status(self._config, self._position)
+            self._log_id = self._log_id or known_log_id(self._config)
+            found = source_status(self._config, self._position, self._log_id)
         finally:
             with self._lock:
                 kept = {k: v for k, v in self._source.items() if k != "source_error"}
@@ -146,12 +148,20 @@ def in_log(checkpoint: Any) -> dict[str, object]:
     }
 
 
-def source_status(config: Config, position: object) -> dict[str, object]:
+def known_log_id(config: Config) -> str:
+    """The log's id; "" where there is no log, or nobody who can tell."""
+    try:
+        return wiring.log_id(config)
+    except CdcflowError:
+        return ""
+
+
+def source_status(config: Config, position: object, log_id: str) -> dict[str, object]:
     """What the source says of its own end: lag and retained log, or why it cannot be asked."""
     try:
         source = wiring.open_source(config)
         try:
-            found = source.status(Position(str(position)) if position is not None else None)
+            found = source.status(Position(str(position)) if position is not None else None, log_id)
         finally:
             source.close()
     except CdcflowError as error:

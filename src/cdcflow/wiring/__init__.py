@@ -4,8 +4,8 @@ The commands, the demo and a program that embeds cdcflow begin here with a `Conf
 """
 
 from cdcflow.wiring.capturing import capture, limits, log_event, open_source, publisher, tried
-from cdcflow.wiring.findings import doctor, log_problem, store_faults, upload_status
-from cdcflow.wiring.logs import copy_log, history_layout, log_layout, log_reader, open_log, retention, topics
+from cdcflow.wiring.findings import continues, doctor, log_problem, store_faults, upload_status
+from cdcflow.wiring.logs import copy_log, history_layout, log_id, log_layout, log_reader, open_log, retention, topics
 from cdcflow.wiring.warehouses import engines, merge_layout, tier, warehouse
 
 __all__ = [
@@ -15,12 +15,14 @@ __all__ = [
     "open_source",
     "publisher",
     "tried",
+    "continues",
     "doctor",
     "log_problem",
     "store_faults",
     "upload_status",
     "copy_log",
     "history_layout",
+    "log_id",
     "log_layout",
     "log_reader",
     "open_log",

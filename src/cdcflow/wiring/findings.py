@@ -7,10 +7,18 @@ import contextlib
 from cdcflow.changelog.checking import Fault
 from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, KafkaLog
-from cdcflow.errors import CdcflowError
-from cdcflow.ports import Finding
+from cdcflow.errors import CdcflowError, SinkUnavailable, SourceUnavailable
+from cdcflow.ports import Finding, Source
 from cdcflow.wiring.capturing import open_source
-from cdcflow.wiring.logs import client_library, history_bucket, history_layout, log_id, opened_store, topics
+from cdcflow.wiring.logs import (
+    client_library,
+    history_bucket,
+    history_layout,
+    log_id,
+    log_reader,
+    opened_store,
+    topics,
+)
 
 
 def doctor(config: Config) -> list[Finding]:
@@ -19,6 +27,7 @@ def doctor(config: Config) -> list[Finding]:
     source = open_source(config)
     try:
         found = list(source.doctor())
+        found = _without_first_start(found, _continuing(config, source))
         # Brokers that did not answer, of which that is all there is to say, are not waited for a second time.
         if not (isinstance(config.log, KafkaLog) and [f.level for f in of_log] == ["error"]):
             with contextlib.suppress(CdcflowError):  # what cannot be reached has a finding of its own by now
@@ -26,6 +35,35 @@ def doctor(config: Config) -> list[Finding]:
     finally:
         source.close()
     return [*found, *of_log]
+
+
+def continues(config: Config) -> list[Finding]:
+    """Whether the source still has what the log goes on from; [] where there is no log, or one of both does not answer,
+    which has its own words."""
+    source = open_source(config)
+    try:
+        return _continuing(config, source)
+    finally:
+        source.close()
+
+
+def _continuing(config: Config, source: Source) -> list[Finding]:
+    try:
+        reader = log_reader(config)
+        return list(source.continues(reader.newest_checkpoint, log_id(config))) if reader.exists() else []
+    except (SourceUnavailable, SinkUnavailable):
+        return []
+    except CdcflowError as error:
+        return [Finding("error", "log", str(error).split("\n")[0], error.remedy)]
+
+
+def _without_first_start(found: list[Finding], of_position: list[Finding]) -> list[Finding]:
+    """What can be made at the first start is no finding for a log that has begun."""
+    if not of_position:
+        return found
+    return [
+        f for f in found if f.subject != "publication" and not f.text.endswith("is made at the first start")
+    ] + of_position
 
 
 def _log_findings(config: Config) -> list[Finding]:

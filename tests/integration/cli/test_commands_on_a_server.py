@@ -239,3 +239,61 @@ def test_doctor_speaks_of_the_real_server(folder: Path) -> None:
     """The check that a user runs first works with the same settings as the daemon."""
     levels = {finding["level"] for finding in json.loads(said("doctor", "--json"))}
     assert levels <= {"ok", "warning"}
+
+
+REMEDY = (
+    "run `cdcflow run --accept-history-loss`: it makes a new slot and reads all tables anew, which also finds the rows "
+    "that were deleted meanwhile"
+)
+
+
+def gone(what: str) -> None:
+    """`doctor` and `status` name what is gone, and the way on; both fail."""
+    (finding,) = [f for f in json.loads(said("doctor", "--json", code=1)) if f["level"] == "error"]
+    assert (finding["subject"], finding["text"].split(":")[0].split(";")[0], finding["remedy"]) == (
+        "position",
+        what,
+        REMEDY,
+    )
+    assert json.loads(said("status", "--json", code=1))["problems"] == [finding]
+    assert f"{finding['text']}\n  {REMEDY}" in said("status", code=1)
+
+
+def test_lost_slot_and_publication_are_seen_by_doctor_and_status_and_the_remedy_mends_them(
+    run: Callable[..., Daemon], folder: Path, shop: Database
+) -> None:
+    """P37: both said that all was well, and "lag 0 B", while the next start could only lose changes.
+
+    The publication goes while the daemon runs, the slot while none does: another log's slot is not taken for it.
+    """
+    path = folder / "cdcflow.yaml"
+    path.write_text(path.read_text().replace("500ms", "1h"))  # else the daemon sees it by itself, and ends
+    daemon = run()
+    daemon.wait_until_read()
+    ((name,),) = shop.execute("SELECT slot_name FROM pg_replication_slots")
+    (position,) = [f for f in json.loads(said("doctor", "--json")) if f["subject"] == "position"]
+    assert position["level"] == "ok"
+    assert position["text"].startswith(f"slot {name} and publication {name} are there, and have everything since ")
+    assert json.loads(said("status", "--json"))["problems"] == []
+    shop.execute(f"DROP PUBLICATION {name}")
+    daemon.wait_until(lambda s: bool(s["problems"]), "the loss to be seen")
+    gone(f"publication {name} is gone")
+    assert daemon.end() == 0
+    gone(f"publication {name} is gone")
+
+    def stops_and_is_mended(generation: int) -> None:
+        stopped = run()
+        assert stopped.process.wait(WAIT_S) == 65
+        assert REMEDY in stopped.output.read_text()
+        mended = run("--accept-history-loss")
+        mended.wait_until_read(generation)
+        assert mended.end() == 0
+        assert json.loads(said("status", "--json"))["problems"] == []
+        said("doctor")
+
+    stops_and_is_mended(2)
+    shop.execute(f"SELECT pg_drop_replication_slot('{name}')")
+    shop.execute("SELECT pg_create_logical_replication_slot('cdcflow_0123abcd', 'pgoutput')")
+    gone(f"slot {name} is gone")
+    assert json.loads(said("status", "--json", code=1))["source"]["slot"] == name
+    stops_and_is_mended(3)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
+from typer.testing import CliRunner
 
+from cdcflow import wiring
+from cdcflow.cli.app import app
+from cdcflow.config import load
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
 from cdcflow.model.position import Checkpoint, Epoch
@@ -298,3 +304,43 @@ def test_event_larger_than_a_packet_does_not_hide_what_is_behind_it(
     database.execute(*(f"INSERT INTO t VALUES ({n}, 'z')" for n in range(10, 60)))
     with pytest.raises(HistoryLost, match="accept-history-loss"):
         make_capture(database, tables=["shop.t"]).prepare(capture.checkpoint)
+
+
+@pytest.mark.parametrize("loss", ["purged", "reset"])
+def test_lost_binary_log_is_seen_by_doctor_and_status_and_the_remedy_mends_it(
+    own_mysql: MySQLServer, flavor: Flavor, tmp_path: Path, loss: str
+) -> None:
+    """M05: both said that all was well; now they say what the start will, word for word, and nothing is written."""
+    database = own_mysql.create_database("shop")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1)")
+    path = tmp_path / "cdcflow.yaml"
+    path.write_text(
+        f"source: {{kind: {flavor}, url: '{database.url}', tables: [shop.*], tls: {{mode: off}}}}\nlog: {{path: log}}\n"
+    )
+    wiring.capture(load(path), once=True).run()
+
+    def said(command: str, code: int) -> Any:
+        result = CliRunner().invoke(app, [command, "--json", "--config", str(path)])
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout)
+
+    assert [f["level"] for f in said("doctor", 0) if f["subject"] == "position"] == ["ok"]
+    assert said("status", 0)["problems"] == []
+    if loss == "purged":
+        file = own_mysql.binlog()[0]
+        database.execute("FLUSH BINARY LOGS", "INSERT INTO t VALUES (2, 2)")
+        purge(own_mysql, file)
+    else:
+        database.execute("RESET BINARY LOGS AND GTIDS" if flavor == "mysql" else "RESET MASTER")
+        database.execute("INSERT INTO t VALUES (2, 2)")
+    end = own_mysql.binlog()
+    (finding,) = [f for f in said("doctor", 1) if f["level"] == "error"]
+    assert said("status", 1)["problems"] == [finding]
+    assert own_mysql.binlog() == end
+    with pytest.raises(HistoryLost) as stopped:
+        wiring.capture(load(path), once=True).run()
+    assert str(stopped.value) == f"{finding['text']}\n  {finding['remedy']}"
+    assert "run `cdcflow run --accept-history-loss`" in finding["remedy"]
+    wiring.capture(load(path), accept_history_loss=True, once=True).run()
+    assert said("status", 0)["problems"] == []
+    assert not [f for f in said("doctor", 0) if f["level"] == "error"]

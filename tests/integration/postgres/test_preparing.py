@@ -217,6 +217,53 @@ def test_slot_drained_by_somebody_else_is_found_out(items: Database, make_captur
         make_capture(items).prepare(before)
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        f"SELECT pg_drop_replication_slot('{SLOT}')",
+        f"SELECT pg_replication_slot_advance('{SLOT}', pg_current_wal_flush_lsn())",
+        f"SELECT pg_drop_replication_slot('{SLOT}'); INSERT INTO items VALUES (8, 'x');"
+        f"SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')",
+        f"DROP PUBLICATION {SLOT}",
+        f"ALTER PUBLICATION {SLOT} DROP TABLE items; ALTER PUBLICATION {SLOT} ADD TABLE items",
+        f"ALTER PUBLICATION {SLOT} SET (publish = 'insert')",
+    ],
+)
+def test_what_a_start_would_stop_for_can_be_seen_before_it(
+    items: Database, make_capture: MakeCapture, loss: str
+) -> None:
+    """Doctor and status ask this, so it must be the start's own answer, word for word; nothing is mended by asking."""
+    capture = make_capture(items)
+    before = capture.prepare()
+    assert [f.level for f in make_capture(items).source.continues(lambda: before, LOG_ID)] == ["ok"]
+    assert make_capture(items).source.continues(lambda: Checkpoint(), LOG_ID) == ()
+    items.execute("INSERT INTO items VALUES (7, 'x')")
+    for statement in loss.split(";"):
+        items.execute(statement)
+    for _ in range(2):
+        (seen,) = make_capture(items).source.continues(lambda: before, LOG_ID)
+    with pytest.raises(HistoryLost) as stopped:
+        make_capture(items).prepare(before)
+    assert str(stopped.value) == f"{seen.text}\n  {seen.remedy}"
+    assert (seen.level, seen.subject) == ("error", "position")
+
+
+def test_look_beside_a_daemon_at_work_finds_nothing_missing(items: Database, make_capture: MakeCapture) -> None:
+    """Between a look at the log and one at the slot the daemon confirms more: that was nobody's loss."""
+    capture = make_capture(items)
+    checkpoints = [capture.prepare()]
+
+    def confirmed_meanwhile() -> Checkpoint:
+        found = checkpoints[-1]
+        items.execute("INSERT INTO items SELECT count(*), 'x' FROM items")
+        items.execute(f"SELECT pg_replication_slot_advance('{SLOT}', pg_current_wal_flush_lsn())")
+        ((at,),) = items.execute(f"SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{SLOT}'")
+        checkpoints.append(replace(found, position=position_of(lsn_of(str(at)))))
+        return found
+
+    assert [f.level for f in make_capture(items).source.continues(confirmed_meanwhile, LOG_ID)] == ["ok"]
+
+
 def test_stored_position_ahead_of_the_slot_is_fine(items: Database, make_capture: MakeCapture) -> None:
     """P40: after a server crash the slot stands where it was last written down; what the log has is skipped."""
     capture = make_capture(items)

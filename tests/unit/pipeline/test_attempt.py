@@ -136,7 +136,10 @@ class Tape:
     def doctor(self) -> Sequence[Finding]:
         return ()
 
-    def status(self, acknowledged: Position | None) -> SourceStatus:
+    def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
+        return ()
+
+    def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
         return SourceStatus(None, None, {})
 
     def fileno(self) -> int:

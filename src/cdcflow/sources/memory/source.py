@@ -9,7 +9,7 @@ where our log overlaps with it both tell the same transactions. Anything else is
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
@@ -143,6 +143,12 @@ class MemorySource:
             found = [self._finding(table) for table in self._selected()]
         return found or [Finding("error", "tables", "no table is selected", "mend source.tables")]
 
+    def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
+        name = newest().source.get("slot")
+        if name is None or name in self._database.slots:
+            return ()
+        return (Finding("error", "position", f"slot {name} is gone", "run with accept_history_loss"),)
+
     def left_behind(self, log_id: str) -> Sequence[Finding]:
         ours = f"cdcflow_{log_id[:8]}"
         return [
@@ -151,7 +157,7 @@ class MemorySource:
             if slot != ours
         ]
 
-    def status(self, acknowledged: Position | None) -> SourceStatus:
+    def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
         with self._database.changed:
             end = self._database.end
             kept = min(self._database.slots.values(), default=end)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cdcflow.config import MySQL
@@ -36,6 +36,7 @@ from cdcflow.ports import (
 from cdcflow.sources.engine import policies
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
+from cdcflow.sources.engine.findings import of_error, ok
 from cdcflow.sources.engine.policies import Kept
 from cdcflow.sources.engine.selection import Selection, table_id
 from cdcflow.sources.mysql import binlog_status, doctor, estimates, overlap
@@ -57,6 +58,9 @@ from cdcflow.sources.mysql.types.registry import kept_as
 
 FIRST_SERVER_ID = 1 << 31
 """Numbers that we make for ourselves begin here: people number their servers from 1 on."""
+
+LOOK_WAIT_S = 2.0
+"""How long a look at the position waits for what is logged to become visible."""
 
 
 class MySQLSource:
@@ -213,11 +217,31 @@ class MySQLSource:
     def doctor(self) -> Sequence[Finding]:
         return doctor.findings(self._connector, self._settings, self._catalog)
 
+    def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
+        before = newest()
+        if before.position is None:
+            return ()
+        position = BinlogPosition.parse(before.position).start
+        where = f"{position.file} at byte {position.pos}"
+
+        def question(connection: Connection) -> None:
+            # Nothing is written: what these marks would do is asked of nobody here.
+            marking = ReadOnlyMarks(self._flavor, Expectations())
+            address = str(self._connector.address)
+            preparing = Preparing(connection, self._flavor, marking, address=address, wait_s=LOOK_WAIT_S)
+            preparing.again(_before(before))
+
+        try:
+            self._catalog.ask(f"looking at {where} at {self._connector.address}", question)
+        except (HistoryLost, ConfigurationError) as error:
+            return (of_error("position", error),)
+        return (ok("position", f"the binary log has everything since {where}"),)
+
     def left_behind(self, log_id: str) -> Sequence[Finding]:
         """Nothing: the server keeps its log for nobody."""
         return ()
 
-    def status(self, acknowledged: Position | None) -> SourceStatus:
+    def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
         def question(connection: Connection) -> SourceStatus:
             found = status_of(connection, self._flavor, acknowledged)
             return replace(found, details={**found.details, **self._unlogged(connection)})
@@ -274,12 +298,7 @@ class MySQLSource:
             )
         source = checkpoint.source
         _check_slot(source, slot)
-        before = Before(
-            position=BinlogPosition.parse(checkpoint.position),
-            server=source["server"],
-            has_all_gtids=source.get("gtids") == "yes",
-            by_gtid=source.get("foreign") == checkpoint.position,
-        )
+        before = _before(checkpoint)
         accepted = source.get("accept_history_loss") == "yes"
         try:
             begun = preparing.again(before)
@@ -313,6 +332,17 @@ def _check_slot(source: Mapping[str, str], slot: str) -> None:
 def _known(checkpoint: Checkpoint) -> frozenset[TableId]:
     """The tables that were captured before."""
     return frozenset(TableId(*name) for name in json.loads(checkpoint.source.get("tables", "[]")))
+
+
+def _before(checkpoint: Checkpoint) -> Before:
+    """What an earlier run left, from a checkpoint with a position."""
+    source = checkpoint.source
+    return Before(
+        position=BinlogPosition.parse(checkpoint.position or ""),
+        server=source["server"],
+        has_all_gtids=source.get("gtids") == "yes",
+        by_gtid=source.get("foreign") == checkpoint.position,
+    )
 
 
 def _checkpoint_at(

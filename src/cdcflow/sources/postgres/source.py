@@ -14,7 +14,7 @@ import hashlib
 import json
 import string
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -37,6 +37,7 @@ from cdcflow.ports import (
 from cdcflow.sources.engine import policies
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
+from cdcflow.sources.engine.findings import of_error, ok
 from cdcflow.sources.engine.selection import Selection, not_there
 from cdcflow.sources.postgres import estimates, overlap, publication, slot
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
@@ -167,6 +168,35 @@ class PostgresSource:
         kept = policies.noted(checkpoint.source, {d.table: d.kept for d in self._described})
         self._checkpoint = replace(prepared, source={**policies.without_order(prepared.source), **kept})
         return self._checkpoint
+
+    def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
+        before = newest()
+        if before.position is None:
+            return ()
+        names = Names.of(self._settings, log_id)
+        where = f"slot {before.source['slot']} and publication {before.source['publication']}"
+        connection = self._connector.connect("doctor", statement_timeout="60s")
+        try:
+            with mapping_errors(f"looking at {where} at {self._connector.address}"):
+                # The slot before the log, the server's end after it: a daemon may be at work, and confirms only what
+                # its log has by then.
+                ours = slot.read(connection, before.source["slot"])
+                now = newest()
+                system = self._identify_system()
+                self._check_unbroken(connection, now, names, system, ours, self._known_state(connection, now))
+        except (HistoryLost, ConfigurationError) as error:
+            return (of_error("position", error),)
+        finally:
+            self._connector.discard(connection)
+        return (ok("position", f"{where} are there, and have everything since {now.position}"),)
+
+    def _known_state(self, connection: Connection, checkpoint: Checkpoint) -> str:
+        """The publication's fingerprint in our log, of those tables that are still asked for."""
+        state = checkpoint.source["publication_state"]
+        try:
+            return _of_tables(state, select(connection, self._selection, self._policy))
+        except ConfigurationError:
+            return state  # which tables are asked for is another finding
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:
         ours = Names.of(self._settings, log_id).slot
@@ -311,8 +341,10 @@ class PostgresSource:
 
         return doctor.findings(self._connector, self._settings, self._selection)
 
-    def status(self, acknowledged: Position | None) -> SourceStatus:
+    def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
         name = (self._checkpoint.source.get("slot") if self._checkpoint else None) or self._settings.slot
+        if name is None and log_id:
+            name = Names.of(self._settings, log_id).slot
 
         def ask(connection: Connection) -> SourceStatus:
             found = status_of(connection, name or _only_slot(connection), acknowledged)
@@ -379,30 +411,12 @@ class PostgresSource:
         before = checkpoint.source
         assert checkpoint.position is not None  # noqa: S101  the caller's question
         position = lsn_of(checkpoint.position)
-        _check_names(before, names)
-        self._check_system(before, system, position)
         known = _of_tables(before["publication_state"], selected)
-
-        def check_publication(found: publication.Publication | None) -> None:
-            publication.check_unbroken(found, names.publication, known, partial(_exists, connection))
-
-        found_now = publication.read(connection, names.publication)
-        check_publication(found_now)
         ours = slot.read(connection, names.slot)
-        if ours is None:
-            raise _no_slot(names.slot)
-        ours.check_kind(system.database)
-        ours.check_whole(position)
+        found_now = self._check_unbroken(connection, checkpoint, names, system, ours, known)
+        assert ours is not None  # noqa: S101  looked at just now
         if ours.confirmed is None:
             raise SourceUnavailable(f"slot {names.slot} is still being made by somebody (it has no position yet)")
-        # `synced` is not asked: it has no meaning on a primary, and whether this slot gives what our log has is
-        # compared below.
-        if str(system.timeline) != before.get("timeline") and not ours.failover:
-            raise history_lost(
-                f"the server went from timeline {before.get('timeline')} to {system.timeline}, and slot {names.slot} "
-                "was not carried over from the old one",
-                runbook="restored-source",
-            )
         # A log of an earlier cdcflow does not say where it began: what is before this start is not compared.
         began = lsn_of(before.get("began_at", checkpoint.position))
         since = max(ours.confirmed, began)
@@ -410,13 +424,55 @@ class PostgresSource:
             captured = _captured_since(before, selected, since) if found_now and found_now.broad else None
             overlap.check_same(self._connector, ours, names.publication, since, position, transactions_back, captured)
         state = publication.ensure(connection, names.publication, selected.tables, ours=names.publication_is_ours)
-        check_publication(state)  # again: between the two looks it may have been mended, and a loss with it
+        self._check_publication_since(
+            connection, state, names, known
+        )  # again: between the two looks it may have been mended, and a loss with it
         fingerprint = state.fingerprint(selected.tables)
         # What our log knew counts, not what the publication had just now: this may be the second try, or somebody else
         # has added the tables.
         if publication.has_newcomers(known, fingerprint):
             publication.wait_for_older(connection, self._older_wait_s, "adding tables to the publication")
         return self._checkpoint_at(checkpoint, position, names, system, state, selected, began)
+
+    def _check_unbroken(
+        self,
+        connection: Connection,
+        checkpoint: Checkpoint,
+        names: Names,
+        system: IdentifiedSystem,
+        ours: slot.Slot | None,
+        known: str,
+    ) -> publication.Publication | None:
+        """That this server still gives everything behind our log's end through this slot and publication, whose
+        fingerprint is `known`. Returns the publication.
+
+        Raises:
+            HistoryLost, ConfigurationError: it does not.
+        """
+        before = checkpoint.source
+        position = lsn_of(checkpoint.position or "0/0")
+        _check_names(before, names)
+        self._check_system(before, system, position)
+        found = publication.read(connection, names.publication)
+        self._check_publication_since(connection, found, names, known)
+        if ours is None:
+            raise _no_slot(names.slot)
+        ours.check_kind(system.database)
+        ours.check_whole(position)
+        # `synced` is not asked: it has no meaning on a primary, and whether this slot gives what our log has is
+        # compared by whoever goes on.
+        if str(system.timeline) != before.get("timeline") and not ours.failover:
+            raise history_lost(
+                f"the server went from timeline {before.get('timeline')} to {system.timeline}, and slot {names.slot} "
+                "was not carried over from the old one",
+                runbook="restored-source",
+            )
+        return found
+
+    def _check_publication_since(
+        self, connection: Connection, found: publication.Publication | None, names: Names, known: str
+    ) -> None:
+        publication.check_unbroken(found, names.publication, known, partial(_exists, connection))
 
     def _check_database(self, before: Mapping[str, str], system: IdentifiedSystem) -> None:
         if (before.get("system_id"), before.get("database")) != (system.system_id, system.database):
