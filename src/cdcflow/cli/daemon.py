@@ -7,13 +7,16 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 from cdcflow.cli.events import OnEvent
 from cdcflow.cli.failure import TOO_SLOW_TO_STOP
+from cdcflow.cli.reloading import Reloading
 from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
+from cdcflow.errors import ConfigurationError
 from cdcflow.pipeline import Capture
 from cdcflow.service.control import ControlServer
 from cdcflow.service.http import HttpServer
@@ -31,29 +34,39 @@ class Publishing(Protocol):
 
 
 def run(
-    config: Config, capture: Capture, tell: OnEvent, *, serve: bool = True, publisher: Publishing | None = None
+    config: Config,
+    capture: Capture,
+    tell: OnEvent,
+    *,
+    serve: bool = True,
+    publisher: Publishing | None = None,
+    file: Path | None = None,
 ) -> None:
-    """Run the capture to its end in the calling (main) thread, obeying signals; `publisher` runs beside it.
+    """Run the capture to its end in the calling (main) thread, obeying signals; `publisher` runs beside it. `file`: the
+    settings file, which is read again when somebody asks for it (None: it does what it was started for, and ends).
 
     Raises whatever ends the capture; returns when it was stopped or has done what it was ordered to.
     """
-    watch = Watch(config, capture)
+    reloading = None if file is None else Reloading(file, config, capture, tell)
+    watch = Watch(config, capture, None if reloading is None else lambda: reloading.in_use)
     with contextlib.ExitStack() as around:
         if serve:
             folder = config.log.folder
             folder.mkdir(parents=True, exist_ok=True)
-            around.enter_context(_serving(ControlServer(folder, answering(capture, watch))))
+            around.enter_context(_serving(ControlServer(folder, answering(capture, watch, reloading))))
             if config.service.listen is not None:
                 server = HttpServer(config.service.listen, watch.status, config.service.hosts)
                 around.enter_context(_serving(server))
                 tell("http listening", {"listen": config.service.listen, "port": server.port})
         if publisher is not None:
             around.enter_context(_beside(publisher, capture.stop))
-        around.enter_context(obeying_signals(capture.stop, tell))
+        around.enter_context(obeying_signals(capture.stop, tell, None if reloading is None else reloading.hang_up))
         capture.run()
 
 
-def answering(capture: Capture, watch: Watch) -> Callable[[Mapping[str, Any]], object]:
+def answering(
+    capture: Capture, watch: Watch, reloading: Reloading | None = None
+) -> Callable[[Mapping[str, Any]], object]:
     """What the control socket answers: `status` and `stop`, and everything that `Capture.request` knows."""
 
     def answer(request: Mapping[str, Any]) -> object:
@@ -64,6 +77,10 @@ def answering(capture: Capture, watch: Watch) -> Callable[[Mapping[str, Any]], o
             case "stop":
                 capture.stop()
                 return {"op": "stop"}
+            case "settings" | "reload":
+                if reloading is None:
+                    raise ConfigurationError("this process reads tables and ends; it takes no other settings")
+                return reloading.answer() if operation.name == "settings" else reloading.reload(request.get("digest"))
             case op:
                 adjustment = {k: v for k, v in request.items() if k not in ("op", "tables")}
                 return capture.request(op, request.get("tables", []), **adjustment)
@@ -104,8 +121,11 @@ def _serving(server: ControlServer | HttpServer) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def obeying_signals(stop: Callable[[], None], tell: OnEvent) -> Iterator[None]:
-    """SIGTERM and SIGINT ask for a stop at a cut; a second one, or ten seconds, end the process at once.
+def obeying_signals(
+    stop: Callable[[], None], tell: OnEvent, hang_up: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """SIGTERM and SIGINT ask for a stop at a cut; a second one, or ten seconds, end the process at once. SIGHUP calls
+    `hang_up`.
 
     Ending at once is safe: what was not durable counts as never read, exactly as after a crash.
     """
@@ -120,7 +140,13 @@ def obeying_signals(stop: Callable[[], None], tell: OnEvent) -> Iterator[None]:
         timer.daemon = True
         timer.start()
 
+    def obey_hang_up(number: int, frame: FrameType | None) -> None:
+        if hang_up is not None:
+            hang_up()
+
     before = {number: signal.signal(number, obey) for number in (signal.SIGTERM, signal.SIGINT)}
+    if hang_up is not None:
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, obey_hang_up)
     try:
         yield
     finally:

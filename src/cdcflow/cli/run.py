@@ -33,4 +33,4 @@ def run(
     capture = wiring.capture(settings, accept_history_loss=accept_history_loss, on_event=tell)
     publisher = None if settings.publish is None else wiring.publisher(settings, tell)
     loaded()
-    daemon.run(settings, capture, tell, publisher=publisher)
+    daemon.run(settings, capture, tell, publisher=publisher, file=config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cdcflow import wiring
@@ -19,10 +19,11 @@ CAUGHT_UP_BYTES = 1 << 20
 
 
 class Watch:
-    """The capture's status, with how far the source is ahead. May be asked from any thread."""
+    """The capture's status, with how far the source is ahead. May be asked from any thread. `in_use` gives the
+    settings where they may be others by now."""
 
-    def __init__(self, config: Config, capture: Capture) -> None:
-        self._config = config
+    def __init__(self, config: Config, capture: Capture, in_use: Callable[[], Config] | None = None) -> None:
+        self._in_use = in_use or (lambda: config)
         self._capture = capture
         self._lock = threading.Lock()
         self._source: Mapping[str, object] = {}
@@ -40,9 +41,9 @@ class Watch:
                     self._asked_at = now - at_most_old_s  # without a position the source could not tell the lag
                 self._position, self._moved_at = status.get("position"), now
             if now - self._asked_at >= at_most_old_s:
-                self._source, self._asked_at = source_status(self._config, self._position), now
+                self._source, self._asked_at = source_status(self._in_use(), self._position), now
             still_s = round(now - self._moved_at, 1)
-        limit_s = max(30.0, 4 * self._config.source.heartbeat)
+        limit_s = max(30.0, 4 * self._in_use().source.heartbeat)
         status |= {"pid": os.getpid(), "heartbeat_age_seconds": still_s, "heartbeat_age_seconds_max": limit_s}
         status |= self._source
         status["lag_seconds"] = lag_seconds(status, still_s)
