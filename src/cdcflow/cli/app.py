@@ -16,6 +16,7 @@ from cdcflow.cli import (
     init,
     log_commands,
     merge,
+    plan,
     publish,
     run,
     status,
@@ -76,6 +77,8 @@ def options(
 app.command("init")(init.init)
 app.command("doctor")(doctor.doctor)
 app.command("run")(run.run)
+app.command("plan")(plan.plan)
+app.command("apply")(plan.apply)
 app.command("backfill")(backfill.backfill)
 app.command("merge")(merge.merge)
 app.command("publish")(publish.publish)

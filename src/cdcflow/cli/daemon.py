@@ -9,16 +9,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 from cdcflow import wiring
 from cdcflow.cli.events import OnEvent
 from cdcflow.cli.failure import TOO_SLOW_TO_STOP
+from cdcflow.cli.reloading import Reloading
 from cdcflow.cli.serving import http_server
 from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
-from cdcflow.errors import CdcflowError, SinkUnavailable, SourceUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable, SourceUnavailable
 from cdcflow.pipeline import Capture
 from cdcflow.service import last_words
 from cdcflow.service.control import ControlServer
@@ -40,18 +42,26 @@ class Publishing(Protocol):
 
 
 def run(
-    config: Config, capture: Capture, tell: OnEvent, *, serve: bool = True, publisher: Publishing | None = None
+    config: Config,
+    capture: Capture,
+    tell: OnEvent,
+    *,
+    serve: bool = True,
+    publisher: Publishing | None = None,
+    file: Path | None = None,
 ) -> None:
-    """Run the capture to its end in the calling (main) thread, obeying signals; `publisher` runs beside it.
+    """Run the capture to its end in the calling (main) thread, obeying signals; `publisher` runs beside it. `file`: the
+    settings file, which is read again when somebody asks for it (None: it does what it was started for, and ends).
 
     Raises whatever ends the capture; returns when it was stopped or has done what it was ordered to.
     """
-    watch = Watch(config, capture)
+    reloading = None if file is None else Reloading(file, config, capture, tell)
+    watch = Watch(config, capture, None if reloading is None else lambda: reloading.in_use)
     with contextlib.ExitStack() as around:
         if serve:
             folder = config.log.folder
             folder.mkdir(parents=True, exist_ok=True)
-            answer = answering(capture, watch, Problems(config).now)
+            answer = answering(capture, watch, reloading, Problems(config).now)
             around.enter_context(_serving(ControlServer(folder, answer)))
             if config.service.listen is not None:
                 server = http_server(config, config.service.listen, watch, answer)
@@ -59,7 +69,8 @@ def run(
                 tell("http listening", {"listen": config.service.listen, "port": server.port})
         if publisher is not None:
             around.enter_context(_beside(publisher, capture.stop))
-        around.enter_context(obeying_signals(capture.stop, tell, lambda: capture.is_starting))
+        hang_up = None if reloading is None else reloading.hang_up
+        around.enter_context(obeying_signals(capture.stop, tell, lambda: capture.is_starting, hang_up))
         if config.service.notify:
             from cdcflow.service.notifying import notifying  # few need it, and it loads an HTTP client
 
@@ -105,7 +116,10 @@ class Problems:
 
 
 def answering(
-    capture: Capture, watch: Watch, problems: Callable[[], Sequence[object]] = lambda: ()
+    capture: Capture,
+    watch: Watch,
+    reloading: Reloading | None = None,
+    problems: Callable[[], Sequence[object]] = lambda: (),
 ) -> Callable[[Mapping[str, Any]], object]:
     """What the control socket answers: `status` and `stop`, and everything that `Capture.request` knows."""
 
@@ -118,6 +132,10 @@ def answering(
             case "stop":
                 capture.stop()
                 return {"op": "stop"}
+            case "settings" | "reload":
+                if reloading is None:
+                    raise ConfigurationError("this process reads tables and ends; it takes no other settings")
+                return reloading.answer() if operation.name == "settings" else reloading.reload(request.get("digest"))
             case op:
                 adjustment = {k: v for k, v in request.items() if k not in ("op", "tables")}
                 return capture.request(op, request.get("tables", []), **adjustment)
@@ -171,9 +189,13 @@ def _serving(server: ControlServer | HttpServer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def obeying_signals(
-    stop: Callable[[], None], tell: OnEvent, is_starting: Callable[[], bool] = lambda: False
+    stop: Callable[[], None],
+    tell: OnEvent,
+    is_starting: Callable[[], bool] = lambda: False,
+    hang_up: Callable[[], None] | None = None,
 ) -> Iterator[None]:
-    """SIGTERM and SIGINT ask for a stop at a cut; a second one, or ten seconds, end the process at once.
+    """SIGTERM and SIGINT ask for a stop at a cut; a second one, or ten seconds, end the process at once. SIGHUP calls
+    `hang_up`.
 
     Ending at once is safe: what was not durable counts as never read, exactly as after a crash. While `is_starting`,
     two seconds are enough, and the stop has done what it was asked.
@@ -188,7 +210,13 @@ def obeying_signals(
         _after(STOP_WITHIN_S, _give_up, tell)
         _after(START_BROKEN_OFF_WITHIN_S, _give_up_starting, tell, is_starting)
 
+    def obey_hang_up(number: int, frame: FrameType | None) -> None:
+        if hang_up is not None:
+            hang_up()
+
     before = {number: signal.signal(number, obey) for number in (signal.SIGTERM, signal.SIGINT)}
+    if hang_up is not None:
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, obey_hang_up)
     try:
         yield
     finally:

@@ -44,4 +44,4 @@ def run(
     )
     publisher = None if settings.publish is None else wiring.publisher(settings, tell)
     loaded()
-    daemon.run(settings, capture, tell, publisher=publisher)
+    daemon.run(settings, capture, tell, publisher=publisher, file=config)

@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cdcflow import wiring
@@ -29,10 +29,11 @@ ANSWER_WITHIN_S = 1.0
 
 
 class Watch:
-    """The capture's status, with how far the source is ahead. May be asked from any thread."""
+    """The capture's status, with how far the source is ahead. May be asked from any thread. `in_use` gives the
+    settings where they may be others by now."""
 
-    def __init__(self, config: Config, capture: Capture) -> None:
-        self._config = config
+    def __init__(self, config: Config, capture: Capture, in_use: Callable[[], Config] | None = None) -> None:
+        self._in_use = in_use or (lambda: config)
         self._capture = capture
         self._started_at = time.time()
         self._lock = threading.Lock()
@@ -52,7 +53,7 @@ class Watch:
         with self._lock:
             still_s = round(time.monotonic() - self._moved_at, 1)
             status |= self._source
-        limit_s = max(30.0, 4 * self._config.source.heartbeat)
+        limit_s = max(30.0, 4 * self._in_use().source.heartbeat)
         status |= {"heartbeat_age_seconds": still_s, "heartbeat_age_seconds_max": limit_s}
         status["lag_seconds"] = lag_seconds(status, still_s)
         next_offset = status.get("next_offset")
@@ -77,7 +78,7 @@ class Watch:
         if self._in_log is None:
             self._in_log = {}
             with contextlib.suppress(CdcflowError, OSError):
-                reader = wiring.log_reader(self._config)
+                reader = wiring.log_reader(self._in_use())
                 if reader.exists():
                     self._in_log = in_log(reader.newest_checkpoint())
         return self._in_log
@@ -103,8 +104,8 @@ class Watch:
     def _answer(self) -> None:
         found: dict[str, object] = {"source_up": False, "source_error": "the question failed"}
         try:
-            self._log_id = self._log_id or known_log_id(self._config)
-            found = source_status(self._config, self._position, self._log_id)
+            self._log_id = self._log_id or known_log_id(self._in_use())
+            found = source_status(self._in_use(), self._position, self._log_id)
         finally:
             with self._lock:
                 kept = {k: v for k, v in self._source.items() if k != "source_error"}
@@ -112,13 +113,13 @@ class Watch:
                 self._asking, self._asked_at = None, time.monotonic()
 
     def _surroundings(self, durable_offset: object) -> dict[str, object]:
-        folder = self._config.log.folder
+        folder = self._in_use().log.folder
         found: dict[str, object] = {
             "pid": os.getpid(),
             "started_at": self._started_at,
-            "source_kind": self._config.source.kind,
-            "metrics_per_table": self._config.service.metrics_per_table,
-            **wiring.upload_status(self._config),
+            "source_kind": self._in_use().source.kind,
+            "metrics_per_table": self._in_use().service.metrics_per_table,
+            **wiring.upload_status(self._in_use()),
         }
         with contextlib.suppress(OSError):
             disk = shutil.disk_usage(folder)

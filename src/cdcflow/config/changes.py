@@ -14,6 +14,8 @@ A setting that has no rule here is one for a restart: that is always right.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -90,6 +92,11 @@ def shown(config: Config) -> dict[str, str]:
     return found
 
 
+def digest(settings: Mapping[str, str]) -> str:
+    """A text that is another one for other settings, as `shown` gives them."""
+    return hashlib.sha256(json.dumps(sorted(settings.items())).encode()).hexdigest()
+
+
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Change, ...]:
     """The settings that differ, as `shown` gives them, sorted by name. What is not shown is not compared."""
     names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
@@ -128,4 +135,4 @@ def _may_be_secret(name: str, text: str) -> bool:
     return not is_column and _SECRET.search(name) is not None and _REFERENCE.fullmatch(text) is None
 
 
-__all__ = ["HIDDEN", "RULES", "Change", "Rule", "Taken", "changes", "rule_for", "shown"]
+__all__ = ["HIDDEN", "RULES", "Change", "Rule", "Taken", "changes", "digest", "rule_for", "shown"]

@@ -179,6 +179,11 @@ class Interleave:
         self._tail.effects, self._asks = [], []
         return effects
 
+    @property
+    def is_reading(self) -> bool:
+        """Chunks are still to be read, and nobody paused all of them."""
+        return any(p.active and p.state != "paused" for p in self.progress.tables.values())
+
     def use(self, limits: Limits) -> None:
         """Go on with other limits from the next chunk on."""
         self._limits = limits

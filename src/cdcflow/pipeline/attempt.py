@@ -43,6 +43,8 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.pipeline import reread
 from cdcflow.pipeline.durability import Durability
 from cdcflow.pipeline.freshness import Freshness, tables_of
+from cdcflow.pipeline.reading_rate import ReadingRate
+from cdcflow.pipeline.reread import unread
 from cdcflow.pipeline.source_tasks import SourceTasks
 from cdcflow.pipeline.spans import OnSpan, Spans
 from cdcflow.pipeline.threads import Clock, Threads
@@ -143,6 +145,7 @@ class Attempt:
         self._spans = None if on_span is None else Spans(on_span, epoch)
         self._looked_fresh = -1e9
         self._rate: deque[tuple[float, int]] = deque(maxlen=64)
+        self._reading = ReadingRate()
         self._events: Counter[str] = Counter()
         self.rows = {"captured": 0, "read": 0}
         self._bytes_appended = self._cuts = 0
@@ -375,6 +378,7 @@ class Attempt:
         self._prove_freshness(now)
         if not self._rate or now - self._rate[-1][0] >= 0.25:
             self._rate.append((now, self.rows["captured"] + self.rows["read"]))
+            self._reading.seen(now, self.rows["read"], is_reading=self._machine.is_reading)
 
     def use(self, limits: Limits) -> None:
         """Go on with other limits from the next turn on. May be called from any thread."""
@@ -490,6 +494,7 @@ class Attempt:
             "rows_captured": self.rows["captured"],
             "rows_read": self.rows["read"],
             "rows_per_second": self._rows_per_second(),
+            "rows_read_per_second": self._reading.rows_per_second,
             "held_rows": held_rows,
             "held_bytes": held_bytes,
             "tables": self._machine.progress.to_json()["tables"],
@@ -539,16 +544,6 @@ def table_ids(names: Sequence[str], tables: Sequence[Table]) -> tuple[TableId, .
             runbook="table-not-found",
         )
     return tuple(known[name] for name in names) or tuple(known.values())
-
-
-def unread(progress: Mapping[str, object]) -> dict[str, object]:
-    """The progress after a hole in the history: no table may be called done before it is read again."""
-    known = Progress.from_json(progress)
-    tables = {t: replace(p, whole_since=None) for t, p in known.tables.items()}
-    for table, progress_of in tables.items():
-        if progress_of.state == "done":
-            tables[table] = replace(progress_of, state="waiting", plan=None, cursor=None)
-    return Progress(tables).to_json()
 
 
 def maybe_hidden(visibility: Visibility) -> Uint64s:

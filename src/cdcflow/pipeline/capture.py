@@ -302,6 +302,11 @@ class Capture:
         self._wake()
         return number
 
+    @property
+    def settings_number(self) -> int:
+        """The number of the settings in use, counted from 1 by `reload`."""
+        return self._settings.number
+
     def status(self) -> dict[str, object]:
         """What is going on, as JSON-able values. `halted` is for good; `waiting` is tried again by itself."""
         attempt, settings = self._attempt, {"settings": self._settings.status()}

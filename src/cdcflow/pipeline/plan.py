@@ -33,6 +33,10 @@ class TablePlan:
     bytes: int | None = None
     merged: bool | None = None
 
+    @property
+    def is_read(self) -> bool:
+        return self.action in READS
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -80,6 +84,11 @@ class Plan:
         return bool(self.settings or self.refused or any(t.action != "unchanged" for t in self.tables))
 
     @property
+    def reads(self) -> tuple[TablePlan, ...]:
+        """The tables that are read."""
+        return tuple(t for t in self.tables if t.is_read)
+
+    @property
     def ends_attempt(self) -> bool:
         """The running capture ends at a cut and goes on from there; else it takes all of it up as it is."""
         return any(c.taken == "next cut" for c in self.settings)
@@ -108,7 +117,7 @@ def plan(
         tuple(settings),
         (*refused, *(Refusal(_refused(c), c.remedy) for c in settings if c.taken == "refused")),
         tuple(_warnings(tables, settings, is_running=is_running)),
-        cost([t for t in tables if t.action in READS], rates),
+        cost([t for t in tables if t.is_read], rates),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 from cdcflow.interleave.messages import Backfill, Input, Pause
 from cdcflow.interleave.progress import Progress, TableProgress
@@ -31,3 +32,13 @@ def orders(tables: tuple[TableId, ...], progress: Progress) -> list[Input]:
 
 def without_orders(source: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in source.items() if k not in ("history", "reread")}
+
+
+def unread(progress: Mapping[str, object]) -> dict[str, object]:
+    """The progress after a hole in the history: no table may be called done before it is read again."""
+    known = Progress.from_json(progress)
+    tables = {t: replace(p, whole_since=None) for t, p in known.tables.items()}
+    for table, progress_of in tables.items():
+        if progress_of.state == "done":
+            tables[table] = replace(progress_of, state="waiting", plan=None, cursor=None)
+    return Progress(tables).to_json()

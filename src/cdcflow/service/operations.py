@@ -56,6 +56,10 @@ OPERATIONS: Mapping[str, Operation] = {
                 Argument("rows_per_second_max", "count", "0: no limit but that of the settings."),
             ),
         ),
+        Operation("settings", "The settings that the daemon runs with, without secrets.", role="read"),
+        Operation(
+            "reload", "Take the settings file up.", (Argument("digest", "text", "Only if the file is this one."),)
+        ),
         Operation("stop", "End the daemon at the next cut."),
     )
 }

@@ -3,13 +3,15 @@
 The commands, the demo and a program that embeds cdcflow begin here with a `Config`.
 """
 
-from cdcflow.wiring.capturing import capture, limits, log_event, open_source, publisher, tried
+from cdcflow.wiring.capturing import capture, capture_settings, limits, log_event, open_source, publisher, tried
 from cdcflow.wiring.findings import continues, doctor, log_problem, store_faults, upload_status
 from cdcflow.wiring.logs import copy_log, history_layout, log_id, log_layout, log_reader, open_log, retention, topics
+from cdcflow.wiring.planning import log_growth, planned
 from cdcflow.wiring.warehouses import engines, merge_layout, tier, warehouse
 
 __all__ = [
     "capture",
+    "capture_settings",
     "limits",
     "log_event",
     "open_source",
@@ -28,6 +30,8 @@ __all__ = [
     "open_log",
     "retention",
     "topics",
+    "log_growth",
+    "planned",
     "engines",
     "merge_layout",
     "tier",

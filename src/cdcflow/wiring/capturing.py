@@ -14,7 +14,7 @@ from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
 from cdcflow.pipeline.freshness import Freshness
-from cdcflow.pipeline.settings import OpenedLog
+from cdcflow.pipeline.settings import CaptureSettings, OpenedLog
 from cdcflow.pipeline.spans import OnSpan
 from cdcflow.ports import Source
 from cdcflow.sources.postgres.connection import Address
@@ -58,7 +58,25 @@ def capture(
     cdcflow still needs; take a new position in its log and read all tables anew. `wait` False: a source or log
     that is not reached at the first try ends it. `on_span` is told how long each cut and window took.
     """
-    opened = 0
+    settings = capture_settings(config, backfill_new=backfill is None)
+    return Capture(
+        open_source=settings.open_source,
+        open_log=settings.open_log,
+        limits=settings.limits,
+        orders=Orders(
+            backfill=None if backfill is None else tuple(backfill), once=once, accept_history_loss=accept_history_loss
+        ),
+        pace=settings.pace,
+        on_event=on_event or log_event,
+        wait=wait,
+        freshness=Freshness(config.service.freshness_every),
+        on_span=on_span,
+    )
+
+
+def capture_settings(config: Config, *, backfill_new: bool = True, reopened: bool = False) -> CaptureSettings:
+    """What a capture needs to know of the settings. `reopened`: this process had the log open before."""
+    opened = int(reopened)
 
     def open_again(identity: SourceIdentity, accepted: bool) -> OpenedLog:
         nonlocal opened
@@ -66,18 +84,11 @@ def capture(
         opened += 1
         return log
 
-    return Capture(
+    return CaptureSettings(
         open_source=lambda: open_source(config),
         open_log=open_again,
-        limits=limits(config, backfill_new=backfill is None),
-        orders=Orders(
-            backfill=None if backfill is None else tuple(backfill), once=once, accept_history_loss=accept_history_loss
-        ),
+        limits=limits(config, backfill_new=backfill_new),
         pace=Pace(heartbeat_s=config.source.heartbeat),
-        on_event=on_event or log_event,
-        wait=wait,
-        freshness=Freshness(config.service.freshness_every),
-        on_span=on_span,
     )
 
 

@@ -22,7 +22,8 @@ from cdcflow.model.change import ChangeBatch, SpooledTransaction
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.pipeline import attempt as attempts
-from cdcflow.pipeline.attempt import Attempt, Orders, Pace, TablesChanged, maybe_hidden, table_ids, unread
+from cdcflow.pipeline.attempt import Attempt, Orders, Pace, TablesChanged, maybe_hidden, table_ids
+from cdcflow.pipeline.reread import unread
 from cdcflow.pipeline.waker import Waker
 from cdcflow.sinks.memory import Memory, MemoryLog
 

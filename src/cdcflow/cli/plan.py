@@ -1,0 +1,204 @@
+"""`cdcflow plan` and `cdcflow apply`: what a changed settings file will do, and having a running daemon do it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cdcflow.cli import failure, output
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.config import Config, load
+from cdcflow.config.changes import digest, shown
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.service.control import ask
+
+if TYPE_CHECKING:  # `cdcflow --help` need not load what a capture is made of
+    from cdcflow.pipeline.plan import Plan, TablePlan
+
+CHANGES = 2
+"""The exit code of `cdcflow plan --detailed-exitcode` when the file changes something."""
+LOOK_EVERY_S = 0.2
+TAKEN_WITHIN_S = 120.0
+ANSWER_WITHIN_S = 60.0
+
+
+def plan(
+    config: ConfigPath = DEFAULT_CONFIG,
+    json: Json = False,
+    detailed_exitcode: Annotated[
+        bool, typer.Option("--detailed-exitcode", help="Exit with 2 when something would change.")
+    ] = False,
+) -> None:
+    """Show what the settings file will do to a running daemon, or at the next start. Changes nothing."""
+    _, found = _planned(config)
+    if json:
+        output.print_json(found.to_json())
+    else:
+        show(found)
+    if found.refused:
+        raise typer.Exit(failure.FINDINGS)
+    if detailed_exitcode and found.has_changes:
+        raise typer.Exit(CHANGES)
+
+
+def apply(
+    config: ConfigPath = DEFAULT_CONFIG,
+    json: Json = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Show the plan, ask, and have the running daemon take the settings file up. Ends when it captures with them."""
+    settings, found = _planned(config)
+    if not json:
+        show(found)
+    if found.refused:
+        if json:
+            output.print_json(found.to_json())
+        raise typer.Exit(failure.FINDINGS)
+    if not found.is_running or not found.settings:
+        _nothing_to_do(found, json)
+        return
+    if not yes and not typer.confirm("\nHave the running daemon do this?", err=True):
+        raise typer.Exit(failure.FINDINGS)
+    answer = ask(settings.log.folder, {"op": "reload", "digest": digest(shown(settings))}, timeout_s=ANSWER_WITHIN_S)
+    if answer is None:
+        raise _ended()
+    number = int(answer["number"])
+    _follow(settings, number)
+    if json:
+        output.print_json({"number": number, **found.to_json()})
+    else:
+        typer.echo("The daemon captures with these settings; `cdcflow status` shows how far tables are read.")
+
+
+def _nothing_to_do(found: Plan, json: bool) -> None:
+    if json:
+        output.print_json(found.to_json())
+    elif not found.is_running:
+        typer.echo("No daemon runs on this log: the next `cdcflow run` does this.")
+
+
+def _planned(file: Path) -> tuple[Config, Plan]:
+    from cdcflow import wiring
+
+    settings = load(file)
+    running = ask(settings.log.folder, {"op": "settings"})
+    if running is None:
+        return settings, _costed(settings, wiring.planned(settings), {})
+    if Path(running["file"]) != file.absolute():
+        raise ConfigurationError(
+            f"the daemon on this log was started with {running['file']}, and this is {file.absolute()}",
+            remedy=f"change that file, and run `cdcflow plan --config {running['file']}`",
+        )
+    found = wiring.planned(settings, running["settings"])
+    return settings, _costed(settings, found, running["settings"])
+
+
+def _costed(settings: Config, found: Plan, in_use: Mapping[str, str]) -> Plan:
+    """The plan with what its reading costs. The source's log is looked at for a second, and only where it matters."""
+    from cdcflow import wiring
+    from cdcflow.pipeline.plan import Rates
+
+    if not found.reads:
+        return found
+    status = ask(settings.log.folder, {"op": "status"}) or {}
+    read = status.get("rows_read_per_second")
+    rates = Rates(float(read) if read else None, log_bytes_per_second=wiring.log_growth(settings))
+    return wiring.planned(settings, in_use or None, rates)
+
+
+def _follow(settings: Config, number: int) -> None:
+    """Wait until the daemon captures with these settings.
+
+    Raises:
+        ConfigurationError: it could not, and went back to those before.
+    """
+    deadline = time.monotonic() + TAKEN_WITHIN_S
+    while time.monotonic() < deadline:
+        status = ask(settings.log.folder, {"op": "status"})
+        if status is None:
+            raise _ended()
+        state: Mapping[str, Any] = status["settings"]
+        refused: Mapping[str, Any] = state.get("refused") or {}
+        if refused.get("number") == number:
+            raise ConfigurationError(
+                f"the daemon could not capture with these settings, and goes on as before: {refused['reason']}",
+                remedy=refused.get("remedy") or "mend the settings file, and run `cdcflow plan` again",
+            )
+        if state["number"] >= number and status.get("state") == "capturing":
+            return
+        time.sleep(LOOK_EVERY_S)
+    raise SourceUnavailable(
+        f"the daemon did not take the settings up within {TAKEN_WITHIN_S:g} s",
+        remedy="`cdcflow status` says what it waits for; it goes on trying",
+    )
+
+
+def _ended() -> SourceUnavailable:
+    return SourceUnavailable(
+        "the daemon ended before it took the settings up", remedy="start `cdcflow run`: it begins with this file"
+    )
+
+
+# ── for people ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    what: str
+    text: str
+
+
+def show(found: Plan) -> None:
+    """Print a plan."""
+    changed = [t for t in found.tables if t.action != "unchanged"]
+    if not found.has_changes:
+        typer.echo(f"Nothing changes: {len(found.tables)} tables are captured as the settings file says.")
+        return
+    if found.settings:
+        rows = [(c.name, c.before or "", c.now or "", _how(c.taken)) for c in found.settings]
+        output.stdout().print(output.table("Settings", ("setting", "in use", "file", "taken up"), rows))
+        typer.echo("")
+    if changed:
+        tables = [(t.name, t.action, *_size(t), t.why) for t in changed]
+        output.stdout().print(output.table("Tables", ("table", "", "rows", "bytes", "why"), tables))
+        typer.echo(f"{len(found.tables) - len(changed)} tables stay as they are.\n")
+    for line in (*_cost(found), *(_Line("warning", w) for w in found.warnings), *_refusals(found)):
+        typer.echo(f"{line.what}: {line.text}")
+
+
+def _size(table: TablePlan) -> tuple[str, str]:
+    return (output.number(table.rows), output.size(table.bytes)) if table.is_read else ("", "")
+
+
+def _how(taken: str) -> str:
+    return {"running": "at once", "next cut": "at the next cut", "merge": "by the next merge"}.get(taken, taken)
+
+
+def _refusals(found: Plan) -> list[_Line]:
+    lines = []
+    for refusal in found.refused:
+        lines.append(_Line("refused", refusal.text))
+        if refusal.remedy:
+            lines.append(_Line("  remedy", refusal.remedy))
+    return lines
+
+
+def _cost(found: Plan) -> list[_Line]:
+    cost = found.cost
+    if not found.reads:
+        return []
+    rows = output.number(cost.rows) if cost.rows is not None else f"at least {output.number(cost.rows_at_least)}"
+    size = output.size(cost.bytes) if cost.bytes is not None else f"at least {output.size(cost.bytes_at_least)}"
+    unknown = "unknown (nothing was read lately that would tell, or the server has no statistics)"
+    took = unknown if cost.seconds is None else f"about {output.age(cost.seconds)}, as fast as rows were read lately"
+    kept = "unknown" if cost.log_bytes is None else f"about {output.size(cost.log_bytes)}"
+    return [
+        _Line("to read", f"{rows} rows, {size}, by the server's statistics"),
+        _Line("time", took),
+        _Line("log that the source writes meanwhile", kept),
+    ]

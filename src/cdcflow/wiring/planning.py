@@ -1,0 +1,98 @@
+"""What a settings file will do: asked of the log, the source and the warehouse, without changing any of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from cdcflow.config import Config
+from cdcflow.config.changes import changes, shown
+from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.interleave.progress import Progress
+from cdcflow.model.position import Checkpoint
+from cdcflow.model.table import TableId
+from cdcflow.pipeline.plan import Plan, Rates, Refusal, plan
+from cdcflow.ports import Preview
+from cdcflow.wiring.capturing import open_source
+from cdcflow.wiring.logs import log_id, log_reader
+
+
+def planned(config: Config, in_use: Mapping[str, str] | None = None, rates: Rates | None = None) -> Plan:
+    """What this file will do. `in_use`: the settings that a daemon runs with, as `config.changes.shown` gives them;
+    None: none runs.
+
+    Raises:
+        SourceUnavailable: the source cannot be asked.
+    """
+    settings = () if in_use is None else changes(in_use, shown(config))
+    checkpoint = newest(config)
+    progress = Progress.from_json(checkpoint.progress)
+    preview: Preview | None = None
+    refused: tuple[Refusal, ...] = ()
+    if not any(change.taken == "refused" for change in settings):
+        preview, refused = _previewed(config, checkpoint)
+    tables = {*progress.tables, *(t.id for t in preview.tables)} if preview else progress.tables.keys()
+    limit = config.source.backfill.rows_per_second_max or 0
+    return plan(
+        preview,
+        progress,
+        settings,
+        refused,
+        is_running=in_use is not None,
+        rates=replace(rates or Rates(), rows_per_second_max=limit),
+        merged=merged_tables(config, tables),
+    )
+
+
+def newest(config: Config) -> Checkpoint:
+    """The newest checkpoint of the configured log, one of a log that begins where there is none."""
+    reader = log_reader(config)
+    return reader.newest_checkpoint() if reader.exists() else Checkpoint()
+
+
+def _previewed(config: Config, checkpoint: Checkpoint) -> tuple[Preview | None, tuple[Refusal, ...]]:
+    try:
+        source = open_source(config)
+    except ConfigurationError as error:
+        return None, (_refusal(error),)
+    try:
+        return source.preview(checkpoint, log_id(config)), ()
+    except ConfigurationError as error:
+        return None, (_refusal(error),)
+    finally:
+        source.close()
+
+
+def _refusal(error: ConfigurationError) -> Refusal:
+    return Refusal(str(error).split("\n")[0], error.remedy or "")
+
+
+def merged_tables(config: Config, tables: Iterable[TableId]) -> frozenset[TableId] | None:
+    """Those of these tables that have a current-state table; None: the warehouse is not a folder, and only Spark can
+    tell."""
+    from cdcflow.warehouse.paths import table_path
+
+    settings = config.merge
+    if not isinstance(settings.warehouse, Path) or settings.catalog is not None:
+        return None
+    return frozenset(t for t in tables if settings.warehouse.joinpath(*table_path(t)).is_dir())
+
+
+def log_growth(config: Config, *, over_s: float = 1.0) -> float | None:
+    """Bytes a second by which the source's log grows just now; None: it cannot be asked, or has no position yet."""
+    position = newest(config).position
+    if position is None:
+        return None
+    try:
+        source = open_source(config)
+        try:
+            began, first = time.monotonic(), source.status(position).lag_bytes
+            time.sleep(over_s)
+            seconds, last = time.monotonic() - began, source.status(position).lag_bytes
+        finally:
+            source.close()
+    except CdcflowError:
+        return None
+    return None if first is None or last is None else max(last - first, 0) / seconds
