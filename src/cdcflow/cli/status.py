@@ -20,12 +20,16 @@ from cdcflow.service.control import ask
 
 def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
     """Tables, backfill, rows a second, lag, and how much log the source keeps for us."""
-    settings = load(config)
-    found = {**(ask(settings.log.folder, {"op": "status"}) or _from_log(settings)), **wiring.upload_status(settings)}
+    found = current(load(config))
     if json:
         output.print_json(found)
     else:
         _print(found)
+
+
+def current(settings: Config) -> dict[str, Any]:
+    """The status of the running daemon, or of the log when none runs."""
+    return {**(ask(settings.log.folder, {"op": "status"}) or _from_log(settings)), **wiring.upload_status(settings)}
 
 
 def _from_log(settings: Config) -> dict[str, Any]:
