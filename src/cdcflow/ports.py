@@ -261,6 +261,19 @@ class Covering(Protocol):
         ...
 
 
+@runtime_checkable
+class Described(Protocol):
+    """A source that can say what its server is, for whoever looks into a problem."""
+
+    def facts(self) -> Mapping[str, str]:
+        """The server's version and those of its settings that matter to a capture. No secrets, no values of rows.
+
+        Raises:
+            SourceUnavailable, ConfigurationError: it cannot be asked.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Numbered:
     """Transactions with their numbers: the rows of `run` have the offsets from `first_offset` on, its transactions

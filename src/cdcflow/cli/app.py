@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from cdcflow import __version__
 from cdcflow.cli import (
     backfill,
+    bundle,
     demo_command,
     doctor,
     failure,
@@ -83,6 +84,7 @@ app.command("backfill")(backfill.backfill)
 app.command("merge")(merge.merge)
 app.command("publish")(publish.publish)
 app.command("status")(status.status)
+app.command("bundle")(bundle.bundle)
 app.command("demo")(demo_command.demo)
 app.add_typer(log_commands.app, name="log")
 app.add_typer(table_commands.app, name="table")

@@ -23,14 +23,18 @@ def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
 
     Exits with 1 when the source no longer has what the log goes on from.
     """
-    settings = load(config)
-    found = {**(ask(settings.log.folder, {"op": "status"}) or _from_log(settings)), **wiring.upload_status(settings)}
+    found = current(load(config))
     if json:
         output.print_json(found)
     else:
         _print(found)
     if found.get("problems"):
         raise typer.Exit(failure.FINDINGS)
+
+
+def current(settings: Config) -> dict[str, Any]:
+    """The status of the running daemon, or of the log when none runs."""
+    return {**(ask(settings.log.folder, {"op": "status"}) or _from_log(settings)), **wiring.upload_status(settings)}
 
 
 def _from_log(settings: Config) -> dict[str, Any]:

@@ -154,6 +154,20 @@ def check(connection: Connection, settings: MySQL) -> None:
         )
 
 
+_FACTS = (
+    *("version_comment", "lower_case_table_names", "max_allowed_packet", "character_set_server", "time_zone"),
+    *("sync_binlog", "innodb_flush_log_at_trx_commit", "max_binlog_size", "max_connections", "wait_timeout"),
+    *("net_read_timeout", "net_write_timeout", "binlog_transaction_compression", "log_bin_compress"),
+)
+
+
+def facts(connection: Connection, flavor: Flavor) -> dict[str, str]:
+    """The server's version and settings, for whoever looks into a problem."""
+    found = {name: str(value) for name, value in variables(connection, *ASKED, *_FACTS).items()}
+    end = binlog_status.end(connection, flavor)
+    return {**found, "binlog_end": f"{end.file}:{end.pos}", "binlog_filters": end.filters}
+
+
 # ── what reaches the log ───────────────────────────────────────────────────────────────────────────────────────
 
 _THERE = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"

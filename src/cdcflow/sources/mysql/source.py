@@ -241,6 +241,11 @@ class MySQLSource:
         """Nothing: the server keeps its log for nobody."""
         return ()
 
+    def facts(self) -> Mapping[str, str]:
+        return self._catalog.ask(
+            f"asking {self._connector.address} what it is", lambda c: doctor.facts(c, self._flavor)
+        )
+
     def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
         def question(connection: Connection) -> SourceStatus:
             found = status_of(connection, self._flavor, acknowledged)

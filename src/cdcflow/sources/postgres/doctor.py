@@ -87,6 +87,26 @@ def findings(connector: Connector, settings: Postgres, selection: Selection) -> 
     return found
 
 
+_FACTS = (
+    *("server_version", "server_encoding", "wal_level", "max_replication_slots", "max_wal_senders"),
+    *("max_slot_wal_keep_size", "idle_replication_slot_timeout", "wal_sender_timeout", "wal_keep_size", "max_wal_size"),
+    *("logical_decoding_work_mem", "synchronous_commit", "hot_standby_feedback", "statement_timeout", "lock_timeout"),
+    *("idle_in_transaction_session_timeout", "max_connections", "shared_buffers", "block_size", "TimeZone"),
+)
+
+
+def facts(connection: Connection) -> dict[str, str]:
+    """The server's version and settings, for whoever looks into a problem."""
+    rows = connection.execute(
+        "SELECT name, setting || coalesce(unit, '') FROM pg_catalog.pg_settings WHERE name = ANY (%s)", (list(_FACTS),)
+    )
+    slots = connection.execute(
+        "SELECT 'slot ' || slot_name, concat_ws(' ', plugin, wal_status, CASE WHEN active THEN 'active' END) "
+        "FROM pg_catalog.pg_replication_slots WHERE database = current_database()"
+    )
+    return {**dict(rows.fetchall()), **dict(slots.fetchall())}
+
+
 def decoders(compiled: Compiled | None = COMPILED) -> Finding:
     return findings_of.decoders(are_compiled=compiled is not None, times="about six")
 

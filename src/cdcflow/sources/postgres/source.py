@@ -341,6 +341,11 @@ class PostgresSource:
 
         return doctor.findings(self._connector, self._settings, self._selection)
 
+    def facts(self) -> Mapping[str, str]:
+        from cdcflow.sources.postgres import doctor
+
+        return self._catalog.ask(f"asking {self._connector.address} what it is", doctor.facts)
+
     def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
         name = (self._checkpoint.source.get("slot") if self._checkpoint else None) or self._settings.slot
         if name is None and log_id:
