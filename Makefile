@@ -16,6 +16,7 @@ COMPILED := $(wildcard $(addprefix src/cdcflow/sources/,*/compiled/*.pyx */compi
 JARS := $(VENV)/.jars
 SEEDS ?= 10000
 MESSAGES ?= 200000
+CHROMIUM := $(shell command -v chromedriver)
 MUTANTS ?= 200
 SEED ?= 1
 
@@ -80,7 +81,16 @@ servers: $(INSTALLED) ## find, fetch or build what the tests start: databases, b
 
 .PHONY: test
 test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder -m "not long" $(PYTEST)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder -m "not long$(if $(CHROMIUM),, and not page)" $(PYTEST)
+
+.PHONY: test-page page-pictures
+test-page: $(INSTALLED) ## the page in a real Chromium, without a window (needs chromium and chromedriver)
+	@$(BIN)/python -m tests.page.browser
+	$(BIN)/python -m pytest -m page $(PYTEST) tests/page
+
+page-pictures: $(INSTALLED) ## what the page looks like, for docs/images; also its weight and its time to first paint
+	@$(BIN)/python -m tests.page.browser
+	PYTHONPATH=tests/support $(BIN)/python -m tests.page.pictures docs/images
 
 .PHONY: test-long test-kafka-faults test-stack test-servers test-cluster
 test-long: setup servers ## the tests that `make test` leaves out: whole stack, three brokers, more kill points, streaming merge

@@ -202,6 +202,12 @@ class Interleave:
             return 0, 0
         return sum(run.rows for run in tuple(window.held)), window.held_bytes
 
+    @property
+    def window_tables(self) -> tuple[TableId, ...]:
+        """The tables of the window that is open; none: none is. May be asked for from any thread."""
+        window = self._window
+        return () if window is None else tuple(window.chunks)
+
     def _take(self, given: Input) -> None:
         match given:
             case Committed(run):

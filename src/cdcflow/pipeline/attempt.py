@@ -497,6 +497,7 @@ class Attempt:
             "rows_read_per_second": self._reading.rows_per_second,
             "held_rows": held_rows,
             "held_bytes": held_bytes,
+            "window": sorted(map(str, self._machine.window_tables)),
             "tables": self._machine.progress.to_json()["tables"],
             "left_out": [str(t) for t in self._source.left_out()],
             "events": dict(self._events),

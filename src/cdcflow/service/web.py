@@ -2,7 +2,7 @@
 
     Guard            Host header, size of a body, headers that tell a browser what it must not do
       └─ routes      /healthz /readyz /health /metrics   open: no row values, nothing can be changed
-                     / page.css page.js                  open: the page without any data
+                     / /page.js …                        open: the page without any data
                      /status /api/v1/…                   who may read; operations: who may operate
 
 What asks the capture or reads files runs in a thread, never in the loop that answers the others.
@@ -39,9 +39,12 @@ from cdcflow.service.operations import OPERATIONS
 BODY_BYTES_MAX = 1 << 16
 PAGE = Path(__file__).parent / "page"
 _FILES = {
-    "/": ("index.html", "text/html"),
-    "/page.css": ("page.css", "text/css"),
-    "/page.js": ("page.js", "text/javascript"),
+    "index.html": "text/html",
+    "page.css": "text/css",
+    "page.js": "text/javascript",
+    "words.js": "text/javascript",
+    "plots.js": "text/javascript",
+    "explorer.js": "text/javascript",
 }
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -73,7 +76,7 @@ class Doors:
 def application(doors: Doors, names: Collection[str]) -> ASGIApp:
     """The application. `names`: what it may be asked by, besides addresses."""
     routes = [
-        *(Route(path, _file(*file)) for path, file in _FILES.items()),
+        *(Route(f"/{name}".removesuffix("index.html"), _file(name, kind)) for name, kind in _FILES.items()),
         *(Route(path, endpoint) for path, endpoint in _open(doors).items()),
         *(Route(path, _reading(doors, endpoint)) for path, endpoint in _closed(doors).items()),
         Route("/api/v1/session", _Sessions(doors.access).open, methods=["POST"]),
@@ -144,7 +147,8 @@ def _closed(doors: Doors) -> dict[str, Endpoint]:
 
         caller: Caller = request.state.caller
         may = [name for name, one in OPERATIONS.items() if doors.answer is not None and caller.may(one.role)]
-        who = {"name": caller.name, "role": caller.role, "operations": may, "session": _session(request) is not None}
+        who = {"name": caller.name, "role": caller.role, "operations": may}
+        who |= {"session": _session(request) is not None, "needs_token": doors.access.needs_token}
         return _json({**await run_in_threadpool(seen), "caller": who})
 
     async def history(request: Request) -> Response:

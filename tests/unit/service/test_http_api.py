@@ -354,6 +354,7 @@ def test_every_operation_can_be_asked_for_and_is_described(guarded: HttpServer, 
     assert [request["op"] for request in capture.asked] == list(OPERATIONS)
 
 
+PAGE = ("/page.css", "/page.js", "/words.js", "/plots.js", "/explorer.js")
 SAMPLES: dict[str, object] = {"tables": ["public.orders"], "keys": [["7"]], "text": "a = 1", "count": 3, "flag": True}
 
 
@@ -365,7 +366,7 @@ def test_description_knows_every_path_and_every_kind_of_argument() -> None:
 
     assert set(KINDS) >= set(get_args(Kind))
     described = set(description()["paths"])
-    assert _paths() - described == {"/", "/page.css", "/page.js", "/status", "/api/v1/session"}
+    assert _paths() - described == {"/", *PAGE, "/status", "/api/v1/session"}
     assert {path for path in described if "/operations/" not in path} <= _paths()
 
 
