@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from cdcflow import __version__
 from cdcflow.cli import (
     backfill,
+    ctl_commands,
     demo_command,
     doctor,
     failure,
@@ -83,6 +84,7 @@ app.command("status")(status.status)
 app.command("demo")(demo_command.demo)
 app.add_typer(log_commands.app, name="log")
 app.add_typer(table_commands.app, name="table")
+app.add_typer(ctl_commands.app, name="ctl")
 
 
 def main() -> None:

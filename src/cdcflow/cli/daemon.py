@@ -53,20 +53,15 @@ def run(
         capture.run()
 
 
-def answering(capture: Capture, watch: Watch) -> Callable[[Mapping[str, Any]], object]:
-    """What the control socket answers: `status` and `stop`, and everything that `Capture.request` knows."""
+def answering(capture: Capture, watch: Watch) -> Callable[[Mapping[str, Any], str], object]:
+    """What every door answers to a request of somebody: `status`, and everything that `Capture.request` knows."""
 
-    def answer(request: Mapping[str, Any]) -> object:
+    def answer(request: Mapping[str, Any], asked_by: str) -> object:
         operation = checked(request)
-        match operation.name:
-            case "status":
-                return watch.status()
-            case "stop":
-                capture.stop()
-                return {"op": "stop"}
-            case op:
-                adjustment = {k: v for k, v in request.items() if k not in ("op", "tables")}
-                return capture.request(op, request.get("tables", []), **adjustment)
+        if operation.name == "status":
+            return watch.status()
+        arguments = {k: v for k, v in request.items() if k not in ("op", "tables")}
+        return capture.request(operation.name, request.get("tables", []), asked_by=asked_by, **arguments)
 
     return answer
 

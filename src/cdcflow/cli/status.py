@@ -29,6 +29,7 @@ def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
 def _from_log(settings: Config) -> dict[str, Any]:
     """The log's newest cut and the source's own word, while no daemon runs."""
     from cdcflow.cli.watch import source_status
+    from cdcflow.interleave.progress import Progress
 
     reader = wiring.log_reader(settings)
     problem = wiring.log_problem(settings)
@@ -36,14 +37,17 @@ def _from_log(settings: Config) -> dict[str, Any]:
     if not reader.exists():
         return {"state": "no log" if wrong else "never run", "tables": {}, **wrong, **source_status(settings, None)}
     checkpoint = reader.newest_checkpoint()
+    progress = Progress.from_json(checkpoint.progress)
+    paused = {"reason": "and the capture is paused until `cdcflow ctl resume`"} if progress.capture_paused else {}
     return {
         "state": "stopped",
+        **paused,
         "epoch": checkpoint.epoch,
         "cut": checkpoint.cut,
         "position": checkpoint.position,
         "durable_offset": checkpoint.next_offset - 1,
         "commit_clock": checkpoint.commit_clock,
-        "tables": checkpoint.progress.get("tables", {}),
+        "tables": progress.to_status(settings.source.backfill.rows_per_second_max or 0),
         **wrong,
         **source_status(settings, checkpoint.position),
         **_would_leave_out(settings, checkpoint),
@@ -70,10 +74,22 @@ def _print(found: Mapping[str, Any]) -> None:
     if tables:
         typer.echo("")
         rows = [
-            (name, f.get("state"), output.percent(f), output.number(f.get("rows")), f.get("reason") or "")
+            (name, f.get("state"), output.percent(f), output.number(f.get("rows")), _throttle(f), f.get("reason") or "")
             for name, f in sorted(tables.items())
         ]
-        output.stdout().print(output.table(None, ("table", "backfill", "read", "rows read", ""), rows))
+        output.stdout().print(output.table(None, ("table", "backfill", "read", "rows read", "throttle", ""), rows))
+
+
+def _throttle(fields: Mapping[str, Any]) -> str:
+    """The priority and the rate that a table's rows are read with, and who says so."""
+    if fields.get("state") not in ("waiting", "reading", "paused"):
+        return ""
+    rate, priority = fields.get("rate_limit"), fields.get("priority")
+    limited = (
+        f"{output.number(rate)} rows/s" if rate else "no limit" if fields.get("rate_limit_from") == "order" else ""
+    )
+    told = [f"{limited} by {fields.get('rate_limit_from')}"] if limited else []
+    return ", ".join([*told, *([f"priority {priority} by order"] if priority else [])])
 
 
 def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -131,14 +131,15 @@ def health(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
     """Healthy means that positions move from the source to the disk, not that a connection is open (O14).
 
     The source writes a heartbeat when nothing else happens, so a durable position that stands still for several of
-    them says that nothing flows.
+    them says that nothing flows. A capture that somebody paused is healthy: it does what it was told.
     """
     age = status.get("heartbeat_age_seconds")
     limit = status.get("heartbeat_age_seconds_max")
-    stalled = isinstance(age, int | float) and isinstance(limit, int | float) and age > limit
+    paused = status.get("state") == "paused"
+    stalled = not paused and isinstance(age, int | float) and isinstance(limit, int | float) and age > limit
     failed = sorted(t for t, v in (status.get("tables") or {}).items() if v.get("state") == "failed")
     return (503 if stalled else 200), {
-        "status": "stalled" if stalled else "ok",
+        "status": "paused" if paused else "stalled" if stalled else "ok",
         "heartbeat_age_seconds": age,
         "failed_tables": failed,
     }

@@ -10,7 +10,7 @@ import structlog
 from cdcflow.config import Config, FileLog, KafkaLog, Postgres, secret
 from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.machine import Limits
-from cdcflow.model.position import SourceIdentity
+from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
 from cdcflow.pipeline.capture import OpenedLog
@@ -44,13 +44,15 @@ def capture(
     accept_history_loss: bool = False,
     backfill: Sequence[str] | None = None,
     once: bool = False,
+    asked_by: str = "this program",
     on_event: OnEvent | None = None,
 ) -> Capture:
     """A capture of the configured source into the configured log.
 
     `backfill` names tables to read anew (an empty one: all of them); None reads only tables that the log does not
-    know yet. `once` ends when they are read. `accept_history_loss`: the source has discarded log that
-    cdcflow still needs; take a new position in its log and read all tables anew.
+    know yet. `once` ends when they are read. `asked_by` ordered it.
+    `accept_history_loss`: the source has discarded log that cdcflow still needs; take a new position in its log and
+    read all tables anew.
     """
     opened = 0
 
@@ -65,11 +67,20 @@ def capture(
         open_log=open_again,
         limits=limits(config, backfill_new=backfill is None),
         orders=Orders(
-            backfill=None if backfill is None else tuple(backfill), once=once, accept_history_loss=accept_history_loss
+            backfill=None if backfill is None else tuple(backfill),
+            once=once,
+            accept_history_loss=accept_history_loss,
+            asked_by=asked_by,
         ),
         pace=Pace(heartbeat_s=config.source.heartbeat),
         on_event=on_event or log_event,
+        newest_checkpoint=lambda: _newest_checkpoint(config),
     )
+
+
+def _newest_checkpoint(config: Config) -> Checkpoint:
+    reader = log_reader(config)
+    return reader.newest_checkpoint() if reader.exists() else Checkpoint()
 
 
 def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:

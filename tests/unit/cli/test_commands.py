@@ -43,7 +43,7 @@ def daemon(folder: Path) -> Iterator[list[Mapping[str, Any]]]:
     asked: list[Mapping[str, Any]] = []
     generation = 1
 
-    def answer(request: Mapping[str, Any]) -> object:
+    def answer(request: Mapping[str, Any], asked_by: str) -> object:
         nonlocal generation
         asked.append(request)
         if request["op"] == "status":
@@ -54,7 +54,8 @@ def daemon(folder: Path) -> Iterator[list[Mapping[str, Any]]]:
         if "public.nothing" in request["tables"]:
             raise errors.ConfigurationError("table public.nothing is not captured")
         generation += request["op"] == "backfill"
-        return {"op": request["op"], "tables": request["tables"] or ["public.orders"]}
+        tables = {name: {"outcome": "ordered"} for name in request["tables"] or ["public.orders"]}
+        return {"op": request["op"], "tables": tables, "number": 1, "durable": True}
 
     server = ControlServer(folder / "cdcflow-log", answer)
     server.start()
@@ -280,7 +281,7 @@ class Asked:
     def stop(self) -> None:
         self.calls.append(("stop",))
 
-    def request(self, op: str, tables: list[str], **adjustment: int) -> dict[str, object]:
+    def request(self, op: str, tables: list[str], **adjustment: object) -> dict[str, object]:
         self.calls.append((op, tables, adjustment))
         return {"op": op, "tables": tables}
 
@@ -291,15 +292,15 @@ class Asked:
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        ({"op": "pause", "tables": ["a.b"]}, ("pause", ["a.b"], {})),
-        ({"op": "adjust", "tables": ["a.b"], "priority": 3}, ("adjust", ["a.b"], {"priority": 3})),
-        ({"op": "stop"}, ("stop",)),
+        ({"op": "pause", "tables": ["a.b"]}, ("pause", ["a.b"], {"asked_by": "ann"})),
+        ({"op": "adjust", "tables": ["a.b"], "priority": 3}, ("adjust", ["a.b"], {"asked_by": "ann", "priority": 3})),
+        ({"op": "stop"}, ("stop", [], {"asked_by": "ann"})),
     ],
 )
 def test_socket_requests_become_calls(request_: dict[str, Any], expected: tuple[Any, ...]) -> None:
     """What a door hands on is what the capture does."""
     asked: Any = Asked()
-    answering(asked, asked)(request_)
+    answering(asked, asked)(request_, "ann")
     assert asked.calls == [expected]
 
 
@@ -319,7 +320,7 @@ def test_malformed_request_is_refused(request_: dict[str, Any]) -> None:
     """A table name taken letter by letter would pause 26 tables."""
     asked: Any = Asked()
     with pytest.raises(errors.ConfigurationError):
-        answering(asked, asked)(request_)
+        answering(asked, asked)(request_, "ann")
     assert asked.calls == []
 
 

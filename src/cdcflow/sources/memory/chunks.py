@@ -23,7 +23,15 @@ from cdcflow.interleave.messages import Chunk, Planned, Visibility
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.engine.chunks import ChunkProgress, PartRead, Rewritten, Snapshot, TooLarge
+from cdcflow.sources.engine.chunks import (
+    ChunkProgress,
+    PartRead,
+    Rewritten,
+    Snapshot,
+    TooLarge,
+    predicate_refused,
+    without_key,
+)
 from cdcflow.sources.engine.connections import Connector
 from cdcflow.sources.memory.database import MemoryDatabase, MemoryTable, Row, position_of
 
@@ -101,6 +109,19 @@ class MemoryChunks:
 
     def visibility(self, connection: MemoryConnection) -> Visibility:
         return self._database.snapshot()
+
+    def keys_where(self, connection: MemoryConnection, table: TableId, predicate: str, keys_max: int) -> KeySet:
+        """This database knows one predicate: a column, an equals sign, and a value."""
+        name, equals, wanted = (part.strip() for part in predicate.partition("="))
+        with self._database.changed:
+            found = self._database.readable(table, self._is_closed)
+            if not found.key:
+                raise without_key(table)
+            if not equals or name not in {c.name for c in found.shape.columns}:
+                raise predicate_refused(table, "it is no comparison of a column with a value")
+            rows = [row for row in found.rows.values() if str(row[name]) == wanted.strip("'")][:keys_max]
+        schema = pa.schema([found.shape.row_schema.field(column) for column in found.key])
+        return KeySet(pa.Table.from_pylist([{k: row[k] for k in found.key} for row in rows], schema=schema))
 
     @contextlib.contextmanager
     def opened(self, connection: MemoryConnection, chunk: Chunk, part: Part | None) -> Iterator[OpenTable]:
