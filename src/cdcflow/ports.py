@@ -151,6 +151,14 @@ class ChunkSource(Protocol):
         """Read one chunk, each part in one snapshot taken after this call began."""
         ...
 
+    def keys_where(self, table: TableId, predicate: str, keys_max: int) -> KeySet:
+        """The keys of the rows that a predicate is true for now: `keys_max` of them at most. Reads only.
+
+        Raises:
+            ConfigurationError: the source does not understand the predicate, or looking for them takes too long.
+        """
+        ...
+
     def snapshot(self) -> Visibility: ...
 
     def heartbeat(self) -> None:

@@ -13,6 +13,7 @@ from memorykit import MemoryKit
 
 from cdcflow.errors import CdcflowError
 from cdcflow.interleave.messages import Advanced, Chunk, MarkSeen, RowsCompared, XidSnapshot
+from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table
 from cdcflow.sources.memory import MemoryDatabase, MemorySource, Transaction
@@ -195,6 +196,14 @@ def always_changed(real: Callable[..., RowsCompared]) -> Callable[..., Any]:
     return compare
 
 
+def takes_every_row(real: Callable[..., KeySet]) -> Callable[..., Any]:
+    def keys_where(self: MemoryChunks, connection: Any, table: Any, predicate: str, keys_max: int) -> KeySet:
+        ids = [row["id"] for row in self._database.tables[table].rows.values()]
+        return KeySet(pa.table({"id": pa.array(ids, pa.int32())}))
+
+    return keys_where
+
+
 def no_lag(real: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, at: replace(real(self, at), lag_bytes=0)
 
@@ -236,6 +245,7 @@ PLANTED: dict[str, tuple[RewritesKnownBy, Plant, str]] = {
     "fence that sees all": ("log", replaced(MemoryDatabase, "snapshot", sees_all), "chunk_tells_of_a_change"),
     "keys with a blind fence": ("log", replaced(MemoryDatabase, "snapshot", sees_all), "keys_tell_of_a_change"),
     "keys as a range": ("log", replaced(OpenTable, "rows_with", forgets_the_key), "keys_give_the_rows"),
+    "predicate left out": ("log", replaced(MemoryChunks, "keys_where", takes_every_row), "predicate_gives_the_keys"),
     "ends after one chunk": ("log", replaced(MemoryChunks, "reached", skips_last), "chunks_bring_every_row_once"),
     "truncated table read on": ("log", replaced(MemoryChunks, "opened", pins_nothing), "chunk_after_a_truncate"),
     "other table of the name": ("log", replaced(MemoryChunks, "opened", pins_nothing), "table_that_was_made_again"),

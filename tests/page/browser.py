@@ -79,7 +79,7 @@ class Browser:
 
     def text(self, selector: str) -> str:
         """Its text, whether it is scrolled to or not."""
-        return self.run(f"return document.querySelector({selector!r})?.textContent ?? ''").strip()
+        return str(self.run(f"return document.querySelector({selector!r})?.textContent ?? ''")).strip()
 
     def run(self, script: str, *given: object) -> Any:
         return self.driver.execute_script(script, *given)
@@ -105,7 +105,7 @@ class Browser:
 
     def complaints(self) -> list[str]:
         """What the browser itself found wrong: scripts that fail, files that are missing, what the policy forbids."""
-        return [entry["message"] for entry in self.driver.get_log("browser")]
+        return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
     def picture(self, path: Path, *, whole: bool = True) -> None:
         """A picture of the page, from its top to its end."""

@@ -21,7 +21,11 @@ machine does. What can happen:
     looked [hides=7]
     tick 500ms
     backfill|pause|cancel|forget orders, adjust orders priority=1 rows_per_second_max=10
+    adjust orders reset
     resume orders [partial=5,6|unknown]             with the keys of partial rows that the log has
+    reread orders:5,6                               an order to read the rows with these keys again
+    pause-capture, resume-capture
+    command 7 ORDER; ORDER; …                       somebody asks for these orders, and is answered
 """
 
 from __future__ import annotations
@@ -32,19 +36,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from tests.simulation.transactions import Keys, Plain, Row, Shape, Transaction, position_of
+from tests.simulation.transactions import Keys, Plain, Row, Shape, Transaction, plain_keys, position_of
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.interleave.machine import Interleave, Limits
 from cdcflow.interleave.messages import (
     Adjust,
     Advanced,
+    Answered,
     Append,
     Backfill,
     Cancel,
     Chunk,
     ChunkFailed,
     ChunkRead,
+    Command,
     Committed,
     Cut,
     Effect,
@@ -53,10 +59,15 @@ from cdcflow.interleave.messages import (
     Input,
     MarkSeen,
     MarkWritten,
+    Order,
+    Outcome,
     Pause,
+    PauseCapture,
     Planned,
     PlanTable,
+    Reread,
     Resume,
+    ResumeCapture,
     RowsCompared,
     RowsFilled,
     RowsIncomplete,
@@ -215,9 +226,21 @@ class Narration:
                 yield Tick(self._now_us)
             case "adjust":
                 priority, rate = options.get("priority"), options.get("rows_per_second_max")
-                yield Adjust(_table(words[0]), priority and int(priority), rate and int(rate))  # type: ignore[arg-type]
+                yield Adjust(_table(words[0]), priority and int(priority), rate and int(rate), "reset" in words)  # type: ignore[arg-type]
+            case "reread":
+                name, keys = rest.split(":")
+                yield Reread(_table(name), Keys(int(k) for k in keys.split(",")))
+            case "pause-capture":
+                yield PauseCapture()
+            case "resume-capture":
+                yield ResumeCapture()
+            case "command":
+                number, _, orders = rest.partition(" ")
+                asked = (self._inputs(*order.split(" ", 1)) for order in (f"{o} " for o in orders.split("; ")))
+                wanted: list[Order] = [one for several in asked for one in several if isinstance(one, Order)]
+                yield Command(int(number), orders.split(" ")[0], "somebody", 0, tuple(wanted))
             case _:
-                yield ORDERS[verb](_table(rest))
+                yield ORDERS[verb](_table(rest.strip()))
 
     def _stream(self, text: str) -> Iterator[Input]:
         batch: list[Transaction] = []
@@ -270,7 +293,9 @@ class Narration:
                 self._checkpoint = Checkpoint(
                     position, next_offset, next_transaction, number, 0, Epoch(self._epoch), progress
                 )
-                yield f"cut {number} @{int(position)}" + "".join(self._news(Progress.from_json(progress)))
+                now = Progress.from_json(progress)
+                people = "  (the capture is paused)" if now.capture_paused else ""
+                yield f"cut {number} @{int(position)}{people}" + "".join(self._news(now))
             case PlanTable(table, generation):
                 yield f"plan {table.name} generation {generation}"
             case WriteMark(token, reads):
@@ -279,6 +304,9 @@ class Narration:
                     yield f"  then {self._read(read.chunk)}"
             case TakeSnapshot():
                 yield "look"
+            case Answered(asked, number, outcomes):
+                said = "; ".join(f"{o.table.name if o.table else 'capture'} {_outcome(o)}" for o in outcomes)
+                yield f"answer {asked} (command {number}): {said}".replace("public.", "")
             case Event(event, fields):
                 about = " ".join(f"{k}={v}" for k, v in fields if v is not None)
                 yield f"  ({event}: {about})".replace("public.", "")
@@ -299,7 +327,24 @@ class Narration:
 
 def _essence(known: TableProgress) -> tuple[str, ...]:
     done = f"{known.units_done}/{known.units}"
-    return known.state, f"g{known.generation}", f"since={known.since}", done, *(["keys"] if known.exhausted else [])
+    return (
+        known.state,
+        f"g{known.generation}",
+        f"since={known.since}",
+        done,
+        *(["keys"] if known.exhausted else []),
+        *_ordered(known),
+    )
+
+
+def _ordered(known: TableProgress) -> list[str]:
+    if known.keys_ordered is None:
+        return []
+    return [f"ordered={','.join(map(str, plain_keys(KeySet.from_text(known.keys_ordered))))}"]
+
+
+def _outcome(found: Outcome) -> str:
+    return found.outcome if found.reason is None else f"{found.outcome} ({found.reason})"
 
 
 def _version(words: list[str]) -> RowVersion:

@@ -21,7 +21,7 @@ from random import Random
 from typing import Literal
 
 from tests.simulation.servers import SERVERS, Places, Server
-from tests.simulation.transactions import Keys, Row, Shape, Transaction
+from tests.simulation.transactions import Row, Shape, Transaction, plain_keys
 
 from cdcflow.interleave.messages import Chunk, Visibility, XidSnapshot
 from cdcflow.model.position import Token
@@ -518,8 +518,9 @@ class Database:
         return key if self.server.has_binlog and isinstance(key, int) else version.page
 
     def rows_with(self, chunk: Chunk) -> list[Row]:
-        assert isinstance(chunk.keys, Keys)
-        return [self._read(chunk, v) for v in self._visible(chunk.table) if v.values["id"] in chunk.keys.plain]
+        assert chunk.keys is not None
+        keys = plain_keys(chunk.keys)
+        return [self._read(chunk, v) for v in self._visible(chunk.table) if v.values["id"] in keys]
 
     def rows_of(self, chunk: Chunk) -> list[Row]:
         begin = Row(chunk.table, self.tables[chunk.table].shape, "t", {})

@@ -33,6 +33,7 @@ from cdcflow.interleave.messages import (
     RowVersion,
     Visibility,
 )
+from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity, Token
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Finding, OpenSpool, Preview, SourceStatus, StreamEvent, TransactionsBack
@@ -106,9 +107,11 @@ class ModelSource:
         return checkpoint
 
     def tables(self) -> Sequence[Table]:
-        """Names only: the machine knows a shape when rows come with it."""
+        """Names and key only: the machine knows a shape when rows come with it."""
         known = sorted((t.id, t.shape.incarnation) for t in self._database.tables.values())
-        return [Table(table, incarnation, (), ()) for table, incarnation in known if table in self._database.published]
+        return [
+            Table(table, incarnation, (), ("id",)) for table, incarnation in known if table in self._database.published
+        ]
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         return ()
@@ -206,6 +209,9 @@ class ModelSource:
             if reading.parts:
                 raise Later
             return self._answer(chunk, reading)
+
+    def keys_where(self, table: TableId, predicate: str, keys_max: int) -> KeySet:
+        raise AssertionError("the simulation orders rows by their keys")
 
     def snapshot(self) -> Visibility:
         self._counts["looks asked"] += self.reader is not None

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from cdcflow.model.change import Int64s, KeySet, Kind, Run, Uint64s
 from cdcflow.model.position import Position
@@ -41,13 +42,24 @@ class Keys(KeySet):
         return len(self.plain)
 
     def union(self, *others: KeySet) -> Keys:
-        return Keys(key for part in (self, *others) if isinstance(part, Keys) for key in part.plain)
+        return Keys(key for part in (self, *others) for key in plain_keys(part))
 
     def distinct(self) -> Keys:
         return Keys(dict.fromkeys(self.plain))
 
     def take(self, count: int) -> tuple[Keys, Keys]:
         return Keys(self.plain[:count]), Keys(self.plain[count:])
+
+    @property
+    def keys(self) -> pa.Table:  # made only where these meet keys out of a checkpoint
+        return pa.table({"id": pa.array(self.plain, pa.int64())})
+
+
+def plain_keys(keys: KeySet) -> tuple[int, ...]:
+    """The plain values of a key set, also of one that came out of a checkpoint."""
+    if isinstance(keys, Keys):
+        return keys.plain
+    return tuple(keys.keys.column("id").to_pylist()) if len(keys) else ()
 
 
 class Row(NamedTuple):

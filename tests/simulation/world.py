@@ -18,11 +18,11 @@ from tests.simulation.faults import NO_FAULTS, Faults
 from tests.simulation.log import Clock, ModelLog, Violation
 from tests.simulation.servers import SERVERS, Server
 from tests.simulation.source import ModelSource, Weather
-from tests.simulation.transactions import Keys
+from tests.simulation.transactions import Keys, plain_keys
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.interleave.machine import Limits
-from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Resume
+from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Reread, Resume
 from cdcflow.model.table import TableId
 from cdcflow.pipeline.attempt import Pace, TablesChanged
 
@@ -103,6 +103,7 @@ class World:
         self._requests: SimpleQueue[Input] = SimpleQueue()
         self._process: Process | None = None
         self._source = ModelSource(self.database, rng, self._weather, faults, self.counts)
+        self._others = Random(f"others {seed}")  # so that what else happens is what it was without these
         self._rounds = 0
         self._hurries = 0
         self._is_over = False
@@ -338,7 +339,7 @@ class World:
         the stream is slow to bring it."""
         if wanted := self._source.wanted:
             chunk = self.rng.choice(wanted)
-            keys = chunk.keys.plain if isinstance(chunk.keys, Keys) else ()
+            keys = () if chunk.keys is None else plain_keys(chunk.keys)
             self.database.move_a_key(chunk.table, keys, again=not keys or self.rng.random() < 0.3)
             self.database.flush()
             self.database.show_all()
@@ -359,6 +360,8 @@ class World:
             Adjust(table, priority=2),
         ]
         order = self.rng.choice([orders[0], *orders])
+        if self._others.random() < 0.3:
+            order = Reread(table, Keys(self._others.sample(range(30), 3)))
         self.counts[f"ordered {type(order).__name__.lower()}"] += 1
         self._requests.put(order)
 

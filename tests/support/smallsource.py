@@ -16,7 +16,7 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.messages import Chunk, ChunkRead, Committed, MarkSeen, Planned, RowsCompared, XidSnapshot
 from cdcflow.interleave.progress import Progress, TableProgress
-from cdcflow.model.change import ChangeBatch, Run, reads
+from cdcflow.model.change import ChangeBatch, KeySet, Run, reads
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
@@ -118,6 +118,9 @@ class Small:
         shape = ITEMS if chunk.table == ITEMS.id else ORDERS
         run = reads(shape, [pa.record_batch([pa.array([7])], schema=shape.row_schema)], Position("1000"), 0)
         return ChunkRead(chunk, run, shape, (XidSnapshot(1000, 1000),), "end", 1, exhausted=True)
+
+    def keys_where(self, table: TableId, predicate: str, keys_max: int) -> KeySet:
+        return KeySet(pa.table({"id": pa.array([7], pa.int64())}))
 
     def snapshot(self) -> XidSnapshot:
         return XidSnapshot(1000, 1000)

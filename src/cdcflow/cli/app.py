@@ -11,6 +11,7 @@ from cdcflow import __version__
 from cdcflow.cli import (
     backfill,
     bundle,
+    ctl_commands,
     demo_command,
     doctor,
     failure,
@@ -88,6 +89,7 @@ app.command("bundle")(bundle.bundle)
 app.command("demo")(demo_command.demo)
 app.add_typer(log_commands.app, name="log")
 app.add_typer(table_commands.app, name="table")
+app.add_typer(ctl_commands.app, name="ctl")
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.cli.progress import BackfillProgress
 from cdcflow.config import Config, load
 from cdcflow.errors import SourceUnavailable
-from cdcflow.service.control import ask
+from cdcflow.service.control import ask, user_name
 
 LOOK_EVERY_S = 0.5
 SETTLED = ("done", "failed", "cancelled")
@@ -94,7 +95,8 @@ def _by_ourselves(settings: Config, tables: Sequence[str]) -> Tables:
         if "interrupted" in event:
             lines(event, fields)
 
-    capture = wiring.capture(settings, backfill=tables, once=True, wait=False, on_event=tell)
+    by = f"command line, {user_name(os.getuid())}"
+    capture = wiring.capture(settings, backfill=tables, once=True, wait=False, asked_by=by, on_event=tell)
     loaded()
 
     def look() -> None:

@@ -120,25 +120,22 @@ def answering(
     watch: Watch,
     reloading: Reloading | None = None,
     problems: Callable[[], Sequence[object]] = lambda: (),
-) -> Callable[[Mapping[str, Any]], object]:
-    """What the control socket answers: `status` and `stop`, and everything that `Capture.request` knows."""
+) -> Callable[[Mapping[str, Any], str], object]:
+    """What every door answers to a request of somebody: `status`, and everything that `Capture.request` knows."""
 
-    def answer(request: Mapping[str, Any]) -> object:
+    def answer(request: Mapping[str, Any], asked_by: str) -> object:
         operation = checked(request)
         match operation.name:
             case "status":
                 found = watch.status()
                 return found if "source_error" in found else {**found, "problems": problems()}
-            case "stop":
-                capture.stop()
-                return {"op": "stop"}
             case "settings" | "reload":
                 if reloading is None:
                     raise ConfigurationError("this process reads tables and ends; it takes no other settings")
                 return reloading.answer() if operation.name == "settings" else reloading.reload(request.get("digest"))
             case op:
-                adjustment = {k: v for k, v in request.items() if k not in ("op", "tables")}
-                return capture.request(op, request.get("tables", []), **adjustment)
+                arguments = {k: v for k, v in request.items() if k not in ("op", "tables")}
+                return capture.request(op, request.get("tables", []), asked_by=asked_by, **arguments)
 
     return answer
 

@@ -6,6 +6,7 @@ import json as json_text
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from cdcflow.config import KafkaLog, byte_count, load, seconds
 from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from cdcflow.interleave.progress import CommandRecord
     from cdcflow.model.table import Table, TableId
     from cdcflow.ports import LogReader
 
@@ -85,6 +87,34 @@ def list_segments(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> No
     end = _end(log)
     sealed = segments[-1].last_offset if segments else 0
     typer.echo(f"{len(segments)} segments; {max(0, end - 1 - sealed)} rows are still in the journal")
+
+
+@app.command("commands")
+def list_commands(
+    limit: Annotated[int, typer.Option(min=1, help="How many of the newest.")] = 50,
+    config: ConfigPath = DEFAULT_CONFIG,
+    json: Json = False,
+) -> None:
+    """List what people told the capture to do: who, by which door, when, and what came of it."""
+    from cdcflow import wiring
+
+    _log(config)
+    found = wiring.commands_in_log(load(config), limit)
+    if json:
+        output.print_json([{"number": one.number, **one.to_json()} for one in found])
+        return
+    rows = [(one.number, _moment(one.at_us), one.asked_by, one.op, *_told(one)) for one in found]
+    columns = ("number", "when", "who", "operation", "with", "outcome")
+    output.stdout().print(output.table(None, columns, rows))
+
+
+def _told(one: CommandRecord) -> tuple[str, str]:
+    details = " ".join(f"{name}={value}" for name, value in one.details.items())
+    return details, "; ".join(f"{table}: {outcome}" for table, outcome in one.outcomes.items())
+
+
+def _moment(us: int) -> str:
+    return datetime.fromtimestamp(us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @app.command()

@@ -21,7 +21,9 @@ from cdcflow.service.http import HttpServer
 MERGES_EVERY_S = 10.0
 
 
-def http_server(config: Config, listen: str, watch: Watch, answer: Callable[[Mapping[str, Any]], object]) -> HttpServer:
+def http_server(
+    config: Config, listen: str, watch: Watch, answer: Callable[[Mapping[str, Any], str], object]
+) -> HttpServer:
     """The server of a running capture. It listens once it is started."""
     around = Surroundings(config)
     return HttpServer(
@@ -29,7 +31,7 @@ def http_server(config: Config, listen: str, watch: Watch, answer: Callable[[Map
         watch.status,
         config.service.hosts,
         access=Access(config.service.tokens),
-        answer=lambda request, asked_by: answer(request),
+        answer=answer,
         overview=around.overview,
         sample=lambda: around.sampled(watch.status(at_most_old_s=EVERY_S)),
         explorer=Explorer(lambda: wiring.log_reader(config)),

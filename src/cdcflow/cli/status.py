@@ -41,6 +41,7 @@ def _from_log(settings: Config) -> dict[str, Any]:
     """The log's newest cut and the source's own word, while no daemon runs."""
     from cdcflow.cli.daemon import problems
     from cdcflow.cli.watch import in_log, known_log_id, merge_status, source_status
+    from cdcflow.interleave.progress import Progress
 
     reader = wiring.log_reader(settings)
     problem = wiring.log_problem(settings)
@@ -53,12 +54,15 @@ def _from_log(settings: Config) -> dict[str, Any]:
     checkpoint = reader.newest_checkpoint()
     durable = checkpoint.next_offset - 1
     merged = last_words.of_merge(settings.log.folder)
+    progress = Progress.from_json(checkpoint.progress)
+    paused = {"reason": "and the capture is paused until `cdcflow ctl resume`"} if progress.capture_paused else {}
     return {
         "state": "stopped",
+        **paused,
         **ended,
         **in_log(checkpoint),
         "durable_offset": durable,
-        "tables": _unproven(checkpoint.progress.get("tables", {})),
+        "tables": _unproven(progress.to_status(settings.source.backfill.rows_per_second_max or 0)),
         **({} if merged is None else {"merge": merge_status(merged, durable)}),
         **wrong,
         **source_status(settings, checkpoint.position, known_log_id(settings)),
@@ -93,10 +97,19 @@ def _print(found: Mapping[str, Any]) -> None:
     if tables:
         typer.echo("")
         rows = [
-            (name, f.get("state"), output.percent(f), output.number(f.get("rows")), _fresh(f), f.get("reason") or "")
+            (
+                name,
+                f.get("state"),
+                output.percent(f),
+                output.number(f.get("rows")),
+                _throttle(f),
+                _fresh(f),
+                f.get("reason") or "",
+            )
             for name, f in sorted(tables.items())
         ]
-        output.stdout().print(output.table(None, ("table", "backfill", "read", "rows read", "fresh", ""), rows))
+        heads = ("table", "backfill", "read", "rows read", "throttle", "fresh", "")
+        output.stdout().print(output.table(None, heads, rows))
 
 
 def _fresh(fields: Mapping[str, Any]) -> str:
@@ -111,6 +124,18 @@ def _fresh(fields: Mapping[str, Any]) -> str:
             return f"not proven: {reason}" + (f" (proven {proven})" if proven else "")
         case state:
             return f"{proven}, quiet" if state == "quiet" else proven
+
+
+def _throttle(fields: Mapping[str, Any]) -> str:
+    """The priority and the rate that a table's rows are read with, and who says so."""
+    if fields.get("state") not in ("waiting", "reading", "paused"):
+        return ""
+    rate, priority = fields.get("rate_limit"), fields.get("priority")
+    limited = (
+        f"{output.number(rate)} rows/s" if rate else "no limit" if fields.get("rate_limit_from") == "order" else ""
+    )
+    told = [f"{limited} by {fields.get('rate_limit_from')}"] if limited else []
+    return ", ".join([*told, *([f"priority {priority} by order"] if priority else [])])
 
 
 def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""`cdcflow table pause|resume|cancel|adjust`: steer the backfill of single tables in a running daemon."""
+"""`cdcflow table …`: steer the reading of single tables in a running daemon."""
 
 from __future__ import annotations
 
@@ -6,32 +6,37 @@ from typing import Annotated
 
 import typer
 
-from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.config import load
+from cdcflow.cli.orders import order
 from cdcflow.errors import ConfigurationError
-from cdcflow.service.control import ask
 
-app = typer.Typer(no_args_is_help=True, help="Steer the backfill of tables in a running daemon.")
+app = typer.Typer(no_args_is_help=True, help="Steer the reading of tables in a running daemon.")
 Names = Annotated[list[str], typer.Argument(help="As schema.table.")]
+REREAD_WAIT_S = 75
+
+
+@app.command()
+def backfill(tables: Names, config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
+    """Read these tables anew; `cdcflow backfill` also waits for the end."""
+    order({"op": "backfill", "tables": tables}, config, json)
 
 
 @app.command()
 def pause(tables: Names, config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
     """Stop reading these tables for now; their changes are captured all the same."""
-    _order({"op": "pause", "tables": tables}, config, json)
+    order({"op": "pause", "tables": tables}, config, json)
 
 
 @app.command()
 def resume(tables: Names, config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
     """Go on reading paused tables where they were."""
-    _order({"op": "resume", "tables": tables}, config, json)
+    order({"op": "resume", "tables": tables}, config, json)
 
 
 @app.command()
 def cancel(tables: Names, config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
     """Give up the backfill of these tables; their changes are captured all the same."""
-    _order({"op": "cancel", "tables": tables}, config, json)
+    order({"op": "cancel", "tables": tables}, config, json)
 
 
 @app.command()
@@ -39,26 +44,47 @@ def adjust(
     tables: Names,
     priority: Annotated[int | None, typer.Option(help="Higher is read first.")] = None,
     rows_per_second_max: Annotated[int | None, typer.Option(min=0, help="0: no limit.")] = None,
+    reset: Annotated[bool, typer.Option("--reset", help="Take it back: the settings count again.")] = False,
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Change the priority or the speed of tables that are being read."""
-    changes = {"priority": priority, "rows_per_second_max": rows_per_second_max}
-    _order({"op": "adjust", "tables": tables, **{k: v for k, v in changes.items() if v is not None}}, config, json)
+    """Change the priority or the speed of tables that are being read, until they are read."""
+    changes = {"priority": priority, "rows_per_second_max": rows_per_second_max, "reset": reset or None}
+    order({"op": "adjust", "tables": tables, **{k: v for k, v in changes.items() if v is not None}}, config, json)
 
 
-def _order(request: dict[str, object], config: ConfigPath, json: bool) -> None:
-    from cdcflow import wiring
+@app.command()
+def reread(
+    table: Annotated[str, typer.Argument(help="As schema.table.")],
+    key: Annotated[
+        list[str] | None,
+        typer.Option(help="A row's key; several columns with commas, or as a JSON list. May be given again."),
+    ] = None,
+    where: Annotated[str | None, typer.Option(help="Or a predicate in the source's SQL.")] = None,
+    config: ConfigPath = DEFAULT_CONFIG,
+    json: Json = False,
+) -> None:
+    """Read some rows of a table again, as they are now: by their keys, or by a predicate."""
+    if (not key) == (where is None):
+        raise ConfigurationError("rows to read again: name them by --key or by --where", remedy="use one of the two")
+    rows: dict[str, object] = {"where": where} if where is not None else {"keys": [key_of(text) for text in key or ()]}
+    order({"op": "reread", "tables": [table], **rows}, config, json, timeout_s=REREAD_WAIT_S)
 
-    settings = load(config)
-    answer = ask(settings.log.folder, request)
-    if answer is None:
+
+def key_of(text: str) -> list[str]:
+    """A key as people type it: `17`, `eu,17`, or `["a,b", "17"]` where a value has a comma."""
+    import json
+
+    if not text.startswith("["):
+        return text.split(",")
+    try:
+        parts = json.loads(text)
+    except ValueError:
+        parts = None
+    if not isinstance(parts, list) or not parts or not all(isinstance(part, str | int) for part in parts):
         raise ConfigurationError(
-            f"no daemon runs here on the log {wiring.log_reader(settings).name}",
-            remedy="start `cdcflow run`, then ask again",
-            runbook="no-daemon",
+            "a key that begins with [ is a JSON list of texts",
+            remedy='write it so: --key \'["a,b", "17"]\'',
+            runbook="settings",
         )
-    if json:
-        output.print_json(answer)
-    else:
-        typer.echo(f"{answer['op']} ordered: {', '.join(answer['tables'])}; `cdcflow status` shows the effect")
+    return [str(part) for part in parts]

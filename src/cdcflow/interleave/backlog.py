@@ -16,7 +16,7 @@ import numpy as np
 from cdcflow.errors import InvariantViolated
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.messages import Adjust, Chunk, ChunkRead, Planned, PlanTable, RowVersion, Shape, Transactions
-from cdcflow.interleave.progress import Progress, State, TableProgress
+from cdcflow.interleave.progress import CommandRecord, Progress, State, TableProgress
 from cdcflow.model.change import PARTIAL_KEYS_MAX, KeySet, Uint64s
 from cdcflow.model.position import Offset, Token
 from cdcflow.model.table import TableId
@@ -138,7 +138,7 @@ class Backlog:
         partial: Mapping[TableId, KeySet | None],
     ) -> None:
         self._limits = limits
-        self.progress = Progress(dict(self._taken_up(stored, tables, next_offset)))
+        self.progress = replace(stored, tables=dict(self._taken_up(stored, tables, next_offset)))
         self.changed = self.progress != stored
         self._json: dict[str, object] | None = None
         self._newer: set[TableId] = set()  # tables whose entry in there is not the newest
@@ -164,7 +164,10 @@ class Backlog:
                     known if same else _next_generation(replace(known, whole_since=None), next_offset, incarnation),
                 )
             else:
-                yield table, replace(known, state="forgotten", plan=None, cursor=None, keys_since=None)
+                yield (
+                    table,
+                    replace(known, state="forgotten", plan=None, cursor=None, keys_since=None, keys_ordered=None),
+                )
         for table in sorted(tables.keys() - stored.tables.keys()):
             incarnation = getattr(tables[table], "incarnation", 0)
             new = TableProgress("cancelled", 0, Offset(0), incarnation, reason="not asked for: run a backfill")
@@ -176,6 +179,20 @@ class Backlog:
             for work in self._work.values():
                 work.not_before_us = 0
         self._limits = limits
+
+    def note(self, record: CommandRecord) -> None:
+        """Keep the trace of a command."""
+        self._people(self.progress.with_command(record))
+
+    def pause_capture(self, paused: bool) -> None:
+        self._people(replace(self.progress, capture_paused=paused))
+
+    def _people(self, progress: Progress) -> None:
+        self.progress = progress
+        if self._json is not None:
+            kept = {name: self._json[name] for name in ("version", "tables")}
+            self._json = {**kept, **progress.people_json()}
+        self.changed = True
 
     def get(self, table: TableId) -> TableProgress | None:
         return self.progress.tables.get(table)
@@ -194,7 +211,7 @@ class Backlog:
 
     def _set(self, table: TableId, progress: TableProgress) -> None:
         before = self.progress.tables[table]
-        self.progress = Progress({**self.progress.tables, table: progress})
+        self.progress = replace(self.progress, tables={**self.progress.tables, table: progress})
         self._newer.add(table)
         if (before.active, before.priority) != (progress.active, progress.priority):
             self._queue = self._queued()
@@ -279,6 +296,7 @@ class Backlog:
                 units=planned.units,
                 incarnation=incarnation,
                 whole=planned.whole,
+                keys_ordered=None if planned.whole else known.keys_ordered,
                 row_version=version,
                 whole_since=known.whole_since if incarnation == known.incarnation else None,
             ),
@@ -389,7 +407,7 @@ class Backlog:
         known, work = self.progress.tables[chunk.table], self._work[chunk.table]
         assert read.run is not None  # noqa: S101 - looked at when it came
         rows = read.run.rows - (chunk.kind == "whole")  # the truncate that a whole chunk begins with is no row
-        if rate := self._rate(known):
+        if rate := known.rate(self._limits.rows_per_second_max):
             work.not_before_us = max(work.not_before_us, now_us) + rows * 1_000_000 // rate
         work.overflows = work.failures = 0
         if held:
@@ -411,10 +429,9 @@ class Backlog:
 
     def _rows_max(self, known: TableProgress) -> int:
         """How many rows a chunk may have: no more than a second's, where a rate is set."""
-        return min(self._limits.chunk_rows_max, self._rate(known) or self._limits.chunk_rows_max)
-
-    def _rate(self, known: TableProgress) -> int:
-        return self._limits.rows_per_second_max if known.rows_per_second_max is None else known.rows_per_second_max
+        return min(
+            self._limits.chunk_rows_max, known.rate(self._limits.rows_per_second_max) or self._limits.chunk_rows_max
+        )
 
     def rewritten(self, table: TableId) -> None:
         """The table is no longer what was planned (W27): from the start again. Keys and `since` stay as they are,
@@ -442,13 +459,17 @@ class Backlog:
         work.collecting = work.planning = False
         work.forget_keys()
         ended = replace(self.progress.tables[table], state=state, reason=reason, plan=None, cursor=None)
+        ended = replace(ended, priority=0, rows_per_second_max=None, keys_ordered=None)
         whole_since = ended.since if state == "done" else ended.whole_since
         self._set(table, replace(ended, keys_since=None, whole_since=whole_since))
 
     # ── people ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin_generation(self, table: TableId, next_offset: Offset) -> None:
+    def begin_generation(self, table: TableId, next_offset: Offset, *, by_order: bool = False) -> None:
+        """Read it from the start. `by_order`: not because its rows changed, so that a throttle of the last one ends."""
         known = self.progress.tables[table]
+        if by_order:
+            known = replace(known, priority=0, rows_per_second_max=None)
         self._work[table] = Work(self._limits.keys_per_chunk, known.row_version or self._work[table].version)
         self._set(table, _next_generation(known, next_offset))
 
@@ -466,8 +487,19 @@ class Backlog:
             self._work[table].remember(keys)
         self._set(table, replace(known, state="waiting" if known.plan is None else "reading"))
 
+    def order_keys(self, table: TableId, keys: KeySet, next_offset: Offset) -> None:
+        """Have the rows with these keys read again. The log does not have the keys: they are kept until it is done."""
+        self.read_keys(table, keys, next_offset)
+        known = self.progress.tables[table]
+        if self._work[table].collecting:  # else all of it will be read
+            kept = keys if known.keys_ordered is None else keys.union(KeySet.from_text(known.keys_ordered))
+            self._set(table, replace(known, keys_ordered=kept.distinct().to_text()))
+            self.changed = True
+
     def adjust(self, adjust: Adjust) -> None:
         known, rate = self.progress.tables[adjust.table], adjust.rows_per_second_max
+        if adjust.reset:
+            known = replace(known, priority=0, rows_per_second_max=None)
         self._set(
             adjust.table,
             replace(

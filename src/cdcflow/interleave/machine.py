@@ -60,12 +60,14 @@ from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.messages import (
     Adjust,
     Advanced,
+    Answered,
     Append,
     Backfill,
     Cancel,
     Chunk,
     ChunkFailed,
     ChunkRead,
+    Command,
     Committed,
     Cut,
     Effect,
@@ -74,10 +76,15 @@ from cdcflow.interleave.messages import (
     Input,
     MarkSeen,
     MarkWritten,
+    Order,
+    Outcome,
     Pause,
+    PauseCapture,
     Planned,
     ReadChunk,
+    Reread,
     Resume,
+    ResumeCapture,
     RowsCompared,
     RowsFilled,
     RowsIncomplete,
@@ -89,7 +96,8 @@ from cdcflow.interleave.messages import (
     Transactions,
     WriteMark,
 )
-from cdcflow.interleave.progress import Progress, State, TableProgress
+from cdcflow.interleave.orders import TableOrder, outcome_of, outcome_of_capture
+from cdcflow.interleave.progress import CommandRecord, Progress, State
 from cdcflow.interleave.window import Window, split_runs, token, window_number
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
@@ -169,7 +177,7 @@ class Interleave:
             InvariantViolated: the input cannot be; stop, nothing more may be written.
         """
         self._take(given)
-        if self._window is None:
+        if self._window is None and not self._backlog.progress.capture_paused:
             self._open_window()
         if self._delivered.wants_snapshot():
             self._ask_snapshot()
@@ -245,11 +253,12 @@ class Interleave:
                 self._delivered.seen(visibility)
                 if self._window is None:
                     self._delivered.forget()
-            case Backfill(tables):
-                for table in tables:
-                    self._order(given, table)
-            case Pause(table) | Resume(table) | Cancel(table) | Forget(table) | Adjust(table):
-                self._order(given, table)
+            case Command():
+                self._command(given)
+            case Forget(table):
+                self._forget(table)
+            case Backfill() | Pause() | Resume() | Cancel() | Adjust() | Reread() | PauseCapture() | ResumeCapture():
+                self._order(given)
 
     # ── the stream ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -350,10 +359,13 @@ class Interleave:
 
     def _again(self, table: TableId, reason: str) -> None:
         """Read a table from the start; one that is paused when it is resumed."""
-        paused = self._backlog.progress.tables[table].state == "paused"
+        state = self._backlog.progress.tables[table].state
         self._tell("table to be read again", table=str(table), reason=reason)
-        self._order(Backfill((table,)), table)
-        if paused:
+        if state == "forgotten":
+            return
+        self._leave_window(table)
+        self._backlog.begin_generation(table, self._tail.next_offset)
+        if state == "paused":
             self._backlog.pause(table)
 
     def _pass(self, position: Position) -> None:
@@ -584,26 +596,67 @@ class Interleave:
             self._backlog.wait(failed.table, self._now_us, failed=True)
             self._tell("table waits", table=str(failed.table), reason=failed.reason)
 
-    def _order(self, order: Backfill | Pause | Resume | Cancel | Adjust | Forget, table: TableId) -> None:
-        """What people want of one table. An order that does not fit its state is ignored, and said so."""
-        match order, self._backlog.get(table):
-            case Backfill(), TableProgress(state=state) if state != "forgotten":
+    # ── people ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _command(self, command: Command) -> None:
+        """Do what a command orders, answer it, and keep its trace."""
+        outcomes = tuple(outcome for order in command.orders for outcome in self._order(order))
+        commands = self._backlog.progress.commands
+        number = commands[-1].number + 1 if commands else 1
+        told = {str(o.table or "capture"): f"{o.outcome}: {o.reason}" if o.reason else o.outcome for o in outcomes}
+        record = CommandRecord(number, command.at_us, command.asked_by, command.op, told, command.details)
+        self._backlog.note(record)
+        # Among what goes to the log, for the cut that keeps the trace comes behind it.
+        self._tail.effects.append(Answered(command.id, number, outcomes))
+
+    def _order(self, order: Order) -> list[Outcome]:
+        """Do what people want, table by table. An order that does not fit changes nothing, and is said so."""
+        if isinstance(order, PauseCapture | ResumeCapture):
+            found = outcome_of_capture(order, self._backlog.progress)
+            if found.fits:
+                self._pause_capture(isinstance(order, PauseCapture))
+            return [found]
+        tables = order.tables if isinstance(order, Backfill) else (order.table,)
+        return [self._order_table(order, table) for table in tables]
+
+    def _order_table(self, order: TableOrder, table: TableId) -> Outcome:
+        known = self._backlog.get(table)
+        found = outcome_of(order, table, known)
+        if not found.fits:
+            state = "unknown" if known is None else known.state
+            self._tell("order ignored", order=type(order).__name__.lower(), table=str(table), state=state)
+            return found
+        match order:
+            case Backfill():
                 self._leave_window(table)
-                self._backlog.begin_generation(table, self._tail.next_offset)
-            case Pause(), TableProgress(state="waiting" | "reading"):
+                self._backlog.begin_generation(table, self._tail.next_offset, by_order=True)
+            case Pause():
                 self._leave_window(table)
                 self._backlog.pause(table)
-            case Resume(), TableProgress(state="paused"):
+            case Resume():
                 self._resume(table, order.partial)
-            case Cancel(), TableProgress(active=True):
+            case Cancel():
                 self._stop(table, "cancelled", "cancelled by order")
-            case Forget(), TableProgress():
-                self._stop(table, "forgotten")
-            case Adjust(), TableProgress():
+            case Adjust():
                 self._backlog.adjust(order)
-            case _, known:
-                found = "unknown" if known is None else known.state
-                self._tell("order ignored", order=type(order).__name__.lower(), table=str(table), state=found)
+            case Reread():
+                self._backlog.order_keys(table, order.keys, self._tail.next_offset)
+        return found
+
+    def _forget(self, table: TableId) -> None:
+        if self._backlog.get(table) is None:
+            self._tell("order ignored", order="forget", table=str(table), state="unknown")
+        else:
+            self._stop(table, "forgotten")
+
+    def _pause_capture(self, paused: bool) -> None:
+        """Give up the window, so that nothing is held and a cut can be made at once; or go on."""
+        for table in () if self._window is None else sorted(self._window.tables):
+            self._leave_window(table)
+        if self._window is not None:  # one without chunks: it holds nothing
+            self._close_window()
+        self._backlog.pause_capture(paused)
+        self._tell("capture paused" if paused else "capture resumed")
 
     def _resume(self, table: TableId, partial: KeySet | None) -> None:
         held = () if self._window is None else self._window.held

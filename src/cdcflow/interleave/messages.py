@@ -5,14 +5,14 @@ stream ──Committed, MarkSeen, Advanced,─▶ ┌─────────
 chunks ──Planned, MarkWritten, ChunkRead,  │ machine │ ──PlanTable, WriteMark, ReadChunk──▶ source
          ChunkFailed, SnapshotTaken,       │ (pure)  │   TakeSnapshot
          RowsCompared────────────────────▶ │         │
-people ──Backfill, Pause, Resume, … ─────▶ └─────────┘ ──Event──▶ logs, metrics, status
+people ──Command(Backfill, Pause, …)─────▶ └─────────┘ ──Event, Answered──▶ logs, metrics, status, people
 clock  ──Tick──▶
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -289,11 +289,49 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Adjust:
-    """Change a table's `priority` (higher first; None leaves it) or its `rows_per_second_max` (0: no limit)."""
+    """Change a table's `priority` (higher first; None leaves it) or its `rows_per_second_max` (0: no limit), until its
+    generation ends. `reset`: both are what the settings say again, before the others count."""
 
     table: TableId
     priority: int | None = None
     rows_per_second_max: int | None = None
+    reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """Read the rows that have these keys again, as they are now. A key without a row gives none."""
+
+    table: TableId
+    keys: KeySet
+
+
+@dataclass(frozen=True, slots=True)
+class PauseCapture:
+    """Read nothing more of the source, also after a restart, until `ResumeCapture`. A cut follows at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeCapture:
+    """Go on where `PauseCapture` stopped."""
+
+
+Order = Backfill | Pause | Resume | Cancel | Adjust | Reread | PauseCapture | ResumeCapture
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What somebody asked for. Its trace is in the progress of the next cut; its answer is `Answered` with this `id`.
+
+    `op`, `asked_by`, `at_us` (microseconds since 1970, UTC) and `details` (no row values) are for the trace only.
+    """
+
+    id: int
+    op: str
+    asked_by: str
+    at_us: int
+    orders: tuple[Order, ...] = ()
+    details: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,11 +354,8 @@ Input = (
     | ChunkFailed
     | SnapshotTaken
     | Tick
-    | Backfill
-    | Pause
-    | Resume
-    | Cancel
-    | Adjust
+    | Order
+    | Command
     | Forget
 )
 
@@ -380,4 +415,30 @@ class Event:
     fields: Sequence[tuple[str, object]] = ()
 
 
-Effect = Append | Cut | PlanTable | WriteMark | TakeSnapshot | Event
+OutcomeKind = Literal["ordered", "paused", "resumed", "cancelled", "adjusted", "stopping", "nothing to do", "refused"]
+"""What becomes of an order. The last two change nothing, and their `reason` says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an order for one table. `table` None: it was about the capture itself."""
+
+    table: TableId | None
+    outcome: OutcomeKind
+    reason: str | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.outcome not in ("nothing to do", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What became of a command, whose trace has this `number`. The cut that keeps it comes after this."""
+
+    id: int
+    number: int
+    outcomes: tuple[Outcome, ...]
+
+
+Effect = Append | Cut | PlanTable | WriteMark | TakeSnapshot | Event | Answered

@@ -1,8 +1,11 @@
 """How far the backfill of each table is: the part of a checkpoint that the machine owns.
 
 Frozen and versioned, because it is stored with every cut and read by the merge (`state`, `generation`, `since`) and by
-`status`. It holds no keys and no row values. The keys that must be read again are in the log itself: they are those
-of the rows from `since` on that came with unchanged columns.
+`status`. It holds no row values but the keys that people ordered to be read again, while they wait. Those that must be
+read again because rows came incomplete are in the log itself: they are those of the rows from `since` on that came
+with unchanged columns.
+
+The newest commands of people are in it too, and whether the capture is paused: both outlive a restart, and a seal.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from cdcflow.model.position import Offset
 from cdcflow.model.table import TableId
 
 PROGRESS_VERSION = 1
+COMMANDS_KEPT = 50
+"""Older ones are in the checkpoints of older segments."""
 
 State = Literal["waiting", "reading", "done", "paused", "cancelled", "failed", "forgotten"]
 
@@ -40,7 +45,9 @@ class TableProgress:
     `whole_since`  the `since` of the newest generation that was done: from there on the log has every row of the table,
                   whatever became of later generations. None: no generation of this table was ever done, or changes
                   were lost since, or the table was not captured for a while
-    `priority`, `rows_per_second_max`  what an operator adjusted (higher first; 0: no limit, None: the settings')
+    `priority`, `rows_per_second_max`  what an operator adjusted (higher first; 0: no limit, None: the settings') until
+                  the generation ends
+    `keys_ordered`  the keys that people ordered to be read again and that are not all read yet, as `KeySet.to_text`
 
     The rest says where to go on and is for the machine and the source only: `plan` and `cursor` as the source wrote
     them, `size` of the next chunk in units, `chunks` read, `exhausted` when only keys are left to read, `whole` for
@@ -66,6 +73,7 @@ class TableProgress:
     row_version: str | None = None
     keys_since: Offset | None = None
     whole_since: Offset | None = None
+    keys_ordered: str | None = None
 
     @property
     def active(self) -> bool:
@@ -81,26 +89,86 @@ class TableProgress:
 
     def to_json(self, table: TableId) -> dict[str, object]:
         """A table's entry in the JSON of all."""
-        return {"schema": table.schema, "name": table.name, **{name: getattr(self, name) for name in _FIELDS}}
+        entry = {"schema": table.schema, "name": table.name, **{name: getattr(self, name) for name in _FIELDS}}
+        if self.keys_ordered is None:
+            del entry["keys_ordered"]
+        return entry
+
+    def to_status(self, table: TableId, rate_of_settings: int) -> dict[str, object]:
+        """A table's entry in a status: no keys, but the rate that it may be read at (0: no limit) and who says so."""
+        entry = self.to_json(table)
+        entry.pop("keys_ordered", None)
+        by = "settings" if self.rows_per_second_max is None else "order"
+        return {**entry, "rate_limit": self.rate(rate_of_settings), "rate_limit_from": by}
+
+    def rate(self, of_settings: int) -> int:
+        """Rows a second that may be read of it (0: no limit), where the settings say `of_settings`."""
+        return of_settings if self.rows_per_second_max is None else self.rows_per_second_max
 
 
 _FIELDS = tuple(f.name for f in fields(TableProgress))
 
 
 @dataclass(frozen=True, slots=True)
+class CommandRecord:
+    """The trace of a command: who asked by which door for what, when (microseconds since 1970, UTC), and what came of
+    it. `outcomes` by table (`capture`: the capture itself), with the reason where it changed nothing. No row values.
+    """
+
+    number: int
+    at_us: int
+    asked_by: str
+    op: str
+    outcomes: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "at_us": self.at_us,
+            "asked_by": self.asked_by,
+            "op": self.op,
+            "outcomes": dict(self.outcomes),
+            "details": dict(self.details),
+        }
+
+    @classmethod
+    def from_json(cls, number: int, value: Mapping[str, Any]) -> CommandRecord:
+        return cls(number, value["at_us"], value["asked_by"], value["op"], value["outcomes"], value["details"])
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """The backfill progress of every table that was ever captured. Read-only.
 
-    JSON: `{"version": 1, "tables": {"schema.name": {"schema": …, "name": …, and the fields of TableProgress}}}`.
+    `commands`: the newest that people gave, oldest first. `capture_paused`: nothing is read of the source.
+
+    JSON: `{"version": 1, "tables": {"schema.name": {"schema": …, "name": …, and the fields of TableProgress}}}`, and
+    where there is something to say `"commands": {"17": {…}}` and `"capture": {"paused": true}`.
     """
 
     tables: Mapping[TableId, TableProgress] = field(default_factory=dict)
+    commands: tuple[CommandRecord, ...] = ()
+    capture_paused: bool = False
 
     def to_json(self) -> dict[str, object]:
         return {
             "version": PROGRESS_VERSION,
             "tables": {str(table): known.to_json(table) for table, known in self.tables.items()},
+            **self.people_json(),
         }
+
+    def people_json(self) -> dict[str, object]:
+        """The part of the JSON that tells of people's commands."""
+        commands = {str(one.number): one.to_json() for one in self.commands}
+        paused = {"capture": {"paused": True}} if self.capture_paused else {}
+        return {**({"commands": commands} if commands else {}), **paused}
+
+    def to_status(self, rate_of_settings: int) -> dict[str, object]:
+        """Every table's entry in a status, by name."""
+        return {str(table): known.to_status(table, rate_of_settings) for table, known in self.tables.items()}
+
+    def with_command(self, record: CommandRecord) -> Progress:
+        return replace(self, commands=(*self.commands, record)[-COMMANDS_KEPT:])
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Progress:
@@ -110,7 +178,17 @@ class Progress:
             return cls()
         if value["version"] > PROGRESS_VERSION:
             raise ValueError(f"progress version {value['version']} is newer than {PROGRESS_VERSION}")
-        return cls({TableId(e["schema"], e["name"]): _table_progress(e) for e in value["tables"].values()})
+        return cls(
+            {TableId(e["schema"], e["name"]): _table_progress(e) for e in value["tables"].values()},
+            tuple(commands_of(value)),
+            bool(value.get("capture", {}).get("paused")),
+        )
+
+
+def commands_of(value: Mapping[str, Any]) -> list[CommandRecord]:
+    """The commands in a checkpoint's progress, oldest first."""
+    found = value.get("commands", {})
+    return [CommandRecord.from_json(int(number), found[number]) for number in sorted(found, key=int)]
 
 
 def _table_progress(entry: Mapping[str, Any]) -> TableProgress:

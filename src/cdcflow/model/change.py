@@ -17,6 +17,7 @@ that the interleave machine asks (`cdcflow.interleave.messages.Transactions`).
 
 from __future__ import annotations
 
+import base64
 import enum
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
@@ -99,6 +100,19 @@ class KeySet:
     def take(self, count: int) -> tuple[KeySet, KeySet]:
         """The first `count` keys, and the rest."""
         return KeySet(self.keys.slice(0, count)), KeySet(self.keys.slice(count))
+
+    def to_text(self) -> str:
+        """These keys with their types, for a checkpoint: an Arrow stream in base64."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.keys.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+            stream.write_table(self.keys)
+        return base64.b64encode(sink.getvalue()).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> KeySet:
+        """What `to_text` wrote."""
+        with pa.ipc.open_stream(base64.b64decode(text)) as stream:
+            return KeySet(stream.read_all())
 
 
 NO_KEYS = KeySet(pa.table({}))

@@ -19,14 +19,17 @@ import numpy as np
 from cdcflow.errors import ConfigurationError, KeysUnknown, RightMissing, SourceUnavailable
 from cdcflow.interleave.machine import Interleave, Limits
 from cdcflow.interleave.messages import (
+    Answered,
     Append,
     Backfill,
     ChunkRead,
+    Command,
     Cut,
     Effect,
     Event,
     Input,
     MarkSeen,
+    Order,
     PlanTable,
     Resume,
     SnapshotTaken,
@@ -52,6 +55,8 @@ from cdcflow.pipeline.waker import Waker
 from cdcflow.ports import ChunkSource, Log, Numbered, Source, Stream, StreamEvent
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
+OnAnswer = Callable[[Answered, bool], None]
+"""What became of a command; and whether its trace is durable, for it is called once before and once when it is."""
 
 IDLE_WAIT_S = 0.1
 UNSYNCED_BYTES_MAX = 256 << 20
@@ -71,10 +76,11 @@ class Orders:
 
     `given`: the log knows of this order already, from an earlier attempt; it is only waited for. `once`: stop when
     the ordered tables are read. `accept_history_loss`: the operator accepts that the source has discarded log that
-    cdcflow still needs: take a new position in its log, and read every table anew.
+    cdcflow still needs: take a new position in its log, and read every table anew. `asked_by`: who ordered it.
     """
 
     backfill: tuple[str, ...] | None = None
+    asked_by: str = "this program"
     given: bool = False
     once: bool = False
     accept_history_loss: bool = False
@@ -109,11 +115,15 @@ class Attempt:
         requests: SimpleQueue[Input],
         waker: Waker,
         on_event: OnEvent,
+        on_answer: OnAnswer = lambda answer, durable: None,
         threads: Threads | None = None,
         clock: Clock = time.monotonic,
         freshness: Freshness | None = None,
         on_span: OnSpan | None = None,
     ) -> None:
+        self._on_answer = on_answer
+        self._answered: list[Answered] = []
+        self._rate_of_settings = limits.rows_per_second_max
         self._source = source
         self._log = log
         self._pace = pace
@@ -195,10 +205,21 @@ class Attempt:
         """The keys of a table's partial rows in the log; None when the log does not know them any more."""
         known = progress.tables[table]
         try:
-            return self._log.partial_keys(table, known.collects_from or known.since) or NO_KEYS
+            found = self._log.partial_keys(table, known.collects_from or known.since) or NO_KEYS
+            return self._with_ordered(table, found, known.keys_ordered)
         except KeysUnknown as unknown:
             self._on_event("partial rows unknown", {"table": str(table), "reason": str(unknown).split("\n")[0]})
             return None
+
+    def _with_ordered(self, table: TableId, found: KeySet, text: str | None) -> KeySet:
+        """These keys, and those that people ordered to be read, which the log's rows do not tell."""
+        if text is None:
+            return found
+        ordered = KeySet.from_text(text)
+        key = next((t.key_columns for t in self.tables if t.id == table), ())
+        if set(ordered.keys.column_names) != set(key):
+            raise KeysUnknown(f"rows of {table} are to be read again by a key that it no longer has")
+        return found.union(ordered) if len(found) else ordered
 
     def _begin(self) -> None:
         if self._orders.backfill is not None:
@@ -211,6 +232,8 @@ class Attempt:
             self._handle(Backfill(tuple(t.id for t in self.tables)))
         else:
             self._read_anew(() if self._orders.given else self._ordered, again)
+        if self.capture_paused:  # only who resumes it starts an attempt on a capture that is paused
+            self._take_requests()
         # A statement may have changed rows while nobody captured, and the order to read them again may not have been
         # durable when the last attempt ended: the version they were read at is.
         self._handle(self._source.compare_rows(self._row_versions()))
@@ -219,7 +242,8 @@ class Attempt:
     def _read_anew(self, ordered: tuple[TableId, ...], again: tuple[TableId, ...]) -> None:
         """What an operator ordered, and what other settings have read again."""
         if ordered:
-            self._handle(Backfill(ordered))
+            at_us = int(time.time() * 1e6)
+            self._handle(Command(0, "backfill", self._orders.asked_by, at_us, (Backfill(ordered),)))
         for table in again:
             self._on_event("table to be read again", {"table": str(table), "reason": reread.WHY})
         rest = tuple(table for table in again if table not in ordered)
@@ -233,13 +257,14 @@ class Attempt:
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, stopping: Callable[[], bool]) -> None:
-        """Capture until `stopping` says so, or with `once` until the ordered tables are read. Ends at a cut.
+        """Capture until `stopping` says so, somebody pauses the capture, or with `once` until the ordered tables are
+        read. Ends at a cut.
 
         Raises whatever ends the attempt early; what is durable stays, and the rest counts as never read.
         """
         self._on_event("capture started", {"epoch": self._epoch, "tables": len(self.tables)})
         self._begin()
-        while not stopping() and not self._served():
+        while not stopping() and not self.capture_paused and not self._served():
             self._turn()
         self._finish()
 
@@ -261,11 +286,19 @@ class Attempt:
             self._tell_read(answer)
             self._handle(answer)
         self._use_new_limits()
-        for request in self._requested():
-            self._handle(self._looked_up(request))
+        self._take_requests()
         self._make_durable()
         self._acknowledge()
         self._look_after()
+
+    @property
+    def capture_paused(self) -> bool:
+        """Somebody has paused the capture."""
+        return self._machine.progress.capture_paused
+
+    def _take_requests(self) -> None:
+        for request in self._requested():
+            self._handle(self._looked_up(request))
 
     def _handle(self, given: Input) -> None:
         effects = self._machine.step(given)
@@ -286,6 +319,9 @@ class Attempt:
                 self._cut(effect)
             case PlanTable() | WriteMark() | TakeSnapshot():
                 pass
+            case Answered():
+                self._answered.append(effect)
+                self._on_answer(effect, False)
             case Event(event, fields):
                 self._events[event] += 1
                 self._on_event(event, dict(fields))
@@ -364,6 +400,17 @@ class Attempt:
         while self._unsynced and self._unsynced[0][0] <= durable.cut:
             self._unsynced.popleft()
         self._stream.acknowledge(durable.position)
+        self._tell_kept(durable)
+
+    def _tell_kept(self, durable: Checkpoint) -> None:
+        """Tell who gave commands that their traces are durable."""
+        if not self._answered:
+            return
+        kept = durable.progress.get("commands", {})
+        assert isinstance(kept, dict)  # noqa: S101 - our own progress JSON
+        for answer in [a for a in self._answered if str(a.number) in kept]:
+            self._answered.remove(answer)
+            self._on_answer(answer, True)
 
     def _look_after(self) -> None:
         now = self._clock()
@@ -387,6 +434,7 @@ class Attempt:
     def _use_new_limits(self) -> None:
         limits, self._new_limits = self._new_limits, None
         if limits is not None:
+            self._rate_of_settings = limits.rows_per_second_max
             self._machine.use(limits)
 
     def _prove_freshness(self, now: float) -> None:
@@ -406,10 +454,19 @@ class Attempt:
 
     def _looked_up(self, request: Input) -> Input:
         """The request with what only the log knows: who resumes a table asks it for the keys of partial rows."""
-        known = self._machine.progress.tables.get(request.table) if isinstance(request, Resume) else None
-        if not isinstance(request, Resume) or known is None or known.state != "paused" or known.plan is None:
-            return request
-        return replace(request, partial=self._partial_keys(request.table, self._machine.progress))
+        match request:
+            case Command():
+                return replace(request, orders=tuple(self._with_keys(order) for order in request.orders))
+            case Resume():
+                return self._with_keys(request)
+            case _:
+                return request
+
+    def _with_keys(self, order: Order) -> Order:
+        known = self._machine.progress.tables.get(order.table) if isinstance(order, Resume) else None
+        if not isinstance(order, Resume) or known is None or known.state != "paused" or known.plan is None:
+            return order
+        return replace(order, partial=self._partial_keys(order.table, self._machine.progress))
 
     def _requested(self) -> list[Input]:
         found: list[Input] = []
@@ -475,6 +532,15 @@ class Attempt:
         self._tasks.close()
         self._durability.stop()
 
+    def keys_where(self, table: TableId, predicate: str, keys_max: int) -> KeySet:
+        """The keys of a table's rows that a predicate (SQL of the source) is true for, one more than `keys_max` at
+        most. May be called from any thread.
+
+        Raises:
+            ConfigurationError: the source does not understand it, or it takes too long.
+        """
+        return self._chunks.keys_where(table, predicate, keys_max + 1)
+
     # ── looking in from outside ─────────────────────────────────────────────────────────────────────────────
 
     def _unsynced_bytes(self) -> int:
@@ -498,7 +564,7 @@ class Attempt:
             "held_rows": held_rows,
             "held_bytes": held_bytes,
             "window": sorted(map(str, self._machine.window_tables)),
-            "tables": self._machine.progress.to_json()["tables"],
+            "tables": self._machine.progress.to_status(self._rate_of_settings),
             "left_out": [str(t) for t in self._source.left_out()],
             "events": dict(self._events),
         }

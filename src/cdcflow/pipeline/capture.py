@@ -27,10 +27,27 @@ from cdcflow.errors import (
     SourceUnavailable,
 )
 from cdcflow.interleave.machine import Limits
-from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Resume
+from cdcflow.interleave.messages import (
+    Adjust,
+    Answered,
+    Backfill,
+    Cancel,
+    Command,
+    Input,
+    Order,
+    Outcome,
+    Pause,
+    PauseCapture,
+    Reread,
+    Resume,
+    ResumeCapture,
+)
 from cdcflow.interleave.progress import Progress
-from cdcflow.model.position import SourceIdentity
+from cdcflow.model.keytexts import keys_of
+from cdcflow.model.position import Checkpoint, SourceIdentity
+from cdcflow.model.table import TableId
 from cdcflow.pipeline.attempt import Attempt, OnEvent, Orders, Pace, TablesChanged, table_ids
+from cdcflow.pipeline.commands import Commands
 from cdcflow.pipeline.freshness import Freshness
 from cdcflow.pipeline.settings import CaptureSettings, OpenedLog, SettingsInUse
 from cdcflow.pipeline.spans import OnSpan
@@ -39,6 +56,10 @@ from cdcflow.pipeline.waker import Waker
 from cdcflow.ports import Source
 
 HEALTHY_AFTER_S = 30.0
+ANSWER_WAIT_S = 5.0
+"""How long who gives a command waits for its answer."""
+PAUSED_LOOK_S = 1.0
+REREAD_KEYS_MAX = 10_000
 
 
 class SettingsChanged(Exception):
@@ -60,11 +81,17 @@ class Capture:
         wait: bool = True,
         freshness: Freshness | None = None,
         on_span: OnSpan | None = None,
+        newest_checkpoint: Callable[[], Checkpoint] = Checkpoint,
     ) -> None:
+        self._newest_checkpoint = newest_checkpoint
+        self._limits = limits
         self._settings = SettingsInUse(CaptureSettings(open_source, open_log, limits, pace))
         self._orders = orders
         self._on_event = on_event
-        self._requests: SimpleQueue[Input] = SimpleQueue()
+        self._commands = Commands()
+        self._requests: SimpleQueue[Input] = self._commands.queue
+        self._paused: bool | None = None  # None: nobody has asked the log so far
+        self._resuming: Command | None = None
         self._stop = threading.Event()
         self._nudged = threading.Event()
         self._waker: Waker | None = None
@@ -98,6 +125,9 @@ class Capture:
         self._waker = Waker()
         try:
             self._try_on()
+            while self._paused and not self._stop.is_set():
+                self._hold()
+                self._try_on()
         except CdcflowError as error:
             # What does not answer may do so at the next start; everything else must be mended first.
             is_away = isinstance(error, SourceUnavailable | SinkUnavailable) and not isinstance(error, RightMissing)
@@ -106,6 +136,20 @@ class Capture:
             raise
         finally:
             self._waker.close()
+
+    def _hold(self) -> None:
+        """Wait until somebody resumes the capture that is paused, or stops it. The log and the source are closed
+        meanwhile: what the source keeps for us it keeps for who is away."""
+        assert self._waker is not None  # noqa: S101 - made by `run`
+        if self._orders.once:
+            raise ConfigurationError(
+                "reading tables: the capture of this log is paused",
+                remedy="start `cdcflow run`, then run `cdcflow ctl resume`",
+                runbook="order-refused",
+            )
+        while self._resuming is None and not self._stop.is_set():
+            self._waker.wait(None, PAUSED_LOOK_S)
+        self._attempts = 0
 
     def _try_on(self) -> None:
         for attempt in tenacity.Retrying(
@@ -164,6 +208,8 @@ class Capture:
         self._began = time.monotonic()
         if not self._stop.is_set():
             self._nudged.clear()
+        if self._is_paused():
+            return
         try:
             self._with_source(self._settings.taken())
         except (ConfigurationError, HistoryLost, SourceUnavailable) as error:
@@ -191,6 +237,17 @@ class Capture:
             self._started()
             source.close()
 
+    def _is_paused(self) -> bool:
+        """Whether the capture is paused and nobody has resumed it. The log knows it from an earlier process."""
+        if self._paused is None:
+            found = self._newest_checkpoint()
+            progress = Progress.from_json(found.progress)
+            self._paused = progress.capture_paused
+            if self._paused:
+                self._tally.last_known = _status_of(found, progress, self._limits)
+                self._on_event("capture is paused", {"since_cut": found.cut})
+        return self._paused and self._resuming is None
+
     def _started(self) -> None:
         """From here on a stop is heard by the attempt itself, and ends at a cut."""
         with self._starting_lock:
@@ -211,7 +268,10 @@ class Capture:
             on_event=self._on_event,
             freshness=self._freshness,
             on_span=self._on_span,
+            on_answer=self._answered,
         )
+        if self._resuming is not None:
+            self._requests.put(self._resuming)  # again, if the one before did not come to keep it
         self._attempt, self._waiting_for = attempt, None
         self._has_captured = self._ran = True
         self._started()
@@ -223,6 +283,7 @@ class Capture:
             with self._tally.lock:
                 self._tally.add(attempt)
                 self._attempt = None
+            self._paused = attempt.capture_paused or self._resuming is not None
             attempt.close()
             # An operator's order counts once: what is durable is not ordered again by the next attempt.
             given = self._orders.given or attempt.order_is_kept()
@@ -253,40 +314,147 @@ class Capture:
         self._tally.retries[type(error).__name__] += 1
         self._on_event("capture interrupted", {**_told(error), "next_try_s": round(pause, 1)})
 
-    def request(self, op: str, tables: Sequence[str], **adjustment: int | None) -> dict[str, object]:
-        """Order something of the running capture: backfill, pause, resume, cancel or adjust, of these tables.
+    def request(
+        self,
+        op: str,
+        tables: Sequence[str] = (),
+        *,
+        asked_by: str = "this program",
+        keys: Sequence[Sequence[str]] | None = None,
+        where: str | None = None,
+        priority: int | None = None,
+        rows_per_second_max: int | None = None,
+        reset: bool = False,
+    ) -> dict[str, object]:
+        """Order something of the capture; `cdcflow.service.operations` says what there is.
 
-        Returns the names it was ordered for. The effect shows in `status`.
+        Returns `{"op": …, "tables": {"public.orders": {"outcome": "paused"}, …}, "number": …, "durable": …}`, with a
+        `reason` where nothing was changed; for an order about the capture itself `capture` has its outcome. `number` is
+        that of the trace in the log; `durable` false: it is not safe on disk yet, and a crash may undo the order.
 
         Raises:
-            ConfigurationError: an unknown table or operation.
+            ConfigurationError: an unknown table or operation, or keys that are none of the table.
             SourceUnavailable: it is not capturing just now.
         """
-        attempt = self._attempt
-        if attempt is None:
-            raise SourceUnavailable(f"the capture is waiting to try again: {self._waiting_for or 'starting'}")
+        match op:
+            case "stop":
+                return self._stop_by_order(asked_by)
+            case "pause-capture":
+                return self._pause_capture(asked_by)
+            case "resume-capture":
+                return self._resume_capture(asked_by)
+        attempt = self._running()
         ids = table_ids(tables, attempt.tables)
         match op:
             case "backfill":
-                wanted: list[Input] = [Backfill(ids)]
+                orders: list[Order] = [Backfill(ids)]
             case "pause":
-                wanted = [Pause(t) for t in ids]
+                orders = [Pause(t) for t in ids]
             case "resume":
-                wanted = [Resume(t) for t in ids]
+                orders = [Resume(t) for t in ids]
             case "cancel":
-                wanted = [Cancel(t) for t in ids]
+                orders = [Cancel(t) for t in ids]
             case "adjust":
-                wanted = [Adjust(t, adjustment.get("priority"), adjustment.get("rows_per_second_max")) for t in ids]
+                orders = [Adjust(t, priority, rows_per_second_max, reset) for t in ids]
+            case "reread":
+                orders = [self._reread(attempt, tables, ids, keys, where)]
             case _:
                 raise ConfigurationError(
                     f"unknown request {op!r}",
-                    remedy="use backfill, pause, resume, cancel or adjust",
+                    remedy="use backfill, pause, resume, cancel, adjust or reread",
                     runbook="settings",
                 )
-        for item in wanted:
-            self._requests.put(item)
+        found = {
+            "priority": priority,
+            "rows_per_second_max": rows_per_second_max,
+            "reset": reset or None,
+            "keys": len(orders[0].keys) if isinstance(orders[0], Reread) else None,
+            "by_predicate": True if where is not None else None,
+        }
+        details = {name: value for name, value in found.items() if value is not None}
+        return self._answer_of(self._given(self._commands.new(op, asked_by, tuple(orders), details)))
+
+    def _running(self) -> Attempt:
+        if (attempt := self._attempt) is not None:
+            return attempt
+        if self._paused and self._resuming is None:
+            raise SourceUnavailable("the capture is paused", remedy="resume it first, by `cdcflow ctl resume`")
+        raise SourceUnavailable(f"the capture is waiting to try again: {self._waiting_for or 'starting'}")
+
+    def _reread(
+        self,
+        attempt: Attempt,
+        names: Sequence[str],
+        ids: Sequence[TableId],
+        keys: Sequence[Sequence[str]] | None,
+        where: str | None,
+    ) -> Reread:
+        if len(names) != 1 or (keys is None) == (where is None):
+            raise ConfigurationError(
+                "reading rows again: name one table, and either keys or a predicate",
+                remedy="to read all rows of tables again run `cdcflow table backfill`",
+                runbook="order-refused",
+            )
+        table = next(t for t in attempt.tables if t.id == ids[0])
+        found = attempt.keys_where(ids[0], where, REREAD_KEYS_MAX) if where is not None else keys_of(table, keys or ())
+        if not len(found):
+            raise ConfigurationError(
+                f"reading rows of {ids[0]} again: no row has been asked for, or none is there", runbook="order-refused"
+            )
+        if len(found) > REREAD_KEYS_MAX:
+            raise ConfigurationError(
+                f"reading rows of {ids[0]} again: more than {REREAD_KEYS_MAX} keys at once",
+                remedy="ask for fewer, or read the table whole by `cdcflow table backfill`",
+                runbook="order-refused",
+            )
+        return Reread(ids[0], found)
+
+    def _given(self, command: Command) -> Command:
+        self._requests.put(command)
         self._wake()
-        return {"op": op, "tables": [str(t) for t in ids]}
+        return command
+
+    def _answer_of(self, command: Command) -> dict[str, object]:
+        answer, durable = self._commands.wait(command, ANSWER_WAIT_S)
+        if answer is None:
+            raise SourceUnavailable(
+                f"the capture did not take the order within {ANSWER_WAIT_S:g} s; it is taken when the capture can",
+                remedy="`cdcflow log commands` shows it then",
+            )
+        return answer_json(command.op, answer.outcomes, number=answer.number, durable=durable)
+
+    def _answered(self, answer: Answered, durable: bool) -> None:
+        if durable and self._resuming is not None and answer.id == self._resuming.id:
+            self._resuming = None
+        self._commands.answered(answer, durable)
+
+    def _stop_by_order(self, asked_by: str) -> dict[str, object]:
+        command = self._commands.new("stop", asked_by, (), {})
+        answer, durable = None, False
+        if self._attempt is not None:
+            answer, durable = self._commands.wait(self._given(command), ANSWER_WAIT_S)
+        self.stop()
+        number = None if answer is None else answer.number
+        return answer_json("stop", (Outcome(None, "stopping"),), number=number, durable=durable)
+
+    def _pause_capture(self, asked_by: str) -> dict[str, object]:
+        if self._attempt is None and self._paused and self._resuming is None:
+            again = Outcome(None, "nothing to do", "the capture is paused already")
+            return answer_json("pause-capture", (again,))
+        self._running()
+        return self._answer_of(self._given(self._commands.new("pause-capture", asked_by, (PauseCapture(),), {})))
+
+    def _resume_capture(self, asked_by: str) -> dict[str, object]:
+        command = self._commands.new("resume-capture", asked_by, (ResumeCapture(),), {})
+        if self._attempt is not None or not self._paused:
+            self._running()
+            return self._answer_of(self._given(command))
+        self._resuming = command
+        self._wake()
+        answer, durable = self._commands.wait(command, ANSWER_WAIT_S)
+        if answer is None:  # it stands, for as long as this process does
+            return answer_json("resume-capture", (Outcome(None, "resumed", "the source could not be reached so far"),))
+        return answer_json("resume-capture", answer.outcomes, number=answer.number, durable=durable)
 
     def reload(self, settings: CaptureSettings, *, in_place: bool) -> int:
         """Go on with other settings, and return their number. They are taken up when `status` says so.
@@ -312,6 +480,8 @@ class Capture:
         attempt, settings = self._attempt, {"settings": self._settings.status()}
         if (halted := self._halted) is not None:
             return {"state": "halted", "kind": type(halted).__name__, "reason": str(halted), **settings}
+        if attempt is None and self._paused and self._resuming is None:
+            return {**self._tally.last_known, "state": "paused", "reason": "until `cdcflow ctl resume`", **settings}
         if attempt is None:
             return {"state": "waiting", "reason": self._waiting_for or "starting", **settings}
         return {"state": "capturing", **attempt.status(), **settings}
@@ -347,7 +517,8 @@ class Capture:
         if self._halted is not None:
             interrupted = f"the capture was halted: {str(self._halted).splitlines()[0]}"
         elif attempt is None:
-            interrupted = f"nothing is captured just now: {(self._waiting_for or 'starting').splitlines()[0]}"
+            why = "the capture is paused" if self._paused else (self._waiting_for or "starting").splitlines()[0]
+            interrupted = f"nothing is captured just now: {why}"
         return self._freshness.states(attempt.progress if attempt else Progress({}), interrupted)
 
 
@@ -356,3 +527,27 @@ def _told(error: BaseException | None) -> dict[str, object]:
     remedy = getattr(error, "remedy", None)
     found = {"kind": type(error).__name__, "reason": str(error).split("\n")[0]}
     return {**found, "remedy": remedy} if remedy else {**found}
+
+
+def answer_json(
+    op: str, outcomes: Sequence[Outcome], *, number: int | None = None, durable: bool = False
+) -> dict[str, object]:
+    """The answer to an order, for every door."""
+    told = {
+        str(o.table or "capture"): {"outcome": o.outcome, **({"reason": o.reason} if o.reason else {})}
+        for o in outcomes
+    }
+    capture = told.pop("capture", None)
+    about = {} if capture is None else {"capture": capture}
+    return {"op": op, **about, "tables": told, "number": number, "durable": durable}
+
+
+def _status_of(found: Checkpoint, progress: Progress, limits: Limits) -> dict[str, object]:
+    return {
+        "epoch": found.epoch,
+        "cut": found.cut,
+        "position": found.position,
+        "next_offset": found.next_offset,
+        "commit_clock": found.commit_clock,
+        "tables": progress.to_status(limits.rows_per_second_max),
+    }

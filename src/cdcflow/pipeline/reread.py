@@ -41,4 +41,4 @@ def unread(progress: Mapping[str, object]) -> dict[str, object]:
     for table, progress_of in tables.items():
         if progress_of.state == "done":
             tables[table] = replace(progress_of, state="waiting", plan=None, cursor=None)
-    return Progress(tables).to_json()
+    return replace(known, tables=tables).to_json()

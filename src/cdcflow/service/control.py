@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pwd
 import socket
+import struct
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -27,14 +29,16 @@ SOCKET_NAME = "control.sock"
 LINE_BYTES_MAX = 1 << 20
 _PATH_BYTES_MAX = 100  # the kernel takes 107 on Linux and 103 on macOS, and cuts or refuses longer ones
 
-Answer = Callable[[Mapping[str, Any]], object]
+Answer = Callable[[Mapping[str, Any], str], object]
+"""Answers a request of somebody, whose name comes second."""
 
 
 class ControlServer:
     """Answers requests on a log's control socket until closed.
 
-    `answer` gets the request and returns something JSON can hold; a `CdcflowError` or `ValueError` it raises
-    becomes the error of the answer. It is called from a thread of its own, one request at a time.
+    `answer` gets the request and who asks (the kernel's word), and returns something JSON can hold; a `CdcflowError` or
+    `ValueError` it raises becomes the error of the answer. Each request has a thread of its own, so that one that takes
+    long keeps nobody from asking for the status.
     """
 
     def __init__(self, log_path: Path, answer: Answer) -> None:
@@ -78,22 +82,42 @@ class ControlServer:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            with connection, contextlib.suppress(OSError):
-                connection.settimeout(5)
-                connection.sendall(_line(self._answered(_read_line(connection))))
+            threading.Thread(target=self._serve_one, args=(connection,), name="control-answer", daemon=True).start()
 
-    def _answered(self, line: bytes) -> Mapping[str, object]:
+    def _serve_one(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(5)
+            connection.sendall(_line(self._answered(_read_line(connection), user_of(connection))))
+
+    def _answered(self, line: bytes, asked_by: str) -> Mapping[str, object]:
         try:
             request = json.loads(line)
             if not isinstance(request, dict):
                 return {"error": "a request is one JSON object in one line", "kind": "ValueError"}
-            return {"ok": {}} if request.get("op") == "ping" else {"ok": self._answer(request)}
+            return {"ok": {}} if request.get("op") == "ping" else {"ok": self._answer(request, asked_by)}
         except json.JSONDecodeError:
             return {"error": "a request is one JSON object in one line", "kind": "ValueError"}
         except (CdcflowError, ValueError) as error:
             return {"error": str(error), "kind": type(error).__name__}
         except Exception as error:  # noqa: BLE001 - a broken answer must not end the daemon; its text may hold values
             return {"error": f"the daemon could not answer: {type(error).__name__}", "kind": "InvariantViolated"}
+
+
+def user_of(connection: socket.socket) -> str:
+    """Who is at the other end of a Unix socket, as the kernel says."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return "command line"  # macOS: the socket's mode says that it is our own user, or root
+    size = struct.calcsize("3i")
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return f"command line, {user_name(uid)}"
+
+
+def user_name(uid: int) -> str:
+    """A user's name and number; the number alone where nobody has it any more."""
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
 
 
 def ask(log_path: Path, request: Mapping[str, object], *, timeout_s: float = 10) -> Any | None:

@@ -13,13 +13,13 @@ from typing import Literal
 from cdcflow.errors import ConfigurationError
 
 Role = Literal["read", "operate"]
-Kind = Literal["tables", "keys", "text", "count"]
+Kind = Literal["tables", "keys", "text", "count", "flag"]
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
     """Something that an operation takes. `kind`: a list of `schema.table`, a list of keys (each a list of texts, in
-    the order of the key's columns), a text, or a whole number from 0 on."""
+    the order of the key's columns), a text, a whole number from 0 on, or true or false."""
 
     name: str
     kind: Kind
@@ -53,9 +53,21 @@ OPERATIONS: Mapping[str, Operation] = {
             (
                 _TABLES,
                 Argument("priority", "count", "Tables with a higher one are read first."),
-                Argument("rows_per_second_max", "count", "0: no limit but that of the settings."),
+                Argument("rows_per_second_max", "count", "0: no limit. It ends when the table is read."),
+                Argument("reset", "flag", "Take back what was adjusted: the settings count again."),
             ),
         ),
+        Operation(
+            "reread",
+            "Read some rows of a table again.",
+            (
+                Argument("tables", "tables", "One table, as schema.table.", required=True),
+                Argument("keys", "keys", "The keys of the rows."),
+                Argument("where", "text", "Or a predicate in the source's SQL that is true for them."),
+            ),
+        ),
+        Operation("pause-capture", "Stop reading the source at a cut, also after a restart, until it is resumed."),
+        Operation("resume-capture", "Go on reading the source where it was paused."),
         Operation("settings", "The settings that the daemon runs with, without secrets.", role="read"),
         Operation(
             "reload", "Take the settings file up.", (Argument("digest", "text", "Only if the file is this one."),)
@@ -95,6 +107,7 @@ _WORDS = {
     "keys": "a list of keys, each a list of texts",
     "text": "a text",
     "count": "a whole number from 0 on",
+    "flag": "true or false",
 }
 
 
@@ -106,6 +119,8 @@ def _is(kind: Kind, value: object) -> bool:
             return isinstance(value, list) and all(
                 isinstance(key, list) and key and all(isinstance(part, str) for part in key) for key in value
             )
+        case "flag":
+            return isinstance(value, bool)
         case "text":
             return isinstance(value, str)
         case "count":

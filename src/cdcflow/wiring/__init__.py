@@ -4,6 +4,7 @@ The commands, the demo and a program that embeds cdcflow begin here with a `Conf
 """
 
 from cdcflow.wiring.capturing import capture, capture_settings, limits, log_event, open_source, publisher, tried
+from cdcflow.wiring.commands import commands_in_log
 from cdcflow.wiring.findings import continues, doctor, log_problem, store_faults, upload_status
 from cdcflow.wiring.logs import copy_log, history_layout, log_id, log_layout, log_reader, open_log, retention, topics
 from cdcflow.wiring.planning import log_growth, planned
@@ -17,6 +18,7 @@ __all__ = [
     "open_source",
     "publisher",
     "tried",
+    "commands_in_log",
     "continues",
     "doctor",
     "log_problem",

@@ -10,7 +10,7 @@ import structlog
 from cdcflow.config import Config, FileLog, KafkaLog, Postgres, secret
 from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.machine import Limits
-from cdcflow.model.position import SourceIdentity
+from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
 from cdcflow.pipeline.freshness import Freshness
@@ -48,15 +48,16 @@ def capture(
     backfill: Sequence[str] | None = None,
     once: bool = False,
     wait: bool = True,
+    asked_by: str = "this program",
     on_event: OnEvent | None = None,
     on_span: OnSpan | None = None,
 ) -> Capture:
     """A capture of the configured source into the configured log.
 
     `backfill` names tables to read anew (an empty one: all of them); None reads only tables that the log does not
-    know yet. `once` ends when they are read. `accept_history_loss`: the source has discarded log that
-    cdcflow still needs; take a new position in its log and read all tables anew. `wait` False: a source or log
-    that is not reached at the first try ends it. `on_span` is told how long each cut and window took.
+    know yet. `once` ends when they are read. `asked_by` ordered it. `accept_history_loss`: the source has discarded
+    log that cdcflow still needs; take a new position in its log and read all tables anew. `wait` False: a source or
+    log that is not reached at the first try ends it. `on_span` is told how long each cut and window took.
     """
     settings = capture_settings(config, backfill_new=backfill is None)
     return Capture(
@@ -64,13 +65,17 @@ def capture(
         open_log=settings.open_log,
         limits=settings.limits,
         orders=Orders(
-            backfill=None if backfill is None else tuple(backfill), once=once, accept_history_loss=accept_history_loss
+            backfill=None if backfill is None else tuple(backfill),
+            once=once,
+            accept_history_loss=accept_history_loss,
+            asked_by=asked_by,
         ),
         pace=settings.pace,
         on_event=on_event or log_event,
         wait=wait,
         freshness=Freshness(config.service.freshness_every),
         on_span=on_span,
+        newest_checkpoint=lambda: _newest_checkpoint(config),
     )
 
 
@@ -108,6 +113,11 @@ def _address_of(config: Config) -> str:
     from cdcflow.sources.mysql.connection import Address as MySQLAddress
 
     return MySQLAddress.parse(config.source.url).parts
+
+
+def _newest_checkpoint(config: Config) -> Checkpoint:
+    reader = log_reader(config)
+    return reader.newest_checkpoint() if reader.exists() else Checkpoint()
 
 
 def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:

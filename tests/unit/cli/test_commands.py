@@ -22,6 +22,7 @@ from cdcflow.cli.watch import lag_seconds
 from cdcflow.config import load
 from cdcflow.ports import Finding
 from cdcflow.service.control import ControlServer
+from cdcflow.service.operations import checked
 from cdcflow.spark.job import MergeReport, TableReport
 
 CANARY = "c4n4ry-s3cret"
@@ -43,7 +44,7 @@ def daemon(folder: Path) -> Iterator[list[Mapping[str, Any]]]:
     asked: list[Mapping[str, Any]] = []
     generation = 1
 
-    def answer(request: Mapping[str, Any]) -> object:
+    def answer(request: Mapping[str, Any], asked_by: str) -> object:
         nonlocal generation
         asked.append(request)
         if request["op"] == "status":
@@ -51,10 +52,18 @@ def daemon(folder: Path) -> Iterator[list[Mapping[str, Any]]]:
             state = "done" if generation == 1 or looks > 3 else "reading"
             table = {"state": state, "generation": generation, "units": 9, "units_done": 3, "rows": 42}
             return {"state": "capturing", "cut": 3, "lag_bytes": 5000, "tables": {"public.orders": table}}
+        if "tables" not in request:
+            return {"op": request["op"], "capture": {"outcome": "paused"}, "tables": {}, "number": 1, "durable": True}
         if "public.nothing" in request["tables"]:
             raise errors.ConfigurationError("table public.nothing is not captured")
         generation += request["op"] == "backfill"
-        return {"op": request["op"], "tables": request["tables"] or ["public.orders"]}
+        tables = {name: outcome(name) for name in request["tables"] or ["public.orders"]}
+        return {"op": request["op"], "tables": tables, "number": 1, "durable": True}
+
+    def outcome(name: str) -> dict[str, str]:
+        if "done" in name:
+            return {"outcome": "nothing to do", "reason": f"{name} is done: nothing to pause"}
+        return {"outcome": "ordered"}
 
     server = ControlServer(folder / "cdcflow-log", answer)
     server.start()
@@ -286,6 +295,75 @@ def test_adjust_sends_only_what_was_said(folder: Path, daemon: list[Mapping[str,
     assert daemon[-1] == {"op": "adjust", "tables": ["public.orders"], "rows_per_second_max": 0}
 
 
+def test_adjust_is_taken_back_by_a_reset(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
+    """0 means no limit, so it cannot also mean what the settings say."""
+    assert runner.invoke(app, ["table", "adjust", "public.orders", "--reset"]).exit_code == 0
+    assert daemon[-1] == {"op": "adjust", "tables": ["public.orders"], "reset": True}
+    assert runner.invoke(app, ["ctl", "throttle", "--reset"]).exit_code == 0
+    assert daemon[-1] == {"op": "adjust", "tables": [], "reset": True}
+
+
+@pytest.mark.parametrize(
+    ("words", "request_"),
+    [
+        (["table", "backfill", "a.b"], {"op": "backfill", "tables": ["a.b"]}),
+        (["table", "reread", "a.b", "--key", "17", "--key", "18"], {"keys": [["17"], ["18"]]}),
+        (["table", "reread", "a.b", "--key", "eu,17"], {"keys": [["eu", "17"]]}),
+        (["table", "reread", "a.b", "--key", '["a,b", 17]'], {"keys": [["a,b", "17"]]}),
+        (["table", "reread", "a.b", "--where", "id < 3"], {"where": "id < 3"}),
+        (["ctl", "throttle", "500"], {"op": "adjust", "tables": [], "rows_per_second_max": 500}),
+        (["ctl", "throttle", "0", "--table", "a.b"], {"op": "adjust", "tables": ["a.b"], "rows_per_second_max": 0}),
+        (["ctl", "pause"], {"op": "pause-capture"}),
+        (["ctl", "resume"], {"op": "resume-capture"}),
+        (["ctl", "stop"], {"op": "stop"}),
+    ],
+)
+def test_commands_are_requests(
+    folder: Path, daemon: list[Mapping[str, Any]], words: list[str], request_: dict[str, Any]
+) -> None:
+    """And each of them is one that the list of operations knows."""
+    assert runner.invoke(app, words).exit_code == 0
+    expected = request_ if "op" in request_ else {"op": "reread", "tables": ["a.b"], **request_}
+    assert daemon[-1] == expected
+    assert checked(daemon[-1]).name == expected["op"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["table", "reread", "a.b"], "by --key or by --where"),
+        (["table", "reread", "a.b", "--key", "1", "--where", "true"], "by --key or by --where"),
+        (["table", "reread", "a.b", "--key", "[1"], "is a JSON list"),
+        (["table", "reread", "a.b", "--key", "[]"], "is a JSON list"),
+        (["ctl", "throttle"], "give a rate, or --reset"),
+        (["ctl", "throttle", "3", "--reset"], "give a rate, or --reset"),
+    ],
+)
+def test_commands_that_say_too_little_or_too_much_are_refused(
+    folder: Path, daemon: list[Mapping[str, Any]], words: list[str], said: str
+) -> None:
+    """Before anything is asked of the daemon."""
+    result = runner.invoke(app, words)
+    assert (result.exit_code, daemon) == (78, [])
+    assert said in result.stderr
+
+
+def test_an_order_that_changes_nothing_says_why_and_exits_with_1(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
+    """A script must not take it for done."""
+    result = runner.invoke(app, ["table", "pause", "public.done"])
+    assert result.exit_code == 1
+    assert result.stdout == "public.done: nothing to do (public.done is done: nothing to pause)\n"
+    both = runner.invoke(app, ["table", "pause", "public.done", "public.orders"])
+    assert both.exit_code == 0
+    assert both.stdout.splitlines()[1] == "public.orders: ordered"
+    many = [f"public.done{n}" for n in range(21)]
+    result = runner.invoke(app, ["table", "pause", *many, "public.orders"])
+    assert result.stdout.splitlines() == [
+        "public.orders: ordered",
+        "21 more tables: nothing to do (--json names them)",
+    ]
+
+
 def test_table_orders_need_a_daemon(folder: Path) -> None:
     """Nothing is being read that could be paused."""
     result = runner.invoke(app, ["table", "pause", "public.orders"])
@@ -305,7 +383,7 @@ class Asked:
     def stop(self) -> None:
         self.calls.append(("stop",))
 
-    def request(self, op: str, tables: list[str], **adjustment: int) -> dict[str, object]:
+    def request(self, op: str, tables: list[str], **adjustment: object) -> dict[str, object]:
         self.calls.append((op, tables, adjustment))
         return {"op": op, "tables": tables}
 
@@ -316,15 +394,15 @@ class Asked:
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        ({"op": "pause", "tables": ["a.b"]}, ("pause", ["a.b"], {})),
-        ({"op": "adjust", "tables": ["a.b"], "priority": 3}, ("adjust", ["a.b"], {"priority": 3})),
-        ({"op": "stop"}, ("stop",)),
+        ({"op": "pause", "tables": ["a.b"]}, ("pause", ["a.b"], {"asked_by": "ann"})),
+        ({"op": "adjust", "tables": ["a.b"], "priority": 3}, ("adjust", ["a.b"], {"asked_by": "ann", "priority": 3})),
+        ({"op": "stop"}, ("stop", [], {"asked_by": "ann"})),
     ],
 )
 def test_socket_requests_become_calls(request_: dict[str, Any], expected: tuple[Any, ...]) -> None:
     """What a door hands on is what the capture does."""
     asked: Any = Asked()
-    answering(asked, asked)(request_)
+    answering(asked, asked)(request_, "ann")
     assert asked.calls == [expected]
 
 
@@ -344,7 +422,7 @@ def test_malformed_request_is_refused(request_: dict[str, Any]) -> None:
     """A table name taken letter by letter would pause 26 tables."""
     asked: Any = Asked()
     with pytest.raises(errors.ConfigurationError):
-        answering(asked, asked)(request_)
+        answering(asked, asked)(request_, "ann")
     assert asked.calls == []
 
 

@@ -14,7 +14,7 @@ import pytest
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.service.control import LINE_BYTES_MAX, SOCKET_NAME, ControlServer, ask
 
-Serve = Callable[[Path, Callable[[Mapping[str, Any]], object]], ControlServer]
+Serve = Callable[[Path, Callable[[Mapping[str, Any], str], object]], ControlServer]
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def serve() -> Iterator[Serve]:
     """Start a control server on a log's folder; closed after the test."""
     with ExitStack() as stack:
 
-        def start(log: Path, answer: Callable[[Mapping[str, Any]], object]) -> ControlServer:
+        def start(log: Path, answer: Callable[[Mapping[str, Any], str], object]) -> ControlServer:
             server = ControlServer(log, answer)
             server.start()
             stack.callback(server.close)
@@ -31,7 +31,7 @@ def serve() -> Iterator[Serve]:
         yield start
 
 
-def echo(request: Mapping[str, Any]) -> object:
+def echo(request: Mapping[str, Any], asked_by: str) -> object:
     return {"heard": dict(request)}
 
 
@@ -60,7 +60,7 @@ def test_request_gets_its_answer(tmp_path: Path, serve: Serve) -> None:
 def test_refusal_keeps_its_kind_and_message(tmp_path: Path, serve: Serve) -> None:
     """The person at the other end needs the daemon's own words, and the exit code that belongs to them."""
 
-    def refuse(request: Mapping[str, Any]) -> object:
+    def refuse(request: Mapping[str, Any], asked_by: str) -> object:
         raise SourceUnavailable("the capture is waiting", remedy="wait")
 
     serve(tmp_path, refuse)
@@ -71,7 +71,7 @@ def test_refusal_keeps_its_kind_and_message(tmp_path: Path, serve: Serve) -> Non
 def test_fault_in_an_answer_ends_neither_server_nor_secrecy(tmp_path: Path, serve: Serve) -> None:
     """S03: an unforeseen error may carry a row's values; only its type leaves the daemon."""
 
-    def break_down(request: Mapping[str, Any]) -> object:
+    def break_down(request: Mapping[str, Any], asked_by: str) -> object:
         raise KeyError("canary")
 
     serve(tmp_path, break_down)
@@ -100,7 +100,7 @@ def test_socket_of_a_killed_daemon_is_replaced(tmp_path: Path, serve: Serve) -> 
 def test_second_daemon_does_not_take_the_first_ones_socket(tmp_path: Path, serve: Serve) -> None:
     """P75: orders would reach the wrong process."""
     serve(tmp_path, echo)
-    second = ControlServer(tmp_path, lambda request: {"second": True})
+    second = ControlServer(tmp_path, lambda request, asked_by: {"second": True})
     with pytest.raises(ConfigurationError, match="another cdcflow daemon"):
         second.start()
     second.close()

@@ -21,7 +21,7 @@ from cdcflow.interleave.messages import (
     Visibility,
     XidSnapshot,
 )
-from cdcflow.model.change import ChangeBatch, Run
+from cdcflow.model.change import ChangeBatch, KeySet, Run
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
@@ -166,6 +166,9 @@ class Tape:
 
     def read_chunk(self, chunk: Chunk) -> ChunkRead:
         raise AssertionError("no table is read in these tests")
+
+    def keys_where(self, table: TableId, predicate: str, keys_max: int) -> KeySet:
+        raise AssertionError("nobody asks for rows in these tests")
 
     def snapshot(self) -> Visibility:
         return XidSnapshot(1, 1)

@@ -308,6 +308,7 @@ def test_status_says_all_that_is_known_by_its_names() -> None:
         "rows_read": 1,
         "rows_per_second": 0.0,
         "rows_read_per_second": None,
+        "window": [],
         "held_rows": 0,
         "held_bytes": 0,
         "left_out": [],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from queue import Empty
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from smallsource import ITEMS, ORDERS, Small
 
 from cdcflow.errors import ConfigurationError, InvariantViolated, RightMissing, SinkUnavailable, SourceUnavailable
 from cdcflow.interleave.machine import Limits
-from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Pause, Resume
+from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Command, Input, Pause, Resume
 from cdcflow.model.position import Checkpoint
 from cdcflow.pipeline import attempt as attempts
 from cdcflow.pipeline.attempt import Orders, Pace, TablesChanged
@@ -212,10 +212,11 @@ def running(stage: Stage, source: Small, during: Callable[[], None]) -> None:
             {"rows_per_second_max": 9},
             [Adjust(ITEMS.id, rows_per_second_max=9), Adjust(ORDERS.id, rows_per_second_max=9)],
         ),
+        ("adjust", {"reset": True}, [Adjust(ITEMS.id, reset=True), Adjust(ORDERS.id, reset=True)]),
     ],
 )
 def test_an_order_reaches_the_machine_for_each_of_its_tables(
-    op: str, more: dict[str, int], inputs: list[object]
+    op: str, more: dict[str, Any], inputs: list[object]
 ) -> None:
     """Without names it is all captured tables."""
     source = Small(ITEMS, ORDERS)
@@ -223,17 +224,17 @@ def test_an_order_reaches_the_machine_for_each_of_its_tables(
     given: list[object] = []
 
     def during() -> None:
-        assert stage.capture.request(op, (), **more) == {"op": op, "tables": ["public.items", "public.orders"]}
+        answer: Any = stage.capture.request(op, (), asked_by="ann", **more)
+        assert (answer["op"], list(answer["tables"])) == (op, ["public.items", "public.orders"])
 
-    class Queue:
-        def put(self, item: object) -> None:
-            given.append(item)
+    class Queue(SimpleQueue[Input]):
+        def put(self, item: Input, *_: object) -> None:
+            assert isinstance(item, Command)
+            assert (item.op, item.asked_by, item.details) == (op, "ann", more)
+            given.extend(item.orders)
+            super().put(item)
 
-        def get_nowait(self) -> object:
-            raise Empty
-
-    queue: Any = Queue()
-    stage.capture._requests = queue
+    stage.capture._requests = Queue()
     running(stage, source, during)
     assert given == inputs
 

@@ -18,6 +18,7 @@ from cdcflow.interleave.messages import (
     WriteMark,
     XidSnapshot,
 )
+from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
 from cdcflow.pipeline.source_tasks import SourceTasks
@@ -47,6 +48,9 @@ class Recording:
 
     def heartbeat(self) -> None:
         self.done.append("heartbeat")
+
+    def keys_where(self, table: TableId, predicate: str, keys_max: int) -> KeySet:
+        raise AssertionError("nobody asks for rows in these tests")
 
     def snapshot(self) -> Visibility:
         return XidSnapshot(1, 1)

@@ -47,6 +47,8 @@ T = TypeVar("T")
 
 KEYS_BYTES_MAX = 64 << 20
 WHOLE_BYTES_MAX = 1 << 30
+KEYS_WHERE_WAIT_S = 60
+"""How long the server may look for the rows that a predicate is true for."""
 
 
 class Rewritten(Exception):
@@ -126,6 +128,15 @@ class ChunkDialect(Protocol[C_contra, P, R]):
         """What is surely visible now."""
         ...
 
+    def keys_where(self, connection: C_contra, table: TableId, predicate: str, keys_max: int) -> KeySet:
+        """The keys of rows that a predicate is true for now, no more than `keys_max`, in a transaction that writes
+        nothing and ends after `KEYS_WHERE_WAIT_S`.
+
+        Raises:
+            ConfigurationError: see `predicate_refused` and `predicate_too_slow`.
+        """
+        ...
+
     def opened(self, connection: C_contra, chunk: Chunk, part: P | None) -> AbstractContextManager[OpenTable[P, R]]:
         """The chunk's table, in a snapshot that lasts as long as the block. `part`: what will be read of it; None:
         the first part, the keys, or what the table's `parts` will say.
@@ -180,6 +191,11 @@ class Chunks(Generic[C, P, R]):
 
     def heartbeat(self) -> None:
         self._pool.run("writing a heartbeat", self._dialect.heartbeat)
+
+    def keys_where(self, table: TableId, predicate: str, keys_max: int) -> KeySet:
+        return self._pool.run(
+            f"looking for rows of {table}", lambda c: self._dialect.keys_where(c, table, predicate, keys_max)
+        )
 
     def snapshot(self) -> Visibility:
         return self._pool.run("taking a snapshot", self._dialect.visibility)
@@ -282,6 +298,31 @@ def too_large(table: TableId, bytes_max: int) -> ConfigurationError:
         remedy=f"give {table} a primary key; or set source.backfill.whole_bytes_max to more than it has, where this "
         f"machine's memory holds it three times, and start again; then run `cdcflow backfill {table}`",
         runbook="too-large",
+    )
+
+
+def predicate_refused(table: TableId, found: str) -> ConfigurationError:
+    """The server does not understand a predicate. `found` is its word, and holds no row values."""
+    return ConfigurationError(
+        f"looking for rows of {table}: the server refuses the predicate: {found}",
+        remedy="write what would come after WHERE, in the server's own SQL, with the table's columns by their names",
+        runbook="order-refused",
+    )
+
+
+def predicate_too_slow(table: TableId) -> ConfigurationError:
+    return ConfigurationError(
+        f"looking for rows of {table}: the server did not find all of them within {KEYS_WHERE_WAIT_S} s",
+        remedy="use a predicate that an index helps with, or name the keys",
+        runbook="order-refused",
+    )
+
+
+def without_key(table: TableId) -> ConfigurationError:
+    return ConfigurationError(
+        f"looking for rows of {table}: it has no key to read them by",
+        remedy=f"run `cdcflow table backfill {table}`",
+        runbook="order-refused",
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,13 +24,23 @@ from cdcflow.interleave.messages import Chunk, Planned, Visibility
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.engine.chunks import ChunkProgress, PartRead, Rewritten, Snapshot, TooLarge
+from cdcflow.sources.engine.chunks import (
+    ChunkProgress,
+    PartRead,
+    Rewritten,
+    Snapshot,
+    TooLarge,
+    predicate_refused,
+    without_key,
+)
 from cdcflow.sources.engine.connections import Connector
 from cdcflow.sources.memory.database import MemoryDatabase, MemoryTable, Row, position_of
 
 FIRST_ROWS = 1000
 PART_ROWS_MIN = 50
 """Below this a second snapshot costs more than it reads."""
+
+_COMPARISON = re.compile(r"(\w+) = (?:'([^']*)'|(-?\d+))")
 
 Part = tuple[int, int]
 """The row numbers of a part: behind the first, up to the second."""
@@ -101,6 +112,21 @@ class MemoryChunks:
 
     def visibility(self, connection: MemoryConnection) -> Visibility:
         return self._database.snapshot()
+
+    def keys_where(self, connection: MemoryConnection, table: TableId, predicate: str, keys_max: int) -> KeySet:
+        """This database knows one predicate: a column, an equals sign, and a value."""
+        comparison = _COMPARISON.fullmatch(predicate)
+        with self._database.changed:
+            found = self._database.readable(table, self._is_closed)
+            if not found.key:
+                raise without_key(table)
+            if comparison is None or comparison[1] not in {c.name for c in found.shape.columns}:
+                raise predicate_refused(table, "it is no comparison of a column with a value")
+            name, text, number = comparison.groups()
+            wanted = text if number is None else int(number)
+            rows = [row for row in found.rows.values() if row[name] == wanted][:keys_max]
+        schema = pa.schema([found.shape.row_schema.field(column) for column in found.key])
+        return KeySet(pa.Table.from_pylist([{k: row[k] for k in found.key} for row in rows], schema=schema))
 
     @contextlib.contextmanager
     def opened(self, connection: MemoryConnection, chunk: Chunk, part: Part | None) -> Iterator[OpenTable]:

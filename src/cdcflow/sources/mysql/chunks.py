@@ -27,7 +27,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pymysql
@@ -37,12 +37,23 @@ from cdcflow.interleave.messages import Chunk, Planned, Visibility
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.engine.chunks import ChunkProgress, Rewritten, Snapshot, TooLarge
+from cdcflow.sources.engine.chunks import (
+    KEYS_WHERE_WAIT_S,
+    ChunkProgress,
+    Rewritten,
+    Snapshot,
+    TooLarge,
+    predicate_refused,
+    predicate_too_slow,
+    without_key,
+)
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.mysql.catalog import CatalogTable
 from cdcflow.sources.mysql.connection import Connection, query
+from cdcflow.sources.mysql.decoders import decode
 from cdcflow.sources.mysql.errors import NO_SUCH_COLUMN, NO_SUCH_INDEX, NO_SUCH_TABLE
 from cdcflow.sources.mysql.fetch import fetch
+from cdcflow.sources.mysql.images import Extents
 from cdcflow.sources.mysql.keys import KEYS_AT_ONCE, Key, Literals
 from cdcflow.sources.mysql.marks import Marking
 from cdcflow.sources.mysql.ranges import Ordered, Part, PartRead, sizes, stride
@@ -50,6 +61,7 @@ from cdcflow.sources.mysql.rights import reading
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
 from cdcflow.sources.mysql.sql import quoted
 from cdcflow.sources.mysql.tables import DescribedTable
+from cdcflow.sources.mysql.types.registry import select_expression
 
 FIRST_ROWS = 20_000
 ROWS_MIN = 1000
@@ -59,6 +71,10 @@ PART_ROWS_MIN = 10_000
 """Below this a second connection costs more than it reads."""
 CHUNK_BYTES_MAX = 64 << 20
 """A chunk ends early at this size, however many rows it may have: rows may be large."""
+
+TIMED_OUT = (3024, 1969)
+"""ER_QUERY_TIMEOUT of MySQL, ER_STATEMENT_TIMEOUT of MariaDB."""
+CLIENT_ERRORS = range(2000, 3000)
 
 KEYS_GROWTH = 16
 """So many times as many rows are looked for by key as before, at most: the first ones may be the small ones."""
@@ -158,6 +174,26 @@ class MySQLChunks:
 
     def visibility(self, connection: Connection) -> Visibility:
         return self._snapshots.visibility(connection)
+
+    def keys_where(self, connection: Connection, table: TableId, predicate: str, keys_max: int) -> KeySet:
+        ordered = self._ordered(table)
+        if not ordered.key.columns:
+            raise without_key(table)
+        query(connection, "START TRANSACTION READ ONLY")
+        try:
+            with reading(connection, table):
+                return _keys_where(connection, ordered, predicate, keys_max)
+        except pymysql.Error as error:
+            number = error.args[0] if error.args else 0
+            if number in TIMED_OUT:
+                raise predicate_too_slow(table) from None
+            if not connection.open or number in CLIENT_ERRORS:
+                raise
+            said = f"{error.args[1]} (error {number})" if number == NO_SUCH_COLUMN else f"error {number}"
+            raise predicate_refused(table, said) from None
+        finally:
+            with contextlib.suppress(pymysql.Error):
+                query(connection, "ROLLBACK")
 
     @contextlib.contextmanager
     def opened(self, connection: Connection, chunk: Chunk, part: Part | None) -> Iterator[OpenTable]:
@@ -261,6 +297,30 @@ class OpenTable:
         if not rows.is_whole:
             raise TooLarge
         return [self.ordered.decoded(rows)]
+
+
+def _keys_where(connection: Connection, ordered: Ordered, predicate: str, keys_max: int) -> KeySet:
+    key = _only_key(ordered.described)
+    columns = ", ".join(select_expression(c) for c in key.columns)
+    # Both servers' own way to end a statement, each a comment to the other. The predicate is on lines of its own: a
+    # comment in it ends there. The connection takes one statement at a time, so that it cannot bring others with it.
+    limits = f"/*M! SET STATEMENT max_statement_time={KEYS_WHERE_WAIT_S} FOR */ "
+    hint = f"/*+ MAX_EXECUTION_TIME({KEYS_WHERE_WAIT_S * 1000}) */"
+    select = f"SELECT {hint} {columns} FROM {ordered.entry.sql} WHERE (\n{predicate}\n) LIMIT {keys_max}"  # noqa: S608
+    rows = fetch(connection, limits + select)
+    return KeySet(pa.Table.from_batches([decode(key, rows.data, Extents(rows.start, rows.end))]))
+
+
+def _only_key(described: DescribedTable) -> DescribedTable:
+    """The same table as if it had no columns but its key's."""
+    names = [c.name for c in described.columns]
+    at = [names.index(name) for name in described.table.key]
+    columns = {c.name: c for c in described.table.columns}
+    return DescribedTable(
+        replace(described.table, columns=tuple(columns[name] for name in described.table.key)),
+        tuple(described.columns[i] for i in at),
+        tuple(described.codecs[i] for i in at),
+    )
 
 
 def _greatest(table: Ordered, connection: Connection) -> Literals | None:

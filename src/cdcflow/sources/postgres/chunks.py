@@ -32,7 +32,17 @@ from cdcflow.interleave.messages import Chunk, Planned, XidSnapshot
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.engine.chunks import ChunkProgress, PartRead, Rewritten, Snapshot, TooLarge
+from cdcflow.sources.engine.chunks import (
+    KEYS_WHERE_WAIT_S,
+    ChunkProgress,
+    PartRead,
+    Rewritten,
+    Snapshot,
+    TooLarge,
+    predicate_refused,
+    predicate_too_slow,
+    without_key,
+)
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import advice
 from cdcflow.sources.postgres import keys as key_texts
@@ -165,6 +175,29 @@ class PostgresChunks:
         row = connection.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
         assert row is not None  # noqa: S101  a function's result
         return snapshot_of(row[0])
+
+    def keys_where(self, connection: Connection, table: TableId, predicate: str, keys_max: int) -> KeySet:
+        rel = self._look_up(table)
+        if (entry := load(connection, [rel]).get(rel.oid)) is None:
+            raise SourceUnavailable(f"looking for rows of {table}: it was dropped just now, or made anew")
+        described = describe_all(connection, [entry], self._policy)[0]
+        if not described.table.key:
+            raise without_key(table)
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            connection.execute(f"SET LOCAL statement_timeout = '{KEYS_WHERE_WAIT_S}s'".encode())
+            return _keys_where(
+                connection, _only_key(described), _whole_of(connection, rel.oid, table), predicate, keys_max
+            )
+        except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
+            raise predicate_too_slow(table) from None
+        except psycopg.Error as error:
+            if error.sqlstate is None or error.sqlstate[:2] not in _REFUSALS:
+                raise
+            raise predicate_refused(table, _refusal(error)) from None
+        finally:
+            with contextlib.suppress(psycopg.Error):
+                connection.execute("ROLLBACK")
 
     @contextlib.contextmanager
     def opened(self, connection: Connection, chunk: Chunk, part: Share | None) -> Iterator[OpenTable]:
@@ -392,6 +425,42 @@ def _copy(described: DescribedTable, source: str, condition: str) -> str:
     expressions = ", ".join(described.copy_expressions)
     selected = f"SELECT {expressions} FROM {source} AS t WHERE {condition}"  # noqa: S608  quoted by `connection`
     return f"COPY ({selected}) TO STDOUT (FORMAT binary)"
+
+
+_REFUSALS = ("22", "25", "42", "0A", "21", "2F", "38", "39", "P0")
+"""Classes of SQLSTATE that a predicate itself is the cause of."""
+
+
+def _refusal(error: psycopg.Error) -> str:
+    """What the server says of a predicate. Only its words on names and syntax hold no row's values."""
+    state = f"SQLSTATE {error.sqlstate}"
+    said = error.diag.message_primary if (error.sqlstate or "").startswith("42") else None
+    return f"{said} ({state})" if said else state
+
+
+def _only_key(described: DescribedTable) -> DescribedTable:
+    """The same table as if it had no columns but its key's."""
+    names = [c.name for c in described.table.columns]
+    at = [names.index(name) for name in described.table.key]
+    return DescribedTable(
+        replace(described.table, columns=tuple(described.table.columns[i] for i in at)),
+        tuple(described.codecs[i] for i in at),
+        described.has_binary,
+        tuple(described.copy_expressions[i] for i in at),
+    )
+
+
+def _keys_where(
+    connection: Connection, described: DescribedTable, source: str, predicate: str, keys_max: int
+) -> KeySet:
+    # On lines of its own: a comment in it ends there.
+    found = f"SELECT * FROM {source} AS t WHERE (\n{predicate}\n) LIMIT {keys_max}"  # noqa: S608  an operator's SQL
+    # The extended protocol takes one statement only, so that a predicate cannot bring others with it.
+    result = connection.pgconn.prepare(b"", found.encode())
+    if result.status != pq.ExecStatus.COMMAND_OK:
+        raise psycopg.errors.error_from_result(result)
+    rows, _ = _drained(connection, _copy(described, f"({found})", "true"), _ALL_BYTES)
+    return KeySet(pa.Table.from_batches([decode_copy(rows, described)]))
 
 
 def _drained(connection: Connection, query: str, bytes_max: int) -> tuple[Joined, bool]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
-from cdcflow.errors import SourceUnavailable
+from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.messages import Chunk, Committed
 from cdcflow.model.change import KeySet, Run
 from cdcflow.model.position import Token
@@ -128,6 +129,43 @@ class ChunkScenarios(Scenarios):
             assert rows == [("r", 1, "row 1"), ("r", 3, "another"), ("r", 4, "now")]
             assert read.visibilities
             assert self.rows_read(self.read_keys(chunks, plan, keys(plan.shape, 2, 99)), source_kit.table) == []
+
+    def test_predicate_gives_the_keys_of_rows_that_it_is_true_for(self, source_kit: SourceKit) -> None:
+        """Somebody who has the rows in doubt read again names them by what they look like."""
+        source_kit.execute(*numbers(1, 2), *(f"INSERT INTO items VALUES ({i}, 'doubtful')" for i in (3, 4, 5)))
+        source, checkpoint = self.prepared(source_kit)
+        with self.reading(source, checkpoint) as (_, chunks):
+            plan = chunks.plan(source_kit.table, 1)
+            found = chunks.keys_where(source_kit.table, "name = 'doubtful'", 9)
+            assert sorted(found.keys.column("id").to_pylist()) == [3, 4, 5]
+            assert found.keys.schema == keys(plan.shape, 1).keys.schema
+            assert len(chunks.keys_where(source_kit.table, "name = 'doubtful'", 2)) == 2
+            assert len(chunks.keys_where(source_kit.table, "id = 99", 9)) == 0
+            rows = self.rows_read(self.read_keys(chunks, plan, found), source_kit.table)
+            assert sorted(rows) == [("r", i, "doubtful") for i in (3, 4, 5)]
+
+    @pytest.mark.parametrize(
+        "predicate",
+        [
+            "nothing = 1",
+            "id =",
+            "id = 1); DELETE FROM items; SELECT (1 = 1",
+            "id = 1); DELETE FROM items; -- ",
+            "id = 1) -- ",
+            "id = 1 /* ",
+        ],
+    )
+    def test_predicate_that_is_none_is_refused(self, source_kit: SourceKit, predicate: str) -> None:
+        """With the words of a setting that is wrong, not of a source that is away: trying again would not change it.
+        And no other statement comes in with it."""
+        source_kit.execute(*numbers(1, 2))
+        source, checkpoint = self.prepared(source_kit)
+        with self.reading(source, checkpoint) as (_, chunks):
+            with pytest.raises(ConfigurationError, match="refuses the predicate"):
+                chunks.keys_where(source_kit.table, predicate, 9)
+            found = chunks.keys_where(source_kit.table, "id = 2", 9)
+            assert found.keys.column("id").to_pylist() == [2], "the connection is as good as before"
+        assert len(source_kit.rows("items")) == 2
 
     @needs("tables without key")
     def test_table_without_a_key_is_read_whole_behind_a_truncate(self, source_kit: SourceKit) -> None:

@@ -1,0 +1,96 @@
+"""Which order fits which state: the one rule, for every door and for the machine itself."""
+
+from __future__ import annotations
+
+from cdcflow.interleave.messages import (
+    Adjust,
+    Backfill,
+    Cancel,
+    Outcome,
+    OutcomeKind,
+    Pause,
+    PauseCapture,
+    Reread,
+    Resume,
+    ResumeCapture,
+)
+from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.model.table import TableId
+
+REREAD_BYTES_MAX = 1 << 20
+"""Keys that are ordered and not yet read are in every checkpoint: no more than this of one table."""
+
+TableOrder = Backfill | Pause | Resume | Cancel | Adjust | Reread
+
+_VERBS = {
+    Backfill: "read",
+    Pause: "pause",
+    Resume: "resume",
+    Cancel: "cancel",
+    Adjust: "adjust",
+    Reread: "read again",
+}
+
+
+def outcome_of_capture(order: PauseCapture | ResumeCapture, progress: Progress) -> Outcome:
+    """What an order about the capture itself does."""
+    pauses = isinstance(order, PauseCapture)
+    if pauses == progress.capture_paused:
+        reason = "the capture is paused already" if pauses else "the capture is not paused: nothing to resume"
+        return Outcome(None, "nothing to do", reason)
+    return Outcome(None, "paused" if pauses else "resumed")
+
+
+def outcome_of(order: TableOrder, table: TableId, known: TableProgress | None) -> Outcome:
+    """What an order does to a table in this state."""
+    if known is None or known.state == "forgotten":
+        return Outcome(table, "refused", f"{table} is not captured")
+    if (fits := _fitting(order, known)) is not None:
+        return Outcome(table, fits)
+    if isinstance(order, Reread):
+        return Outcome(table, "refused", _why_not_read_again(table, known))
+    verb = _VERBS[type(order)]
+    if isinstance(order, Adjust) and known.active:
+        return Outcome(table, "nothing to do", f"{table} has the priority and rate of the settings")
+    if isinstance(order, Pause) and known.state == "paused":
+        return Outcome(table, "nothing to do", f"{table} is paused already")
+    return Outcome(table, "nothing to do", f"{table} is {known.state}: nothing to {verb}")
+
+
+def _fitting(order: TableOrder, known: TableProgress) -> OutcomeKind | None:
+    """The outcome of an order that fits; None: it does not."""
+    match order:
+        case Backfill():
+            return "ordered"
+        case Pause() if known.state in ("waiting", "reading"):
+            return "paused"
+        case Resume() if known.state == "paused":
+            return "resumed"
+        case Cancel() if known.active:
+            return "cancelled"
+        case Adjust() if known.active and _changes(order, known):
+            return "adjusted"
+        case Reread() if _can_be_read_again(known):
+            return "ordered"
+        case _:
+            return None
+
+
+def _changes(order: Adjust, known: TableProgress) -> bool:
+    is_adjusted = known.priority != 0 or known.rows_per_second_max is not None
+    return order.priority is not None or order.rows_per_second_max is not None or (order.reset and is_adjusted)
+
+
+def _can_be_read_again(known: TableProgress) -> bool:
+    is_read = known.state in ("done", "waiting", "reading")
+    return is_read and not known.whole and len(known.keys_ordered or "") <= REREAD_BYTES_MAX
+
+
+def _why_not_read_again(table: TableId, known: TableProgress) -> str:
+    if known.state == "paused":
+        return f"{table} is paused: resume it first"
+    if known.whole:
+        return f"{table} has no key to read rows by: read it whole, by a backfill"
+    if known.state in ("cancelled", "failed"):
+        return f"{table} is {known.state}, its rows were never all read: read it whole, by a backfill"
+    return f"too many keys of {table} wait to be read: order these when they are read, or read it whole, by a backfill"

@@ -1,0 +1,49 @@
+"""Keys that people write as text, as keys of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.change import KeySet
+from cdcflow.model.table import Table
+
+
+def keys_of(table: Table, texts: Sequence[Sequence[str]]) -> KeySet:
+    """These keys, each a text for each column of the table's key, in its order. Bytes are written in hex: `\\x0af3`.
+
+    Raises:
+        ConfigurationError: the table has no key, or a text is no value of its column; the message has no values.
+    """
+    attempted = f"reading rows of {table.id} again"
+    if not table.key:
+        raise ConfigurationError(
+            f"{attempted}: it has no key to read them by", remedy=f"run `cdcflow table backfill {table.id}`"
+        )
+    if wrong := [number for number, key in enumerate(texts, 1) if len(key) != len(table.key)]:
+        raise ConfigurationError(
+            f"{attempted}: key {wrong[0]} has another number of values than the table's key",
+            remedy=f"give a value for each of: {', '.join(table.key)}",
+        )
+    types = {c.name: c.type.arrow for c in table.columns}
+    columns = {
+        name: _column(f"{attempted}: column {name}", [key[at] for key in texts], types[name])
+        for at, name in enumerate(table.key)
+    }
+    return KeySet(pa.table(columns)).distinct()
+
+
+def _column(attempted: str, texts: Sequence[str], of: pa.DataType) -> pa.Array:
+    if pa.types.is_string(of) or pa.types.is_large_string(of):
+        return pa.array(texts, of)
+    try:
+        if pa.types.is_binary(of) or pa.types.is_large_binary(of):
+            return pa.array([bytes.fromhex(text.removeprefix("\\x")) for text in texts], of)
+        return pa.array(texts, pa.string()).cast(of)
+    except (ValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        # Arrow's own words hold the value.
+        raise ConfigurationError(
+            f"{attempted} is {of}, and a value is none", remedy="name the rows by a predicate (--where) instead"
+        ) from None

@@ -1,0 +1,53 @@
+"""Commands on their way to the capture's loop, and their answers on the way back.
+
+A command is answered twice: once when the machine has done what it orders, and once when the cut with its trace is
+durable. Who gave it waits for the second, for some seconds: what a crash could still undo is not told as done.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+from cdcflow.interleave.messages import Answered, Command, Input, Order
+
+
+@dataclass(slots=True)
+class _Waiting:
+    kept: threading.Event = field(default_factory=threading.Event)
+    answer: Answered | None = None
+
+
+class Commands:
+    """Gives commands to whoever takes them from `queue`. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[Input] = SimpleQueue()
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, _Waiting] = {}
+
+    def new(self, op: str, asked_by: str, orders: tuple[Order, ...], details: Mapping[str, object]) -> Command:
+        """A command that somebody will wait for."""
+        command = Command(next(self._ids), op, asked_by, int(time.time() * 1e6), orders, details)
+        self._waiting[command.id] = _Waiting()
+        return command
+
+    def wait(self, command: Command, seconds: float) -> tuple[Answered | None, bool]:
+        """The answer (None: nobody has taken the command so far), and whether its trace is durable."""
+        waiting = self._waiting[command.id]
+        kept = waiting.kept.wait(seconds)
+        del self._waiting[command.id]
+        return waiting.answer, kept
+
+    def answered(self, answer: Answered, durable: bool) -> None:
+        """The loop's word; see `attempt.OnAnswer`. Of a command that nobody waits for it is nobody's."""
+        waiting = self._waiting.get(answer.id)
+        if waiting is None:
+            return
+        waiting.answer = answer
+        if durable:
+            waiting.kept.set()

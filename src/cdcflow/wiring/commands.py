@@ -1,0 +1,36 @@
+"""The traces of people's commands in a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cdcflow.changelog import reader
+from cdcflow.changelog.layout import Layout
+from cdcflow.config import Config, FileLog
+from cdcflow.interleave.progress import CommandRecord, commands_of
+from cdcflow.wiring.logs import history_layout, log_layout, log_reader
+
+
+def commands_in_log(config: Config, limit: int) -> list[CommandRecord]:
+    """The newest commands that the configured log has a trace of, oldest first. Each checkpoint has the newest of its
+    time; older ones are in the checkpoints of sealed segments."""
+    found: dict[int, CommandRecord] = {}
+    for progress in _checkpoints(config):
+        found |= {one.number: one for one in commands_of(progress) if one.number not in found}
+        if min(found, default=1) == 1 or len(found) >= limit:
+            break
+    return [found[number] for number in sorted(found)][-limit:]
+
+
+def _checkpoints(config: Config) -> Iterator[Mapping[str, Any]]:
+    """The progress of checkpoints in the log, newest first."""
+    yield log_reader(config).newest_checkpoint().progress
+    layout = _sealed(config)
+    if layout.exists():
+        for segment in reversed(reader.list_segments(layout)):
+            yield segment.last_checkpoint().progress
+
+
+def _sealed(config: Config) -> Layout:
+    return log_layout(config.log) if isinstance(config.log, FileLog) else history_layout(config.log)

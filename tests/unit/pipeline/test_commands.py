@@ -1,0 +1,302 @@
+"""What becomes of an order: the answer, the trace in the log, and a capture that somebody pauses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from smallsource import ITEMS, ORDERS, Small
+
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.messages import Input
+from cdcflow.interleave.progress import Progress, TableProgress, commands_of
+from cdcflow.model.change import KeySet
+from cdcflow.model.position import Checkpoint, Offset
+from cdcflow.pipeline import attempt as attempts
+from cdcflow.pipeline import capture as captures
+from cdcflow.pipeline.attempt import Attempt, Orders, Pace
+from cdcflow.pipeline.capture import Capture
+from cdcflow.pipeline.waker import Waker
+from cdcflow.sinks.memory import Memory, MemoryLog
+
+
+class Closing(Small):
+    """A source that remembers whether it was closed."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Stage:
+    """A capture beside the test, over a source made anew for each attempt and one log."""
+
+    def __init__(self, memory: Memory | None = None, *, once: bool = False) -> None:
+        self.memory = memory or Memory()
+        self.opened: SimpleQueue[Closing] = SimpleQueue()
+        self.told: SimpleQueue[str] = SimpleQueue()
+        self.down: list[Exception] = []
+        self.failures: list[BaseException] = []
+        self.capture = Capture(
+            open_source=self._open_source,
+            open_log=lambda *_: MemoryLog(self.memory),
+            limits=Limits(rows_per_second_max=500),
+            orders=Orders(once=once),
+            pace=Pace(heartbeat_s=1e9, tables_look_s=1e9),
+            on_event=lambda event, fields: self.told.put(event),
+            newest_checkpoint=lambda: self.memory.checkpoint,
+        )
+        self.thread = threading.Thread(target=self._run)
+
+    def _open_source(self) -> Any:
+        if self.down:
+            raise self.down.pop()
+        source = Closing(ITEMS, ORDERS)
+        self.opened.put(source)
+        return source
+
+    def _run(self) -> None:
+        try:
+            self.capture.run()
+        except BaseException as error:  # noqa: BLE001 - looked at by the test's thread
+            self.failures.append(error)
+
+    def until(self, event: str) -> None:
+        while self.told.get(timeout=30) != event:
+            pass
+
+    def until_done(self, name: str = "public.orders") -> None:
+        while self.states().get(name) != "done":
+            self.told.get(timeout=30)
+
+    def states(self) -> dict[str, str]:
+        tables: Any = self.capture.status().get("tables", {})
+        return {name: entry["state"] for name, entry in tables.items()}
+
+    def commands(self) -> list[tuple[str, str, dict[str, str]]]:
+        return [(c.asked_by, c.op, dict(c.outcomes)) for c in commands_of(self.memory.checkpoint.progress)]
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]]:
+    """Start captures; they are stopped after the test."""
+    monkeypatch.setattr(attempts, "IDLE_WAIT_S", 0.001)
+    monkeypatch.setattr(captures, "PAUSED_LOOK_S", 3600.0)  # one that is not woken hangs
+    monkeypatch.setattr(captures, "ANSWER_WAIT_S", 30.0)
+    monkeypatch.setattr(Capture, "_wait", lambda self, seconds: None)
+    made: list[Stage] = []
+
+    def start(memory: Memory | None = None, *, once: bool = False) -> Stage:
+        made.append(Stage(memory, once=once))
+        made[-1].thread.start()
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.capture.stop()
+        one.thread.join(30)
+        assert not one.thread.is_alive()
+
+
+def test_an_order_that_does_not_fit_is_answered_with_the_reason(stage: Callable[..., Stage]) -> None:
+    """`ordered` for a table that is done, and then nothing, is worse than no answer."""
+    on = stage()
+    on.until_done("public.items")
+    on.until_done()
+    found = on.capture.request("pause", ["public.items"], asked_by="ann")
+    reason = "public.items is done: nothing to pause"
+    assert found["tables"] == {"public.items": {"outcome": "nothing to do", "reason": reason}}
+    assert (found["number"], found["durable"]) == (1, True)
+    assert on.commands() == [("ann", "pause", {"public.items": f"nothing to do: {reason}"})]
+
+
+def test_an_answer_comes_when_its_trace_is_durable(stage: Callable[..., Stage]) -> None:
+    """What a crash could still undo is not told as done: the log has the trace when the answer is there."""
+    on = stage()
+    on.until_done()
+    for number in range(1, 4):
+        found = on.capture.request("backfill", ["public.orders"], asked_by="ann")
+        assert (found["number"], found["durable"]) == (number, True)
+        assert len(on.commands()) == number
+
+
+def test_a_throttle_shows_in_the_status_and_ends_with_its_backfill(stage: Callable[..., Stage]) -> None:
+    """One that nobody sees, or that outlives its reason, makes a later backfill crawl."""
+    on = stage()
+    on.until_done()
+    entry: Any = on.capture.status()["tables"]
+    assert (entry["public.orders"]["rate_limit"], entry["public.orders"]["rate_limit_from"]) == (500, "settings")
+    throttled = TableProgress("reading", 1, Offset(1), rows_per_second_max=7, priority=2)
+    assert throttled.to_status(ORDERS.id, 500)["rate_limit"] == 7
+    assert throttled.to_status(ORDERS.id, 500)["rate_limit_from"] == "order"
+    assert replace(throttled, rows_per_second_max=0).to_status(ORDERS.id, 500)["rate_limit"] == 0
+
+
+# ── pausing the capture ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_paused_capture_reads_nothing_until_it_is_resumed(stage: Callable[..., Stage]) -> None:
+    """The source's connections are closed meanwhile, the last position still shows, and orders say why they wait."""
+    on = stage()
+    on.until_done()
+    first = on.opened.get(timeout=30)
+    assert on.capture.request("pause-capture", asked_by="ann")["capture"] == {"outcome": "paused"}
+    on.until("capture stopped")
+    while on.capture.status()["state"] != "paused":
+        pass
+    assert first.closed
+    status = on.capture.status()
+    assert (status["position"], status["cut"]) == (on.memory.checkpoint.position, on.memory.checkpoint.cut)
+    with pytest.raises(SourceUnavailable, match="the capture is paused"):
+        on.capture.request("backfill", ["public.orders"])
+    again: Any = on.capture.request("pause-capture")["capture"]
+    assert again == {"outcome": "nothing to do", "reason": "the capture is paused already"}
+    assert on.opened.empty()
+    found = on.capture.request("resume-capture", asked_by="bob")
+    assert (found["capture"], found["durable"]) == ({"outcome": "resumed"}, True)
+    assert [(who, op) for who, op, _ in on.commands()] == [("ann", "pause-capture"), ("bob", "resume-capture")]
+    assert on.capture.status()["state"] == "capturing"
+    assert not Progress.from_json(on.memory.checkpoint.progress).capture_paused
+    nothing: Any = on.capture.request("resume-capture")["capture"]
+    assert nothing == {"outcome": "nothing to do", "reason": "the capture is not paused: nothing to resume"}
+
+
+def paused(stage: Callable[..., Stage]) -> Memory:
+    """A log whose capture was paused by a process that is gone."""
+    on = stage()
+    on.until_done()
+    on.capture.request("pause-capture")
+    on.capture.stop()
+    on.thread.join(30)
+    return on.memory
+
+
+def test_a_pause_outlives_the_process(stage: Callable[..., Stage]) -> None:
+    """Whoever paused it for a night's work at the source must not find that a crash has resumed it."""
+    on = stage(paused(stage))
+    on.until("capture is paused")
+    status = on.capture.status()
+    assert (status["state"], status["cut"]) == ("paused", on.memory.checkpoint.cut)
+    assert on.opened.empty(), "the source is not even connected to"
+    assert on.capture.request("resume-capture")["capture"] == {"outcome": "resumed"}
+    assert on.opened.get(timeout=30)
+
+
+def test_a_resumed_capture_tries_on_until_its_source_is_there(stage: Callable[..., Stage]) -> None:
+    """The order stands although the first attempts fail; and only the log's word ends the pause."""
+    on = stage(paused(stage))
+    on.until("capture is paused")
+    on.down = [SourceUnavailable("away"), SourceUnavailable("away")]
+    found = on.capture.request("resume-capture")
+    assert (found["capture"], found["durable"]) == ({"outcome": "resumed"}, True)
+    assert not on.down
+
+
+def test_a_backfill_by_itself_does_not_wait_for_a_paused_capture(stage: Callable[..., Stage]) -> None:
+    """`cdcflow backfill` would hang for ever."""
+    on = stage(paused(stage), once=True)
+    on.thread.join(30)
+    with pytest.raises(ConfigurationError, match=r"paused\n.*cdcflow ctl resume"):
+        raise on.failures[0]
+
+
+def test_a_stop_by_order_leaves_its_trace(stage: Callable[..., Stage]) -> None:
+    """Who ended the daemon is the first question of the next morning."""
+    on = stage()
+    on.until_done()
+    found = on.capture.request("stop", asked_by="ann")
+    assert (found["capture"], found["durable"]) == ({"outcome": "stopping"}, True)
+    on.thread.join(30)
+    assert on.commands() == [("ann", "stop", {})]
+    assert on.capture.request("stop")["capture"] == {"outcome": "stopping"}, "nobody runs, and nobody is to"
+
+
+# ── reading rows again ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("rows", [{"keys": [["7"], ["7"]]}, {"where": "id = 7"}])
+def test_rows_are_read_again_by_their_keys(stage: Callable[..., Stage], rows: dict[str, Any]) -> None:
+    """By keys as people write them, or by those that the source finds for a predicate; neither stays in the trace."""
+    on = stage()
+    on.until_done()
+    before = on.memory.checkpoint.next_offset
+    found = on.capture.request("reread", ["public.orders"], **rows)
+    assert found["tables"] == {"public.orders": {"outcome": "ordered"}}
+    while on.memory.checkpoint.next_offset == before or on.states()["public.orders"] != "done":
+        on.told.get(timeout=30)
+    (record,) = commands_of(on.memory.checkpoint.progress)
+    assert record.details == {"keys": 1, **({"by_predicate": True} if "where" in rows else {})}
+
+
+@pytest.mark.parametrize(
+    ("tables", "rows", "said"),
+    [
+        (["public.orders"], {}, "either keys or a predicate"),
+        ([], {"keys": [["7"]]}, "name one table"),
+        (["public.orders"], {"keys": [["7"]], "where": "id = 7"}, "either keys or a predicate"),
+        (["public.orders"], {"keys": [["7", "8"]]}, "key 1 has another number of values"),
+        (["public.orders"], {"keys": [["7"], ["secret"]]}, "column id is int64, and a value is none"),
+        (["public.orders"], {"keys": []}, "no row has been asked for"),
+        (["public.orders"], {"keys": [[str(n)] for n in range(captures.REREAD_KEYS_MAX + 1)]}, "more than 10000 keys"),
+    ],
+)
+def test_rows_that_cannot_be_meant_are_refused(
+    stage: Callable[..., Stage], tables: list[str], rows: dict[str, Any], said: str
+) -> None:
+    """And the refusal does not repeat the values (S03)."""
+    on = stage()
+    on.until_done()
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        on.capture.request("reread", tables, **rows)
+    assert "secret" not in str(caught.value)
+    assert on.commands() == []
+
+
+def taken_up(progress: TableProgress) -> tuple[int, KeySet | None]:
+    """The generation of an attempt that begins at this progress, and what it is to read by key."""
+    memory = Memory()
+    log = MemoryLog(memory)
+    log.cut(Checkpoint(progress=Progress({ORDERS.id: progress}).to_json(), cut=1))
+    log.sync()
+    log.close()
+    waker, log = Waker(), MemoryLog(memory)
+    source: Any = Small(ORDERS)
+    attempt = Attempt(
+        source,
+        log,
+        log_id="x",
+        epoch=log.epoch,
+        limits=Limits(),
+        orders=Orders(),
+        pace=Pace(),
+        requests=SimpleQueue[Input](),
+        waker=waker,
+        on_event=lambda event, fields: None,
+    )
+    try:
+        found = attempt._machine.progress
+        return found.tables[ORDERS.id].generation, attempt._partial_keys(ORDERS.id, found)
+    finally:
+        attempt.close()
+        waker.close()
+
+
+def test_ordered_keys_are_known_after_a_crash() -> None:
+    """The log's rows do not tell them: the checkpoint does. A key that is another one now finds nothing."""
+    keys = KeySet(pa.table({"id": pa.array([3, 5], pa.int64())}))
+    waiting = TableProgress("waiting", 1, Offset(1), 1, keys_since=Offset(1), exhausted=True)
+    generation, found = taken_up(replace(waiting, keys_ordered=keys.to_text()))
+    assert generation == 1
+    assert found is not None
+    assert found.keys.column("id").to_pylist() == [3, 5]
+    other = KeySet(pa.table({"code": pa.array([3], pa.int64())}))
+    assert taken_up(replace(waiting, keys_ordered=other.to_text()))[0] == 2, "all of it is read again"
+    entry: Any = replace(waiting, keys_ordered=keys.to_text()).to_status(ORDERS.id, 0)
+    assert "keys_ordered" not in entry
