@@ -53,10 +53,10 @@ def named() -> set[str]:
                 case ast.keyword(arg="runbook", value=ast.Constant(value=str(section))):
                     found.add(section)
                 case ast.FunctionDef(args=ast.arguments(kwonlyargs=arguments, kw_defaults=defaults)):
-                    pairs = zip(arguments, defaults, strict=True)
-                    found |= {
-                        d.value for a, d in pairs if a.arg == "runbook" and isinstance(d, ast.Constant) and d.value
-                    }
+                    for argument, default in zip(arguments, defaults, strict=True):
+                        match argument, default:
+                            case ast.arg(arg="runbook"), ast.Constant(value=str(section)):
+                                found.add(section)
                 case ast.ClassDef(body=body):
                     found |= {value for statement in body if (value := _section(statement)) is not None}
     return found
