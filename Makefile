@@ -177,7 +177,7 @@ $(BOOK): $(INSTALLED)
 
 .PHONY: docs
 docs: $(BOOK) ## build the book into site/, strict: a broken link or anchor ends it
-	@NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	echo "the book is in site/index.html"
 
 # ── tidy ─────────────────────────────────────────────────────────────────────────────────────────────────────
