@@ -97,6 +97,21 @@ def test_every_error_of_running_work_names_its_section() -> None:
     assert bare == []
 
 
+def test_copy_of_an_error_keeps_its_section() -> None:
+    """An error that is told with other words (`type(found)(…)`) is still about the same thing."""
+    copies = [
+        (path, {keyword.arg for keyword in call.keywords})
+        for path, call in nodes()
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Call)
+        and isinstance(call.func.func, ast.Name)
+        and call.func.func.id == "type"
+    ]
+    of_errors = [(path, given) for path, given in copies if "remedy" in given]
+    assert of_errors
+    assert [str(path) for path, given in of_errors if "runbook" not in given] == []
+
+
 def test_every_kind_of_error_has_a_section_of_its_own() -> None:
     """An error that names no section leads to what holds for all of its kind."""
     there = sections(ERRORS, 3)
