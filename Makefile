@@ -181,6 +181,21 @@ bench-beside: $(INSTALLED) ## this checkout beside another one in the same round
 bench-docs: $(BENCHED) ## write the latest results into docs/performance.md and docs/plots
 	@$(BIN)/python -m bench.document $(BENCH)
 
+# ── read it ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+BOOK := $(VENV)/.book
+
+$(BOOK): $(INSTALLED)
+	@echo "installing what the book is built with (once) …"
+	export PIP_CONSTRAINT=$(abspath constraints.txt) PIP_DISABLE_PIP_VERSION_CHECK=1
+	$(BIN)/python -m pip install --quiet --group docs
+	touch $@
+
+.PHONY: docs
+docs: $(BOOK) ## build the book into site/, strict: a broken link or anchor ends it
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	echo "the book is in site/index.html"
+
 # ── tidy ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 .PHONY: format
@@ -191,4 +206,4 @@ format: $(INSTALLED) ## rewrite the sources in the house format
 .PHONY: clean
 clean: ## remove what the targets made here (the jar cache stays)
 	@find src -name '*.so' -delete
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo-*
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo-*

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,11 +31,16 @@ def sections(page: Path, level: int) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def calls() -> Iterator[tuple[Path, ast.Call]]:
-    for path in sorted(SOURCES.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                yield path, node
+@functools.cache
+def nodes() -> list[tuple[Path, ast.AST]]:
+    """Everything in the code that these tests look at, each with its file."""
+    kinds = (ast.Call, ast.keyword, ast.FunctionDef, ast.ClassDef)
+    return [
+        (path, node)
+        for path in sorted(SOURCES.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, kinds)
+    ]
 
 
 def kinds(kind: type[errors.CdcflowError]) -> Iterator[type[errors.CdcflowError]]:
@@ -47,18 +53,17 @@ def kinds(kind: type[errors.CdcflowError]) -> Iterator[type[errors.CdcflowError]
 def named() -> set[str]:
     """Every section that code names: by an argument, as an argument's default, or for a whole kind."""
     found: set[str] = set()
-    for path in sorted(SOURCES.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            match node:
-                case ast.keyword(arg="runbook", value=ast.Constant(value=str(section))):
-                    found.add(section)
-                case ast.FunctionDef(args=ast.arguments(kwonlyargs=arguments, kw_defaults=defaults)):
-                    pairs = zip(arguments, defaults, strict=True)
-                    found |= {
-                        str(d.value) for a, d in pairs if a.arg == "runbook" and isinstance(d, ast.Constant) and d.value
-                    }
-                case ast.ClassDef(body=body):
-                    found |= {value for statement in body if (value := _section(statement)) is not None}
+    for _, node in nodes():
+        match node:
+            case ast.keyword(arg="runbook", value=ast.Constant(value=str(section))):
+                found.add(section)
+            case ast.FunctionDef(args=ast.arguments(kwonlyargs=arguments, kw_defaults=defaults)):
+                for argument, default in zip(arguments, defaults, strict=True):
+                    match argument, default:
+                        case ast.arg(arg="runbook"), ast.Constant(value=str(section)):
+                            found.add(section)
+            case ast.ClassDef(body=body):
+                found |= {value for statement in body if (value := _section(statement)) is not None}
     return found
 
 
@@ -82,13 +87,29 @@ def test_every_error_of_running_work_names_its_section() -> None:
     """A lost history and a stop for a person are the two that somebody is woken for."""
     bare = [
         f"{path.relative_to(SOURCES)}:{call.lineno}"
-        for path, call in calls()
+        for path, call in nodes()
         if path.relative_to(SOURCES).parts[0] in RUNNING
+        and isinstance(call, ast.Call)
         and isinstance(call.func, ast.Name)
         and call.func.id in MUST_NAME
         and not any(keyword.arg == "runbook" for keyword in call.keywords)
     ]
     assert bare == []
+
+
+def test_copy_of_an_error_keeps_its_section() -> None:
+    """An error that is told with other words (`type(found)(…)`) is still about the same thing."""
+    copies = [
+        (path, {keyword.arg for keyword in call.keywords})
+        for path, call in nodes()
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Call)
+        and isinstance(call.func.func, ast.Name)
+        and call.func.func.id == "type"
+    ]
+    of_errors = [(path, given) for path, given in copies if "remedy" in given]
+    assert of_errors
+    assert [str(path) for path, given in of_errors if "runbook" not in given] == []
 
 
 def test_every_kind_of_error_has_a_section_of_its_own() -> None:

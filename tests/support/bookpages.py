@@ -1,0 +1,72 @@
+"""The pages of the book and of the repository, and what of them can be checked: commands and links."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+_FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(r"`([^`\n]+)`")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: str
+    language: str
+    text: str
+
+
+def pages() -> list[Path]:
+    """Every page that a reader sees, without the changelog, which tells of commands that were."""
+    own = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docker/README.md")]
+    return [*own, *sorted(DOCS.rglob("*.md"))]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(name_of(page), language, text) for language, text in _FENCE.findall(page.read_text())]
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return _FENCE.sub("", page.read_text())
+
+
+def spans(page: Path) -> list[str]:
+    """What stands between single backquotes outside of blocks."""
+    return _SPAN.findall(prose(page))
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """The words of each command of a shell block; a command may go over several lines."""
+    words: list[str] = []
+    for line in _whole_lines(block.text):
+        words = shlex.split(line, comments=True)
+        if words:
+            yield words
+
+
+def _whole_lines(text: str) -> Iterator[str]:
+    """Lines, joined where a backslash or an open quotation mark continues them."""
+    held = ""
+    for line in text.splitlines():
+        held += line.removesuffix("\\") + (" " if line.endswith("\\") else "")
+        if line.endswith("\\"):
+            continue
+        try:
+            shlex.split(held, comments=True)
+        except ValueError:
+            held += "\n"
+            continue
+        yield held
+        held = ""

@@ -1,0 +1,73 @@
+"""Settings and Python on the pages: names that exist, values that are taken."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+
+import pytest
+import yaml
+from bookpages import Block, blocks, pages
+from pydantic import ValidationError
+
+from cdcflow.config import Config
+
+PARTIAL = {"missing", "union_tag_not_found"}
+"""What is wrong with a part of a settings file, and only because it is a part."""
+
+
+def examples(language: str) -> list[Block]:
+    return [block for page in pages() for block in blocks(page) if block.language == language]
+
+
+def mistakes(text: str) -> list[str]:
+    try:
+        Config.model_validate(yaml.safe_load(text))
+    except ValidationError as error:
+        found = error.errors(include_input=False)
+        return [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in found if e["type"] not in PARTIAL]
+    return []
+
+
+def imports(text: str) -> Iterator[tuple[str, str | None]]:
+    """Each module of cdcflow that an example imports, with the name that it takes from it."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cdcflow"):
+            yield from ((node.module or "", alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names if alias.name.startswith("cdcflow"))
+
+
+def exists(module: str, name: str | None) -> bool:
+    found = importlib.import_module(module)
+    if name is None or hasattr(found, name):
+        return True
+    try:
+        importlib.import_module(f"{module}.{name}")
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def test_settings_on_a_page_are_taken() -> None:
+    """An example of settings is copied before it is read."""
+    found = {block.page: wrong for block in examples("yaml") if (wrong := mistakes(block.text))}
+    assert found == {}
+    assert len(examples("yaml")) > 10
+
+
+@pytest.mark.parametrize(
+    "text", ["log: {pth: ./log}", "log: {path: ./log, seal: {age_max: soon}}", "merge: {engine: flink}"]
+)
+def test_settings_that_do_not_exist_are_found(text: str) -> None:
+    """The check above can fail."""
+    assert mistakes(text)
+
+
+def test_names_that_an_example_imports_exist() -> None:
+    """A renamed function is renamed on the pages, too."""
+    named = [(block.page, *names) for block in examples("python") for names in imports(block.text)]
+    assert [(page, module, name) for page, module, name in named if not exists(module, name)] == []
+    assert len(named) > 5
+    assert not exists("cdcflow.spark", "no_such_name")
