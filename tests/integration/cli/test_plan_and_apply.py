@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from deltalake import DeltaTable
 from tests.servers.postgres import Database, PostgresServer
 from typer.testing import CliRunner
 
@@ -219,3 +220,30 @@ def test_a_file_that_changed_since_the_plan_is_not_taken_up(here: Shop) -> None:
     assert (answer["number"], answer["settings"]["source.tables"]) == (1, "public.orders")
     assert CANARY not in json.dumps(answer)
     here.end()
+
+
+def test_a_type_that_a_merge_cannot_follow_is_warned_of_and_the_warning_helps(here: Shop) -> None:
+    """The plan's own words, followed to the letter: move the folder away when the table is read, merge."""
+    here.rest["merge"] = {"engine": "local"}
+    here.write(special_values="clamp")
+    here.start()
+    here.end()  # which seals what it has, for the merge
+    said("merge")
+    here.start()
+    here.write(special_values="text")
+    (table,) = planned()["tables"]
+    assert table["merged"] is True
+    (warning,) = [w for w in planned()["warnings"] if "current-state table does not follow" in w]
+    assert "move the table's folder away in the warehouse when it is read, then run `cdcflow merge`" in warning
+    said("apply", "--yes")
+    done = ("done", 2)
+    here.wait_until(
+        lambda s: [(t["state"], t["generation"]) for t in s.get("tables", {}).values()] == [done], "orders again"
+    )
+    here.end()
+    assert "cannot be merged further" in said("merge", code=78)
+    (here.folder / "warehouse" / "public" / "orders").rename(here.folder / "moved")
+    said("merge")
+    merged = DeltaTable(here.folder / "warehouse" / "public" / "orders")
+    assert {f.name: f.type.type for f in merged.schema().fields}["due"] == "string"
+    assert sum(merged.get_add_actions(flatten=True).column("num_records").to_pylist()) == 3000

@@ -307,6 +307,7 @@ def test_status_says_all_that_is_known_by_its_names() -> None:
         "rows_captured": 0,
         "rows_read": 1,
         "rows_per_second": 0.0,
+        "rows_read_per_second": None,
         "held_rows": 0,
         "held_bytes": 0,
         "left_out": [],
