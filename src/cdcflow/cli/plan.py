@@ -165,7 +165,7 @@ def show(found: Plan) -> None:
         typer.echo("")
     if changed:
         tables = [(t.name, t.action, *_size(t), t.why) for t in changed]
-        output.stdout().print(output.table("Tables", ("table", "", "rows", "bytes", "why"), tables))
+        output.stdout().print(output.table("Tables", ("table", "what", "rows", "bytes", "why"), tables))
         typer.echo(f"{len(found.tables) - len(changed)} tables stay as they are.\n")
     for line in (*_cost(found), *(_Line("warning", w) for w in found.warnings), *_refusals(found)):
         typer.echo(f"{line.what}: {line.text}")
