@@ -73,6 +73,13 @@ def test_more_than_was_asked_is_warned_of() -> None:
     assert ["read anew" in left[0], "gets no more changes" in left[1]] == [True, True]
 
 
+def test_a_selected_table_that_cannot_be_captured_is_named() -> None:
+    """It is in no log, and who selected it must not believe that it is."""
+    found = plan(Preview((), (B,)), Progress({}), (), is_running=True)
+    assert not found.has_changes
+    assert [B.name in w and "doctor" in w for w in found.warnings] == [True]
+
+
 def test_a_setting_that_waits_for_a_restart_is_named() -> None:
     """Only while a daemon runs: the next start takes everything up."""
     waiting = Change("service.listen", None, "127.0.0.1:1", "restart")
