@@ -5,7 +5,7 @@ The points are method calls of the product, of whichever source, wrapped here an
 delivered is durable in its log. With `start` all calls count, for points that a process passes before that. Either way
 it leaves in a file `killed` beside CONFIG which of the two it was.
 
-Without a point it is the plain daemon, which SIGTERM stops.
+Without a point it is the plain daemon, which SIGTERM stops; SIGHUP has it take CONFIG up again.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,6 +187,11 @@ def main(path: str, point: str | None = None, count: str = "1", begins: str = ""
     kafka_log.RANGE_BYTES_MAX = SMALL_RANGE
     capture = wiring.capture(load(path))
     signal.signal(signal.SIGTERM, lambda *_: capture.stop())
+
+    def take_the_file_up() -> None:
+        capture.reload(wiring.capture_settings(load(path), reopened=True), in_place=False)
+
+    signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=take_the_file_up).start())
     capture.run()
 
 

@@ -158,16 +158,16 @@ def show(found: Plan) -> None:
     changed = [t for t in found.tables if t.action != "unchanged"]
     if not found.has_changes:
         typer.echo(f"Nothing changes: {len(found.tables)} tables are captured as the settings file says.")
-        return
     if found.settings:
         rows = [(c.name, c.before or "", c.now or "", _how(c.taken)) for c in found.settings]
         output.stdout().print(output.table("Settings", ("setting", "in use", "file", "taken up"), rows))
         typer.echo("")
     if changed:
         tables = [(t.name, t.action, *_size(t), t.why) for t in changed]
-        output.stdout().print(output.table("Tables", ("table", "", "rows", "bytes", "why"), tables))
+        output.stdout().print(output.table("Tables", ("table", "what", "rows", "bytes", "why"), tables))
         typer.echo(f"{len(found.tables) - len(changed)} tables stay as they are.\n")
-    for line in (*_cost(found), *(_Line("warning", w) for w in found.warnings), *_refusals(found)):
+    warnings = [_Line("warning", w) for w in found.warnings]
+    for line in (*_cost(found), *_merges(found), *warnings, *_refusals(found)):
         typer.echo(f"{line.what}: {line.text}")
 
 
@@ -186,6 +186,16 @@ def _refusals(found: Plan) -> list[_Line]:
         if refusal.remedy:
             lines.append(_Line("  remedy", refusal.remedy))
     return lines
+
+
+def _merges(found: Plan) -> list[_Line]:
+    """The current-state tables that this changes."""
+    changed = [t for t in found.tables if t.action not in ("unchanged", "added")]
+    if any(t.merged is None for t in changed):
+        names = ", ".join(t.name for t in changed)
+        return [_Line("merges", f"{names}, if they have current-state tables (the warehouse was not asked)")]
+    names = ", ".join(t.name for t in changed if t.merged)
+    return [_Line("merges", f"{names}: the current-state tables are concerned")] if names else []
 
 
 def _cost(found: Plan) -> list[_Line]:

@@ -308,6 +308,7 @@ class Capture:
             self._on_event("captured tables changed", {})
             return
         if isinstance(error, SettingsChanged):
+            self._waiting_for = "taking other settings up"
             return
         pause = state.next_action.sleep if state.next_action else 0.0
         self._waiting_for = str(error)

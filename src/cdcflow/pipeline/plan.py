@@ -8,7 +8,7 @@ source's preview ┘                       └─ warnings: where more is done t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -116,7 +116,7 @@ def plan(
         tables,
         tuple(settings),
         (*refused, *(Refusal(_refused(c), c.remedy) for c in settings if c.taken == "refused")),
-        tuple(_warnings(tables, settings, is_running=is_running)),
+        (*_warnings(tables, settings, is_running=is_running), *_left_out(preview)),
         cost([t for t in tables if t.is_read], rates),
     )
 
@@ -205,6 +205,6 @@ def _warnings(tables: Sequence[TablePlan], settings: Sequence[Change], *, is_run
     return found
 
 
-def from_status(tables: Mapping[str, Mapping[str, object]]) -> Progress:
-    """The progress as a daemon's status tells it."""
-    return Progress.from_json({"version": 1, "tables": tables} if tables else {})
+def _left_out(preview: Preview | None) -> list[str]:
+    names = () if preview is None else preview.left_out
+    return [f"{t}: selected, but left out: it cannot be captured (`cdcflow doctor` says why)" for t in names]

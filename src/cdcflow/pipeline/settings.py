@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
@@ -40,9 +40,10 @@ class CaptureSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """Settings that an attempt began with and that have not captured yet. `before`: those that captured until then
-    (None: the capture waited for its source anyway, and nothing is gone back to but what cannot be right)."""
+    """Settings of this number, which an attempt began with and which have not captured yet. `before` are those of
+    until then; `was_live`: a capture ran with them, and did not wait for its source."""
 
+    number: int
     before: CaptureSettings
     was_live: bool
 
@@ -54,7 +55,7 @@ class SettingsInUse:
         self._lock = threading.Lock()
         self._in_use = settings
         self._number = self._given = 1
-        self._waiting: tuple[CaptureSettings, bool] | None = None
+        self._waiting: tuple[int, CaptureSettings, bool] | None = None
         self._tried: _Tried | None = None
         self.refusal: Mapping[str, object] = {}
 
@@ -75,16 +76,17 @@ class SettingsInUse:
             if in_place and self._waiting is None and self._tried is None:
                 self._in_use, self._number = settings, self._given
             else:
-                self._waiting = settings, is_live
+                self._waiting = self._given, settings, is_live
             return self._given
 
     def taken(self) -> CaptureSettings:
         """Those for the attempt that begins now."""
         with self._lock:
             if self._waiting is not None:
-                settings, was_live = self._waiting
+                number, settings, was_live = self._waiting
                 # Of several that were given one after another, the ones that captured last are gone back to.
-                self._tried = self._tried or _Tried(self._in_use, was_live)
+                tried = self._tried
+                self._tried = _Tried(number, self._in_use, was_live) if tried is None else replace(tried, number=number)
                 self._in_use, self._waiting = settings, None
             return self._in_use
 
@@ -93,7 +95,7 @@ class SettingsInUse:
         with self._lock:
             if self._tried is None:
                 return False
-            self._tried, self._number = None, self._given
+            self._number, self._tried = self._tried.number, None
             return True
 
     def give_up(self, error: CdcflowError) -> bool:
@@ -105,7 +107,7 @@ class SettingsInUse:
                 return False
             self._in_use, self._tried = tried.before, None
             reason, remedy = str(error).split("\n")[0], getattr(error, "remedy", None)
-            self.refusal = {"number": self._given, "kind": type(error).__name__, "reason": reason}
+            self.refusal = {"number": tried.number, "kind": type(error).__name__, "reason": reason}
             self.refusal = {**self.refusal, **({"remedy": remedy} if remedy else {})}
             return True
 

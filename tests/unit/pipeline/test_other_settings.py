@@ -125,6 +125,26 @@ def test_the_last_of_several_counts_and_those_that_captured_are_gone_back_to() -
     assert (stage.state["number"], stage.state["given"], stage.state["refused"]["number"]) == (1, 3, 3)
 
 
+def test_settings_that_come_while_others_are_tried_count_by_their_own_number() -> None:
+    """Who waits for the third must not be told that they are in use when it is the second."""
+    first, second = Small(ORDERS), Small(ITEMS, ORDERS)
+    stage = Stage(first, second)
+    numbers: list[int] = []
+    first.on_poll = once(stage.change)
+    second.on_opening = once(stage.change, lambda: None)
+    second.on_poll = once(stage.capture.stop)
+    real = stage.capture._settings.keep
+
+    def keep() -> bool:
+        kept = real()
+        numbers.append(stage.state["number"])
+        return kept
+
+    stage.capture._settings.keep = keep  # type: ignore[method-assign]
+    stage.capture.run()
+    assert numbers == [1, 2, 3]
+
+
 def test_limits_are_taken_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is opened again, and the machine goes on with them."""
     first = Small(ORDERS)

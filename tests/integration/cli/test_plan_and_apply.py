@@ -1,0 +1,249 @@
+"""A settings file that changes beside a running daemon: planned, applied, taken up by SIGHUP, refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deltalake import DeltaTable
+from tests.servers.postgres import Database, PostgresServer
+from typer.testing import CliRunner
+
+from cdcflow.cli.app import app
+from cdcflow.errors import ConfigurationError
+from cdcflow.service.control import ask
+
+pytestmark = pytest.mark.postgres
+WAIT_S = 60.0
+CANARY = "c4n4ry-s3cret"
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def shop(postgres: PostgresServer) -> Iterator[Database]:
+    made = postgres.create_database("shop")
+    made.execute("CREATE TABLE orders (id int PRIMARY KEY, due date); CREATE TABLE items (id int PRIMARY KEY)")
+    made.execute("INSERT INTO orders SELECT i, '2020-01-01' FROM generate_series(1, 3000) i")
+    made.execute("INSERT INTO items SELECT i FROM generate_series(1, 500) i; CREATE TABLE bare (v int)")
+    made.execute("ANALYZE")
+    yield made
+    made.drop()
+
+
+class Shop:
+    """A folder with a settings file, and perhaps a daemon that runs by it."""
+
+    def __init__(self, folder: Path, database: Database) -> None:
+        self.folder = folder
+        self.file = folder / "cdcflow.yaml"
+        self.output = folder / "daemon.log"
+        self.source: dict[str, Any] = {"kind": "postgres", "url": database.url, "tables": ["public.orders"]}
+        self.rest: dict[str, Any] = {
+            "log": {"path": "log", "seal": {"age_max": "1s"}},
+            "merge": {"spark": {"spark.hadoop.fs.s3a.secret.key": CANARY}},
+        }
+        self.daemon: subprocess.Popen[bytes] | None = None
+        self.write()
+
+    def write(self, **source: Any) -> None:
+        self.source.update(source)
+        self.file.write_text(yaml.safe_dump({"source": self.source, **self.rest}))
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "cdcflow.cli", "run", "--json"]
+        with self.output.open("ab") as file:
+            self.daemon = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=subprocess.STDOUT)
+        self.wait_until(lambda s: s.get("tables", {}).get("public.orders", {}).get("state") == "done", "orders")
+
+    def wait_until(self, wished: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            assert self.daemon is not None
+            assert self.daemon.poll() is None, self.output.read_text()
+            status = ask(self.folder / "log", {"op": "status"})
+            if status is not None and wished(status):
+                return dict(status)
+            time.sleep(0.05)
+        raise AssertionError(f"waited for {what}; the daemon said:\n{self.output.read_text()}")
+
+    def ask(self, op: str, **arguments: str) -> dict[str, Any]:
+        answer = ask(self.folder / "log", {"op": op, **arguments}, timeout_s=WAIT_S)
+        assert answer is not None
+        return dict(answer)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in self.output.read_text().splitlines()]
+        return [event for event in found if event["event"] == name]
+
+    def end(self) -> None:
+        if self.daemon is not None and self.daemon.poll() is None:
+            self.daemon.send_signal(signal.SIGTERM)
+            assert self.daemon.wait(WAIT_S) == 0, self.output.read_text()
+
+
+@pytest.fixture
+def here(shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.chdir(tmp_path)
+    made = Shop(tmp_path, shop)
+    yield made
+    if made.daemon is not None:
+        made.daemon.kill()
+        made.daemon.wait()
+
+
+def said(*arguments: str, code: int = 0, answer: str | None = None) -> str:
+    result = runner.invoke(app, list(arguments), input=answer)
+    assert result.exit_code == code, result.output
+    assert CANARY not in result.output
+    return result.output
+
+
+def planned() -> dict[str, Any]:
+    found = json.loads(said("plan", "--json"))
+    found["actions"] = {table["name"]: table["action"] for table in found["tables"]}
+    return dict(found)
+
+
+def test_a_table_and_a_limit_are_planned_and_applied(here: Shop, shop: Database) -> None:
+    """The plan says what happens, by the server's numbers, and apply does just that in the same process."""
+    first = planned()
+    assert (first["is_running"], first["actions"], first["cost"]["rows"]) == (False, {"public.orders": "added"}, 3000)
+    assert "the next `cdcflow run` does this" in said("apply", "--yes")
+    here.start()
+    assert not planned()["changes"]
+    assert "Nothing changes: 1 tables" in said("plan", "--detailed-exitcode")
+
+    here.write(tables=["public.orders", "public.items"], backfill={"rows_per_second_max": 100_000})
+    found = planned()
+    assert {c["name"]: c["taken"] for c in found["settings"]} == {
+        "source.backfill.rows_per_second_max": "running",
+        "source.tables": "next cut",
+    }
+    assert found["actions"] == {"public.items": "added", "public.orders": "unchanged"}
+    assert (found["cost"]["rows"], found["cost"]["bytes"] > 0) == (500, True)
+    text = said("plan", "--detailed-exitcode", code=2)
+    assert "500 rows" in text
+    assert here.ask("status")["settings"]["number"] == 1, "a plan changes nothing"
+
+    said("apply", answer="n\n", code=1)
+    assert "The daemon captures with these settings" in said("apply", answer="y\n")
+    status = here.wait_until(lambda s: s.get("tables", {}).get("public.items", {}).get("state") == "done", "items")
+    assert status["settings"] == {"number": 2, "given": 2}
+    assert status["tables"]["public.orders"]["generation"] == 1
+    assert not planned()["changes"]
+
+    here.write(tables=["public.items"])
+    found = planned()
+    assert found["actions"] == {"public.items": "unchanged", "public.orders": "left out"}
+    assert any("taken in again it is read anew" in w for w in found["warnings"])
+    said("apply", "--yes", "--json")
+    here.wait_until(
+        lambda s: s.get("tables", {}).get("public.orders", {}).get("state") == "forgotten", "orders to be left out"
+    )
+    here.write(tables=["public.*", "!public.bare"], special_values="clamp")
+    assert planned()["actions"] == {"public.items": "unchanged", "public.orders": "taken in again"}
+    said("apply", "--yes")
+    here.wait_until(lambda s: s.get("tables", {}).get("public.orders", {}).get("state") == "done", "orders again")
+    here.write(special_values="text")
+    (again,) = [t for t in planned()["tables"] if t["action"] == "read again"]
+    assert (again["name"], again["why"], again["merged"]) == ("public.orders", "due: clamp → as text", False)
+    shop.execute("INSERT INTO items VALUES (501)")
+    here.end()
+    assert planned()["actions"]["public.orders"] == "read again", "the next start does it as well"
+    assert "the log is whole" in said("log", "check", "--deep")
+
+
+def test_hang_up_takes_the_file_up_and_a_bad_one_is_told(here: Shop) -> None:
+    """SIGHUP has nobody to answer to: the reason is an event, and what ran goes on."""
+    here.start()
+    assert here.daemon is not None
+    here.file.write_text("source: [")
+    here.daemon.send_signal(signal.SIGHUP)
+    here.wait_until(lambda _: bool(here.events("settings not taken up")), "the reason")
+    assert "cdcflow.yaml" in here.events("settings not taken up")[0]["reason"]
+    here.write(tables=["public.orders", "public.bare"])
+    here.daemon.send_signal(signal.SIGHUP)
+    here.wait_until(lambda _: len(here.events("settings not taken up")) == 2, "another reason")
+    told = here.events("settings not taken up")[1]
+    assert "bare has no primary key" in told["reason"]
+    assert "ADD PRIMARY KEY" in told["remedy"]
+    here.write(tables=["public.orders", "public.items"])
+    here.daemon.send_signal(signal.SIGHUP)
+    status = here.wait_until(lambda s: s.get("tables", {}).get("public.items", {}).get("state") == "done", "items")
+    assert status["settings"]["number"] == 2
+    here.end()
+
+
+def test_what_this_log_cannot_go_on_with_is_refused_before_anything_happens(
+    here: Shop, postgres: PostgresServer
+) -> None:
+    """Another slot, another database, a table without a key: each with what to do, and the daemon goes on."""
+    here.start()
+    here.write(slot="another")
+    found = json.loads(said("plan", "--json", code=1))
+    assert [("source.slot = " in r["text"], bool(r["remedy"])) for r in found["refused"]] == [(True, True)]
+    said("apply", "--yes", code=1)
+    del here.source["slot"]
+    url = here.source["url"]
+    here.write(url=url.replace("/shop", "/postgres"), tables=["pg_catalog.*", "public.*"])
+    assert "this log belongs to database shop" in said("plan", code=1)
+    here.write(url=url, tables=["public.orders", "public.bare"])
+    assert "bare has no primary key" in said("plan", code=1)
+    assert here.ask("status")["settings"] == {"number": 1, "given": 1}
+    other = here.folder / "other.yaml"
+    other.write_text(here.file.read_text())
+    assert "the daemon on this log was started with" in said("plan", "--config", str(other), code=78)
+    here.end()
+
+
+def test_a_file_that_changed_since_the_plan_is_not_taken_up(here: Shop) -> None:
+    """What was agreed to is what is done."""
+    here.start()
+    here.write(tables=["public.items"])
+    with pytest.raises(ConfigurationError, match="is not the file that was planned"):
+        here.ask("reload", digest="of another file")
+    answer = here.ask("settings")
+    assert (answer["number"], answer["settings"]["source.tables"]) == (1, "public.orders")
+    assert CANARY not in json.dumps(answer)
+    here.end()
+
+
+def test_a_type_that_a_merge_cannot_follow_is_warned_of_and_the_warning_helps(here: Shop) -> None:
+    """The plan's own words, followed to the letter: move the folder away when the table is read, merge."""
+    here.rest["merge"] = {"engine": "local"}
+    here.write(special_values="clamp")
+    here.start()
+    here.end()  # which seals what it has, for the merge
+    said("merge")
+    here.start()
+    here.write(special_values="text")
+    (table,) = planned()["tables"]
+    assert table["merged"] is True
+    (warning,) = [w for w in planned()["warnings"] if "current-state table does not follow" in w]
+    assert "move the table's folder away in the warehouse when it is read, then run `cdcflow merge`" in warning
+    said("apply", "--yes")
+    done = ("done", 2)
+    here.wait_until(
+        lambda s: [(t["state"], t["generation"]) for t in s.get("tables", {}).values()] == [done], "orders again"
+    )
+    here.end()
+    assert "cannot be merged further" in said("merge", code=78)
+    (here.folder / "warehouse" / "public" / "orders").rename(here.folder / "moved")
+    said("merge")
+    merged = DeltaTable(here.folder / "warehouse" / "public" / "orders")
+    assert {f.name: f.type.type for f in merged.schema().fields}["due"] == "string"
+    assert sum(merged.get_add_actions(flatten=True).column("num_records").to_pylist()) == 3000

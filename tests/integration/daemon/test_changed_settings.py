@@ -1,0 +1,76 @@
+"""Settings that change while a daemon runs on PostgreSQL, and while none does."""
+
+from __future__ import annotations
+
+import pytest
+from bank import Bank
+from changedsettings import (
+    Changing,
+    Odd,
+    killed_while_a_table_is_taken_in,
+    left_out_and_taken_in_again,
+    newest,
+    policy_changed,
+)
+
+from cdcflow.errors import ConfigurationError
+
+pytestmark = pytest.mark.postgres
+
+ODD = Odd(
+    null={"special_values": "null"}, other={"special_values": "clamp"}, text={"columns": {"public.odd.due": "text"}}
+)
+
+
+@pytest.fixture
+def changing(bank: Bank) -> Changing:
+    return Changing(bank, bank.configure)
+
+
+def test_table_is_left_out_and_taken_in_again_while_running(changing: Changing) -> None:
+    """O05: what changed while it was out is in no log, so it is read anew; the publication follows."""
+    left_out_and_taken_in_again(changing, "entries")
+
+
+@pytest.mark.parametrize("point", [("after:plan", "1"), ("before:release", "2")])
+def test_daemon_killed_while_a_table_is_taken_in_loses_and_doubles_nothing(
+    changing: Changing, point: tuple[str, str]
+) -> None:
+    """The order to read it is in the same cut as the list that has it."""
+    killed_while_a_table_is_taken_in(changing, "entries", *point)
+
+
+def test_rows_that_another_policy_makes_otherwise_are_read_anew(bank: Bank, changing: Changing) -> None:
+    """Infinity as NULL stays NULL in the log until the row is read again; nothing is read again without a reason."""
+    bank.database.execute("CREATE TABLE odd (id int PRIMARY KEY, due timestamptz)")
+    bank.database.execute("INSERT INTO odd VALUES (1, 'infinity'), (2, '2020-01-01')")
+    policy_changed(changing, ODD)
+
+
+def test_policy_that_ends_a_stop_reads_nothing_again(bank: Bank, changing: Changing) -> None:
+    """A large table must not be read again because one row stopped the capture, when no such row is in the log."""
+    bank.database.execute("CREATE TABLE odd (id int PRIMARY KEY, due date); INSERT INTO odd VALUES (2, '2020-01-01')")
+    changing.use("odd")
+    with changing.capturing():
+        changing.catch_up()
+    bank.database.execute("INSERT INTO odd VALUES (1, 'infinity')")
+    with pytest.raises(ConfigurationError, match="special_values is stop"):
+        bank.capture_to_its_end()
+    changing.use("odd", special_values="clamp")
+    with changing.capturing():
+        changing.catch_up()
+    assert changing.table("odd").generation == 1
+    assert newest(bank, "odd", 1, "due").is_valid
+
+
+def test_settings_that_the_server_refuses_are_given_up_while_running(bank: Bank, changing: Changing) -> None:
+    """A table without a key, named by a typing mistake: the capture goes on as before, and its changes are there."""
+    changing.use(*bank.tables)
+    with changing.capturing() as capture:
+        changing.catch_up()
+        bank.database.execute("CREATE TABLE bare (v int)")
+        changing.use(*bank.tables, "bare")
+        assert changing.refusal(capture).startswith("cannot capture: public.bare has no primary key")
+        bank.write(seed=13, transactions=20)
+        changing.catch_up()
+    bank.assert_log_equals_source()

@@ -1,0 +1,36 @@
+"""Settings that change while a daemon runs on MySQL or MariaDB, and while none does."""
+
+from __future__ import annotations
+
+import pytest
+from changedsettings import Changing, Odd, killed_while_a_table_is_taken_in, left_out_and_taken_in_again, policy_changed
+from mysqlbank import MySQLBank
+
+pytestmark = pytest.mark.mysql
+
+ODD = Odd(null={"zero_dates": "null"}, other=None, text={"zero_dates": "text"})
+
+
+@pytest.fixture
+def changing(bank: MySQLBank) -> Changing:
+    return Changing(bank, bank.configure)
+
+
+def test_table_is_left_out_and_taken_in_again_while_running(changing: Changing) -> None:
+    """O05: the binary log has what changed meanwhile, but the position is past it: the table is read anew."""
+    left_out_and_taken_in_again(changing, "entries")
+
+
+def test_daemon_killed_while_a_table_is_taken_in_loses_and_doubles_nothing(changing: Changing) -> None:
+    """The order to read it is in the same cut as the list that has it."""
+    killed_while_a_table_is_taken_in(changing, "entries", "after:plan", "1")
+
+
+def test_rows_that_another_policy_makes_otherwise_are_read_anew(bank: MySQLBank, changing: Changing) -> None:
+    """A zero date as NULL stays NULL in the log until the row is read again; nothing is read again without a reason."""
+    bank.database.execute(
+        "SET SESSION sql_mode = ''",
+        "CREATE TABLE odd (id int PRIMARY KEY, due date)",
+        "INSERT INTO odd VALUES (1, '0000-00-00'), (2, '2020-01-01')",
+    )
+    policy_changed(changing, ODD)

@@ -1,0 +1,176 @@
+"""Scenarios of settings that change, for a bank on any database: what is captured is right whenever it happens."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from bank import Branch
+
+from cdcflow import wiring
+from cdcflow.config import load
+from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.model.table import TableId
+from cdcflow.pipeline import Capture
+
+
+@dataclass
+class Changing:
+    """A bank whose settings change. `configure` is the bank's own."""
+
+    bank: Branch
+    configure: Callable[..., Any]
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def use(self, *tables: str, **source: Any) -> None:
+        """Write the settings file: these tables, and what else is said."""
+        self.configure(tables=[f"{self.bank.schema}.{table}" for table in tables], **source)
+
+    def reload(self, capture: Capture) -> None:
+        """Have a capture in this process take the file up, and wait until it does."""
+        settings = wiring.capture_settings(load(self.bank.config_path), reopened=True)
+        number = capture.reload(settings, in_place=False)
+        self.bank.wait_until(lambda: capture.settings_number == number, "the settings to be taken up")
+
+    def refusal(self, capture: Capture) -> str:
+        """Have a capture take up a file that it cannot go on with, and wait for its reason."""
+        settings = wiring.capture_settings(load(self.bank.config_path), reopened=True)
+        number = capture.reload(settings, in_place=False)
+
+        def refused() -> dict[str, Any]:
+            state: Any = capture.status()["settings"]
+            return dict(state.get("refused") or {})
+
+        self.bank.wait_until(lambda: refused().get("number") == number, "the settings to be given up")
+        return str(refused()["reason"])
+
+    def table(self, name: str) -> TableProgress:
+        progress = Progress.from_json(self.bank.reader.newest_checkpoint().progress)
+        return progress.tables[TableId(self.bank.schema, name)]
+
+    def catch_up(self) -> None:
+        fence = self.bank.fence()
+        self.bank.wait_until(lambda: self.bank.has_reached(fence), "the log to pass the fence")
+
+    def on_event(self, event: str, fields: Any) -> None:
+        self.events.append((event, dict(fields)))
+
+    def reread(self) -> list[str]:
+        return [str(fields["table"]) for event, fields in self.events if event == "table to be read again"]
+
+    @contextlib.contextmanager
+    def capturing(self) -> Iterator[Capture]:
+        with self.bank.capturing(on_event=self.on_event) as capture:
+            yield capture
+
+
+def left_out_and_taken_in_again(changing: Changing, out: str) -> None:
+    """While running, beside a writer: one table leaves and comes back; the others lose and double nothing."""
+    bank = changing.bank
+    others = [table for table in bank.tables if table != out]
+    changing.use(*bank.tables)
+    with changing.capturing() as capture:
+        changing.catch_up()
+        bank.start_writing(seed=11)
+        changing.use(*others)
+        changing.reload(capture)
+        bank.wait_until(lambda: changing.table(out).state == "forgotten", "the table to be left out")
+        status: Any = capture.status()
+        assert status["tables"][f"{bank.schema}.{out}"]["state"] == "forgotten"
+        assert status["settings"] == {"number": 2, "given": 2}
+        before = bank.transactions
+        bank.wait_until(lambda: bank.transactions > before + 20, "changes that the log is not to have")
+        changing.use(*bank.tables)
+        changing.reload(capture)
+        bank.wait_until(lambda: changing.table(out).state == "done", "the table to be read anew")
+        bank.stop_writing()
+        changing.catch_up()
+    assert changing.table(out).generation == 2
+    assert [changing.table(table).generation for table in others] == [1] * len(others), "the others are not read again"
+    bank.assert_log_equals_source()
+
+
+def killed_while_a_table_is_taken_in(changing: Changing, taken: str, *point: str) -> None:
+    """SIGHUP brings a table in, and SIGKILL hits before that is done: the next start goes on with it."""
+    bank = changing.bank
+    changing.use(*(table for table in bank.tables if table != taken))
+    bank.catch_up_and_stop(bank.daemon())
+    bank.start_writing(seed=12)
+    killed = bank.daemon(*point)
+    bank.wait_until(lambda: bank.transactions > 10, "the writer to begin", killed)
+    fence = bank.fence()
+    bank.wait_until(lambda: bank.has_reached(fence), "the capture to be live", killed)
+    changing.use(*bank.tables)
+    killed.send_signal(signal.SIGHUP)
+    bank.assert_killed(killed, live=True)
+    again = bank.daemon()
+    before = bank.transactions
+    bank.wait_until(lambda: bank.transactions > before + 10, "the writer to go on", again)
+    bank.stop_writing()
+    bank.catch_up_and_stop(again)
+    assert changing.table(taken).state == "done"
+    bank.assert_log_equals_source()
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A table `odd (id, due)` with a value that its type cannot hold under id 1, and how settings keep it.
+
+    `null`, `other`, `text`: settings under which that value becomes NULL, something else of the same type (None: there
+    is none such), and text.
+    """
+
+    null: dict[str, Any]
+    other: dict[str, Any] | None
+    text: dict[str, Any]
+
+
+def newest(bank: Branch, table: str, key: int, column: str) -> pa.Scalar:
+    """A column's newest value by the log, as it is there: Python has no date for the end of Arrow's type."""
+    found = None
+    for _, _, rows in bank.reader.read_rows(tables=[TableId(bank.schema, table)]):
+        for number, there in enumerate(rows.column("id").to_pylist()):
+            found = rows.column(column)[number] if there == key else found
+    assert found is not None, f"{table} has no row {key}"
+    return found
+
+
+def policy_changed(changing: Changing, odd: Odd) -> None:
+    """Running and stopped: rows that another setting makes otherwise are read anew; after a stop nothing is."""
+    bank = changing.bank
+
+    def due() -> pa.Scalar:
+        return newest(bank, "odd", 1, "due")
+
+    def is_at(generation: int) -> Callable[[], bool]:
+        return lambda: (changing.table("odd").state, changing.table("odd").generation) == ("done", generation)
+
+    generation = 1
+    changing.use("odd", **odd.null)
+    with changing.capturing() as capture:
+        bank.wait_until(lambda: bank.reader.exists() and bool(bank.reader.newest_checkpoint().progress), "a log")
+        bank.wait_until(is_at(generation), "the table to be read")
+        assert not due().is_valid
+        for settings in (odd.other, odd.text):
+            if settings is not None:
+                generation += 1
+                changing.use("odd", **settings)
+                changing.reload(capture)
+                bank.wait_until(is_at(generation), "the table to be read anew")
+                assert due().is_valid
+        assert due().type == pa.string()
+    changing.use("odd", **odd.null)
+    with changing.capturing():
+        bank.wait_until(is_at(generation + 1), "the table to be read anew after a restart")
+        assert not due().is_valid
+    before = changing.reread()
+    assert before == [f"{bank.schema}.odd"] * generation
+    with changing.capturing():
+        changing.catch_up()
+    assert changing.table("odd").generation == generation + 1, "the same settings read nothing"
+    assert changing.reread() == before
+    assert bank.reader.check(deep=True).is_whole
