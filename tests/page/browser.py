@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
@@ -32,6 +34,7 @@ _FLAGS = (
     "--disable-sync",
     "--disable-dev-shm-usage",
     "--force-color-profile=srgb",
+    "--hide-scrollbars",
 )
 _T = TypeVar("_T")
 
@@ -79,7 +82,7 @@ class Browser:
 
     def text(self, selector: str) -> str:
         """Its text, whether it is scrolled to or not."""
-        return self.run(f"return document.querySelector({selector!r})?.textContent ?? ''").strip()
+        return str(self.run(f"return document.querySelector({selector!r})?.textContent ?? ''")).strip()
 
     def run(self, script: str, *given: object) -> Any:
         return self.driver.execute_script(script, *given)
@@ -105,12 +108,16 @@ class Browser:
 
     def complaints(self) -> list[str]:
         """What the browser itself found wrong: scripts that fail, files that are missing, what the policy forbids."""
-        return [entry["message"] for entry in self.driver.get_log("browser")]
+        found: list[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]  # it has no types
+        return [entry["message"] for entry in found]
 
     def picture(self, path: Path, *, whole: bool = True) -> None:
         """A picture of the page, from its top to its end."""
         found = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": whole})
-        path.write_bytes(base64.b64decode(found["data"]))
+        with Image.open(io.BytesIO(base64.b64decode(found["data"]))) as image:
+            image.convert("RGB").quantize(255, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+                path, optimize=True
+            )
 
 
 @contextmanager

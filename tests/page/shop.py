@@ -59,13 +59,13 @@ STATUS: dict[str, Any] = {
 class Shop:
     """What a daemon would be: `status` can be changed, `asked` are the operations that came."""
 
-    def __init__(self, path: Path, tokens: Sequence[AccessToken] = ()) -> None:
+    def __init__(self, path: Path, tokens: Sequence[AccessToken] = (), note: str = NASTY) -> None:
         self.status: dict[str, Any] = {**copy.deepcopy(STATUS), "tables": copy.deepcopy(TABLES)}
         self.status["commit_clock"] = int(time.time() * 1e6)
         self.asked: list[Mapping[str, Any]] = []
         self.disk = {"folder": "/var/lib/cdcflow/log", "free_bytes": 61 * GB, "total_bytes": 100 * GB}
         self._path = path
-        _write_log(path / "log")
+        _write_log(path / "log", note)
         _write_cuts(path / "cuts")
         self.server = HttpServer(
             "127.0.0.1:0",
@@ -123,7 +123,7 @@ def _then(status: Mapping[str, Any], hours_ago: float) -> dict[str, Any]:
     }
 
 
-def _write_log(path: Path) -> None:
+def _write_log(path: Path, note: str) -> None:
     log = FileLog.open(path, SourceIdentity("postgres", "7301", "shop", "1"))
     writer = Writer.of(log)
     writer.put(orders(1, 2, 3, xid=801), orders(4, 5, xid=802))
@@ -131,7 +131,7 @@ def _write_log(path: Path) -> None:
     log.seal_pending()
     writer.put(
         transactions([803], [1], changes(ORDERS, [{"id": 2, "note": "deliver to the back door", "_op": "u"}])),
-        transactions([804], [2], changes(ORDERS, [{"id": 4, "_op": "d"}, {"id": 6, "note": NASTY}])),
+        transactions([804], [2], changes(ORDERS, [{"id": 4, "_op": "d"}, {"id": 6, "note": note}])),
         transactions([805], [1], changes(ORDERS, [{"id": 2, "_op": "u", UNCHANGED: ["note"]}])),
     )
     log.close()

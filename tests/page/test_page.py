@@ -80,7 +80,7 @@ def test_page_shows_how_the_capture_is(browser: Browser, shop: Shop) -> None:
     assert browser.text("#figure-kept") == "The source keeps2.1 GBof at most 4.3 GB"
     assert "61.0 GB" in browser.text("#figure-disk")
     assert str(browser.one("#plots svg").get_attribute("aria-label")).startswith("Behind the source, bytes: now 1.8 MB")
-    assert all(path.get_attribute("d").count("L") > 50 for path in browser.all("#plots .line"))
+    assert all(str(path.get_attribute("d")).count("L") > 50 for path in browser.all("#plots .line"))
     names = [one.text for one in browser.all("#tables tbody th")]
     assert names[:3] == ["public.weather", "public.planes", "public.flights"]  # what needs somebody comes first
     assert row(browser, "public.flights", "progress")[0].get_attribute("aria-valuetext") == "65 %"

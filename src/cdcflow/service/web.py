@@ -147,7 +147,7 @@ def _closed(doors: Doors) -> dict[str, Endpoint]:
 
         caller: Caller = request.state.caller
         may = [name for name, one in OPERATIONS.items() if doors.answer is not None and caller.may(one.role)]
-        who = {"name": caller.name, "role": caller.role, "operations": may}
+        who: dict[str, object] = {"name": caller.name, "role": caller.role, "operations": may}
         who |= {"session": _session(request) is not None, "needs_token": doors.access.needs_token}
         return _json({**await run_in_threadpool(seen), "caller": who})
 

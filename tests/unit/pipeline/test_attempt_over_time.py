@@ -309,6 +309,7 @@ def test_status_says_all_that_is_known_by_its_names() -> None:
         "rows_per_second": 0.0,
         "held_rows": 0,
         "held_bytes": 0,
+        "window": [],
         "left_out": [],
     }
     (read,) = [fields for event, fields in on.told if event == "range chunk read"]

@@ -163,19 +163,19 @@ def test_search_without_time_stops_and_says_where(path: Path, monkeypatch: pytes
 
 def test_only_one_question_is_answered_at_a_time(path: Path) -> None:
     """Ten people who search must not take the capture's processors; the eleventh is told to wait."""
-    inner: list[Exception] = []
+    inner: list[SinkUnavailable] = []
 
     def reader() -> FolderReader:
         try:
-            explorer.changes(None)
+            asked.changes(None)
         except SinkUnavailable as error:
             inner.append(error)
         return FolderReader(path)
 
-    explorer = Explorer(reader)
-    assert explorer.changes(None)["changes"]
+    asked = Explorer(reader)
+    assert asked.changes(None)["changes"]
     assert [error.remedy for error in inner] == ["ask again in a moment"]
-    assert explorer.changes(None)["changes"]
+    assert asked.changes(None)["changes"]
 
 
 def test_log_whose_beginning_has_expired_is_shown_from_there(path: Path, tmp_path: Path) -> None:
