@@ -17,6 +17,7 @@ from cdcflow.service.explorer import Explorer
 from cdcflow.service.findings import remarks
 from cdcflow.service.history import EVERY_S
 from cdcflow.service.http import HttpServer
+from cdcflow.warehouse.paths import CUTS
 
 MERGES_EVERY_S = 10.0
 
@@ -75,4 +76,4 @@ def _cuts_folder(config: Config) -> Path | None:
     warehouse = config.merge.warehouse
     if not isinstance(warehouse, Path) or (config.merge.format == "iceberg" and config.merge.catalog is not None):
         return None
-    return warehouse / "_cdcflow_cuts"
+    return warehouse / CUTS
