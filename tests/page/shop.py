@@ -22,6 +22,7 @@ from cdcflow.service.explorer import Explorer
 from cdcflow.service.findings import remarks
 from cdcflow.service.http import HttpServer
 from cdcflow.service.operations import checked
+from cdcflow.service.recent import Recent
 from cdcflow.sinks.files import FileLog
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
 
@@ -64,6 +65,7 @@ class Shop:
         self.status["commit_clock"] = int(time.time() * 1e6)
         self.asked: list[Mapping[str, Any]] = []
         self.disk = {"folder": "/var/lib/cdcflow/log", "free_bytes": 61 * GB, "total_bytes": 100 * GB}
+        self.recent = Recent(lambda event, fields: None)
         self._path = path
         _write_log(path / "log", note)
         _write_cuts(path / "cuts")
@@ -98,6 +100,7 @@ class Shop:
             "headroom": room,
             "disk": self.disk,
             "merges": merges,
+            "recent": self.recent.newest(),
             "findings": [asdict(one) for one in remarks(status, room, self.disk, merges)],
         }
 

@@ -126,6 +126,17 @@ def test_halted_capture_is_not_shown_as_one_that_waits(browser: Browser, shop: S
     assert "ended for good: the slot is gone. run `cdcflow run --accept-history-loss`" in browser.text("#findings")
 
 
+def test_what_went_wrong_in_the_night_is_there_in_the_morning(browser: Browser, shop: Shop) -> None:
+    """What passed by itself is no finding any more, and still the answer to "what was that?"."""
+    browser.open(shop.url)
+    assert not browser.one("#recent").is_displayed()
+    for _ in range(3):
+        shop.recent("capture interrupted", {"reason": "asking db: refused", "remedy": "start the server"})
+    browser.until(lambda: browser.one("#recent").is_displayed(), "what went wrong")
+    browser.one("#recent summary").click()
+    assert "3 times Capture interrupted: asking db: refused. start the server" in browser.text("#recent li")
+
+
 def test_thousand_tables_are_narrowed_down(browser: Browser, shop: Shop) -> None:
     """A list of a thousand rows every two seconds would help nobody."""
     shop.status["tables"] = {f"public.t{n}": {"state": "done", "rows": n} for n in range(1000)}

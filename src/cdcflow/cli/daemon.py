@@ -46,7 +46,7 @@ def run(
             answer = answering(capture, watch)
             around.enter_context(_serving(ControlServer(folder, answer)))
             if config.service.listen is not None:
-                server = http_server(config, config.service.listen, watch, answer)
+                server = http_server(config, config.service.listen, watch, answer, tell)
                 around.enter_context(_serving(server))
                 tell("http listening", {"listen": config.service.listen, "port": server.port})
         if publisher is not None:

@@ -27,9 +27,10 @@ def run(
     from cdcflow import wiring
     from cdcflow.cli import daemon
     from cdcflow.cli.events import event_lines
+    from cdcflow.service.recent import Recent
 
     settings = load(config)
-    tell = event_lines(as_json=json)
+    tell = Recent(event_lines(as_json=json))
     capture = wiring.capture(settings, accept_history_loss=accept_history_loss, on_event=tell)
     publisher = None if settings.publish is None else wiring.publisher(settings, tell)
     loaded()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cdcflow import __version__, wiring
+from cdcflow.cli.events import OnEvent
 from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
 from cdcflow.service import facts
@@ -17,14 +18,17 @@ from cdcflow.service.explorer import Explorer
 from cdcflow.service.findings import remarks
 from cdcflow.service.history import EVERY_S
 from cdcflow.service.http import HttpServer
+from cdcflow.service.recent import Recent
 from cdcflow.warehouse.paths import CUTS
 
 MERGES_EVERY_S = 10.0
 
 
-def http_server(config: Config, listen: str, watch: Watch, answer: Callable[[Mapping[str, Any]], object]) -> HttpServer:
-    """The server of a running capture. It listens once it is started."""
-    around = Surroundings(config)
+def http_server(
+    config: Config, listen: str, watch: Watch, answer: Callable[[Mapping[str, Any]], object], tell: OnEvent
+) -> HttpServer:
+    """The server of a running capture. It listens once it is started. What `tell` remembers, if it does, is shown."""
+    around = Surroundings(config, tell.newest if isinstance(tell, Recent) else list)
     return HttpServer(
         listen,
         watch.status,
@@ -40,8 +44,9 @@ def http_server(config: Config, listen: str, watch: Watch, answer: Callable[[Map
 class Surroundings:
     """What the page shows besides the status: headroom, disk, merges, and what is to be said about all of it."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, recent: Callable[[], list[dict[str, Any]]]) -> None:
         self._config = config
+        self._recent = recent
         self._cuts = _cuts_folder(config)
         self._merges: list[dict[str, Any]] | None = None
         self._asked_at = float("-inf")
@@ -57,6 +62,7 @@ class Surroundings:
             "headroom": room,
             "disk": disk,
             "merges": merges,
+            "recent": self._recent(),
             "findings": [asdict(one) for one in remarks(whole, room, disk, merges)],
         }
 

@@ -56,6 +56,7 @@ def test_capture_that_is_well_has_nothing_said_about_it() -> None:
         ("error", "discarded log", "--accept-history-loss", {"source": {"position_file": "binlog.000001 is gone"}}),
         ("warning", "keeps 90 %", "max_slot_wal_keep_size", full(safe_wal_bytes="100")),
         ("warning", "keeps 90 %", "max_binlog_total_size", full(kept_bytes_max="1000")),
+        ("error", "Slot x is gone.", "start", {"problems": [{"text": "Slot x is gone", "remedy": "start again"}]}),
         ("error", "Uploads: no such bucket", "log check", {"upload_problem": "no such bucket"}),
         ("error", "Reading public.a failed: too large", "read it again", table("failed", reason="too large")),
         ("warning", "was cancelled", "Read it again", table("cancelled")),

@@ -79,6 +79,7 @@ function show(found) {
   setText(byId("sign"), caller.session ? `Sign out (${caller.name})` : "Sign in");
   captureButtons(status);
   showFindings(found.findings);
+  showRecent(found.recent || []);
   showFigures(status, headroom, disk);
   showTables(state.tables);
   showMerges(status, found.merges);
@@ -116,6 +117,19 @@ function showFindings(findings) {
   if (list.dataset.key === key && !document.querySelector("#findings button:disabled")) return;
   list.dataset.key = key;
   list.replaceChildren(...(findings.length ? findings.map(finding) : [make("li", { class: "good", text: "All is well." })]));
+}
+
+function showRecent(recent) {
+  const place = byId("recent");
+  place.hidden = !recent.length;
+  setText(place.querySelector("summary"), `What went wrong since the daemon started (${recent.length})`);
+  const key = JSON.stringify(recent);
+  if (place.dataset.key === key) return;
+  place.dataset.key = key;
+  place.querySelector("ul").replaceChildren(...recent.map((one) => {
+    const times = one.times > 1 ? `${clock(one.first_at, true)} to ${clock(one.last_at, true)}, ${count(one.times)} times` : clock(one.last_at, true);
+    return make("li", {}, make("span", { class: "quiet", text: `${times} ` }), `${one.text}${one.remedy ? ` ${one.remedy}` : ""}`);
+  }));
 }
 
 function finding(one) {
