@@ -32,6 +32,7 @@ def main(folder: Path) -> None:
         os.environ["PAGE_TOKEN"] = secrets.token_hex(24)
         shop = Shop(Path(room), [AccessToken(name="ops", role="operate", token="${env:PAGE_TOKEN}")], "a gift")  # noqa: S106
         shop.remember()
+        shop.recent("capture interrupted", {"reason": "asking db:5432: refused", "remedy": "Start the server."})
         shop.server.start()
         browser.open(shop.url, shown=False)
         browser.sign_in(os.environ["PAGE_TOKEN"])

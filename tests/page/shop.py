@@ -63,6 +63,9 @@ class Shop:
     def __init__(self, path: Path, tokens: Sequence[AccessToken] = (), note: str = NASTY) -> None:
         self.status: dict[str, Any] = {**copy.deepcopy(STATUS), "tables": copy.deepcopy(TABLES)}
         self.status["commit_clock"] = int(time.time() * 1e6)
+        for fields in self.status["tables"].values():
+            known = {"done": "fresh", "reading": "fresh"}.get(fields["state"], "not proven")
+            fields |= {"freshness": known, "fresh_as_of": time.time() - 4 if known == "fresh" else None}
         self.asked: list[Mapping[str, Any]] = []
         self.disk = {"folder": "/var/lib/cdcflow/log", "free_bytes": 61 * GB, "total_bytes": 100 * GB}
         self.recent = Recent(lambda event, fields: None)
@@ -109,6 +112,8 @@ class Shop:
         if request.get("tables") == ["public.weather"]:
             raise ConfigurationError("SELECT is not granted", remedy="GRANT SELECT ON public.weather TO cdcflow")
         self.asked.append(request)
+        if operation.name == "resume":
+            return {"op": "resume", "tables": {name: {"outcome": "resumed"} for name in request["tables"]}}
         return {"op": operation.name, "tables": request.get("tables", [])}
 
 

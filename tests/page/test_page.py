@@ -163,7 +163,10 @@ def test_operation_is_ordered_once_it_is_confirmed(browser: Browser, operated: S
 
 
 def test_rate_and_priority_are_asked_for(browser: Browser, operated: Shop) -> None:
-    """Only what was typed in is changed."""
+    """Only what was typed in is changed; and a throttle that is there is seen."""
+    operated.status["tables"]["public.planes"] |= {"rate_limit": 2000, "rate_limit_from": "settings", "priority": 3}
+    seen = "at most 2,000 rows/s by settings, priority 3"
+    browser.until(lambda: row(browser, "public.planes", "small")[0].text == seen, "the throttle")
     named(browser, "Throttle: public.flights").click()
     browser.one("#field-rows_per_second_max").send_keys("5000", Keys.ENTER)
     browser.until(lambda: operated.asked, "the order")
@@ -183,6 +186,7 @@ def test_finding_has_the_operation_that_mends_it(browser: Browser, operated: Sho
     answer_dialog(browser, "#confirm-yes")
     browser.until(lambda: operated.asked, "the order")
     assert operated.asked == [{"op": "resume", "tables": ["public.planes"]}]
+    browser.until(lambda: browser.text("#said") == "public.planes: resumed", "the word that it was")
 
 
 def test_everything_goes_with_the_keyboard(browser: Browser, operated: Shop) -> None:

@@ -202,7 +202,7 @@ function newRow(name) {
 function fill(row, name, fields) {
   setText(row.tag, fields.state);
   row.tag.className = `tag ${TONES[fields.state] || ""}`;
-  setText(row.why, fields.reason || "");
+  setText(row.why, [fields.reason, throttle(fields)].filter(Boolean).join("; "));
   setText(row.read, count(fields.rows ?? 0));
   row.bar.hidden = !["waiting", "reading", "paused"].includes(fields.state);
   row.bar.max = Math.max(fields.units || 1, 1);
@@ -210,6 +210,13 @@ function fill(row, name, fields) {
   row.bar.setAttribute("aria-valuetext", `${Math.floor((100 * row.bar.value) / row.bar.max)} %`);
   setText(row.fresh, fields.freshness ? `${fields.fresh_as_of ? clock(fields.fresh_as_of, true) : "never"} (${fields.freshness})` : "");
   replaceButtons(row.buttons, (BY_STATE[fields.state] || []).filter((one) => state.may.includes(one)), (one) => button(one, name));
+}
+
+function throttle(fields) {
+  if (!["waiting", "reading", "paused"].includes(fields.state)) return "";
+  const rate = fields.rate_limit ?? fields.rows_per_second_max;
+  const told = rate ? [`at most ${count(rate)} rows/s${fields.rate_limit_from ? ` by ${fields.rate_limit_from}` : ""}`] : [];
+  return [...told, ...(fields.priority ? [`priority ${fields.priority}`] : [])].join(", ");
 }
 
 function showMerges(status, merges) {
@@ -245,7 +252,7 @@ async function operate(name, table, body = null) {
 
 function outcome(label, found) {
   if (found.tables && !Array.isArray(found.tables)) return Object.entries(found.tables).map(([name, one]) => `${name}: ${one.outcome}${one.reason ? `, ${one.reason}` : ""}`).join("; ");
-  if (found.capture) return `The capture: ${found.capture.outcome || found.capture}`;
+  if (found.capture) return `The capture: ${found.capture.outcome || found.capture}${found.capture.reason ? `, ${found.capture.reason}` : ""}`;
   return `${label}: ordered${found.tables && found.tables.length ? ` for ${found.tables.join(", ")}` : ""}`;
 }
 
