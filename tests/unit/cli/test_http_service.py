@@ -7,14 +7,16 @@ import json
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cdcflow.service.health import health, readiness
 from cdcflow.service.hosts import is_ours
-from cdcflow.service.http import HttpServer
+from cdcflow.service.http import LIBRARIES, HttpServer
 from cdcflow.service.metrics import exposition
 
 STATUS: dict[str, Any] = {
@@ -242,3 +244,10 @@ import cdcflow.cli.daemon
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_extra_that_the_error_names_brings_what_is_missing() -> None:
+    """A printed remedy is a promise."""
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    brought = " ".join(project["optional-dependencies"]["service"]).replace("-", "_")
+    assert [name for name in LIBRARIES if name not in brought] == []
