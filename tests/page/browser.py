@@ -73,6 +73,7 @@ class Browser:
         self.until(lambda: self.one("#token").is_displayed(), "the dialog")
         self.one("#token").send_keys(token, Keys.ENTER)
         self.until(lambda: "Asking" not in self.text("#findings"), "the first answer")
+        self.until(lambda: self.all("#plots svg"), "the plots")  # what is below them stays where it is from now on
 
     def one(self, selector: str) -> WebElement:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
