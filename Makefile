@@ -16,7 +16,7 @@ COMPILED := $(wildcard $(addprefix src/cdcflow/sources/,*/compiled/*.pyx */compi
 JARS := $(VENV)/.jars
 SEEDS ?= 10000
 MESSAGES ?= 200000
-CHROMIUM := $(shell command -v chromedriver)
+CHROMIUM := $(and $(shell command -v chromedriver),$(shell command -v chromium chromium-browser google-chrome google-chrome-stable))
 MUTANTS ?= 200
 SEED ?= 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
@@ -32,6 +34,7 @@ _FLAGS = (
     "--disable-sync",
     "--disable-dev-shm-usage",
     "--force-color-profile=srgb",
+    "--hide-scrollbars",
 )
 _T = TypeVar("_T")
 
@@ -70,6 +73,7 @@ class Browser:
         self.until(lambda: self.one("#token").is_displayed(), "the dialog")
         self.one("#token").send_keys(token, Keys.ENTER)
         self.until(lambda: "Asking" not in self.text("#findings"), "the first answer")
+        self.until(lambda: self.all("#plots svg"), "the plots")  # what is below them stays where it is from now on
 
     def one(self, selector: str) -> WebElement:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
@@ -105,12 +109,16 @@ class Browser:
 
     def complaints(self) -> list[str]:
         """What the browser itself found wrong: scripts that fail, files that are missing, what the policy forbids."""
-        return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
+        found: list[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]  # it has no types
+        return [entry["message"] for entry in found]
 
     def picture(self, path: Path, *, whole: bool = True) -> None:
         """A picture of the page, from its top to its end."""
         found = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": whole})
-        path.write_bytes(base64.b64decode(found["data"]))
+        with Image.open(io.BytesIO(base64.b64decode(found["data"]))) as image:
+            image.convert("RGB").quantize(255, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+                path, optimize=True
+            )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from tests.page.shop import Shop
 
 from cdcflow.config import AccessToken
 
-SIZES = {"light": (1280, 900, "light"), "dark": (1280, 900, "dark"), "phone": (390, 844, "light")}
+SIZES = {"light": (1180, 900, "light"), "dark": (1180, 900, "dark"), "phone": (390, 844, "light")}
 _PAINT = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 _BYTES = """
 const all = [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')];
@@ -30,8 +30,9 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as room, started() as browser:
         os.environ["PAGE_TOKEN"] = secrets.token_hex(24)
-        shop = Shop(Path(room), [AccessToken(name="ops", role="operate", token="${env:PAGE_TOKEN}")])  # noqa: S106
+        shop = Shop(Path(room), [AccessToken(name="ops", role="operate", token="${env:PAGE_TOKEN}")], "a gift")  # noqa: S106
         shop.remember()
+        shop.recent("capture interrupted", {"reason": "asking db:5432: refused", "remedy": "Start the server."})
         shop.server.start()
         browser.open(shop.url, shown=False)
         browser.sign_in(os.environ["PAGE_TOKEN"])

@@ -22,6 +22,7 @@ from cdcflow.service.explorer import Explorer
 from cdcflow.service.findings import remarks
 from cdcflow.service.http import HttpServer
 from cdcflow.service.operations import checked
+from cdcflow.service.recent import Recent
 from cdcflow.sinks.files import FileLog
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
 
@@ -59,13 +60,17 @@ STATUS: dict[str, Any] = {
 class Shop:
     """What a daemon would be: `status` can be changed, `asked` are the operations that came."""
 
-    def __init__(self, path: Path, tokens: Sequence[AccessToken] = ()) -> None:
+    def __init__(self, path: Path, tokens: Sequence[AccessToken] = (), note: str = NASTY) -> None:
         self.status: dict[str, Any] = {**copy.deepcopy(STATUS), "tables": copy.deepcopy(TABLES)}
         self.status["commit_clock"] = int(time.time() * 1e6)
+        for fields in self.status["tables"].values():
+            known = {"done": "fresh", "reading": "fresh"}.get(fields["state"], "not proven")
+            fields |= {"freshness": known, "fresh_as_of": time.time() - 4 if known == "fresh" else None}
         self.asked: list[Mapping[str, Any]] = []
         self.disk = {"folder": "/var/lib/cdcflow/log", "free_bytes": 61 * GB, "total_bytes": 100 * GB}
+        self.recent = Recent(lambda event, fields: None)
         self._path = path
-        _write_log(path / "log")
+        _write_log(path / "log", note)
         _write_cuts(path / "cuts")
         self.server = HttpServer(
             "127.0.0.1:0",
@@ -98,6 +103,7 @@ class Shop:
             "headroom": room,
             "disk": self.disk,
             "merges": merges,
+            "recent": self.recent.newest(),
             "findings": [asdict(one) for one in remarks(status, room, self.disk, merges)],
         }
 
@@ -106,6 +112,8 @@ class Shop:
         if request.get("tables") == ["public.weather"]:
             raise ConfigurationError("SELECT is not granted", remedy="GRANT SELECT ON public.weather TO cdcflow")
         self.asked.append(request)
+        if operation.name == "resume":
+            return {"op": "resume", "tables": {name: {"outcome": "resumed"} for name in request["tables"]}}
         return {"op": operation.name, "tables": request.get("tables", [])}
 
 
@@ -123,7 +131,7 @@ def _then(status: Mapping[str, Any], hours_ago: float) -> dict[str, Any]:
     }
 
 
-def _write_log(path: Path) -> None:
+def _write_log(path: Path, note: str) -> None:
     log = FileLog.open(path, SourceIdentity("postgres", "7301", "shop", "1"))
     writer = Writer.of(log)
     writer.put(orders(1, 2, 3, xid=801), orders(4, 5, xid=802))
@@ -131,7 +139,7 @@ def _write_log(path: Path) -> None:
     log.seal_pending()
     writer.put(
         transactions([803], [1], changes(ORDERS, [{"id": 2, "note": "deliver to the back door", "_op": "u"}])),
-        transactions([804], [2], changes(ORDERS, [{"id": 4, "_op": "d"}, {"id": 6, "note": NASTY}])),
+        transactions([804], [2], changes(ORDERS, [{"id": 4, "_op": "d"}, {"id": 6, "note": note}])),
         transactions([805], [1], changes(ORDERS, [{"id": 2, "_op": "u", UNCHANGED: ["note"]}])),
     )
     log.close()

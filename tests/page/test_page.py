@@ -126,6 +126,17 @@ def test_halted_capture_is_not_shown_as_one_that_waits(browser: Browser, shop: S
     assert "ended for good: the slot is gone. run `cdcflow run --accept-history-loss`" in browser.text("#findings")
 
 
+def test_what_went_wrong_in_the_night_is_there_in_the_morning(browser: Browser, shop: Shop) -> None:
+    """What passed by itself is no finding any more, and still the answer to "what was that?"."""
+    browser.open(shop.url)
+    assert not browser.one("#recent").is_displayed()
+    for _ in range(3):
+        shop.recent("capture interrupted", {"reason": "asking db: refused", "remedy": "start the server"})
+    browser.until(lambda: browser.one("#recent").is_displayed(), "what went wrong")
+    browser.one("#recent summary").click()
+    assert "3 times Capture interrupted: asking db: refused. start the server" in browser.text("#recent li")
+
+
 def test_thousand_tables_are_narrowed_down(browser: Browser, shop: Shop) -> None:
     """A list of a thousand rows every two seconds would help nobody."""
     shop.status["tables"] = {f"public.t{n}": {"state": "done", "rows": n} for n in range(1000)}
@@ -141,19 +152,21 @@ def test_thousand_tables_are_narrowed_down(browser: Browser, shop: Shop) -> None
 
 def test_operation_is_ordered_once_it_is_confirmed(browser: Browser, operated: Shop) -> None:
     """Where the row is; and what it does is said before."""
-    named(browser, "Pause: public.flights").click()
-    assert "Stop reading existing rows of public.flights?" in browser.text("#confirm-text")
+    named(browser, "Cancel: public.flights").click()
+    assert "Give up reading existing rows of public.flights?" in browser.text("#confirm-text")
     answer_dialog(browser, "#confirm [data-close]")
-    assert operated.asked == []
     named(browser, "Pause: public.flights").click()
     answer_dialog(browser, "#confirm-yes")
-    browser.until(lambda: operated.asked, "the order")
+    browser.until(lambda: any(one["op"] == "pause" for one in operated.asked), "the order")
     assert operated.asked == [{"op": "pause", "tables": ["public.flights"]}]
     browser.until(lambda: "ordered" in browser.text("#said"), "the word that it was")
 
 
 def test_rate_and_priority_are_asked_for(browser: Browser, operated: Shop) -> None:
-    """Only what was typed in is changed."""
+    """Only what was typed in is changed; and a throttle that is there is seen."""
+    operated.status["tables"]["public.planes"] |= {"rate_limit": 2000, "rate_limit_from": "settings", "priority": 3}
+    seen = "at most 2,000 rows/s by settings, priority 3"
+    browser.until(lambda: row(browser, "public.planes", "small")[0].text == seen, "the throttle")
     named(browser, "Throttle: public.flights").click()
     browser.one("#field-rows_per_second_max").send_keys("5000", Keys.ENTER)
     browser.until(lambda: operated.asked, "the order")
@@ -173,6 +186,7 @@ def test_finding_has_the_operation_that_mends_it(browser: Browser, operated: Sho
     answer_dialog(browser, "#confirm-yes")
     browser.until(lambda: operated.asked, "the order")
     assert operated.asked == [{"op": "resume", "tables": ["public.planes"]}]
+    browser.until(lambda: browser.text("#said") == "public.planes: resumed", "the word that it was")
 
 
 def test_everything_goes_with_the_keyboard(browser: Browser, operated: Shop) -> None:
@@ -253,6 +267,8 @@ def test_values_are_shown_only_where_asked_for_and_as_text(browser: Browser, sho
     """S03, and a row that holds a script is a text like any other."""
     browser.open(shop.url)
     assert "back door" not in "".join(search(browser, "shop.orders"))
+    fetched = browser.run("return performance.getEntriesByType('resource').map((one) => one.name)")
+    assert [url for url in fetched if "values" in url] == []
     found = search(browser, "shop.orders", values=True)
     assert any(NASTY in line for line in found)
     assert any("note unchanged" in line for line in found)
@@ -271,10 +287,12 @@ def test_question_that_makes_no_sense_is_answered(browser: Browser, shop: Shop) 
 
 
 def test_page_fits_a_phone(browser: Browser, operated: Shop) -> None:
-    """Nothing but tables that scroll by themselves is wider than the screen, and buttons are large enough."""
+    """Nothing is wider than the screen, tables neither, and buttons are large enough for a thumb."""
     browser.size(360, 740, phone=True)
     browser.until(lambda: browser.run("return innerWidth") == 360, "the small screen")
     assert browser.run("return document.scrollingElement.scrollWidth") == 360
+    wider = "return [...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth).length"
+    assert browser.run(wider) == 0
     heights = [one.size["height"] for one in browser.all("#tables button")]
     assert min(heights) >= 36
 

@@ -61,10 +61,11 @@ def run(
         if serve:
             folder = config.log.folder
             folder.mkdir(parents=True, exist_ok=True)
-            answer = answering(capture, watch, reloading, Problems(config).now)
+            wrong = Problems(config)
+            answer = answering(capture, watch, reloading, wrong.now)
             around.enter_context(_serving(ControlServer(folder, answer)))
             if config.service.listen is not None:
-                server = http_server(config, config.service.listen, watch, answer)
+                server = http_server(config, config.service.listen, watch, answer, tell, wrong.now)
                 around.enter_context(_serving(server))
                 tell("http listening", {"listen": config.service.listen, "port": server.port})
         if publisher is not None:

@@ -31,9 +31,10 @@ def run(
     from cdcflow import wiring
     from cdcflow.cli import daemon
     from cdcflow.cli.events import event_lines
+    from cdcflow.service.recent import Recent
 
     settings = load(config)
-    tell = event_lines(as_json=json)
+    tell = Recent(event_lines(as_json=json))
     on_span = None
     if settings.service.traces is not None:
         from cdcflow.service.traces import Traces

@@ -105,9 +105,12 @@ class Explorer:
         kept: list[dict[str, Any]] = []
         at, stretch, expired = end, FIRST_STRETCH, False
         while at > 1 and len(kept) < limit and not expired and stretch:
-            began = self._clock()
-            start, expired = _first_from(log, max(1, at - stretch), at)
-            found = self._stretch(log, table, key, start, at - 1, limit - len(kept))
+            began, start = self._clock(), max(1, at - stretch)
+            try:
+                found = self._stretch(log, table, key, start, at - 1, limit - len(kept))
+            except HistoryLost:
+                start, expired = _first_from(log, start, at)
+                found = self._stretch(log, table, key, start, at - 1, limit - len(kept))
             newest = sorted((c for one in found for c in _changes(one, values=values)), key=lambda c: -int(c["offset"]))
             kept += newest[: limit - len(kept)]
             at, stretch = start, _next_stretch(stretch, self._clock() - began, until - self._clock())

@@ -114,6 +114,8 @@ def _disk(disk: Mapping[str, Any]) -> Iterator[Remark]:
 
 
 def _log(status: Mapping[str, Any]) -> Iterator[Remark]:
+    for one in status.get("problems") or ():
+        yield Remark("error", f"{one['text'].rstrip('.')}.", one.get("remedy"))
     for field, what in (
         ("log_problem", "The log"),
         ("store_problem", "The object store"),

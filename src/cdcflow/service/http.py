@@ -106,12 +106,13 @@ class HttpServer:
     def _made(self) -> uvicorn.Server:
         import uvicorn
 
+        from cdcflow.service.connection import PromptConnection
         from cdcflow.service.web import Doors, application
 
         doors = Doors(self._status, self._overview, self._access, self._history, self._answer, self._explorer)
         config = uvicorn.Config(
             application(doors, self._names),
-            http="h11",
+            http=PromptConnection,
             loop="asyncio",
             ws="none",
             lifespan="off",

@@ -145,6 +145,7 @@ def test_daemon_is_seen_from_all_sides_and_stops_at_a_cut(run: Callable[..., Dae
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
         assert 'cdcflow_table_state{table="public.orders",state="done"} 1' in page.read().decode()
 
+    seen_over_http(f"http://127.0.0.1:{port}")
     rows = [json.loads(t) for t in said("log", "show", "--json", "--limit", "5").splitlines()]
     assert len(rows) == 5
     offsets = [row["_offset"] for row in rows]
@@ -163,6 +164,29 @@ def test_daemon_is_seen_from_all_sides_and_stops_at_a_cut(run: Callable[..., Dae
     assert "the log is whole" in said("log", "check", "--deep")
     assert "3000" not in said("log", "ls").splitlines()[0]
     assert json.loads(said("status", "--json"))["state"] == "stopped"
+
+
+def seen_over_http(url: str) -> None:
+    """The page, what it asks for, and the change explorer, of a daemon that captures a real server."""
+
+    def got(path: str) -> Any:
+        with urllib.request.urlopen(f"{url}{path}", timeout=10) as answer:  # noqa: S310  our own daemon
+            return json.load(answer)
+
+    with urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310  our own daemon
+        assert b"<h1>cdcflow</h1>" in page.read()
+    assert got("/readyz") == {"status": "ready"}
+    found = got("/api/v1/overview")
+    assert found["status"]["tables"]["public.orders"]["state"] == "done"
+    assert found["headroom"]["retained_bytes"] is not None
+    assert 0 < found["disk"]["free_bytes"] <= found["disk"]["total_bytes"]
+    assert (found["merges"], found["caller"]["operations"]) == ([], ["status"])
+    assert [one for one in found["findings"] if "disk" not in one["text"]] == []
+    assert got("/api/v1/history")["lag_bytes"]
+    newest = got("/api/v1/changes?table=public.orders&key=7&values=true")["changes"][0]
+    assert (newest["op"], newest["values"]["words"]) == ("u", "changed")
+    whole = got(f"/api/v1/transactions/{newest['transaction']}")
+    assert {change["table"] for change in whole["changes"]} == {"public.orders", "public.products"}
 
 
 def test_tables_that_are_left_out_are_named(run: Callable[..., Daemon], shop: Database) -> None:

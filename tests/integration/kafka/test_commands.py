@@ -10,8 +10,11 @@ from bank import Bank
 from tests.servers.proxy import TcpProxy
 from typer.testing import CliRunner, Result
 
+from cdcflow import wiring
 from cdcflow.cli import failure
 from cdcflow.cli.app import app
+from cdcflow.config import load
+from cdcflow.service.explorer import Explorer
 from cdcflow.sinks.kafka import doctor
 
 pytestmark = [pytest.mark.kafka, pytest.mark.postgres]
@@ -44,6 +47,11 @@ def test_commands_work_on_a_log_in_kafka_as_on_a_folder(bank: Bank) -> None:
     assert json.loads(newest[-1])["_offset"] == status["durable_offset"]
     only = cdcflow(bank, "log", "show", "--table", "public.notices", "--from", "1", "--limit", "2").stdout
     assert only.count("public.notices") == 2
+    explorer = Explorer(lambda: wiring.log_reader(load(bank.config_path)))
+    seen = explorer.changes(None, limit=3)["changes"]
+    assert [one["offset"] for one in reversed(seen)] == [json.loads(line)["_offset"] for line in newest]
+    whole = explorer.transaction(seen[0]["transaction"])
+    assert whole["changes"][-1]["offset"] == status["durable_offset"]
     assert "the log is whole" in cdcflow(bank, "log", "check", "--deep").stdout
     findings = {f["subject"]: f for f in json.loads(cdcflow(bank, "doctor", "--json").stdout)}
     assert findings[f"topic {bank.log_settings['kafka']['topic']}"]["level"] == "warning"

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cdcflow.service.health import health, readiness
 from cdcflow.service.hosts import is_ours
-from cdcflow.service.http import HttpServer
+from cdcflow.service.http import LIBRARIES, HttpServer
 from cdcflow.service.metrics import exposition
 
 STATUS: dict[str, Any] = {
@@ -66,6 +71,14 @@ def test_health_fails_when_nothing_flows() -> None:
     """O14: a connection that is open while no position moves looks healthy everywhere but here."""
     code, text = health({**STATUS, "heartbeat_age_seconds": 31})
     assert (code, text["status"]) == (503, "stalled")
+
+
+@pytest.mark.parametrize(("state", "code"), [("paused", 200), ("halted", 503)])
+def test_what_stands_still_on_purpose_is_not_stalled(state: str, code: int) -> None:
+    """O14: a pause is an order; what was halted needs a person, and must not look like what passes by itself."""
+    found, text = health({**STATUS, "state": state, "heartbeat_age_seconds": 31, "reason": "the slot is gone"})
+    assert (found, text["status"]) == (code, state)
+    assert ("reason" in text) == (state == "halted")
 
 
 def test_metrics_follow_the_text_format(server: HttpServer) -> None:
@@ -175,6 +188,36 @@ def test_taken_port_is_a_setting_to_change(server: HttpServer) -> None:
         HttpServer(f"127.0.0.1:{server.port}", lambda: STATUS).start()
 
 
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /healthz HT", b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"]
+)
+def test_request_that_does_not_arrive_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    """A few silent connections must not take all there are from the probes, or a daemon that is well is restarted."""
+    from cdcflow.service import connection as module
+
+    monkeypatch.setattr(module, "ARRIVES_WITHIN_S", 0.2)
+    made = HttpServer("127.0.0.1:0", lambda: STATUS)
+    made.start()
+    try:
+        with socket.create_connection(("127.0.0.1", made.port), timeout=30) as slow:
+            slow.sendall(sent)
+            while slow.recv(1000):
+                pass
+        assert ask(made, "/healthz")[0] == 200
+    finally:
+        made.close()
+
+
+def test_two_requests_of_one_connection_are_both_answered(server: HttpServer) -> None:
+    """A scraper keeps its connection; a request that has arrived is not hung up on."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    for _ in range(2):
+        connection.request("GET", "/healthz", headers={"Host": "localhost"})
+        response = connection.getresponse()
+        assert (response.status, bool(response.read())) == (200, True)
+    connection.close()
+
+
 def test_port_is_free_again_once_it_is_closed() -> None:
     """Whoever restarts a daemon wants the same address at once."""
     first = HttpServer("127.0.0.1:0", lambda: STATUS)
@@ -196,3 +239,21 @@ def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ConfigurationError, match="needs no_such_library") as found:
         HttpServer("127.0.0.1:0", lambda: STATUS).start()
     assert found.value.remedy == "pip install 'cdcflow[service]'"
+
+
+def test_daemon_that_does_not_listen_loads_no_http_library() -> None:
+    """Its memory is for the capture, and a base install has none of them."""
+    script = """
+import sys
+sys.modules.update(dict.fromkeys(["starlette", "uvicorn", "anyio", "h11", "prometheus_client"]))  # an import fails
+import cdcflow.cli.daemon
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_extra_that_the_error_names_brings_what_is_missing() -> None:
+    """A printed remedy is a promise."""
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    brought = " ".join(project["optional-dependencies"]["service"]).replace("-", "_")
+    assert [name for name in LIBRARIES if name not in brought] == []

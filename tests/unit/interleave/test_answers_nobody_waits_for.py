@@ -141,6 +141,7 @@ def asked(reading: Interleave, xids: range) -> int:
 def test_nothing_is_held_while_no_window_is_open() -> None:
     """What is held is what `cdcflow status` and the memory limit speak of."""
     assert machine().held == (0, 0)
+    assert machine().window_tables == ()
 
 
 def backlog(limits: Limits | None = None) -> Backlog:

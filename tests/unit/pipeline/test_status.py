@@ -11,6 +11,7 @@ from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.pipeline.capture import Capture
 from cdcflow.service.metrics import exposition
 from cdcflow.sinks.files import FileLog
+from cdcflow.testing.sinks import ORDERS
 
 
 def test_what_a_window_holds_back_is_told(tmp_path: Path) -> None:
@@ -38,6 +39,7 @@ def test_what_a_window_holds_back_is_told(tmp_path: Path) -> None:
     capture.run()
     held = looked[-1]
     assert held["held_rows"] == 2
+    assert held["window"] == [str(ORDERS.id)]
     assert isinstance(held["held_bytes"], int)
     assert held["held_bytes"] > 0
     text = exposition(held)

@@ -45,7 +45,7 @@ def test_capture_that_is_well_has_nothing_said_about_it() -> None:
     [
         ("error", "is waiting: asking db.", "start", {"state": "waiting", "reason": "asking db\n  start it"}),
         ("note", "is starting", None, {"state": "waiting", "reason": "starting"}),
-        ("note", "is paused", "Resume it", {"state": "paused"}),
+        ("note", "is paused", "Resume it", {"state": "paused", "heartbeat_age_seconds": 90}),
         ("error", "ended for good: gone", "backfill", {"state": "halted", "reason": "gone\n  run backfill"}),
         ("warning", "did not answer", "doctor", {"source_error": "asking db: refused"}),
         ("error", "Nothing has come from the source for 90 s", "doctor", {"heartbeat_age_seconds": 90}),
@@ -56,6 +56,7 @@ def test_capture_that_is_well_has_nothing_said_about_it() -> None:
         ("error", "discarded log", "--accept-history-loss", {"source": {"position_file": "binlog.000001 is gone"}}),
         ("warning", "keeps 90 %", "max_slot_wal_keep_size", full(safe_wal_bytes="100")),
         ("warning", "keeps 90 %", "max_binlog_total_size", full(kept_bytes_max="1000")),
+        ("error", "Slot x is gone.", "start", {"problems": [{"text": "Slot x is gone", "remedy": "start again"}]}),
         ("error", "Uploads: no such bucket", "log check", {"upload_problem": "no such bucket"}),
         ("error", "Reading public.a failed: too large", "read it again", table("failed", reason="too large")),
         ("warning", "was cancelled", "Read it again", table("cancelled")),

@@ -292,6 +292,14 @@ def test_page_behind_a_proxy_with_tls_is_our_own() -> None:
     assert not is_from_our_page({"host": "cdc.internal", "origin": "https://cdc.internal.evil.example"}, "http")
 
 
+def test_both_words_of_the_browser_must_be_for_us() -> None:
+    """An origin can look like ours after a redirect; where the browser says that another site asked, it was that."""
+    ours = {"host": "localhost:8079", "origin": "http://localhost:8079"}
+    assert is_from_our_page(ours, "http")
+    assert is_from_our_page({**ours, "sec-fetch-site": "same-origin"}, "http")
+    assert not is_from_our_page({**ours, "sec-fetch-site": "cross-site"}, "http")
+
+
 @pytest.mark.parametrize("path", ["/", "/api/v1/overview", "/nothing", "/healthz"])
 def test_browser_is_told_what_the_page_must_not_do(guarded: HttpServer, path: str) -> None:
     """Nothing is fetched from elsewhere, nobody frames it, and no script but its own runs, whatever a row holds."""

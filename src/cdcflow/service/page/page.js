@@ -79,6 +79,7 @@ function show(found) {
   setText(byId("sign"), caller.session ? `Sign out (${caller.name})` : "Sign in");
   captureButtons(status);
   showFindings(found.findings);
+  showRecent(found.recent || []);
   showFigures(status, headroom, disk);
   showTables(state.tables);
   showMerges(status, found.merges);
@@ -116,6 +117,19 @@ function showFindings(findings) {
   if (list.dataset.key === key && !document.querySelector("#findings button:disabled")) return;
   list.dataset.key = key;
   list.replaceChildren(...(findings.length ? findings.map(finding) : [make("li", { class: "good", text: "All is well." })]));
+}
+
+function showRecent(recent) {
+  const place = byId("recent");
+  place.hidden = !recent.length;
+  setText(place.querySelector("summary"), `What went wrong since the daemon started (${recent.length})`);
+  const key = JSON.stringify(recent);
+  if (place.dataset.key === key) return;
+  place.dataset.key = key;
+  place.querySelector("ul").replaceChildren(...recent.map((one) => {
+    const times = one.times > 1 ? `${clock(one.first_at, true)} to ${clock(one.last_at, true)}, ${count(one.times)} times` : clock(one.last_at, true);
+    return make("li", {}, make("span", { class: "quiet", text: `${times} ` }), `${one.text}${one.remedy ? ` ${one.remedy}` : ""}`);
+  }));
 }
 
 function finding(one) {
@@ -188,7 +202,7 @@ function newRow(name) {
 function fill(row, name, fields) {
   setText(row.tag, fields.state);
   row.tag.className = `tag ${TONES[fields.state] || ""}`;
-  setText(row.why, fields.reason || "");
+  setText(row.why, [fields.reason, throttle(fields)].filter(Boolean).join("; "));
   setText(row.read, count(fields.rows ?? 0));
   row.bar.hidden = !["waiting", "reading", "paused"].includes(fields.state);
   row.bar.max = Math.max(fields.units || 1, 1);
@@ -196,6 +210,13 @@ function fill(row, name, fields) {
   row.bar.setAttribute("aria-valuetext", `${Math.floor((100 * row.bar.value) / row.bar.max)} %`);
   setText(row.fresh, fields.freshness ? `${fields.fresh_as_of ? clock(fields.fresh_as_of, true) : "never"} (${fields.freshness})` : "");
   replaceButtons(row.buttons, (BY_STATE[fields.state] || []).filter((one) => state.may.includes(one)), (one) => button(one, name));
+}
+
+function throttle(fields) {
+  if (!["waiting", "reading", "paused"].includes(fields.state)) return "";
+  const rate = fields.rate_limit ?? fields.rows_per_second_max;
+  const told = rate ? [`at most ${count(rate)} rows/s${fields.rate_limit_from ? ` by ${fields.rate_limit_from}` : ""}`] : [];
+  return [...told, ...(fields.priority ? [`priority ${fields.priority}`] : [])].join(", ");
 }
 
 function showMerges(status, merges) {
@@ -231,7 +252,7 @@ async function operate(name, table, body = null) {
 
 function outcome(label, found) {
   if (found.tables && !Array.isArray(found.tables)) return Object.entries(found.tables).map(([name, one]) => `${name}: ${one.outcome}${one.reason ? `, ${one.reason}` : ""}`).join("; ");
-  if (found.capture) return `The capture: ${found.capture.outcome || found.capture}`;
+  if (found.capture) return `The capture: ${found.capture.outcome || found.capture}${found.capture.reason ? `, ${found.capture.reason}` : ""}`;
   return `${label}: ordered${found.tables && found.tables.length ? ` for ${found.tables.join(", ")}` : ""}`;
 }
 

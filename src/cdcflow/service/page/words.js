@@ -1,4 +1,4 @@
-// Numbers and times as people say them, and elements without innerHTML: what a row holds is text and nothing else.
+// Numbers and times as people say them, and elements whose content is text: what a row holds is never markup.
 
 export const byId = (id) => document.getElementById(id);
 

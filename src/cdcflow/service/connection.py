@@ -1,0 +1,44 @@
+"""A connection that must come to the point: a request has to be here within ten seconds.
+
+uvicorn limits the time between requests, and not the time that one takes to arrive. So whoever opens connections and
+says nothing, or a byte a minute, would take them from the probes, and somebody would restart a daemon that is well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+ARRIVES_WITHIN_S = 10.0
+
+
+class PromptConnection(H11Protocol):
+    """uvicorn's connection, closed when a request does not arrive in time."""
+
+    _arriving: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:  # Any: as uvicorn has it, narrower than asyncio's
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._forget()  # all of the request is here
+        elif self._arriving is None:
+            self._arriving = self.loop.call_later(ARRIVES_WITHIN_S, self.transport.close)
+
+    def _forget(self) -> None:
+        if self._arriving is not None:
+            self._arriving.cancel()
+            self._arriving = None

@@ -1,0 +1,87 @@
+"""The page's files: what can be said of them without a browser."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cdcflow.service import openapi, web
+
+PAGE = Path(web.__file__).parent / "page"
+WEIGHT_MAX = 60_000
+ON_GROUNDS = [
+    ("text", "ground"),
+    ("text", "card"),
+    ("quiet", "ground"),
+    ("quiet", "card"),
+    ("strong", "card"),
+    ("strong", "ground"),
+    ("on-strong", "strong"),
+    ("good", "good-ground"),
+    ("warn", "warn-ground"),
+    ("bad", "bad-ground"),
+    ("text", "bad-ground"),
+    ("text", "warn-ground"),
+    ("text", "note-ground"),
+]
+
+
+def colours(scheme: str) -> dict[str, str]:
+    blocks = re.findall(r":root \{(.*?)\}", (PAGE / "page.css").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    return dict(re.findall(r"--([a-z-]+): (#[0-9a-f]+)", blocks[scheme == "dark"]))
+
+
+def luminance(colour: str) -> float:
+    digits = colour[1:] if len(colour) > 4 else "".join(2 * digit for digit in colour[1:])
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("front", "ground"), ON_GROUNDS)
+def test_words_can_be_read_on_their_ground(scheme: str, front: str, ground: str) -> None:
+    """WCAG 2.2 asks for a contrast of 4.5 to 1; old eyes and bad projectors do too."""
+    found = colours(scheme)
+    low, high = sorted(luminance(found[name]) for name in (front, ground))
+    assert (high + 0.05) / (low + 0.05) >= 4.5
+
+
+def test_page_is_small() -> None:
+    """It is also looked at over the link of a phone, and by way of two gateways."""
+    assert sum(path.stat().st_size for path in PAGE.iterdir()) < WEIGHT_MAX
+
+
+def test_every_file_is_served_and_every_file_that_is_named_is_there() -> None:
+    """A file that is forgotten in the list is a page without a part, and nobody sees why."""
+    assert set(web._FILES) == {path.name for path in PAGE.iterdir()}
+    text = "".join(path.read_text() for path in PAGE.iterdir())
+    named = set(re.findall(r"""(?:src|href)="([a-z.]+\.(?:js|css))"|from "\./([a-z]+\.js)\"""", text))
+    assert {a or b for a, b in named} <= set(web._FILES)
+
+
+def test_page_asks_only_for_what_the_api_describes() -> None:
+    """A path that is renamed on one side only is a page that stays empty."""
+    text = "".join(path.read_text() for path in PAGE.glob("*.js"))
+    asked = {path.rstrip("/") for path in re.findall(r"[\"`](api/v1/[a-z./]+)", text)}
+    assert len(asked) >= 6
+    known = {path.partition("{")[0].strip("/") for path in openapi.description()["paths"]} | {"api/v1/session"}
+    assert {path for path in asked if path != "api/v1/operations"} <= known
+
+
+def test_no_text_becomes_markup() -> None:
+    """What a row holds is shown as text: nothing in the page makes elements of strings, or runs them."""
+    text = "".join(path.read_text() for path in PAGE.glob("*.js"))
+    for word in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+        'setTimeout("',
+    ):
+        assert word not in text
