@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -30,10 +31,11 @@ def run(
     lean()
     from cdcflow import wiring
     from cdcflow.cli import daemon
-    from cdcflow.cli.events import event_lines
+    from cdcflow.cli.events import event_lines, send_structlog_to
 
     settings = load(config)
     tell = event_lines(as_json=json)
+    send_structlog_to(sys.stdout, as_json=json)
     capture = wiring.capture(settings, accept_history_loss=accept_history_loss, wait=wait, on_event=tell)
     publisher = None if settings.publish is None else wiring.publisher(settings, tell)
     loaded()
