@@ -46,7 +46,9 @@ def demo(
     from cdcflow.cli.demo.demo_run import DemoRun, new_directory
     from cdcflow.cli.demo.screen import Screen
     from cdcflow.cli.demo.servers.installed import check_installed
+    from cdcflow.cli.events import leave_interrupts_out
 
+    leave_interrupts_out()
     check_installed(source.value, with_kafka=log is Log.KAFKA)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM leaves nothing running either
     folder = new_directory(directory)

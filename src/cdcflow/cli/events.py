@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TextIO
@@ -50,6 +51,11 @@ def send_structlog_to(file: TextIO, *, as_json: bool = False) -> None:
     """What parts of ours log through structlog goes to `file` from now on, as the same lines."""
     render = [_leveled, structlog.processors.JSONRenderer()] if as_json else [_line]
     structlog.configure(processors=[_STAMP, *render], logger_factory=structlog.WriteLoggerFactory(file))
+
+
+def leave_interrupts_out() -> None:
+    """Have libraries that log what Ctrl-C interrupted (py4j does, with its traceback) leave that to us."""
+    logging.getLogger().addFilter(lambda record: not (record.exc_info and record.exc_info[0] is KeyboardInterrupt))
 
 
 def level(event: str) -> str:

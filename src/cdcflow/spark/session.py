@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
+import threading
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from cdcflow.config import Config, FileLog, KafkaLog
@@ -90,9 +94,33 @@ def session(
         chosen["spark.local.dir"] = str(scratch)
     for key, value in {**chosen, **own}.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with holding_interrupts():
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+@contextlib.contextmanager
+def holding_interrupts() -> Iterator[None]:
+    """Ctrl-C is heard at the end of the block: a JVM whose start it cuts off would stay behind, and nobody ends it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are not for this thread
+        return
+    held: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if not held:
+            sys.stderr.write("Spark is starting; it is ended as soon as it can be\n")
+        held.append(number)
+
+    before = signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is hold:  # Spark may have put one of its own there
+            signal.signal(signal.SIGINT, before)
+        if held:
+            raise KeyboardInterrupt
 
 
 def _settings_of(formats: Collection[str]) -> dict[str, str]:

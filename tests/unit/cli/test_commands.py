@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from cdcflow.cli import backfill as backfill_module
 from cdcflow.cli import failure, output
 from cdcflow.cli.app import app
 from cdcflow.cli.daemon import answering
-from cdcflow.cli.events import ERRORS, WARNINGS, event_lines, send_structlog_to
+from cdcflow.cli.events import ERRORS, WARNINGS, event_lines, leave_interrupts_out, send_structlog_to
 from cdcflow.cli.watch import lag_seconds
 from cdcflow.config import load
 from cdcflow.ports import Finding
@@ -433,6 +434,24 @@ def test_interrupted_command_says_so_in_one_line(
     finally:
         signal.signal(signal.SIGINT, before)
     assert (result.exit_code, result.stderr, result.stdout) == (130, "interrupted\n", "")
+
+
+def test_traceback_that_a_library_logs_at_an_interrupt_is_left_out() -> None:
+    """py4j logs what Ctrl-C interrupted, as an error of the root logger, before anybody can catch it; others stay."""
+    root, file = logging.Logger("root"), io.StringIO()
+    root.addHandler(logging.StreamHandler(file))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("cdcflow.cli.events.logging.getLogger", lambda: root)
+        leave_interrupts_out()
+    for kind in (KeyboardInterrupt, ValueError):
+        try:
+            raise kind
+        except (KeyboardInterrupt, ValueError):
+            root.exception("while sending %s", kind.__name__)
+    root.error("plain")
+    assert "while sending KeyboardInterrupt" not in file.getvalue()
+    assert "while sending ValueError" in file.getvalue()
+    assert file.getvalue().endswith("plain\n")
 
 
 def test_command_that_is_interrupted_while_it_is_imported_says_so_too(tmp_path: Path) -> None:
