@@ -1,5 +1,20 @@
 """`python -m cdcflow.cli`: the same as the installed `cdcflow` command."""
 
-from cdcflow.cli.app import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def main() -> None:
+    """The entry point of the installed command. Ctrl-C while it still imports what it needs is no traceback either."""
+    try:
+        from cdcflow.cli.app import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

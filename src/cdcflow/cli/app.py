@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Annotated, Any
 
 import typer
@@ -39,6 +40,10 @@ class Commands(TyperGroup):
             raise typer.Exit(failure.exit_code(error)) from None
         except (typer.Exit, typer.Abort):
             raise
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends what still cleans up, without a word
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(failure.INTERRUPTED) from None
         except BrokenPipeError:
             raise typer.Exit(0) from None
         except Exception as error:

@@ -44,7 +44,16 @@ def backfill(
         if not wait:
             _tell(json, {name: {"state": "ordered"} for name in ordered})
             return
-        found = _followed(settings, ordered, before.get("tables", {}))
+        try:
+            found = _followed(settings, ordered, before.get("tables", {}))
+        except KeyboardInterrupt:
+            names = " ".join(ordered)
+            typer.echo(
+                f"the daemon goes on reading {names}; `cdcflow status` shows how far it is, and `cdcflow table cancel "
+                f"{names}` ends it",
+                err=True,
+            )
+            raise typer.Exit(failure.INTERRUPTED) from None
     _tell(json, found)
     if any(fields.get("state") != "done" for fields in found.values()):
         raise typer.Exit(failure.FINDINGS)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from cdcflow import wiring
 from cdcflow.cli.events import OnEvent
-from cdcflow.cli.failure import TOO_SLOW_TO_STOP
+from cdcflow.cli.failure import TOO_SLOW_TO_STOP, exit_code
 from cdcflow.cli.reloading import Reloading
 from cdcflow.cli.serving import http_server
 from cdcflow.cli.watch import Watch
@@ -58,6 +58,7 @@ def run(
     reloading = None if file is None else Reloading(file, config, capture, tell)
     watch = Watch(config, capture, None if reloading is None else lambda: reloading.in_use)
     with contextlib.ExitStack() as around:
+        around.enter_context(telling_end(tell, "capture failed"))
         if serve:
             folder = config.log.folder
             folder.mkdir(parents=True, exist_ok=True)
@@ -83,6 +84,20 @@ def run(
             if capture.has_begun:
                 raise
             raise never_reached(config, error) from None
+
+
+@contextlib.contextmanager
+def telling_end(tell: OnEvent, event: str) -> Iterator[None]:
+    """Tell what ends the block for good as an event, for who reads lines; the block on stderr is for who started it."""
+    try:
+        yield
+    except CdcflowError as error:
+        fields = {"kind": type(error).__name__, "reason": str(error).splitlines()[0], "remedy": error.remedy}
+        tell(event, {**fields, "exit_code": exit_code(error)})
+        raise
+    except Exception as error:
+        tell(event, {"kind": type(error).__name__, "exit_code": exit_code(error)})  # its text may hold a row's values
+        raise
 
 
 def never_reached(config: Config, error: SourceUnavailable | SinkUnavailable) -> SourceUnavailable | SinkUnavailable:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cdcflow.cli import failure, output
+from cdcflow.config import load
 
 
 class Source(StrEnum):
@@ -45,7 +46,9 @@ def demo(
     from cdcflow.cli.demo.demo_run import DemoRun, new_directory
     from cdcflow.cli.demo.screen import Screen
     from cdcflow.cli.demo.servers.installed import check_installed
+    from cdcflow.cli.events import leave_interrupts_out
 
+    leave_interrupts_out()
     check_installed(source.value, with_kafka=log is Log.KAFKA)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM leaves nothing running either
     folder = new_directory(directory)
@@ -104,17 +107,26 @@ def demo(
 
 
 def _commands(folder: Path, log: Log, table_format: TableFormat, schema: str) -> list[str]:
+    """How to look at what the demo left; a demo that failed early left only some of it."""
+    from cdcflow import wiring
+
     # The broker is stopped as well; the log's history is there.
     config = folder / ("cdcflow.yaml" if log is Log.FILES else "history.yaml")
+    warehouse = folder / "warehouse"
     given = "" if table_format is TableFormat.DELTA else f"table_formats=['{table_format.value}']"
     read = (
         f"from cdcflow.spark import read_cut; from cdcflow.spark.session import session; "
-        f"read_cut(session({given}), '{folder / 'warehouse'}')['{schema}.flights'].show(5)"
+        f"read_cut(session({given}), '{warehouse}')['{schema}.flights'].show(5)"
     )
-    return [
+    commands = [
         f"cdcflow log ls -c {config}",
         f"cdcflow log show -c {config} --table {schema}.airlines --limit 5",
         f"cdcflow log check --deep -c {config}",
-        f'python -c "{read}"',
-        f"less {folder / 'daemon.log'} {folder / 'writer.log'} {folder / 'demo.json'}",
+    ]
+    said = [folder / name for name in ("daemon.log", "writer.log", "merge.log", "spark.log", "demo.json")]
+    there = [str(path) for path in said if path.exists()]
+    return [
+        *(commands if config.exists() and wiring.log_reader(load(config)).exists() else ()),
+        *([f'python -c "{read}"'] if warehouse.exists() else ()),
+        *([f"less {' '.join(there)}"] if there else ()),
     ]

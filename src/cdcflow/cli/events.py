@@ -1,9 +1,14 @@
-"""The daemon's events, one line each: `time event key=value …`, or JSON."""
+"""The daemon's events, one line each: `time event key=value …`, or JSON with a level.
+
+A field that says nothing (None) is left out. The level is for who sorts lines by it: an error ends something for good,
+a warning passes or asks to be looked at.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TextIO
@@ -12,29 +17,58 @@ import structlog
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 
+ERRORS = frozenset(("capture failed", "publishing failed", "table failed", "capture did not stop in time"))
+WARNINGS = frozenset(
+    (
+        *("capture interrupted", "publishing waits", "stopped while it was interrupted", "table waits"),
+        *("left behind", "partial rows unknown", "rows changed unseen", "order ignored", "table to be read again"),
+        *("keys to be read", "table rewritten"),
+    )
+)
+
 _STAMP = structlog.processors.TimeStamper(fmt="iso", utc=True, key="time")
 
 
 def event_lines(*, as_json: bool, file: TextIO | None = None) -> OnEvent:
     """A function that writes one event as one line to `file` (None: stdout). Safe to call from any thread."""
-    render = structlog.processors.JSONRenderer() if as_json else _line
+    # In plain lines there is none: whoever reads them sees what happened.
+    render = [_leveled, structlog.processors.JSONRenderer()] if as_json else [_line]
     logger = structlog.wrap_logger(
         structlog.WriteLogger(file or sys.stdout),
-        processors=[_STAMP, render],
+        processors=[_STAMP, *render],
         wrapper_class=structlog.BoundLogger,
     )
 
     def tell(event: str, fields: Mapping[str, object]) -> None:
         # Nobody reads our lines any more: that is no reason to stop capturing.
         with contextlib.suppress(OSError, ValueError):
-            logger.info(event, **fields)
+            logger.info(event, **{key: value for key, value in fields.items() if value is not None})
 
     return tell
 
 
-def send_structlog_to(file: TextIO) -> None:
-    """What libraries of ours log through structlog goes to `file` from now on, as the same plain lines."""
-    structlog.configure(processors=[_STAMP, _line], logger_factory=structlog.WriteLoggerFactory(file))
+def send_structlog_to(file: TextIO, *, as_json: bool = False) -> None:
+    """What parts of ours log through structlog goes to `file` from now on, as the same lines."""
+    render = [_leveled, structlog.processors.JSONRenderer()] if as_json else [_line]
+    structlog.configure(processors=[_STAMP, *render], logger_factory=structlog.WriteLoggerFactory(file))
+
+
+def leave_interrupts_out() -> None:
+    """Have libraries that log what Ctrl-C interrupted (py4j does, with its traceback) leave that to us."""
+    logging.getLogger().addFilter(lambda record: not (record.exc_info and record.exc_info[0] is KeyboardInterrupt))
+
+
+def level(event: str) -> str:
+    """info, warning or error, by the kind of event."""
+    if event in ERRORS:
+        return "error"
+    return "warning" if event in WARNINGS else "info"
+
+
+def _leveled(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    name = str(event.pop("event"))
+    found = method if method in ("warning", "error") else level(name)
+    return {"time": event.pop("time"), "level": found, "event": name, **event}
 
 
 def _line(logger: object, method: str, event: MutableMapping[str, Any]) -> str:

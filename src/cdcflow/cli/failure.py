@@ -23,6 +23,8 @@ FINDINGS = 1
 """The command worked and found something wrong (`doctor`, `log check`, `demo`, a failed backfill)."""
 UNEXPECTED = 70
 TOO_SLOW_TO_STOP = 75
+INTERRUPTED = 130
+"""Ctrl-C where no stop in good order was to be had: what a shell says of a process that SIGINT ended."""
 
 _CODES: tuple[tuple[type[CdcflowError], int, str], ...] = (
     (HistoryLost, 65, "an operator must order a new backfill"),

@@ -50,7 +50,7 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
     """A function that merges once; Spark is imported and started when it is needed, and once it is sure that there is
     a log."""
     from cdcflow import wiring
-    from cdcflow.cli.events import send_structlog_to
+    from cdcflow.cli.events import leave_interrupts_out, send_structlog_to
 
     log = settings.log
     reader = wiring.log_reader(settings)
@@ -61,6 +61,7 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
             runbook="no-log",
         )
     send_structlog_to(sys.stderr)  # stdout is for the report
+    leave_interrupts_out()
     if isinstance(log, KafkaLog):
         from cdcflow.spark.kafka import merge as from_kafka
         from cdcflow.spark.session import session_for

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -20,9 +21,10 @@ def publish(
     lean()
     from cdcflow import wiring
     from cdcflow.cli import daemon
-    from cdcflow.cli.events import event_lines
+    from cdcflow.cli.events import event_lines, send_structlog_to
 
     tell = event_lines(as_json=json)
+    send_structlog_to(sys.stdout, as_json=json)
     publisher = wiring.publisher(load(config), tell)
-    with daemon.obeying_signals(publisher.stop, tell):
+    with daemon.telling_end(tell, "publishing failed"), daemon.obeying_signals(publisher.stop, tell):
         publisher.run(once=once)

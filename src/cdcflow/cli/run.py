@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -30,11 +31,12 @@ def run(
     lean()
     from cdcflow import wiring
     from cdcflow.cli import daemon
-    from cdcflow.cli.events import event_lines
+    from cdcflow.cli.events import event_lines, send_structlog_to
     from cdcflow.service.recent import Recent
 
     settings = load(config)
     tell = Recent(event_lines(as_json=json))
+    send_structlog_to(sys.stdout, as_json=json)
     on_span = None
     if settings.service.traces is not None:
         from cdcflow.service.traces import Traces

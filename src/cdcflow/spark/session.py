@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
+import threading
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from cdcflow.config import Config, FileLog, KafkaLog
@@ -92,10 +96,33 @@ def session(
     final = {**chosen, **own}
     for key, value in final.items():
         builder = builder.config(key, value)
-    with quiet_start({"spark.app.name": name, **final}):
+    with holding_interrupts(), quiet_start({"spark.app.name": name, **final}):
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+@contextlib.contextmanager
+def holding_interrupts() -> Iterator[None]:
+    """Ctrl-C is heard at the end of the block: a JVM whose start it cuts off would stay behind, and nobody ends it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are not for this thread
+        return
+    held: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if not held:
+            sys.stderr.write("Spark is starting; it is ended as soon as it can be\n")
+        held.append(number)
+
+    before = signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is hold:  # Spark may have put one of its own there
+            signal.signal(signal.SIGINT, before)
+        if held:
+            raise KeyboardInterrupt
 
 
 def _settings_of(formats: Collection[str]) -> dict[str, str]:

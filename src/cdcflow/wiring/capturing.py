@@ -165,4 +165,4 @@ def limits(config: Config, *, backfill_new: bool) -> Limits:
 
 def log_event(event: str, fields: Mapping[str, object]) -> None:
     """One line of log for each thing that happened."""
-    structlog.get_logger("cdcflow").info(event, **fields)
+    structlog.get_logger("cdcflow").info(event, **{key: value for key, value in fields.items() if value is not None})

@@ -133,6 +133,17 @@ def test_every_lasting_service_can_be_asked_whether_it_is_well(services: Mapping
     assert without == {"load-postgres", "load-mysql"}
 
 
+def test_what_ends_for_good_is_not_started_for_ever(services: Mapping[str, Model]) -> None:
+    """Exit code 70 asks for a person; two daemons of one log in Kafka would take it from each other without end. What
+    compose says is what the docs say."""
+    policies = {name: service["restart"] for name, service in services.items() if name.startswith(("capture", "merge"))}
+    assert set(policies) == {"capture-postgres", "capture-mysql", "merge-postgres", "merge-mysql"}
+    assert set(policies.values()) == {"on-failure:3"}
+    docs = (COMPOSE.parents[1] / "docs" / "commands.md").read_text()
+    assert "`restart: on-failure:3`, as `docker/compose.yaml` has it" in docs
+    assert "RestartPreventExitStatus=65 70 78" in docs
+
+
 def test_every_mount_is_there_and_every_volume_is_used(project: Model) -> None:
     """Docker makes an empty folder, owned by root, of a file that is not there, and says nothing."""
     mounts = [(name, m) for name, service in project["services"].items() for m in service.get("volumes") or ()]

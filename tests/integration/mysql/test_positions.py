@@ -310,7 +310,7 @@ def test_event_larger_than_a_packet_does_not_hide_what_is_behind_it(
 def test_lost_binary_log_is_seen_by_doctor_and_status_and_the_remedy_mends_it(
     own_mysql: MySQLServer, flavor: Flavor, tmp_path: Path, loss: str
 ) -> None:
-    """M05: both said that all was well; now they say what the start will, word for word, and nothing is written."""
+    """M14: both said that all was well; now they say what the start will, word for word, and nothing is written."""
     database = own_mysql.create_database("shop")
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1)")
     path = tmp_path / "cdcflow.yaml"

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from typer.testing import CliRunner
 
+import cdcflow
 from cdcflow import errors, wiring
 from cdcflow.cli import backfill as backfill_module
 from cdcflow.cli import failure, output
 from cdcflow.cli.app import app
 from cdcflow.cli.daemon import answering
-from cdcflow.cli.events import event_lines
+from cdcflow.cli.events import ERRORS, WARNINGS, event_lines, leave_interrupts_out, send_structlog_to
 from cdcflow.cli.watch import lag_seconds
 from cdcflow.config import load
 from cdcflow.ports import Finding
@@ -446,6 +452,119 @@ def test_event_as_json_is_one_document() -> None:
     event_lines(as_json=True, file=file)("cut", {"number": 3})
     found = json.loads(file.getvalue())
     assert (found["event"], found["number"]) == ("cut", 3)
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        ("capture started", "info"),
+        ("table done", "info"),
+        ("capture interrupted", "warning"),
+        ("publishing waits", "warning"),
+        ("table failed", "error"),
+        ("capture failed", "error"),
+        ("capture did not stop in time", "error"),
+    ],
+)
+def test_event_as_json_has_a_level_and_nothing_that_says_nothing(event: str, expected: str) -> None:
+    """An alert on errors must not wake anybody for a retry; `reason=None` looks like a reason. Plain lines, too."""
+    for as_json in (True, False):
+        file = io.StringIO()
+        event_lines(as_json=as_json, file=file)(event, {"table": "a.b", "reason": None, "rows": 0})
+        if as_json:
+            assert list(json.loads(file.getvalue())) == ["time", "level", "event", "table", "rows"]
+            assert json.loads(file.getvalue())["level"] == expected
+        else:
+            assert file.getvalue().split("Z ", 1)[1] == f"{event} table=a.b rows=0\n"
+
+
+def test_every_event_that_has_a_level_of_its_own_is_one_that_is_told() -> None:
+    """A name that was changed elsewhere would be info from then on, and nobody would hear of it."""
+    source = "\n".join(
+        path.read_text() for path in Path(cdcflow.__file__).parent.rglob("*.py") if path.name != "events.py"
+    )
+    for event in (ERRORS | WARNINGS) - {"table failed"}:
+        assert f'"{event}"' in source, event
+    assert 'f"table {state}"' in source
+
+
+def test_lines_of_other_parts_are_json_with_their_own_level_where_lines_are_json() -> None:
+    """An upload that is put off was a line in another form between the JSON lines."""
+    file = io.StringIO()
+    send_structlog_to(file, as_json=True)
+    structlog.get_logger("cdcflow").warning("upload put off", tries=2)
+    found = json.loads(file.getvalue())
+    assert (found["level"], found["event"], found["tries"]) == ("warning", "upload put off", 2)
+
+
+# ── Ctrl-C ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["--debug", "doctor"]])
+def test_interrupted_command_says_so_in_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """A traceback looks like a fault; 130 is what a shell expects of a command that was interrupted."""
+
+    def interrupted(config: object) -> list[Finding]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(wiring, "doctor", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        result = runner.invoke(app, command)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (result.exit_code, result.stderr, result.stdout) == (130, "interrupted\n", "")
+
+
+def test_traceback_that_a_library_logs_at_an_interrupt_is_left_out() -> None:
+    """py4j logs what Ctrl-C interrupted, as an error of the root logger, before anybody can catch it; others stay."""
+    root, file = logging.Logger("root"), io.StringIO()
+    root.addHandler(logging.StreamHandler(file))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("cdcflow.cli.events.logging.getLogger", lambda: root)
+        leave_interrupts_out()
+    for kind in (KeyboardInterrupt, ValueError):
+        try:
+            raise kind
+        except (KeyboardInterrupt, ValueError):
+            root.exception("while sending %s", kind.__name__)
+    root.error("plain")
+    assert "while sending KeyboardInterrupt" not in file.getvalue()
+    assert "while sending ValueError" in file.getvalue()
+    assert file.getvalue().endswith("plain\n")
+
+
+def test_command_that_is_interrupted_while_it_is_imported_says_so_too(tmp_path: Path) -> None:
+    """Half a second after Enter is when most people see their typing mistake."""
+    # The import of a part hangs, and is interrupted: what a person does whom it takes too long.
+    (tmp_path / "typer.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(60)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    command = [sys.executable, "-m", "cdcflow.cli", "--version"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_interrupted_backfill_says_that_the_daemon_goes_on(
+    folder: Path, daemon: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever pressed Ctrl-C thought that the reading ends with it, and the source was read all night."""
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cdcflow.cli.backfill.time.sleep", interrupted)
+    result = runner.invoke(app, ["backfill", "public.orders"])
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-1] == (
+        "the daemon goes on reading public.orders; `cdcflow status` shows how far it is, and `cdcflow table cancel "
+        "public.orders` ends it"
+    )
+    assert "Traceback" not in result.output
+    assert runner.invoke(app, ["table", "cancel", "public.orders"]).exit_code == 0
 
 
 def test_lost_reader_of_events_does_not_stop_the_capture() -> None:

@@ -11,6 +11,8 @@ from cdcflow.cli.demo import demo_run, flights, logs
 from cdcflow.cli.demo.databases import Digest
 from cdcflow.cli.demo.proof import Verdict
 from cdcflow.cli.demo.screen import bar
+from cdcflow.cli.demo_command import Log, TableFormat
+from cdcflow.cli.demo_command import _commands as look_into
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
 
@@ -43,6 +45,28 @@ def test_what_was_not_compared_fails(verdicts: list[Verdict]) -> None:
 def test_failure_on_the_way_fails_though_all_is_equal() -> None:
     """A daemon that does not stop in time, or a cut with an orphan, is a failure of its own."""
     assert not outcome(EQUAL, "the first cut is not consistent").passed
+
+
+@pytest.mark.parametrize("log", Log)
+def test_failed_demo_names_only_what_is_there(tmp_path: Path, log: Log) -> None:
+    """A demo that failed before its daemon started named seven files to look into, and none of them was there."""
+    delta = TableFormat.DELTA
+    assert look_into(tmp_path, log, delta, "public") == []
+    (tmp_path / "demo.json").write_text("{}")
+    (tmp_path / "merge.log").touch()
+    settings = tmp_path / ("cdcflow.yaml" if log is Log.FILES else "history.yaml")
+    settings.write_text("source: {kind: postgres, url: postgresql://nobody@127.0.0.1/gone}\nlog: {path: log}\n")
+    # Settings without a log are nothing to look into either.
+    assert look_into(tmp_path, log, delta, "public") == [f"less {tmp_path}/merge.log {tmp_path}/demo.json"]
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "log.json").write_text("{}")
+    (tmp_path / "warehouse").mkdir()
+    ls, show, check, read, less = look_into(tmp_path, log, delta, "airports")
+    assert ls == f"cdcflow log ls -c {settings}"
+    assert f"{settings} --table airports.airlines" in show
+    assert check.endswith(str(settings))
+    assert f"'{tmp_path}/warehouse'" in read
+    assert less == f"less {tmp_path}/merge.log {tmp_path}/demo.json"
 
 
 @pytest.mark.parametrize("kind", ["files", "kafka"])

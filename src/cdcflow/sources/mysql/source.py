@@ -219,8 +219,8 @@ class MySQLSource:
 
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
         before = newest()
-        if before.position is None:
-            return ()
+        if before.position is None or "slot" not in before.source:
+            return ()  # nothing was made at the server for this log
         position = BinlogPosition.parse(before.position).start
         where = f"{position.file} at byte {position.pos}"
 

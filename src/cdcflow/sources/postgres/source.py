@@ -171,8 +171,8 @@ class PostgresSource:
 
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
         before = newest()
-        if before.position is None:
-            return ()
+        if before.position is None or "slot" not in before.source:
+            return ()  # nothing was made at the server for this log
         names = Names.of(self._settings, log_id)
         where = f"slot {before.source['slot']} and publication {before.source['publication']}"
         connection = self._connector.connect("doctor", statement_timeout="60s")
