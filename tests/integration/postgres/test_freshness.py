@@ -116,6 +116,7 @@ def test_metrics_stay_and_the_lag_grows_while_the_server_is_away(
         assert (page["cdcflow_source_up"], page["cdcflow_state waiting"], page["cdcflow_state halted"]) == (0, 1, 0)
         assert page["cdcflow_retries_total SourceUnavailable"] >= 1
         assert page["cdcflow_rows_read_total"] == 100
+        assert page["cdcflow_rows_per_second"] == 0, "what the last attempt knew, with nothing under way"
         frozen = later["tables"]["public.orders"]
         assert frozen["freshness"] == "not proven"
         assert frozen["freshness_reason"].startswith("nothing is captured just now")
