@@ -14,7 +14,6 @@ from cdcflow.cli.events import OnEvent
 from cdcflow.cli.failure import TOO_SLOW_TO_STOP
 from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
-from cdcflow.errors import CdcflowError
 from cdcflow.pipeline import Capture
 from cdcflow.service import last_words
 from cdcflow.service.control import ControlServer
@@ -107,7 +106,7 @@ def _telling_of_a_halt(config: Config, capture: Capture) -> Iterator[None]:
     last_words.clear_halt(config.log.folder)
     try:
         yield
-    except CdcflowError as error:
+    except Exception as error:
         if capture.status().get("state") == "halted":
             last_words.write_halt(config.log.folder, error)
         raise

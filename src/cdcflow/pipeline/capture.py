@@ -80,7 +80,7 @@ class Capture:
         self._freshness = freshness
         self._on_span = on_span
         self._tally = _Tally()
-        self._halted: CdcflowError | None = None
+        self._halted: Exception | None = None
 
     def run(self) -> None:
         """Capture until `stop`, or until the orders are served. Everything that was cut is durable on return.
@@ -91,8 +91,8 @@ class Capture:
         self._waker = Waker()
         try:
             self._try_on()
-        except CdcflowError as error:
-            if not (self._stop.is_set() and self._is_tried_again(error)):
+        except Exception as error:
+            if not self._is_tried_again(error):
                 self._halted = error
             raise
         finally:
@@ -263,7 +263,7 @@ class Capture:
         """What is going on, as JSON-able values. `halted` is for good; `waiting` is tried again by itself."""
         attempt = self._attempt
         if (halted := self._halted) is not None:
-            return {"state": "halted", "kind": type(halted).__name__, "reason": str(halted)}
+            return {"state": "halted", "kind": type(halted).__name__, "reason": _said(halted)}
         if attempt is None:
             return {"state": "waiting", "reason": self._waiting_for or "starting"}
         return {"state": "capturing", **attempt.status()}
@@ -297,10 +297,15 @@ class Capture:
             return {}
         attempt, interrupted = self._attempt, None
         if self._halted is not None:
-            interrupted = f"the capture was halted: {str(self._halted).splitlines()[0]}"
+            interrupted = f"the capture was halted: {_said(self._halted).splitlines()[0]}"
         elif attempt is None:
             interrupted = f"nothing is captured just now: {(self._waiting_for or 'starting').splitlines()[0]}"
         return self._freshness.states(attempt.progress if attempt else Progress({}), interrupted)
+
+
+def _said(error: Exception) -> str:
+    """An error's text; that of one which nobody foresaw may hold a row's values."""
+    return str(error) if isinstance(error, CdcflowError) else "a fault in cdcflow"
 
 
 _DONE = ("rows_captured", "rows_read", "bytes_appended", "cuts", "syncs")
