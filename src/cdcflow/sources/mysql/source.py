@@ -22,11 +22,11 @@ from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.interleave.messages import RowsCompared
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
+from cdcflow.ports import ChunkSource, Finding, OpenSpool, Sample, SourceStatus, Stream, TransactionsBack
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection, table_id
-from cdcflow.sources.mysql import binlog_status, doctor, overlap
+from cdcflow.sources.mysql import binlog_status, doctor, overlap, sampling
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.catalog import CapturedTables, Catalog, CatalogTable, Selected, Wanted
 from cdcflow.sources.mysql.chunks import MySQLChunks
@@ -130,6 +130,9 @@ class MySQLSource:
             f"asking {self._connector.address} what its binary log leaves out",
             lambda c: doctor.uncovered(c, self._settings, captured),
         )
+
+    def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
+        return self._catalog.ask(f"looking at rows of {table}", lambda c: sampling.sample(c, table, key))
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if checkpoint.position is None:
