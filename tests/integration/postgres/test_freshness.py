@@ -144,3 +144,24 @@ def test_a_daemon_that_starts_in_an_outage_knows_where_its_log_is(
             on.until(lambda s: s["lag_seconds"] > away["lag_seconds"], "the lag to grow")
     finally:
         own_postgres.start()
+
+
+def test_rows_that_leave_with_their_partition_are_found(shop: Database, tmp_path: Path) -> None:
+    """DETACH PARTITION takes rows away, and the stream has no word of it. A backfill makes it good."""
+    shop.execute("CREATE TABLE days (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    shop.execute("CREATE TABLE days_1 PARTITION OF days FOR VALUES FROM (0) TO (100)")
+    shop.execute("CREATE TABLE days_2 PARTITION OF days FOR VALUES FROM (100) TO (200)")
+    shop.execute("INSERT INTO days VALUES (1), (101)")
+    with watched(tmp_path, shop, tables=["public.days"]) as on:
+        on.until_fresh("public.days", "quiet")
+        canaries = on.capture._freshness
+        assert canaries is not None
+        settled = canaries._turn + 3
+        on.until(lambda _: canaries._turn > settled, "samples")
+        shop.execute("ALTER TABLE days DETACH PARTITION days_2")
+        found = on.until_fresh("public.days", "not proven")
+        assert found["freshness_reason"].startswith("rows of it changed at the source, and no change of it came")
+        on.capture.request("backfill", ["public.days"])
+        on.until(lambda s: s["tables"]["public.days"]["generation"] == 2, "the backfill")
+        on.until_fresh("public.days", "quiet", "fresh")
+    assert on.error is None
