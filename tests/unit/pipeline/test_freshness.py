@@ -19,7 +19,9 @@ from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
 from cdcflow.model.table import TableId
 from cdcflow.pipeline.freshness import LATE_S, Freshness
 from cdcflow.pipeline.observing import Observed
-from cdcflow.ports import Sample
+from cdcflow.ports import Covering, Sample
+from cdcflow.sources.memory import MemoryDatabase, MemorySource
+from cdcflow.sources.memory.database import INTEGER
 
 BOTH = Progress({**DONE.tables, ITEMS.id: TableProgress("done", 1, Offset(1), incarnation=2)})
 
@@ -274,6 +276,20 @@ def test_rows_of_another_shape_are_not_compared() -> None:
     on.fly()
     on.source.rows, on.source.columns = "others", "id int, more text"
     assert on.fly() is None
+
+
+def test_a_database_in_memory_covers_the_tables_that_it_has() -> None:
+    """It is what a source of somebody's own is modelled on."""
+    database = MemoryDatabase()
+    source: Covering = MemorySource(database)
+    table = TableId("public", "items")
+    first = database.create(table, {"id": INTEGER}, ("id",)).shape.incarnation
+    assert source.coverage({table: first}) == {}
+    database.drop(table)
+    assert set(source.coverage({table: first})) == {table}
+    second = database.create(table, {"id": INTEGER}, ("id",)).shape.incarnation
+    assert set(source.coverage({table: first})) == {table}
+    assert source.coverage({table: second}) == {}
 
 
 def test_rows_of_a_spooled_transaction_wait_for_their_cut() -> None:
