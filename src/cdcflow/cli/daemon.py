@@ -54,7 +54,8 @@ def run(
         if config.service.notify:
             from cdcflow.service.notifying import notifying  # few need it, and it loads an HTTP client
 
-            around.enter_context(notifying(config.service.notify, watch.status, tell))
+            tables = watch.tables_in_log()
+            around.enter_context(notifying(config.service.notify, watch.status, tell, tables=tables))
         around.enter_context(_telling_of_a_halt(config, capture))
         capture.run()
 
