@@ -269,6 +269,28 @@ class Covering(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A digest of some of a table's rows. Only two of the same `shape` (the columns and their types) compare."""
+
+    shape: str
+    digest: str
+
+
+@runtime_checkable
+class Sampled(Protocol):
+    """A source of whose tables a few rows can be looked at, to see whether they changed without a word."""
+
+    def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
+        """The same rows each time, by key (not empty), as they are committed now. None: the table is gone. Cheap in a
+        table of any size. May be called from any thread.
+
+        Raises:
+            SourceUnavailable, RightMissing: they cannot be read.
+        """
+        ...
+
+
 @runtime_checkable
 class Described(Protocol):
     """A source that can say what its server is, for whoever looks into a problem."""

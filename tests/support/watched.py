@@ -73,6 +73,15 @@ class Watched:
         )
         return dict(found["tables"][table])
 
+    def until_fresh_by(self, change: Callable[[], object], table: str) -> None:
+        """Change the table until it is seen to be fresh: that lasts from one canary to the next."""
+
+        def is_fresh(status: dict[str, Any]) -> bool:
+            change()
+            return bool(status["tables"].get(table, {}).get("freshness") == "fresh")
+
+        self.until(is_fresh, f"{table} to be fresh")
+
     def metrics(self, status: dict[str, Any]) -> dict[str, float]:
         """The samples of a status by name and the first label's value."""
         families = text_string_to_metric_families(exposition(status))

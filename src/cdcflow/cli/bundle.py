@@ -10,16 +10,13 @@ from __future__ import annotations
 import io
 import json
 import os
-import platform
 import re
 import shutil
 import sys
-import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,9 +26,7 @@ from cdcflow import __version__
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, KafkaLog, load
-from cdcflow.config.redaction import LEFT_OUT, redacted, secrets_of
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.ports import Described
 
 EVENTS_MAX = 2000
 SEGMENTS_MAX = 500
@@ -68,6 +63,8 @@ def bundle(
     json_: Json = False,
 ) -> None:
     """Write what a maintainer needs into one .tar.gz: no secrets, no row values. Says what is in it."""
+    from cdcflow.config.redaction import secrets_of
+
     settings = load(config)
     stamp = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%dT%H%M%SZ")
     path = to or Path(f"cdcflow-bundle-{stamp}.tar.gz")
@@ -91,6 +88,7 @@ def bundle(
 def parts(settings: Config, events: Path | None) -> Iterator[Part]:
     """What goes into a bundle. A part that cannot be had holds the reason instead."""
     from cdcflow import wiring
+    from cdcflow.config.redaction import redacted
 
     yield Part("versions.json", "cdcflow, Python, system, packages, disk.", lambda: _versions(settings))
     yield Part("settings.json", "The settings; secrets are references or left out.", lambda: redacted(settings))
@@ -104,6 +102,8 @@ def parts(settings: Config, events: Path | None) -> Iterator[Part]:
 
 
 def _content(part: Part, secrets: set[str]) -> bytes:
+    from cdcflow.config.redaction import LEFT_OUT
+
     try:
         found = part.content()
     except CdcflowError as error:
@@ -119,6 +119,8 @@ def _content(part: Part, secrets: set[str]) -> bytes:
 
 def _write(path: Path, files: list[tuple[str, bytes]]) -> None:
     """Write the archive, for this user's eyes only."""
+    import tarfile
+
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -136,6 +138,9 @@ def _write(path: Path, files: list[tuple[str, bytes]]) -> None:
 
 
 def _versions(settings: Config) -> dict[str, object]:
+    import platform
+    from importlib import metadata
+
     needed = [re.split(r"[^\w-]", name)[0] for name in metadata.requires("cdcflow") or ()]
     found: dict[str, str] = {}
     for name in sorted(set(needed)):
@@ -166,6 +171,7 @@ def _status(settings: Config) -> dict[str, object]:
 
 def _server(settings: Config) -> Mapping[str, str]:
     from cdcflow import wiring
+    from cdcflow.ports import Described
 
     source = wiring.open_source(settings)
     try:

@@ -76,7 +76,8 @@ def run(
         if config.service.notify:
             from cdcflow.service.notifying import notifying  # few need it, and it loads an HTTP client
 
-            around.enter_context(notifying(config.service.notify, watch.status, tell))
+            tables = watch.tables_in_log()
+            around.enter_context(notifying(config.service.notify, watch.status, tell, tables=tables))
         around.enter_context(_telling_of_a_halt(config, capture))
         try:
             capture.run()
@@ -185,7 +186,7 @@ def _telling_of_a_halt(config: Config, capture: Capture) -> Iterator[None]:
     last_words.clear_halt(config.log.folder)
     try:
         yield
-    except CdcflowError as error:
+    except Exception as error:
         if capture.status().get("state") == "halted":
             last_words.write_halt(config.log.folder, error)
         raise

@@ -73,6 +73,12 @@ class Watch:
         status["tables"] = {name: {**fields, **fresh.get(name, {})} for name, fields in tables.items()}
         return status
 
+    def tables_in_log(self) -> Mapping[str, Mapping[str, Any]]:
+        """How the log has the tables, before this process captures anything."""
+        found: Any = self._from_log().get("tables", {})
+        self._in_log = None  # it goes on from here
+        return dict(found)
+
     def _from_log(self) -> dict[str, object]:
         """Where the log stands, when this process could not begin to capture yet."""
         if self._in_log is None:

@@ -28,7 +28,6 @@ from cdcflow.interleave.messages import (
     Effect,
     Event,
     Input,
-    MarkSeen,
     Order,
     PlanTable,
     Resume,
@@ -45,11 +44,12 @@ from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table, TableId
 from cdcflow.pipeline import reread
 from cdcflow.pipeline.durability import Durability
-from cdcflow.pipeline.freshness import Freshness, tables_of
+from cdcflow.pipeline.freshness import Freshness
+from cdcflow.pipeline.observing import Observed
 from cdcflow.pipeline.reading_rate import ReadingRate
 from cdcflow.pipeline.reread import unread
 from cdcflow.pipeline.source_tasks import SourceTasks
-from cdcflow.pipeline.spans import OnSpan, Spans
+from cdcflow.pipeline.spans import OnSpan
 from cdcflow.pipeline.threads import Clock, Threads
 from cdcflow.pipeline.waker import Waker
 from cdcflow.ports import ChunkSource, Log, Numbered, Source, Stream, StreamEvent
@@ -151,16 +151,11 @@ class Attempt:
         self._ordered: tuple[TableId, ...] = ()
         self._began_at_cut = checkpoint.cut + 1
         self._looked_at_tables = self._beat_at = clock()
-        self._freshness = freshness
-        self._spans = None if on_span is None else Spans(on_span, epoch)
-        self._looked_fresh = -1e9
+        self._observed = Observed(freshness, on_span, self.tables, epoch)
         self._rate: deque[tuple[float, int]] = deque(maxlen=64)
         self._reading = ReadingRate()
         self._events: Counter[str] = Counter()
         self.rows = {"captured": 0, "read": 0}
-        self._bytes_appended = self._cuts = 0
-        if freshness is not None:
-            freshness.begin(self.tables, epoch)
 
     # ── starting ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -280,8 +275,7 @@ class Attempt:
         self._handle(Tick(int(self._clock() * 1e6)))
         for event in events:
             self._handle(event)
-            if isinstance(event, MarkSeen) and self._freshness is not None:
-                self._freshness.seen(event.token, self._events["window closed"])
+            self._observed.came(event)
         for answer in self._tasks.answers():
             self._tell_read(answer)
             self._handle(answer)
@@ -306,8 +300,7 @@ class Attempt:
         for effect in effects:
             if isinstance(effect, PlanTable | WriteMark | TakeSnapshot):
                 self._tasks.send(effect)
-            if self._spans is not None and isinstance(effect, WriteMark):
-                self._spans.mark_asked_for(effect.token)
+            self._observed.asked(effect)
         for effect in effects:
             self._carry_out(effect)
 
@@ -325,8 +318,7 @@ class Attempt:
             case Event(event, fields):
                 self._events[event] += 1
                 self._on_event(event, dict(fields))
-                if self._spans is not None and event == "window closed":
-                    self._spans.window_closed(dict(fields))
+                self._observed.told(event, dict(fields))
 
     def _tell_read(self, answer: Input) -> None:
         if not isinstance(answer, ChunkRead):
@@ -344,13 +336,7 @@ class Attempt:
         clock = commit_clock(self._checkpoint.commit_clock, stamps)
         self._log.append(Numbered(run, append.first_offset, append.first_transaction, clock))
         self._checkpoint = replace(self._checkpoint, commit_clock=int(clock[-1]))
-        size = run.bytes
-        self._bytes_since_cut += size
-        self._bytes_appended += size
-        if self._spans is not None:
-            self._spans.appended(run.rows, size)
-        if self._freshness is not None and run.kind != "read":
-            self._freshness.changed(tables_of(run))
+        self._bytes_since_cut += self._observed.appended(run)
         self.rows["read" if run.kind == "read" else "captured"] += run.rows
 
     def _cut(self, cut: Cut) -> None:
@@ -363,9 +349,7 @@ class Attempt:
             progress=cut.progress,
         )
         self._log.cut(self._checkpoint)
-        self._cuts += 1
-        if self._spans is not None:
-            self._spans.cut(cut.number)
+        self._observed.cut(cut.number)
         self._unsynced.append((cut.number, self._bytes_since_cut))
         self._bytes_since_cut = 0
         self._is_due = True
@@ -395,8 +379,7 @@ class Attempt:
         if durable is self._acknowledged or durable.position is None:
             return
         self._acknowledged = durable
-        if self._spans is not None:
-            self._spans.durable(durable.cut)
+        self._observed.durable(durable.cut)
         while self._unsynced and self._unsynced[0][0] <= durable.cut:
             self._unsynced.popleft()
         self._stream.acknowledge(durable.position)
@@ -422,7 +405,8 @@ class Attempt:
         if now - self._looked_at_tables >= self._pace.tables_look_s:
             self._looked_at_tables = now
             self._tasks.call(self._look_at_tables)
-        self._prove_freshness(now)
+        self._observed.prove(self._machine, self._checkpoint.cut, self._durability.durable.cut)
+        self._observed.look(now, self._tasks, self._source, self._chunks, self._machine)
         if not self._rate or now - self._rate[-1][0] >= 0.25:
             self._rate.append((now, self.rows["captured"] + self.rows["read"]))
             self._reading.seen(now, self.rows["read"], is_reading=self._machine.is_reading)
@@ -436,21 +420,6 @@ class Attempt:
         if limits is not None:
             self._rate_of_settings = limits.rows_per_second_max
             self._machine.use(limits)
-
-    def _prove_freshness(self, now: float) -> None:
-        freshness = self._freshness
-        if freshness is None:
-            return
-        if freshness.awaits_durability:
-            freshness.settle(
-                held=self._machine.held[0] > 0,
-                windows=self._events["window closed"],
-                next_cut=self._checkpoint.cut + (1 if self._bytes_since_cut else 0),
-                durable_cut=self._durability.durable.cut,
-            )
-        if now - self._looked_fresh >= freshness.every_s:
-            self._looked_fresh = now
-            self._tasks.call(lambda: freshness.look(self._source, self._chunks))
 
     def _looked_up(self, request: Input) -> Input:
         """The request with what only the log knows: who resumes a table asks it for the keys of partial rows."""
@@ -570,18 +539,10 @@ class Attempt:
         }
 
     def counts(self) -> dict[str, int]:
-        """What this attempt has done. May be called from any thread."""
-        return {
-            "rows_captured": self.rows["captured"],
-            "rows_read": self.rows["read"],
-            "bytes_appended": self._bytes_appended,
-            "cuts": self._cuts,
-            "syncs": self._durability.syncs,
-        }
+        return {**self._observed.counts, "syncs": self._durability.syncs}
 
     @property
     def events(self) -> Counter[str]:
-        """How often each event was told."""
         return Counter(dict(self._events))  # copied at once: the loop goes on counting
 
     @property

@@ -109,7 +109,7 @@ class Capture:
         self._freshness = freshness
         self._on_span = on_span
         self._tally = Tally()
-        self._halted: CdcflowError | None = None
+        self._halted: Exception | None = None
 
     @property
     def is_starting(self) -> bool:
@@ -128,7 +128,7 @@ class Capture:
             while self._paused and not self._stop.is_set():
                 self._hold()
                 self._try_on()
-        except CdcflowError as error:
+        except Exception as error:
             # What does not answer may do so at the next start; everything else must be mended first.
             is_away = isinstance(error, SourceUnavailable | SinkUnavailable) and not isinstance(error, RightMissing)
             if not (is_away or (self._stop.is_set() and self._is_tried_again(error))):
@@ -480,7 +480,7 @@ class Capture:
         """What is going on, as JSON-able values. `halted` is for good; `waiting` is tried again by itself."""
         attempt, settings = self._attempt, {"settings": self._settings.status()}
         if (halted := self._halted) is not None:
-            return {"state": "halted", "kind": type(halted).__name__, "reason": str(halted), **settings}
+            return {"state": "halted", "kind": type(halted).__name__, "reason": _said(halted), **settings}
         if attempt is None and self._paused and self._resuming is None:
             return {**self._tally.last_known, "state": "paused", "reason": "until `cdcflow ctl resume`", **settings}
         if attempt is None:
@@ -516,7 +516,7 @@ class Capture:
             return {}
         attempt, interrupted = self._attempt, None
         if self._halted is not None:
-            interrupted = f"the capture was halted: {str(self._halted).splitlines()[0]}"
+            interrupted = f"the capture was halted: {_said(self._halted).splitlines()[0]}"
         elif attempt is None:
             why = "the capture is paused" if self._paused else (self._waiting_for or "starting").splitlines()[0]
             interrupted = f"nothing is captured just now: {why}"
@@ -528,6 +528,11 @@ def _told(error: BaseException | None) -> dict[str, object]:
     remedy = getattr(error, "remedy", None)
     found = {"kind": type(error).__name__, "reason": str(error).split("\n")[0]}
     return {**found, "remedy": remedy} if remedy else {**found}
+
+
+def _said(error: Exception) -> str:
+    """An error's text; that of one which nobody foresaw may hold a row's values."""
+    return str(error) if isinstance(error, CdcflowError) else "a fault in cdcflow"
 
 
 def answer_json(

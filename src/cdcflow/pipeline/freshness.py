@@ -7,8 +7,13 @@ publication. A canary tells the two apart. Again and again
     mark   commit a mark, which comes back through the same slot, behind everything committed before T
     proof  the mark was seen, and what came before it is durable: covered tables are fresh as of T
 
+That a table is covered does not say that every change of it is logged: a MySQL session may switch that off. So each
+look also takes a digest of a few rows of one table in turn, before its mark. When it differs from the table's last one,
+and the stream brought no change of the table up to the mark, its rows changed without a word. A change that was
+streamed before it could be seen (a commit that waits for a replica) counts for the digest after it, too.
+
 Between two proofs a table that had changes is `fresh`, one that had none is `quiet`: nothing happened there, and that
-is known. Everything else is `not proven`, with the reason. Pure but for the two questions in `look`.
+is known. Everything else is `not proven`, with the reason. Pure but for the questions in `look`.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from cdcflow.errors import CdcflowError
 from cdcflow.interleave.progress import Progress
 from cdcflow.model.position import Epoch, Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import ChunkSource, Covering, Source
+from cdcflow.ports import ChunkSource, Covering, Sample, Sampled, Source
 
 CAUSES = ("outage", "uncovered", "backfill", "late")
 """Why a table is not proven: nothing is captured; its changes do not reach us; its existing rows are not all read; no
@@ -42,6 +47,18 @@ class _Canary:
     seen: bool = False
     windows: int = 0
     cut: int | None = None
+    sampled: _Sampled | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """Some rows of a table. `moved`: the stream brought changes of it since the sample before; `generation` counts its
+    backfills: one that reads it anew makes up for whatever was missed."""
+
+    table: TableId
+    sample: Sample
+    moved: bool
+    generation: int
 
 
 class Freshness:
@@ -64,6 +81,10 @@ class Freshness:
         self._fresh_as_of: dict[TableId, float] = {}
         self._changed: set[TableId] = set()
         self._active: frozenset[TableId] = frozenset()
+        self._turn = 0
+        self._moved: set[TableId] = set()  # since their last sample
+        self._samples: dict[TableId, _Sampled] = {}
+        self._unlogged: dict[TableId, int] = {}  # with the generation in which that was found
 
     def begin(self, tables: Sequence[Table], epoch: Epoch) -> None:
         """A new attempt captures these tables. A mark of the one before means nothing to it."""
@@ -75,12 +96,13 @@ class Freshness:
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def look(self, source: Source, chunks: ChunkSource) -> None:
+    def look(self, source: Source, chunks: ChunkSource, progress: Progress) -> None:
         """Ask the source which tables' changes reach us, and send a mark behind the question if none is on its way."""
         as_of = self._wall()
         try:
             uncovered = self._asked(source)
-            token = self._sent(as_of, uncovered)
+            sampled = self._sample(source, progress) if self._canary is None else None
+            token = self._sent(as_of, uncovered, sampled)
             if token is not None:
                 chunks.write_mark(token)
         except CdcflowError as error:
@@ -97,7 +119,27 @@ class Freshness:
             return dict.fromkeys(wanted, "this source cannot tell whether the table's changes reach us")
         return source.coverage(wanted)
 
-    def _sent(self, as_of: float, uncovered: Mapping[TableId, str]) -> Token | None:
+    def _sample(self, source: Source, progress: Progress) -> _Sampled | None:
+        """Some rows of the table whose turn it is; None: there is none with a key and all of its rows."""
+        with self._lock:
+            tables = [t for t in self._tables if t.key and _is_done(t.id, progress)]
+            if not tables or not isinstance(source, Sampled):
+                return None
+            self._turn += 1
+            table = tables[self._turn % len(tables)]
+            # Before the rows are looked at: a change that comes while they are counts for the next sample as well.
+            moved = table.id in self._moved
+            self._moved.discard(table.id)
+        try:
+            found = source.sample(table.id, table.key)
+        except CdcflowError:
+            found = None  # a right, a lock, a large row: the canary flies without it
+        if found is None:
+            self._samples.pop(table.id, None)
+            return None
+        return _Sampled(table.id, found, moved, progress.tables[table.id].generation)
+
+    def _sent(self, as_of: float, uncovered: Mapping[TableId, str], sampled: _Sampled | None) -> Token | None:
         with self._lock:
             self._uncovered, self._unasked = uncovered, None
             if self._canary is not None:
@@ -106,14 +148,16 @@ class Freshness:
                 return None
             self._number += 1
             covered = frozenset(t.id for t in self._tables) - uncovered.keys()
-            self._canary = _Canary(Token(f"{self._prefix} {self._number}"), as_of, covered)
+            self._canary = _Canary(Token(f"{self._prefix} {self._number}"), as_of, covered, sampled=sampled)
             return self._canary.token
 
     # ── what comes back ─────────────────────────────────────────────────────────────────────────────────────
 
     def changed(self, tables: Iterable[TableId]) -> None:
         """Changes of these tables came through the stream."""
-        self._changed.update(tables)
+        with self._lock:
+            self._changed.update(tables)
+            self._moved.update(tables)
 
     def seen(self, token: Token, windows: int) -> None:
         """A mark came back. `windows` counts the windows that were closed until then."""
@@ -143,6 +187,17 @@ class Freshness:
                 self._fresh_as_of[table] = canary.as_of
             self._active, self._changed = frozenset(self._changed), set()
             self._canary = None
+            if canary.sampled is not None:
+                self._compare(canary.sampled)
+
+    def _compare(self, now: _Sampled) -> None:
+        """Whether a table's rows changed without a change in the stream."""
+        before, self._samples[now.table] = self._samples.get(now.table), now
+        if before is None or before.generation != now.generation or before.sample.shape != now.sample.shape:
+            return
+        witnessed = before.moved or now.moved or now.table in self._moved
+        if before.sample.digest != now.sample.digest and not witnessed:
+            self._unlogged[now.table] = now.generation
 
     # ── telling ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -158,10 +213,17 @@ class Freshness:
 
     def _state(self, table: TableId, progress: Progress, interrupted: str | None, now: float) -> dict[str, object]:
         as_of = self._fresh_as_of.get(table)
-        reasons = (interrupted, self._uncovered.get(table), _unread(table, progress), self._late(as_of, now))
+        uncovered = self._uncovered.get(table) or self._unlogged_reason(table, progress)
+        reasons = (interrupted, uncovered, _unread(table, progress), self._late(as_of, now))
         cause, reason = next(((c, r) for c, r in zip(CAUSES, reasons, strict=True) if r), (None, None))
         found = "not proven" if reason else "fresh" if table in self._active else "quiet"
         return {"freshness": found, "fresh_as_of": as_of, "freshness_reason": reason, "freshness_cause": cause}
+
+    def _unlogged_reason(self, table: TableId, progress: Progress) -> str | None:
+        known = progress.tables.get(table)
+        if table not in self._unlogged or (known is not None and known.generation > self._unlogged[table]):
+            return None
+        return f"rows of it changed at the source, and no change of it came; run `cdcflow backfill {table}`"
 
     def _late(self, as_of: float | None, now: float) -> str | None:
         late_s = max(LATE_S, 3 * self.every_s)
@@ -182,6 +244,11 @@ def _unread(table: TableId, progress: Progress) -> str | None:
     if known is None or known.state == "done" or known.whole_since is not None:
         return None
     return f"its existing rows are not all in the log ({known.state})"
+
+
+def _is_done(table: TableId, progress: Progress) -> bool:
+    known = progress.tables.get(table)
+    return known is not None and known.state == "done"
 
 
 def tables_of(run: object) -> Collection[TableId]:

@@ -43,12 +43,11 @@ def of_halt(folder: Path) -> dict[str, Any] | None:
     return _read(folder / HALTED_NAME)
 
 
-def write_halt(folder: Path, error: CdcflowError) -> None:
-    reason = str(error).split("\n")[0]
-    _write(
-        folder / HALTED_NAME,
-        {"kind": type(error).__name__, "reason": reason, "remedy": error.remedy, "at": round(time.time(), 3)},
-    )
+def write_halt(folder: Path, error: Exception) -> None:
+    words: dict[str, object] = {"kind": type(error).__name__, "reason": "a fault in cdcflow", "remedy": None}
+    if isinstance(error, CdcflowError):  # the text of another one may hold a row's values
+        words |= {"reason": str(error).split("\n")[0], "remedy": error.remedy}
+    _write(folder / HALTED_NAME, {**words, "at": round(time.time(), 3)})
 
 
 def clear_halt(folder: Path) -> None:

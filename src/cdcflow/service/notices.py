@@ -27,14 +27,17 @@ class Notice:
     fields: Mapping[str, object] = field(default_factory=dict)
 
 
-class Noticing:
-    """Compares a status with the ones before it."""
+Tables = Mapping[str, Mapping[str, Any]]
 
-    def __init__(self, lag_over_s: float, headroom_under: float) -> None:
+
+class Noticing:
+    """Compares a status with the ones before it. `tables`: as the log had them before the daemon began."""
+
+    def __init__(self, lag_over_s: float, headroom_under: float, tables: Tables) -> None:
         self._lag_over_s = lag_over_s
         self._headroom_under = headroom_under
         self._active = {"lag": False, "headroom": False}
-        self._states: dict[str, str] | None = None
+        self._states = _states(tables)
 
     def of(self, status: Mapping[str, Any]) -> list[Notice]:
         return [*self._lag(status), *self._headroom(status), *self._backfills(status)]
@@ -66,11 +69,11 @@ class Noticing:
     def _backfills(self, status: Mapping[str, Any]) -> Iterator[Notice]:
         if status.get("state") != "capturing":
             return
-        tables: Mapping[str, Mapping[str, Any]] = status.get("tables") or {}
-        now = {name: f"{t.get('state')} {t.get('generation')}" for name, t in tables.items()}
+        tables: Tables = status.get("tables") or {}
+        now = _states(tables)
         before, self._states = self._states, now
         for name, state in now.items():
-            if before is not None and state.startswith("done ") and before.get(name) != state:
+            if state.startswith("done ") and before.get(name) != state:
                 fields = {"table": name, "rows": tables[name].get("rows")}
                 yield Notice("backfill_done", True, f"all existing rows of {name} are in the log", fields)
 
@@ -78,6 +81,10 @@ class Noticing:
         if active != self._active[event]:
             self._active[event] = active
             yield Notice(event, active, text, fields)
+
+
+def _states(tables: Tables) -> dict[str, str]:
+    return {name: f"{t.get('state')} {t.get('generation')}" for name, t in tables.items()}
 
 
 def of_the_end(error: BaseException | None) -> Notice:

@@ -24,7 +24,7 @@ from typing import Any
 from cdcflow.config import Notify, secret
 from cdcflow.config.references import is_reference
 from cdcflow.errors import CdcflowError
-from cdcflow.service.notices import Notice, Noticing, of_the_end
+from cdcflow.service.notices import Notice, Noticing, Tables, of_the_end
 
 LOOK_EVERY_S = 5.0
 ANSWER_WITHIN_S = 5.0
@@ -39,12 +39,12 @@ StatusOf = Callable[[], Mapping[str, Any]]
 class _Receiver:
     """One receiver with its queue and its thread."""
 
-    def __init__(self, name: str, settings: Notify, tell: OnEvent, pauses_s: Sequence[float]) -> None:
+    def __init__(self, name: str, settings: Notify, tell: OnEvent, pauses_s: Sequence[float], tables: Tables) -> None:
         self.name = name
         self._settings = settings
         self._tell = tell
         self._pauses_s = pauses_s
-        self._noticing = Noticing(settings.lag_over, settings.headroom_under)
+        self._noticing = Noticing(settings.lag_over, settings.headroom_under, tables)
         self._waiting: deque[Mapping[str, object]] = deque(maxlen=WAITING_MAX)
         self._changed = threading.Condition()
         self._ending = threading.Event()
@@ -146,12 +146,14 @@ def notifying(
     status: StatusOf,
     tell: OnEvent,
     *,
+    tables: Tables | None = None,
     look_every_s: float = LOOK_EVERY_S,
     pauses_s: Sequence[float] = PAUSES_S,
 ) -> Iterator[None]:
-    """Notify while the block runs, and of its end."""
+    """Notify while the block runs, and of its end. `tables`: as the log had them before, so that what was read then is
+    no news."""
     made = [
-        _Receiver(f"{'webhook' if r.command is None else 'command'} {n}", r, tell, pauses_s)
+        _Receiver(f"{'webhook' if r.command is None else 'command'} {n}", r, tell, pauses_s, tables or {})
         for n, r in enumerate(receivers, 1)
     ]
     over = threading.Event()

@@ -143,7 +143,7 @@ def test_daemon_is_seen_from_all_sides_and_stops_at_a_cut(run: Callable[..., Dae
     (line,) = [t for t in daemon.output.read_text().splitlines() if "http listening" in t]
     port = line.rpartition("port=")[2]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
-        assert 'cdcflow_table_state{table="public.orders",state="done"} 1' in page.read().decode()
+        assert 'cdcflow_table_state{state="done",table="public.orders"} 1.0' in page.read().decode()
 
     seen_over_http(f"http://127.0.0.1:{port}")
     rows = [json.loads(t) for t in said("log", "show", "--json", "--limit", "5").splitlines()]

@@ -11,7 +11,7 @@ from watched import Watched
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
-from cdcflow.ports import Covering
+from cdcflow.ports import Covering, Described
 
 pytestmark = pytest.mark.mysql
 
@@ -32,10 +32,45 @@ def test_a_table_that_changes_is_fresh_and_an_idle_one_is_quiet(
     }
     with Watched(tmp_path, source) as on:
         on.until_fresh(f"{name}.t", "quiet")
-        mysql_database.execute("INSERT INTO t VALUES (1)")
-        on.until_fresh(f"{name}.t", "fresh")
+        on.until_fresh_by(lambda: mysql_database.execute("REPLACE INTO t VALUES (1)", "DELETE FROM t"), f"{name}.t")
         on.until_fresh(f"{name}.idle", "quiet")
     assert on.error is None
+
+
+@pytest.mark.parametrize(
+    "unlogged", ["UPDATE t SET v = 2 WHERE id = 1", "INSERT INTO t VALUES (99, 1)", "DELETE FROM t"]
+)
+def test_rows_that_a_session_changes_without_logging_are_found(
+    flavor: Flavor, mysql_database: MySQLDatabase, tmp_path: Path, unlogged: str
+) -> None:
+    """`sql_log_bin = 0` is that session's secret; only the rows give it away. A backfill makes it good."""
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    name = mysql_database.name
+    source = {"kind": flavor, "url": mysql_database.url, "tables": [f"{name}.*"], "tls": {"mode": "off"}}
+    with Watched(tmp_path, source) as on:
+        sampled = on.capture._freshness
+        assert sampled is not None
+        on.until(lambda _: sampled._samples, "a first sample")
+        mysql_database.execute("UPDATE t SET v = 5 WHERE id = 2")
+        on.until(lambda s: s["counts"]["rows_captured"] >= 1, "the change")
+        settled = sampled._turn + 3
+        on.until(lambda _: sampled._turn > settled, "samples behind the change")
+        mysql_database.execute("SET SESSION sql_log_bin = 0", unlogged)
+        found = on.until_fresh(f"{name}.t", "not proven")
+        assert found["freshness_reason"].startswith("rows of it changed at the source, and no change of it came")
+        assert found["freshness_cause"] == "uncovered"
+        on.capture.request("backfill", [f"{name}.t"])
+        on.until(lambda s: s["tables"][f"{name}.t"]["generation"] == 2, "the backfill")
+        on.until_fresh(f"{name}.t", "quiet", "fresh")
+    assert on.error is None
+
+
+def test_a_server_says_what_it_is(capture: MySQLCapture, flavor: Flavor) -> None:
+    """For `cdcflow bundle`."""
+    source: Described = capture.source
+    facts = source.facts()
+    assert facts["binlog_format"] == "ROW"
+    assert ("mariadb" in facts["version"].lower()) == (flavor == "mariadb")
 
 
 def reasons(capture: MySQLCapture, *tables: str) -> dict[TableId, str]:

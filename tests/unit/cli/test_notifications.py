@@ -32,7 +32,7 @@ def events(noticing: Noticing, *statuses: Mapping[str, Any]) -> list[list[tuple[
 def test_a_lag_is_told_when_it_begins_and_when_it_is_over() -> None:
     """Not with every look in between."""
     late = status(lag_seconds=301.0)
-    assert events(Noticing(300, 0.25), status(), late, late, status(), status(), late) == [
+    assert events(Noticing(300, 0.25, {}), status(), late, late, status(), status(), late) == [
         [],
         [("lag", True)],
         [],
@@ -46,12 +46,17 @@ def test_room_that_runs_out_is_told_before_it_is_gone() -> None:
     """Behind it lies a lost slot, or a purged binary log."""
     wide = status(retained_bytes=10, source={"safe_wal_bytes": "90"})
     near = status(retained_bytes=80, source={"safe_wal_bytes": "20"})
-    assert events(Noticing(300, 0.25), wide, near, near, wide) == [[], [("headroom", True)], [], [("headroom", False)]]
+    assert events(Noticing(300, 0.25, {}), wide, near, near, wide) == [
+        [],
+        [("headroom", True)],
+        [],
+        [("headroom", False)],
+    ]
     unlimited = status(retained_bytes=80, source={"safe_wal_bytes": "unlimited"})
-    assert events(Noticing(300, 0.25), unlimited) == [[]]
+    assert events(Noticing(300, 0.25, {}), unlimited) == [[]]
     purged_next = status(lag_seconds=3601.0, source={"files_until_lost": "0"})
     at_the_end = status(source={"files_until_lost": "0"})
-    assert events(Noticing(1e9, 0.25), at_the_end, purged_next) == [[], [("headroom", True)]]
+    assert events(Noticing(1e9, 0.25, {}), at_the_end, purged_next) == [[], [("headroom", True)]]
 
 
 def test_each_backfill_that_ends_well_is_told_once() -> None:
@@ -60,7 +65,7 @@ def test_each_backfill_that_ends_well_is_told_once() -> None:
     def reading(state: str, generation: int = 1) -> dict[str, Any]:
         return status(tables={"public.a": {"state": state, "generation": generation, "rows": 7}})
 
-    noticing = Noticing(300, 0.25)
+    noticing = Noticing(300, 0.25, reading("done")["tables"])
     done = [("backfill_done", True)]
     outage = {"state": "waiting", "tables": {}}
     assert events(noticing, reading("done"), reading("reading", 2), reading("done", 2), reading("done", 2), outage) == [
@@ -71,6 +76,7 @@ def test_each_backfill_that_ends_well_is_told_once() -> None:
         [],
     ]
     assert events(noticing, reading("done", 2), reading("done", 3), reading("failed", 4)) == [[], done, []]
+    assert events(Noticing(300, 0.25, {}), reading("done")) == [done], "a small table, read before the first look"
 
 
 def test_an_end_is_told_with_its_reason_and_what_to_do() -> None:

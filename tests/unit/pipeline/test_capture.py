@@ -303,6 +303,19 @@ def test_a_capture_that_was_halted_does_not_show_as_one_that_waits() -> None:
     assert counts["errors"] == {"SourceUnavailable": 2, "InvariantViolated": 1}
 
 
+def test_a_fault_that_nobody_foresaw_halts_without_its_text() -> None:
+    """Its text may hold a row's values, and the status is shown to many. What may pass by itself halts nothing."""
+    stage = Stage(ValueError("canary"))
+    with pytest.raises(ValueError, match="canary"):
+        stage.capture.run()
+    assert stage.capture.status() == {"state": "halted", "kind": "ValueError", "reason": "a fault in cdcflow"}
+    away = Stage(SourceUnavailable("no answer"))
+    away.capture.stop()
+    with pytest.raises(SourceUnavailable):
+        away.capture.run()
+    assert away.capture.status()["state"] == "waiting"
+
+
 def test_what_was_known_before_an_outage_stays_known() -> None:
     """Where the log stands, and all that was counted: metrics that vanish with the connection fire no alert."""
     source = Small()

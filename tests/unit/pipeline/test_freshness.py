@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-from smallsource import DONE, ITEMS, ORDERS, Small
+from smallsource import AT, DONE, ITEMS, ORDERS, Small
 
 from cdcflow.errors import SourceUnavailable
+from cdcflow.interleave.machine import Interleave, Limits
+from cdcflow.interleave.messages import MarkSeen
 from cdcflow.interleave.progress import Progress, TableProgress
-from cdcflow.model.position import Epoch, Offset, Token
+from cdcflow.model.change import SpooledTransaction
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
 from cdcflow.model.table import TableId
 from cdcflow.pipeline.freshness import LATE_S, Freshness
+from cdcflow.pipeline.observing import Observed
+from cdcflow.ports import Covering, Sample
+from cdcflow.sources.memory import MemoryDatabase, MemorySource
+from cdcflow.sources.memory.database import INTEGER
 
 BOTH = Progress({**DONE.tables, ITEMS.id: TableProgress("done", 1, Offset(1), incarnation=2)})
 
@@ -40,11 +49,12 @@ class Stage:
     def __init__(self, source: Any = None) -> None:
         self.now = 1000.0
         self.source: Any = source or Covered()
+        self.progress = BOTH
         self.freshness = Freshness(30.0, wall=lambda: self.now)
         self.freshness.begin((ORDERS, ITEMS), Epoch(1))
 
     def look(self) -> None:
-        self.freshness.look(self.source, self.source)
+        self.freshness.look(self.source, self.source, self.progress)
 
     def comes_back(self, *, held: bool = False, durable: bool = True, windows: int = 0) -> None:
         self.freshness.seen(self.source.tokens[-1], 0)
@@ -187,10 +197,126 @@ def test_a_source_that_cannot_tell_proves_nothing() -> None:
     assert on.of() == ("not proven", "this source cannot tell whether the table's changes reach us")
 
 
+class Rows(Covered):
+    """A source whose one table has some rows to look at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.columns = "rows", "id int"
+        self.while_looking: Callable[[], None] = lambda: None
+
+    def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
+        assert key == ("id",)
+        self.while_looking()
+        return Sample(self.columns, self.rows)
+
+
+ONLY = Progress({ORDERS.id: TableProgress("done", 1, Offset(1), incarnation=1)})
+REASON = "rows of it changed at the source, and no change of it came; run `cdcflow backfill public.orders`"
+
+
+class Sampling(Stage):
+    """Canaries over one table whose rows are looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(Rows())
+        self.progress = ONLY
+
+    def fly(self) -> Any:
+        self.look()
+        self.comes_back()
+        return self.of(progress=self.progress)[1]
+
+
+def test_rows_that_change_without_a_change_in_the_stream_are_found() -> None:
+    """A MySQL session with `sql_log_bin = 0`: no setting, no error and no silence tells of it."""
+    on = Sampling()
+    assert [on.fly(), on.fly()] == [None, None]
+    on.source.rows = "others"
+    assert [on.fly(), on.fly()] == [REASON, REASON]
+    assert on.of(progress=ONLY)[0] == "not proven"
+    on.progress = Progress({ORDERS.id: replace(ONLY.tables[ORDERS.id], generation=2)})
+    assert [on.fly(), on.fly()] == [None, None], "it was read anew"
+
+
+def test_rows_that_change_as_the_stream_says_are_no_find() -> None:
+    """Before the look, while it is taken, or between the look and its mark."""
+    on = Sampling()
+    on.fly()
+    on.source.rows = "second"
+    on.freshness.changed([ORDERS.id])
+    assert on.fly() is None
+    on.fly()
+    on.source.rows = "third"
+    on.source.while_looking = lambda: on.freshness.changed([ORDERS.id])
+    assert on.fly() is None
+    on.source.while_looking = lambda: None
+    on.fly()
+    on.fly()
+    on.source.rows = "fourth"
+    on.look()
+    on.freshness.changed([ORDERS.id])
+    on.comes_back()
+    assert on.of(progress=ONLY)[1] is None
+
+
+def test_a_change_that_was_streamed_before_it_could_be_seen_is_no_find() -> None:
+    """A commit that waits for a replica is in the log, and in our stream, before anybody sees its rows."""
+    on = Sampling()
+    on.fly()
+    on.freshness.changed([ORDERS.id])
+    on.fly()
+    on.source.rows = "seen now"
+    assert on.fly() is None
+
+
+def test_rows_of_another_shape_are_not_compared() -> None:
+    """A column with a default changes every row, and no row's change is logged."""
+    on = Sampling()
+    on.fly()
+    on.source.rows, on.source.columns = "others", "id int, more text"
+    assert on.fly() is None
+
+
+def test_a_database_in_memory_covers_the_tables_that_it_has() -> None:
+    """It is what a source of somebody's own is modelled on."""
+    database = MemoryDatabase()
+    source: Covering = MemorySource(database)
+    table = TableId("public", "items")
+    first = database.create(table, {"id": INTEGER}, ("id",)).shape.incarnation
+    assert source.coverage({table: first}) == {}
+    database.drop(table)
+    assert set(source.coverage({table: first})) == {table}
+    second = database.create(table, {"id": INTEGER}, ("id",)).shape.incarnation
+    assert set(source.coverage({table: first})) == {table}
+    assert source.coverage({table: second}) == {}
+
+
+def test_rows_of_a_spooled_transaction_wait_for_their_cut() -> None:
+    """They have no bytes in memory that would say that a cut is due, and are not durable without it."""
+    on = Stage()
+    observed = Observed(on.freshness, None, (ORDERS, ITEMS), Epoch(2))
+    machine = Interleave(
+        epoch=Epoch(2),
+        checkpoint=Checkpoint(AT),
+        tables={ORDERS.id: ORDERS},
+        limits=Limits(),
+        delivered=np.empty(0, np.uint64),
+        partial={},
+    )
+    on.look()
+    observed.appended(SpooledTransaction(7, Position("0007"), 1, rows=10**6, spool="spool-1"))
+    observed.came(MarkSeen(on.source.tokens[-1], Position("0008"), 1))
+    observed.prove(machine, cut=4, durable_cut=4)
+    assert on.of()[0] == "not proven"
+    observed.cut(5)
+    observed.prove(machine, cut=5, durable_cut=5)
+    assert on.of()[0] == "quiet"
+
+
 @pytest.mark.parametrize("window", [False, True])
 def test_an_attempt_proves_its_tables(window: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the look through the loop to what is durable, beside a backfill or without one."""
-    from cdcflow.interleave.machine import Limits
     from cdcflow.pipeline import attempt as attempts
     from cdcflow.pipeline.attempt import Orders, Pace
     from cdcflow.pipeline.capture import Capture

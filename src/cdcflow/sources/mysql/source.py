@@ -28,6 +28,7 @@ from cdcflow.ports import (
     Finding,
     OpenSpool,
     Preview,
+    Sample,
     SourceStatus,
     Stream,
     TablePreview,
@@ -39,7 +40,7 @@ from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.findings import of_error, ok
 from cdcflow.sources.engine.policies import Kept
 from cdcflow.sources.engine.selection import Selection, table_id
-from cdcflow.sources.mysql import binlog_status, doctor, estimates, overlap
+from cdcflow.sources.mysql import binlog_status, doctor, estimates, overlap, sampling
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.catalog import CapturedTables, Catalog, CatalogTable, Selected, Wanted
 from cdcflow.sources.mysql.chunks import MySQLChunks
@@ -167,6 +168,9 @@ class MySQLSource:
             f"asking {self._connector.address} what its binary log leaves out",
             lambda c: doctor.uncovered(c, self._settings, captured),
         )
+
+    def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
+        return self._catalog.ask(f"looking at rows of {table}", lambda c: sampling.sample(c, table, key))
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if checkpoint.position is None:

@@ -29,6 +29,7 @@ from cdcflow.ports import (
     Finding,
     OpenSpool,
     Preview,
+    Sample,
     SourceStatus,
     Stream,
     TablePreview,
@@ -39,7 +40,7 @@ from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.findings import of_error, ok
 from cdcflow.sources.engine.selection import Selection, not_there
-from cdcflow.sources.postgres import estimates, overlap, publication, slot
+from cdcflow.sources.postgres import estimates, overlap, publication, sampling, slot
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected, select
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, backlog_of
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
@@ -250,6 +251,9 @@ class PostgresSource:
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
         name = self._checkpoint.source["publication"] if self._checkpoint else ""
         return self._catalog.ask(f"looking at publication {name}", lambda c: publication.uncovered(c, name, captured))
+
+    def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
+        return self._catalog.ask(f"looking at rows of {table}", lambda c: sampling.sample(c, table, key))
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if checkpoint.position is None:

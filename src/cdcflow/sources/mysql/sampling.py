@@ -1,0 +1,35 @@
+"""A few rows of a table as one digest: the first and the last by key, as they are committed now."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from cdcflow.model.table import TableId
+from cdcflow.ports import Sample
+from cdcflow.sources.mysql.binlog_status import snapshot
+from cdcflow.sources.mysql.connection import Connection, query
+from cdcflow.sources.mysql.sql import literal, quoted
+
+ROWS_EACH_END = 10
+
+
+def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample | None:
+    """None: the table is gone."""
+    columns = query(
+        connection,
+        "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS "  # noqa: S608  literals
+        f"WHERE TABLE_SCHEMA = {literal(table.schema)} AND TABLE_NAME = {literal(table.name)} "
+        "ORDER BY ORDINAL_POSITION",
+    )
+    if not columns:
+        return None
+    # As hexadecimal digits: texts in several character sets and bytes do not go together otherwise.
+    values = ", ".join(f"COALESCE(HEX(CONCAT({quoted(str(name))})), '-')" for name, _ in columns)
+    row = f"SELECT SHA2(CONCAT_WS(' ', {values}), 256) FROM {quoted(table.schema)}.{quoted(table.name)}"  # noqa: S608
+    ends = (", ".join(f"{quoted(k)} {way}" for k in key) for way in ("ASC", "DESC"))
+    with snapshot(connection):
+        found = [query(connection, f"{row} ORDER BY {end} LIMIT {ROWS_EACH_END}") for end in ends]
+    digests = "".join(str(one) for rows in found for (one,) in rows)
+    shape = ",".join(f"{name} {kind}" for name, kind in columns)
+    return Sample(shape, hashlib.sha256(digests.encode()).hexdigest())

@@ -1,0 +1,47 @@
+"""A few rows of a table as one digest: the first and the last by key, as they are committed now."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Sequence
+
+import psycopg
+
+from cdcflow.model.table import TableId
+from cdcflow.ports import Sample
+from cdcflow.sources.postgres.connection import Connection, quoted
+
+ROWS_EACH_END = 10
+WITHIN = "10s"
+
+_COLUMNS = """
+SELECT c.relkind::text, string_agg(concat_ws(' ', a.attname, a.atttypid, a.atttypmod), ',' ORDER BY a.attnum)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
+WHERE c.oid = pg_catalog.to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
+GROUP BY c.relkind
+"""
+
+
+def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample | None:
+    """None: the table is gone."""
+    name = quoted(table.schema, table.name)
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        connection.execute(f"SET LOCAL lock_timeout = '{WITHIN}'; SET LOCAL statement_timeout = '{WITHIN}'".encode())
+        found = connection.execute(_COLUMNS, (name,)).fetchone()
+        if found is None:
+            return None
+        kind, columns = found
+        source = name if kind == "p" else f"ONLY {name}"
+        rows = connection.execute(_rows(source, key).encode()).fetchall()
+    finally:
+        with contextlib.suppress(psycopg.Error):
+            connection.execute("ROLLBACK")
+    return Sample(str(columns), hashlib.sha256("".join(row[0] for row in rows).encode()).hexdigest())
+
+
+def _rows(source: str, key: Sequence[str]) -> str:
+    ends = (", ".join(f"t.{quoted(k)} {way}" for k in key) for way in ("ASC", "DESC"))
+    row = f"SELECT pg_catalog.md5(t::pg_catalog.text) FROM {source} AS t"  # noqa: S608  quoted
+    return " UNION ALL ".join(f"({row} ORDER BY {end} LIMIT {ROWS_EACH_END})" for end in ends)

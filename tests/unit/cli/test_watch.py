@@ -1,0 +1,163 @@
+"""The status around a capture: it answers when the source does not, and knows what others left."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cdcflow.cli import merge as merge_command
+from cdcflow.cli import watch
+from cdcflow.cli.app import app
+from cdcflow.cli.status import _fresh
+from cdcflow.cli.watch import Watch, lag_seconds
+from cdcflow.config import Config
+from cdcflow.errors import HistoryLost, SinkUnavailable
+from cdcflow.service import last_words
+from cdcflow.warehouse.job import MergeReport, TableReport
+
+
+class Capture:
+    """A capture that says what it is told to."""
+
+    def __init__(self) -> None:
+        self.says: dict[str, Any] = {"state": "capturing", "position": "1", "cut": 7, "next_offset": 101, "tables": {}}
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.says)
+
+    def last_known(self) -> dict[str, Any]:
+        return {}
+
+    def counts(self) -> dict[str, Any]:
+        return {"cuts": 7}
+
+    def freshness(self) -> dict[str, dict[str, Any]]:
+        return {}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    source = {"kind": "postgres", "url": "postgresql://nobody@127.0.0.1:1/none"}
+    return Config.model_validate({"source": source, "log": {"path": str(tmp_path)}})
+
+
+@pytest.fixture
+def capture() -> Any:  # Any: it stands in for the pipeline's
+    return Capture()
+
+
+def test_a_source_that_does_not_answer_holds_up_no_scrape(
+    config: Config, capture: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prometheus gives a page ten seconds, and a connection may take minutes to fail. It is asked once at a time."""
+    answers, asked = threading.Event(), []
+
+    def asks(_config: Config, position: object) -> dict[str, object]:
+        asked.append(position)
+        answers.wait(60)
+        return {"lag_bytes": 5, "retained_bytes": 6, "source": {}}
+
+    monkeypatch.setattr(watch, "source_status", asks)
+    monkeypatch.setattr(watch, "ANSWER_WITHIN_S", 0.01)
+    on = Watch(config, capture)
+    assert [on.status().get("lag_bytes") for _ in range(3)] == [None, None, None]
+    assert asked == ["1"]
+    answers.set()
+    monkeypatch.setattr(watch, "ANSWER_WITHIN_S", 60.0)
+    assert on.status(at_most_old_s=0.0)["lag_bytes"] == 5
+
+
+def test_what_the_source_said_last_stays_when_it_says_no_more(
+    config: Config, capture: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the stream still runs: a login that was changed hits the status first."""
+    said: list[dict[str, object]] = [{"lag_bytes": 5, "retained_bytes": 6, "source": {"safe_wal_bytes": "9"}}]
+    monkeypatch.setattr(watch, "source_status", lambda *_: said[-1])
+    on = Watch(config, capture)
+    assert on.status(at_most_old_s=0.0)["source_up"] is True
+    said.append({"source_error": "refused"})
+    away = on.status(at_most_old_s=0.0)
+    assert (away["source_up"], away["source_error"]) == (False, "refused")
+    assert (away["lag_bytes"], away["retained_bytes"], away["source"]) == (5, 6, {"safe_wal_bytes": "9"})
+    said.append(said[0])
+    assert "source_error" not in on.status(at_most_old_s=0.0)
+
+
+@pytest.mark.parametrize("state", ["waiting", "halted"])
+def test_the_lag_of_a_source_that_never_answered_is_the_time_since_then(state: str) -> None:
+    """Unknown would fire no alert; and 0 would be a lie."""
+    assert lag_seconds({"state": state}, 77.0) == 77.0
+    assert lag_seconds({"state": "capturing"}, 77.0) is None
+
+
+def report(cut: int = 6, left_out: str | None = None) -> MergeReport:
+    tables = (TableReport("public.a", 30, 2, True, 0.1), TableReport("public.b", 4, 1, False, 0.1, left_out=left_out))
+    return MergeReport(cut, 90, True, 1.5, tables)
+
+
+def test_a_merge_leaves_word_for_the_daemon(config: Config, capture: Any, tmp_path: Path) -> None:
+    """Two processes, one folder: how far the tables are behind is the daemon's metric."""
+    assert "merge" not in Watch(config, capture).status()
+    merge_command._leaving_word(config, lambda: report(left_out="no key"))()
+    merged = Watch(config, capture).status()["merge"]
+    expected = {"cut": 6, "offset": 90, "behind_rows": 10, "rows": 34, "left_out": 1, "seconds": 1.5, "failed": False}
+    assert {name: merged[name] for name in expected} == expected
+
+    def fails() -> MergeReport:
+        raise SinkUnavailable("canary")
+
+    with pytest.raises(SinkUnavailable):
+        merge_command._leaving_word(config, fails)()
+    after = Watch(config, capture).status()["merge"]
+    assert (after["failed"], after["error"], after["cut"], after["ended_at"]) == (
+        True,
+        "SinkUnavailable",
+        6,
+        merged["ended_at"],
+    )
+    assert "canary" not in (tmp_path / "merge.json").read_text()
+    assert [p.name for p in tmp_path.iterdir()] == ["merge.json"], "nothing half written is left"
+
+
+def test_a_merge_that_may_not_write_there_goes_on(config: Config, tmp_path: Path) -> None:
+    """Word of a merge is no part of it: on another machine the folder is not there."""
+    elsewhere = config.model_copy(update={"log": config.log.model_copy(update={"path": tmp_path / "not" / "here"})})
+    assert merge_command._leaving_word(elsewhere, report)().cut == 6
+
+
+def test_status_says_that_the_last_daemon_was_halted(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the process has ended, `stopped` would look as if it only had to be started again."""
+    last_words.write_halt(tmp_path, HistoryLost("slot gone", remedy="run it with --accept-history-loss"))
+    settings = tmp_path / "cdcflow.yaml"
+    settings.write_text(
+        f"source: {{kind: postgres, url: '{config.source.url}'}}\nlog: {{path: '{tmp_path}'}}\n",
+    )
+    said = " ".join(CliRunner().invoke(app, ["status", "-c", str(settings)]).output.split())
+    assert "capture halted HistoryLost slot gone" in said
+    assert "remedy run it with --accept-history-loss" in said
+    last_words.clear_halt(tmp_path)
+    assert "halted" not in CliRunner().invoke(app, ["status", "-c", str(settings)]).output
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, ""),
+        ({"freshness": "fresh", "fresh_as_of": 1_700_000_000.0}, "as of 2023-11-14 22:13:20Z"),
+        ({"freshness": "quiet", "fresh_as_of": 1_700_000_000.0}, "as of 2023-11-14 22:13:20Z, quiet"),
+        ({"freshness": "not proven", "freshness_reason": "x", "fresh_as_of": None}, "not proven: x"),
+        (
+            {"freshness": "not proven", "freshness_reason": "x", "fresh_as_of": 1_700_000_000.0},
+            "not proven: x (proven as of 2023-11-14 22:13:20Z)",
+        ),
+    ],
+)
+def test_freshness_is_said_in_a_few_words(fields: dict[str, Any], expected: str) -> None:
+    """One column of a table on a terminal."""
+    assert _fresh(fields) == expected
