@@ -117,6 +117,7 @@ class Capture:
                 "reading tables: the capture of this log is paused",
                 remedy="start `cdcflow run`, then run `cdcflow ctl resume`",
             )
+        self._take_resume()
         while self._resuming is None and not self._stop.is_set():
             self._waker.wait(None, PAUSED_LOOK_S)
         self._attempts = 0
@@ -162,6 +163,14 @@ class Capture:
     def _wake(self) -> None:
         if self._waker is not None:
             self._waker.wake()
+
+    def _take_resume(self) -> None:
+        """Take an order to resume that came while the last attempt ended. What else came waits for the next one."""
+        for given in [self._requests.get() for _ in range(self._requests.qsize())]:
+            if isinstance(given, Command) and ResumeCapture() in given.orders:
+                self._resuming = given
+            else:
+                self._requests.put(given)
 
     def _once(self) -> None:
         self._attempts += 1
@@ -364,7 +373,7 @@ class Capture:
 
     def _answered(self, answer: Answered, durable: bool) -> None:
         if durable and self._resuming is not None and answer.id == self._resuming.id:
-            self._resuming = None
+            self._resuming, self._paused = None, False
         self._commands.answered(answer, durable)
 
     def _stop_by_order(self, asked_by: str) -> dict[str, object]:
@@ -385,7 +394,8 @@ class Capture:
 
     def _resume_capture(self, asked_by: str) -> dict[str, object]:
         command = self._commands.new("resume-capture", asked_by, (ResumeCapture(),), {})
-        if self._attempt is not None or not self._paused:
+        attempt = self._attempt
+        if self._paused is False and not (attempt is not None and attempt.capture_paused):
             self._running()
             return self._answer_of(self._given(command))
         self._resuming = command

@@ -14,7 +14,7 @@ from smallsource import ITEMS, ORDERS, Small
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.machine import Limits
-from cdcflow.interleave.messages import Input
+from cdcflow.interleave.messages import Command, Input, PauseCapture, ResumeCapture
 from cdcflow.interleave.progress import Progress, TableProgress, commands_of
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint, Offset
@@ -44,6 +44,7 @@ class Stage:
         self.told: SimpleQueue[str] = SimpleQueue()
         self.down: list[Exception] = []
         self.failures: list[BaseException] = []
+        self.answers: list[dict[str, object]] = []
         self.capture = Capture(
             open_source=self._open_source,
             open_log=lambda *_: MemoryLog(self.memory),
@@ -187,6 +188,39 @@ def test_a_pause_outlives_the_process(stage: Callable[..., Stage]) -> None:
     assert on.opened.empty(), "the source is not even connected to"
     assert on.capture.request("resume-capture")["capture"] == {"outcome": "resumed"}
     assert on.opened.get(timeout=30)
+
+
+def test_an_order_to_resume_that_overtakes_the_pause_is_not_lost(stage: Callable[..., Stage]) -> None:
+    """It comes while the last attempt makes its end, which takes no more orders."""
+    on = stage()
+    on.until_done()
+    on.capture._requests.put(Command(98, "pause-capture", "ann", 0, (PauseCapture(),)))
+    ended = Attempt._finish
+
+    def resumed_meanwhile(attempt: Attempt) -> None:
+        on.capture._requests.put(Command(99, "resume-capture", "bob", 0, (ResumeCapture(),)))
+        ended(attempt)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Attempt, "_finish", resumed_meanwhile)
+        on.capture._wake()
+        on.until("capture stopped")
+    on.until("capture resumed")
+
+
+def test_an_order_to_resume_may_come_before_the_log_is_looked_at(stage: Callable[..., Stage]) -> None:
+    """A script starts the daemon and resumes it in the next line."""
+    memory = paused(stage)
+    on = Stage(memory)
+    asked = threading.Thread(target=lambda: on.answers.append(on.capture.request("resume-capture")))
+    asked.start()
+    while on.capture._resuming is None:
+        pass
+    on.thread.start()
+    asked.join(30)
+    on.capture.stop()
+    on.thread.join(30)
+    assert [found["capture"] for found in on.answers] == [{"outcome": "resumed"}]
 
 
 def test_a_resumed_capture_tries_on_until_its_source_is_there(stage: Callable[..., Stage]) -> None:
