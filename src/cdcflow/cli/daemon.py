@@ -16,8 +16,10 @@ from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
 from cdcflow.pipeline import Capture
 from cdcflow.service.control import ControlServer
+from cdcflow.service.control_table import TableDoor
 from cdcflow.service.http import HttpServer
 from cdcflow.service.operations import checked
+from cdcflow.wiring import control_table
 
 STOP_WITHIN_S = 10.0
 
@@ -42,7 +44,10 @@ def run(
         if serve:
             folder = config.log.folder
             folder.mkdir(parents=True, exist_ok=True)
-            around.enter_context(_serving(ControlServer(folder, answering(capture, watch))))
+            answer = answering(capture, watch)
+            around.enter_context(_serving(ControlServer(folder, answer)))
+            if (table := control_table(config)) is not None:
+                around.enter_context(_serving(TableDoor(table, answer, config.source.heartbeat, tell)))
             if config.service.listen is not None:
                 server = HttpServer(config.service.listen, watch.status, config.service.hosts)
                 around.enter_context(_serving(server))
@@ -90,7 +95,7 @@ def _beside(publisher: Publishing, stop: Callable[[], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _serving(server: ControlServer | HttpServer) -> Iterator[None]:
+def _serving(server: ControlServer | HttpServer | TableDoor) -> Iterator[None]:
     server.start()
     try:
         yield

@@ -3,7 +3,7 @@
 The commands, the demo and a program that embeds cdcflow begin here with a `Config`.
 """
 
-from cdcflow.wiring.capturing import capture, limits, log_event, open_source, publisher
+from cdcflow.wiring.capturing import capture, control_table, limits, log_event, open_source, publisher
 from cdcflow.wiring.commands import commands_in_log
 from cdcflow.wiring.findings import doctor, log_problem, store_faults, upload_status
 from cdcflow.wiring.logs import copy_log, history_layout, log_layout, log_reader, open_log, retention, topics
@@ -11,6 +11,7 @@ from cdcflow.wiring.warehouses import engines, merge_layout, tier, warehouse
 
 __all__ = [
     "capture",
+    "control_table",
     "limits",
     "log_event",
     "open_source",
