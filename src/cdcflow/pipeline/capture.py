@@ -308,6 +308,11 @@ class Capture:
                 orders = [Resume(t) for t in ids]
             case "cancel":
                 orders = [Cancel(t) for t in ids]
+            case "adjust" if priority is None and rows_per_second_max is None and not reset:
+                raise ConfigurationError(
+                    "adjusting tables: nothing to adjust is given",
+                    remedy="give a priority (--priority), a rate (--rows-per-second-max) or --reset",
+                )
             case "adjust":
                 orders = [Adjust(t, priority, rows_per_second_max, reset) for t in ids]
             case "reread":

@@ -66,6 +66,12 @@ def test_health_fails_when_nothing_flows() -> None:
     assert (code, text["status"]) == (503, "stalled")
 
 
+def test_health_of_a_paused_capture_is_ok() -> None:
+    """It does what somebody told it; restarting the daemon would change nothing."""
+    code, text = health({**STATUS, "heartbeat_age_seconds": 31, "state": "paused"})
+    assert (code, text["status"]) == (200, "paused")
+
+
 def test_metrics_follow_the_text_format(server: HttpServer) -> None:
     """One bad line makes Prometheus drop the whole page; table names come from outside."""
     code, text = ask(server, "/metrics")

@@ -118,6 +118,14 @@ def test_an_order_that_does_not_fit_is_answered_with_the_reason(stage: Callable[
     assert on.commands() == [("ann", "pause", {"public.items": f"nothing to do: {reason}"})]
 
 
+def test_an_order_to_adjust_nothing_is_refused(stage: Callable[..., Stage]) -> None:
+    """Whoever forgot the option must not read that all is as the settings say."""
+    on = stage()
+    on.until_done()
+    with pytest.raises(ConfigurationError, match="nothing to adjust is given"):
+        on.capture.request("adjust", ["public.orders"])
+
+
 def test_an_answer_comes_when_its_trace_is_durable(stage: Callable[..., Stage]) -> None:
     """What a crash could still undo is not told as done: the log has the trace when the answer is there."""
     on = stage()
