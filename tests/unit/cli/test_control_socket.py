@@ -154,7 +154,7 @@ def test_who_asks_is_the_kernel_s_word(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_an_answer_that_takes_long_keeps_nobody_from_the_status_and_is_given_at_the_end(
-    tmp_path: Path, serve: Serve
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One looks for rows for a minute; and who ordered a stop is answered although the server closes."""
     asked, go_on = threading.Event(), threading.Event()
@@ -171,10 +171,15 @@ def test_an_answer_that_takes_long_keeps_nobody_from_the_status_and_is_given_at_
     slow.start()
     assert asked.wait(30)
     assert ask(tmp_path, {"op": "status"}) == {"op": "status"}
-    closing = threading.Thread(target=server.close)
-    closing.start()
-    go_on.set()
-    closing.join(30)
-    assert not [thread for thread in threading.enumerate() if thread.name == "control-answer"]
+    (answering,) = [thread for thread in server._answering if thread.is_alive()]
+    joined = answering.join
+
+    def join(timeout: float | None = None) -> None:
+        go_on.set()
+        joined(30)
+
+    monkeypatch.setattr(answering, "join", join)
+    server.close()
+    assert go_on.is_set(), "it waits for the answer"
     slow.join(30)
     assert found == [{"op": "slow"}]

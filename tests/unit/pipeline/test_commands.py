@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,7 +21,7 @@ from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint, Offset
 from cdcflow.pipeline import attempt as attempts
 from cdcflow.pipeline import capture as captures
-from cdcflow.pipeline.attempt import Attempt, Orders, Pace
+from cdcflow.pipeline.attempt import Attempt, OnAnswer, Orders, Pace
 from cdcflow.pipeline.capture import Capture
 from cdcflow.pipeline.waker import Waker
 from cdcflow.sinks.memory import Memory, MemoryLog
@@ -301,8 +302,9 @@ def test_rows_that_cannot_be_meant_are_refused(
     assert on.commands() == []
 
 
-def taken_up(progress: TableProgress) -> tuple[int, KeySet | None]:
-    """The generation of an attempt that begins at this progress, and what it is to read by key."""
+@contextlib.contextmanager
+def beginning(progress: TableProgress, on_answer: OnAnswer = lambda answer, durable: None) -> Iterator[Attempt]:
+    """An attempt that begins at this progress."""
     memory = Memory()
     log = MemoryLog(memory)
     log.cut(Checkpoint(progress=Progress({ORDERS.id: progress}).to_json(), cut=1))
@@ -321,13 +323,33 @@ def taken_up(progress: TableProgress) -> tuple[int, KeySet | None]:
         requests=SimpleQueue[Input](),
         waker=waker,
         on_event=lambda event, fields: None,
+        on_answer=on_answer,
     )
     try:
-        found = attempt._machine.progress
-        return found.tables[ORDERS.id].generation, attempt._partial_keys(ORDERS.id, found)
+        yield attempt
     finally:
         attempt.close()
         waker.close()
+
+
+def taken_up(progress: TableProgress) -> tuple[int, KeySet | None]:
+    """The generation of an attempt that begins at this progress, and what it is to read by key."""
+    with beginning(progress) as attempt:
+        found = attempt._machine.progress
+        return found.tables[ORDERS.id].generation, attempt._partial_keys(ORDERS.id, found)
+
+
+def test_a_command_is_kept_when_a_durable_checkpoint_has_its_trace() -> None:
+    """Not when the machine knows it, and not when the disk is done with what came before."""
+    told: list[bool] = []
+    with beginning(TableProgress("done", 1, Offset(1), 1), lambda answer, durable: told.append(durable)) as attempt:
+        before = attempt._checkpoint
+        attempt._handle(Command(7, "pause", "ann", 0, ()))
+        attempt._tell_kept(before)
+        assert told == [False]
+        attempt._tell_kept(attempt._checkpoint)
+        attempt._tell_kept(attempt._checkpoint)
+        assert told == [False, True]
 
 
 def test_ordered_keys_are_known_after_a_crash() -> None:
