@@ -338,9 +338,11 @@ def _essence(known: TableProgress) -> tuple[str, ...]:
 
 
 def _ordered(known: TableProgress) -> list[str]:
+    rate = "" if known.rows_per_second_max is None else f"{known.rows_per_second_max}/s"
+    throttle = [f"throttle={known.priority}:{rate}"] if known.priority or rate else []
     if known.keys_ordered is None:
-        return []
-    return [f"ordered={','.join(map(str, plain_keys(KeySet.from_text(known.keys_ordered))))}"]
+        return throttle
+    return [*throttle, f"ordered={','.join(map(str, plain_keys(KeySet.from_text(known.keys_ordered))))}"]
 
 
 def _outcome(found: Outcome) -> str:

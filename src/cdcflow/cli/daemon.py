@@ -24,8 +24,10 @@ from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable, So
 from cdcflow.pipeline import Capture
 from cdcflow.service import last_words
 from cdcflow.service.control import ControlServer
+from cdcflow.service.control_table import TableDoor
 from cdcflow.service.http import HttpServer
 from cdcflow.service.operations import checked
+from cdcflow.wiring import control_table
 
 LOOK_EVERY_S = 2.0
 STOP_WITHIN_S = 10.0
@@ -65,6 +67,8 @@ def run(
             wrong = Problems(config)
             answer = answering(capture, watch, reloading, wrong.now)
             around.enter_context(_serving(ControlServer(folder, answer)))
+            if (table := control_table(config)) is not None:
+                around.enter_context(_serving(TableDoor(table, answer, config.source.heartbeat, tell)))
             if config.service.listen is not None:
                 server = http_server(config, config.service.listen, watch, answer, tell, wrong.now)
                 around.enter_context(_serving(server))
@@ -193,7 +197,7 @@ def _telling_of_a_halt(config: Config, capture: Capture) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _serving(server: ControlServer | HttpServer) -> Iterator[None]:
+def _serving(server: ControlServer | HttpServer | TableDoor) -> Iterator[None]:
     server.start()
     try:
         yield

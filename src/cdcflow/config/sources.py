@@ -34,12 +34,20 @@ class Backfill(Settings):
     whole_bytes_max: Bytes = 1 << 30
 
 
+def one_table(name: str) -> str:
+    """The name, if it is that of one table. ValueError otherwise."""
+    if re.fullmatch(rf"{_NAME_PART}\.{_NAME_PART}", name) is None or "*" in name or "?" in name:
+        raise ValueError("must be the name of one table: schema.table")
+    return name
+
+
 class _Database(Settings):
     """What the settings of every database have."""
 
     password: SecretReference = None
     columns: dict[str, str] = Field(default_factory=dict)
     heartbeat: Seconds = 10.0
+    control_table: str | None = None
     spool_bytes_max: Bytes = 4 << 20
     backfill: Backfill = Backfill()
 
@@ -54,6 +62,11 @@ class _Database(Settings):
         if all(pattern.startswith("!") for pattern in patterns):
             raise ValueError("selects no table; name at least one pattern without !")
         return patterns
+
+    @field_validator("control_table")
+    @classmethod
+    def _control_table_name(cls, name: str | None) -> str | None:
+        return name if name is None else one_table(name)
 
     @field_validator("columns")
     @classmethod
@@ -151,9 +164,15 @@ class MySQL(_Database):
     @field_validator("marks_table")
     @classmethod
     def _table_name(cls, name: str) -> str:
-        if re.fullmatch(rf"{_NAME_PART}\.{_NAME_PART}", name) is None or "*" in name or "?" in name:
-            raise ValueError("must be the name of one table: schema.table")
-        return name
+        return one_table(name)
+
+    @model_validator(mode="after")
+    def _writes_or_not(self) -> MySQL:
+        if self.fence == "read-only" and self.control_table is not None:
+            raise ValueError(
+                "control_table needs its rows answered, and fence: read-only writes nothing; leave one of them out"
+            )
+        return self
 
 
 __all__ = ["PATTERN", "Backfill", "MySQL", "Postgres", "Special", "Tls"]

@@ -477,7 +477,7 @@ class Backlog:
         """Nobody reads it for now, so no keys are kept of it: the log has them."""
         known, work = self.progress.tables[table], self._work[table]
         work.forget_keys()
-        work.collecting = known.plan is not None
+        work.collecting = known.collects_from is not None
         self._set(table, replace(known, state="paused"))
 
     def resume(self, table: TableId, partial: Iterable[KeySet | None]) -> None:

@@ -661,7 +661,7 @@ class Interleave:
     def _resume(self, table: TableId, partial: KeySet | None) -> None:
         held = () if self._window is None else self._window.held
         self._backlog.resume(table, (partial, *(run.partial_keys(table) for run in held)))
-        if partial is None and self._backlog.progress.tables[table].plan is not None:
+        if partial is None and self._backlog.progress.tables[table].collects_from is not None:
             self._again(table, UNKNOWN)
         for crowded in self._backlog.too_many_keys():
             self._again(crowded, TOO_MANY)

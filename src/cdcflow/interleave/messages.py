@@ -276,7 +276,7 @@ class Pause:
 @dataclass(frozen=True, slots=True)
 class Resume:
     """A paused table goes on. `partial`: the keys of its partial rows in the log since its `since`, for none are kept
-    while it is paused; None: nobody knows them, so that a table that was planned already starts anew."""
+    while it is paused; None: nobody knows them, so that a table that may have such rows starts anew."""
 
     table: TableId
     partial: KeySet | None = None

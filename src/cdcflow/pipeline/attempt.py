@@ -433,7 +433,7 @@ class Attempt:
 
     def _with_keys(self, order: Order) -> Order:
         known = self._machine.progress.tables.get(order.table) if isinstance(order, Resume) else None
-        if not isinstance(order, Resume) or known is None or known.state != "paused" or known.plan is None:
+        if not isinstance(order, Resume) or known is None or known.state != "paused" or known.collects_from is None:
             return order
         return replace(order, partial=self._partial_keys(order.table, self._machine.progress))
 

@@ -147,6 +147,7 @@ class Capture:
                 remedy="start `cdcflow run`, then run `cdcflow ctl resume`",
                 runbook="order-refused",
             )
+        self._take_resume()
         while self._resuming is None and not self._stop.is_set():
             self._waker.wait(None, PAUSED_LOOK_S)
         self._attempts = 0
@@ -200,6 +201,14 @@ class Capture:
     def _wake(self) -> None:
         if self._waker is not None:
             self._waker.wake()
+
+    def _take_resume(self) -> None:
+        """Take an order to resume that came while the last attempt ended. What else came waits for the next one."""
+        for given in [self._requests.get() for _ in range(self._requests.qsize())]:
+            if isinstance(given, Command) and ResumeCapture() in given.orders:
+                self._resuming = given
+            else:
+                self._requests.put(given)
 
     def _once(self) -> None:
         self._attempts += 1
@@ -355,6 +364,11 @@ class Capture:
                 orders = [Resume(t) for t in ids]
             case "cancel":
                 orders = [Cancel(t) for t in ids]
+            case "adjust" if priority is None and rows_per_second_max is None and not reset:
+                raise ConfigurationError(
+                    "adjusting tables: nothing to adjust is given",
+                    remedy="give a priority (--priority), a rate (--rows-per-second-max) or --reset",
+                )
             case "adjust":
                 orders = [Adjust(t, priority, rows_per_second_max, reset) for t in ids]
             case "reread":
@@ -426,7 +440,7 @@ class Capture:
 
     def _answered(self, answer: Answered, durable: bool) -> None:
         if durable and self._resuming is not None and answer.id == self._resuming.id:
-            self._resuming = None
+            self._resuming, self._paused = None, False
         self._commands.answered(answer, durable)
 
     def _stop_by_order(self, asked_by: str) -> dict[str, object]:
@@ -447,7 +461,8 @@ class Capture:
 
     def _resume_capture(self, asked_by: str) -> dict[str, object]:
         command = self._commands.new("resume-capture", asked_by, (ResumeCapture(),), {})
-        if self._attempt is not None or not self._paused:
+        attempt = self._attempt
+        if self._paused is False and not (attempt is not None and attempt.capture_paused):
             self._running()
             return self._answer_of(self._given(command))
         self._resuming = command

@@ -18,6 +18,7 @@ import socket
 import struct
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ class ControlServer:
         self._answer = answer
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
+        self._answering: list[threading.Thread] = []
         self._closed = False
 
     def start(self) -> None:
@@ -75,6 +77,10 @@ class ControlServer:
         self._socket.close()
         self._path.unlink(missing_ok=True)
         self._thread.join(timeout=5)
+        # Who asked us to stop is still to be answered.
+        until = time.monotonic() + 5
+        for answering in self._answering:
+            answering.join(timeout=max(0.0, until - time.monotonic()))
 
     def _serve(self) -> None:
         while not self._closed:
@@ -82,7 +88,9 @@ class ControlServer:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve_one, args=(connection,), name="control-answer", daemon=True).start()
+            answering = threading.Thread(target=self._serve_one, args=(connection,), name="control-answer", daemon=True)
+            self._answering = [*(thread for thread in self._answering if thread.is_alive()), answering]
+            answering.start()
 
     def _serve_one(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):

@@ -253,6 +253,26 @@ class SinkContract:
         place.crash(log)
         assert place.open().checkpoint == writer.checkpoint
 
+    def test_commands_that_come_and_go_come_back_as_they_were(self, place: Place) -> None:
+        """The traces of what people ordered, of which the oldest go, and a pause, which ends: also behind a seal."""
+        log = place.open()
+        writer = Writer.of(log)
+        told = {str(n): {"op": "pause", "outcomes": {"a.b": "paused"}} for n in (1, 2, 3)}
+        both = {"version": 1, "tables": {}}
+        for progress in (
+            {**both, "commands": {"1": told["1"]}, "capture": {"paused": True}},
+            {**both, "commands": {"2": told["2"], "3": told["3"]}},
+        ):
+            writer.append(orders(1))
+            writer.checkpoint = replace(writer.checkpoint, progress=progress)
+            writer.cut()
+            log.sync()
+        log.close()
+        log = place.open()
+        assert log.checkpoint.progress == writer.checkpoint.progress
+        place.crash(log)
+        assert place.open().checkpoint.progress == writer.checkpoint.progress
+
     def test_every_opening_is_a_new_epoch(self, place: Place) -> None:
         """Marks of an earlier run must mean nothing, also when that run wrote nothing."""
         epochs = []

@@ -3,7 +3,16 @@
 The commands, the demo and a program that embeds cdcflow begin here with a `Config`.
 """
 
-from cdcflow.wiring.capturing import capture, capture_settings, limits, log_event, open_source, publisher, tried
+from cdcflow.wiring.capturing import (
+    capture,
+    capture_settings,
+    control_table,
+    limits,
+    log_event,
+    open_source,
+    publisher,
+    tried,
+)
 from cdcflow.wiring.commands import commands_in_log
 from cdcflow.wiring.findings import continues, doctor, log_problem, store_faults, upload_status
 from cdcflow.wiring.logs import copy_log, history_layout, log_id, log_layout, log_reader, open_log, retention, topics
@@ -13,6 +22,7 @@ from cdcflow.wiring.warehouses import engines, merge_layout, tier, warehouse
 __all__ = [
     "capture",
     "capture_settings",
+    "control_table",
     "limits",
     "log_event",
     "open_source",

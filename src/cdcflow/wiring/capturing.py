@@ -16,7 +16,7 @@ from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
 from cdcflow.pipeline.freshness import Freshness
 from cdcflow.pipeline.settings import CaptureSettings, OpenedLog
 from cdcflow.pipeline.spans import OnSpan
-from cdcflow.ports import Source
+from cdcflow.ports import ControlTable, Source
 from cdcflow.sources.postgres.connection import Address
 from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.wiring.logs import log_layout, log_reader, open_log, topics
@@ -39,6 +39,20 @@ def open_source(config: Config) -> Source:
     from cdcflow.sources.mysql.source import MySQLSource
 
     return MySQLSource(settings, password)
+
+
+def control_table(config: Config) -> ControlTable | None:
+    """The configured control table in the source; None: there is none. Nothing is connected before it is asked."""
+    settings = config.source
+    if settings.control_table is None:
+        return None
+    if isinstance(settings, Postgres):
+        from cdcflow.sources.postgres import control as in_postgres
+
+        return in_postgres.control_table(settings, lambda: secret(settings.password))
+    from cdcflow.sources.mysql import control as in_mysql
+
+    return in_mysql.control_table(settings, lambda: secret(settings.password))
 
 
 def capture(

@@ -7,9 +7,9 @@ import contextlib
 from cdcflow.changelog.checking import Fault
 from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, KafkaLog
-from cdcflow.errors import CdcflowError, SinkUnavailable, SourceUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, RightMissing, SinkUnavailable, SourceUnavailable
 from cdcflow.ports import Finding, Source
-from cdcflow.wiring.capturing import open_source
+from cdcflow.wiring.capturing import control_table, open_source
 from cdcflow.wiring.logs import (
     client_library,
     history_bucket,
@@ -32,6 +32,7 @@ def doctor(config: Config) -> list[Finding]:
         if not (isinstance(config.log, KafkaLog) and [f.level for f in of_log] == ["error"]):
             with contextlib.suppress(CdcflowError):  # what cannot be reached has a finding of its own by now
                 found += source.left_behind(log_id(config))
+                found += _control_findings(config)
     finally:
         source.close()
     return [*found, *of_log]
@@ -64,6 +65,20 @@ def _without_first_start(found: list[Finding], of_position: list[Finding]) -> li
     return [
         f for f in found if f.subject != "publication" and not f.text.endswith("is made at the first start")
     ] + of_position
+
+
+def _control_findings(config: Config) -> list[Finding]:
+    """Whether the control table can be used."""
+    table = control_table(config)
+    if table is None:
+        return []
+    try:
+        table.check()
+    except (ConfigurationError, RightMissing) as error:
+        return [Finding("error", "source.control_table", str(error).split("\n")[0], error.remedy)]
+    finally:
+        table.close()
+    return [Finding("ok", "source.control_table", f"{config.source.control_table} can be read and answered")]
 
 
 def _log_findings(config: Config) -> list[Finding]:

@@ -19,7 +19,7 @@ from tests.servers.postgres import Database, PostgresServer
 from typer.testing import CliRunner
 
 from cdcflow.cli.app import app
-from cdcflow.service.control import ask
+from cdcflow.service.control import ask, user_name
 
 pytestmark = pytest.mark.postgres
 CANARY = "c4n4ry-s3cret"
@@ -257,6 +257,53 @@ def test_paused_table_waits_until_it_is_resumed(run: Callable[..., Daemon], fold
     said("table", "adjust", "public.orders", "--rows-per-second-max", "0")
     said("table", "resume", "public.orders")
     daemon.wait_until_read()
+
+
+def test_daemon_is_steered_from_outside_and_keeps_what_it_was_told(
+    run: Callable[..., Daemon], folder: Path, shop: Database
+) -> None:
+    """Paused and killed, it starts paused; resumed by SQL it reads rows again; and the log has who told it."""
+    path = folder / "cdcflow.yaml"
+    path.write_text(path.read_text().replace("heartbeat", "control_table: ops.control, heartbeat"))
+    (finding,) = [f for f in json.loads(said("doctor", "--json", code=1)) if f["subject"] == "source.control_table"]
+    shop.execute(finding["remedy"].removeprefix("run "))
+    (finding,) = [f for f in json.loads(said("doctor", "--json")) if f["subject"] == "source.control_table"]
+    assert finding["level"] == "ok"
+    daemon = run()
+    daemon.wait_until_read()
+    assert said("table", "pause", "public.orders", code=1).endswith("(public.orders is done: nothing to pause)\n")
+    assert said("ctl", "pause") == "the capture: paused\n"
+    daemon.process.kill()
+    daemon.process.wait()
+    assert "paused until `cdcflow ctl resume`" in said("ctl", "status")
+    shop.execute("UPDATE orders SET words = 'meanwhile' WHERE id = 7")
+
+    daemon = run()
+    status = daemon.wait_until(lambda s: s["state"] == "paused", "the pause")
+    assert status["retained_bytes"] > 0
+    (line,) = [t for t in daemon.output.read_text().splitlines()[-9:] if "http listening" in t]
+    with urllib.request.urlopen(f"http://127.0.0.1:{line.rpartition('port=')[2]}/health", timeout=10) as page:
+        assert json.loads(page.read())["status"] == "paused"
+    assert "the capture is paused" in runner.invoke(app, ["table", "backfill", "public.orders"]).stderr
+    shop.execute("INSERT INTO ops.control (operation) VALUES ('resume-capture')")
+    daemon.wait_until(lambda s: s["state"] == "capturing" and s["rows_captured"] == 1, "the change of meanwhile")
+    assert said("table", "reread", "public.orders", "--key", "7", "--key", "9999") == "public.orders: ordered\n"
+    daemon.wait_until(lambda s: s.get("rows_read") == 1, "the row")
+    assert said("ctl", "stop") == "the capture: stopping\n"
+    assert daemon.process.wait(WAIT_S) == 0
+
+    assert shop.execute("SELECT state, answer::json -> 'capture' ->> 'outcome' FROM ops.control") == [
+        ("done", "resumed")
+    ]
+    told = json.loads(said("log", "commands", "--json"))
+    assert [one["op"] for one in told] == ["pause", "pause-capture", "resume-capture", "reread", "stop"]
+    me = user_name(os.getuid())
+    assert [one["asked_by"] for one in told] == [
+        f"command line, {me}" if one["op"] != "resume-capture" else "control table, postgres" for one in told
+    ]
+    assert told[3]["details"] == {"keys": 2}
+    assert "words=meanwhile" in said("log", "show", "--limit", "1")
+    assert "the log is whole" in said("log", "check", "--deep")
 
 
 def test_doctor_speaks_of_the_real_server(folder: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import stat
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.service.control import LINE_BYTES_MAX, SOCKET_NAME, ControlServer, ask
+from cdcflow.service.control import LINE_BYTES_MAX, SOCKET_NAME, ControlServer, ask, user_name
 
 Serve = Callable[[Path, Callable[[Mapping[str, Any], str], object]], ControlServer]
 
@@ -142,3 +144,42 @@ def test_endless_line_is_cut_off(tmp_path: Path, serve: Serve) -> None:
             for _ in range(64):
                 connection.sendall(b"x" * (LINE_BYTES_MAX // 8))
     assert ask(tmp_path, {"op": "x"}) == {"heard": {"op": "x"}}
+
+
+def test_who_asks_is_the_kernel_s_word(tmp_path: Path, serve: Serve) -> None:
+    """A name in the request would be whatever somebody writes there, and it goes into the log."""
+    serve(tmp_path, lambda request, asked_by: {"by": asked_by})
+    assert ask(tmp_path, {"op": "x", "asked_by": "root"}) == {"by": f"command line, {user_name(os.getuid())}"}
+    assert user_name(2**31 - 7) == "uid 2147483641"
+
+
+def test_an_answer_that_takes_long_keeps_nobody_from_the_status_and_is_given_at_the_end(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One looks for rows for a minute; and who ordered a stop is answered although the server closes."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    def answer(request: Mapping[str, Any], asked_by: str) -> object:
+        if request["op"] == "slow":
+            asked.set()
+            assert go_on.wait(30)
+        return {"op": request["op"]}
+
+    server = serve(tmp_path, answer)
+    found: list[object] = []
+    slow = threading.Thread(target=lambda: found.append(ask(tmp_path, {"op": "slow"}, timeout_s=30)))
+    slow.start()
+    assert asked.wait(30)
+    assert ask(tmp_path, {"op": "status"}) == {"op": "status"}
+    answering = server._answering[0]
+    joined = answering.join
+
+    def join(timeout: float | None = None) -> None:
+        go_on.set()
+        joined(30)
+
+    monkeypatch.setattr(answering, "join", join)
+    server.close()
+    assert go_on.is_set(), "it waits for the answer"
+    slow.join(30)
+    assert found == [{"op": "slow"}]

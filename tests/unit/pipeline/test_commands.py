@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,13 +15,13 @@ from smallsource import ITEMS, ORDERS, Small
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.machine import Limits
-from cdcflow.interleave.messages import Input
+from cdcflow.interleave.messages import Command, Input, PauseCapture, ResumeCapture
 from cdcflow.interleave.progress import Progress, TableProgress, commands_of
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint, Offset
 from cdcflow.pipeline import attempt as attempts
 from cdcflow.pipeline import capture as captures
-from cdcflow.pipeline.attempt import Attempt, Orders, Pace
+from cdcflow.pipeline.attempt import Attempt, OnAnswer, Orders, Pace
 from cdcflow.pipeline.capture import Capture
 from cdcflow.pipeline.waker import Waker
 from cdcflow.sinks.memory import Memory, MemoryLog
@@ -44,6 +45,7 @@ class Stage:
         self.told: SimpleQueue[str] = SimpleQueue()
         self.down: list[Exception] = []
         self.failures: list[BaseException] = []
+        self.answers: list[dict[str, object]] = []
         self.capture = Capture(
             open_source=self._open_source,
             open_log=lambda *_: MemoryLog(self.memory),
@@ -115,6 +117,14 @@ def test_an_order_that_does_not_fit_is_answered_with_the_reason(stage: Callable[
     assert found["tables"] == {"public.items": {"outcome": "nothing to do", "reason": reason}}
     assert (found["number"], found["durable"]) == (1, True)
     assert on.commands() == [("ann", "pause", {"public.items": f"nothing to do: {reason}"})]
+
+
+def test_an_order_to_adjust_nothing_is_refused(stage: Callable[..., Stage]) -> None:
+    """Whoever forgot the option must not read that all is as the settings say."""
+    on = stage()
+    on.until_done()
+    with pytest.raises(ConfigurationError, match="nothing to adjust is given"):
+        on.capture.request("adjust", ["public.orders"])
 
 
 def test_an_answer_comes_when_its_trace_is_durable(stage: Callable[..., Stage]) -> None:
@@ -189,6 +199,39 @@ def test_a_pause_outlives_the_process(stage: Callable[..., Stage]) -> None:
     assert on.opened.get(timeout=30)
 
 
+def test_an_order_to_resume_that_overtakes_the_pause_is_not_lost(stage: Callable[..., Stage]) -> None:
+    """It comes while the last attempt makes its end, which takes no more orders."""
+    on = stage()
+    on.until_done()
+    on.capture._requests.put(Command(98, "pause-capture", "ann", 0, (PauseCapture(),)))
+    ended = Attempt._finish
+
+    def resumed_meanwhile(attempt: Attempt) -> None:
+        on.capture._requests.put(Command(99, "resume-capture", "bob", 0, (ResumeCapture(),)))
+        ended(attempt)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Attempt, "_finish", resumed_meanwhile)
+        on.capture._wake()
+        on.until("capture stopped")
+    on.until("capture resumed")
+
+
+def test_an_order_to_resume_may_come_before_the_log_is_looked_at(stage: Callable[..., Stage]) -> None:
+    """A script starts the daemon and resumes it in the next line."""
+    memory = paused(stage)
+    on = Stage(memory)
+    asked = threading.Thread(target=lambda: on.answers.append(on.capture.request("resume-capture")))
+    asked.start()
+    while on.capture._resuming is None:
+        pass
+    on.thread.start()
+    asked.join(30)
+    on.capture.stop()
+    on.thread.join(30)
+    assert [found["capture"] for found in on.answers] == [{"outcome": "resumed"}]
+
+
 def test_a_resumed_capture_tries_on_until_its_source_is_there(stage: Callable[..., Stage]) -> None:
     """The order stands although the first attempts fail; and only the log's word ends the pause."""
     on = stage(paused(stage))
@@ -259,8 +302,9 @@ def test_rows_that_cannot_be_meant_are_refused(
     assert on.commands() == []
 
 
-def taken_up(progress: TableProgress) -> tuple[int, KeySet | None]:
-    """The generation of an attempt that begins at this progress, and what it is to read by key."""
+@contextlib.contextmanager
+def beginning(progress: TableProgress, on_answer: OnAnswer = lambda answer, durable: None) -> Iterator[Attempt]:
+    """An attempt that begins at this progress."""
     memory = Memory()
     log = MemoryLog(memory)
     log.cut(Checkpoint(progress=Progress({ORDERS.id: progress}).to_json(), cut=1))
@@ -279,13 +323,33 @@ def taken_up(progress: TableProgress) -> tuple[int, KeySet | None]:
         requests=SimpleQueue[Input](),
         waker=waker,
         on_event=lambda event, fields: None,
+        on_answer=on_answer,
     )
     try:
-        found = attempt._machine.progress
-        return found.tables[ORDERS.id].generation, attempt._partial_keys(ORDERS.id, found)
+        yield attempt
     finally:
         attempt.close()
         waker.close()
+
+
+def taken_up(progress: TableProgress) -> tuple[int, KeySet | None]:
+    """The generation of an attempt that begins at this progress, and what it is to read by key."""
+    with beginning(progress) as attempt:
+        found = attempt._machine.progress
+        return found.tables[ORDERS.id].generation, attempt._partial_keys(ORDERS.id, found)
+
+
+def test_a_command_is_kept_when_a_durable_checkpoint_has_its_trace() -> None:
+    """Not when the machine knows it, and not when the disk is done with what came before."""
+    told: list[bool] = []
+    with beginning(TableProgress("done", 1, Offset(1), 1), lambda answer, durable: told.append(durable)) as attempt:
+        before = attempt._checkpoint
+        attempt._handle(Command(7, "pause", "ann", 0, ()))
+        attempt._tell_kept(before)
+        assert told == [False]
+        attempt._tell_kept(attempt._checkpoint)
+        attempt._tell_kept(attempt._checkpoint)
+        assert told == [False, True]
 
 
 def test_ordered_keys_are_known_after_a_crash() -> None:

@@ -80,8 +80,9 @@ class MemoryStream:
 
     def close(self) -> None:
         if not self._closed:
-            self._closed = True
-            self._deafen()
+            with self._database.changed:  # who writes to the log wakes us while holding it
+                self._closed = True
+                self._deafen()
             os.close(self._wakes)
             os.close(self._wake_end)
 

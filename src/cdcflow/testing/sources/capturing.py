@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cdcflow.interleave.machine import Limits
+from cdcflow.model.change import READ
 from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.pipeline.capture import Capture
 from cdcflow.sinks.memory import Memory, MemoryLog
@@ -32,6 +33,7 @@ class Captured:
         self._log = Memory()
         self.on_event: OnEvent = lambda event, fields: None
         self.error: BaseException | None = None
+        self._capture: Capture | None = None
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -43,7 +45,9 @@ class Captured:
             orders=Orders(),
             pace=Pace(heartbeat_s=0.5, tables_look_s=0.2),
             on_event=lambda event, fields: self.on_event(event, fields),
+            newest_checkpoint=lambda: self._log.checkpoint,
         )
+        self._capture = capture
         thread = threading.Thread(target=self._run, args=(capture,), name="cdcflow-captured")
         thread.start()
         try:
@@ -53,6 +57,16 @@ class Captured:
             thread.join()
         if self.error is not None:
             raise self.error
+
+    def order(self, op: str, *names: str, **arguments: Any) -> Mapping[str, Any]:
+        """Order something of the capture that runs, and give its answer."""
+        assert self._capture is not None
+        return self._capture.request(op, [str(self._kit.named(name)) for name in names], **arguments)
+
+    def ids_read(self, name: str) -> list[int]:
+        """The ids of a table's rows that chunks brought into the log, in its order."""
+        logged, _ = read(self._log)
+        return [int(str(change.values["id"])) for _, change in logged[self._kit.named(name)] if change.op == READ]
 
     def _run(self, capture: Capture) -> None:
         try:

@@ -153,6 +153,7 @@ class ChunkScenarios(Scenarios):
             "id = 1); DELETE FROM items; -- ",
             "id = 1) -- ",
             "id = 1 /* ",
+            "id = 1)) AS t) TO STDOUT; COMMIT; DELETE FROM items; COMMIT; COPY (SELECT no FROM (SELECT 1 WHERE (1 = 1",
         ],
     )
     def test_predicate_that_is_none_is_refused(self, source_kit: SourceKit, predicate: str) -> None:

@@ -113,3 +113,36 @@ class StatementScenarios(Scenarios):
             lambda: source_kit.truncate("items"),
             lambda: source_kit.execute("INSERT INTO items VALUES (2, '2')"),
         )
+
+    # ── orders ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def test_rows_that_are_ordered_to_be_read_again_are(self, source_kit: SourceKit) -> None:
+        """By keys and by a predicate, beside changes. One that was deleted gives nothing, and stays deleted."""
+        source_kit.execute(ROWS)
+        captured = Captured(source_kit)
+        with captured.running():
+            captured.settle("items")
+            before = len(captured.ids_read("items"))
+            source_kit.execute("DELETE FROM items WHERE id = 2")
+            answer = captured.order("reread", "items", keys=[["1"], ["2"], ["99"]])
+            assert [one["outcome"] for one in answer["tables"].values()] == ["ordered"]
+            source_kit.execute("UPDATE items SET name = '12' WHERE id = 1")
+            captured.settle("items")
+            captured.order("reread", "items", where="id = 3")
+            source_kit.execute(LAST)
+            captured.settle("items")
+            assert captured.ids_read("items")[before:] == [1, 3]
+
+    def test_paused_capture_goes_on_without_a_gap(self, source_kit: SourceKit) -> None:
+        """What was committed meanwhile is in the source's log, once."""
+        source_kit.execute(ROWS)
+        captured = Captured(source_kit)
+        with captured.running():
+            captured.settle("items")
+            assert captured.order("pause-capture")["capture"] == {"outcome": "paused"}
+            source_kit.execute("UPDATE items SET name = '12' WHERE id = 1")
+        with captured.running():
+            source_kit.execute("DELETE FROM items WHERE id = 2")
+            assert captured.order("resume-capture")["capture"] == {"outcome": "resumed"}
+            source_kit.execute(LAST)
+            captured.settle("items")

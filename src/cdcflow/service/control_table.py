@@ -1,0 +1,122 @@
+"""The control table as a door: rows that people insert in the source are orders, and are answered in place.
+
+Each row is claimed, executed as what the other doors take (`cdcflow.service.operations`), and answered. It works while
+the capture is paused, so that somebody who has only SQL can resume it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.ports import ControlRow, ControlTable
+from cdcflow.service.control import Answer
+
+State = Literal["done", "refused"]
+OnEvent = Callable[[str, Mapping[str, object]], None]
+
+
+class TableDoor:
+    """Looks into the control table every `every_s` seconds until closed. A source that is away is waited for."""
+
+    def __init__(self, table: ControlTable, answer: Answer, every_s: float, on_event: OnEvent) -> None:
+        self._table = table
+        self._answer = answer
+        self._every_s = every_s
+        self._on_event = on_event
+        self._closed = threading.Event()
+        self._unwritten: dict[int, tuple[State, str]] = {}
+        self._told: str | None = None
+        self._has_looked = False
+        self._thread = threading.Thread(target=self._serve, name="control-table", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """After the answer that is under way, if the source takes it."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+        self._table.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                self.look()
+                self._told = None
+            except CdcflowError as error:
+                self._tell(error)
+            if self._closed.wait(self._every_s):
+                return
+
+    def look(self) -> None:
+        """Execute and answer what waits, in order.
+
+        Raises:
+            SourceUnavailable: nobody answers; what has no answer yet gets it later.
+            ConfigurationError: the table is not there, or may not be used; the message has the statements.
+        """
+        for number, (state, text) in list(self._unwritten.items()):
+            self._table.answer(number, state, text)
+            del self._unwritten[number]
+        if not self._has_looked:
+            self._tell_unanswered()
+        for row in self._table.waiting():
+            if self._closed.is_set():
+                return
+            if self._table.claim(row.number):
+                self._unwritten[row.number] = self._executed(row)
+                self._table.answer(row.number, *self._unwritten[row.number])
+                del self._unwritten[row.number]
+
+    def _tell_unanswered(self) -> None:
+        """Rows that an earlier process claimed and did not answer: nobody knows whether they were executed."""
+        if left := self._table.claimed():
+            remedy = "look into `cdcflow log commands` whether they were executed; insert those again that were not"
+            self._on_event("control rows unanswered", {"ids": list(left), "remedy": remedy})
+        self._has_looked = True
+
+    def _executed(self, row: ControlRow) -> tuple[State, str]:
+        try:
+            answer = self._answer(request_of(row), f"control table, {row.asked_by}")
+        except (CdcflowError, ValueError) as error:
+            return "refused", str(error)
+        except Exception as error:  # noqa: BLE001 - a broken answer must not end the door; its text may hold values
+            return "refused", f"the daemon could not answer: {type(error).__name__}"
+        return ("done" if changed_something(answer) else "refused"), json.dumps(answer, default=str)
+
+    def _tell(self, error: CdcflowError) -> None:
+        text = str(error).split("\n")[0]
+        if text != self._told:
+            remedy = getattr(error, "remedy", None)
+            fields = {"kind": type(error).__name__, "reason": text, **({"remedy": remedy} if remedy else {})}
+            with contextlib.suppress(Exception):  # a broken terminal must not end the door
+                self._on_event("control table not read", fields)
+        self._told = text
+
+
+def request_of(row: ControlRow) -> dict[str, Any]:
+    """A row as the other doors would send it."""
+    try:
+        arguments = json.loads(row.arguments) if row.arguments else {}
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict) or "op" in arguments:
+        raise ConfigurationError(
+            f"operation {row.operation}: arguments is no JSON object",
+            remedy='write it so: {"tables": ["public.orders"]}; or leave it NULL',
+        )
+    return {"op": row.operation, **arguments}
+
+
+def changed_something(answer: object) -> bool:
+    """An order's answer says that it changed something. Other answers (`status`) always count."""
+    if not isinstance(answer, Mapping) or "op" not in answer:
+        return True
+    outcomes = [*answer.get("tables", {}).values(), *([answer["capture"]] if "capture" in answer else [])]
+    return any(one["outcome"] not in ("nothing to do", "refused") for one in outcomes)

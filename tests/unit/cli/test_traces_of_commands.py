@@ -1,0 +1,68 @@
+"""The traces of what people told a capture, wherever in a log they are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cdcflow import wiring
+from cdcflow.cli.app import app
+from cdcflow.config import load
+from cdcflow.interleave.progress import COMMANDS_KEPT, CommandRecord, Progress
+from cdcflow.model.position import SourceIdentity
+from cdcflow.testing.sinks import Writer, orders
+
+runner = CliRunner()
+SEGMENT = 30
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A log with two sealed segments and a journal, each with thirty commands more."""
+    monkeypatch.chdir(tmp_path)
+    assert runner.invoke(app, ["init"]).exit_code == 0
+    config = load(tmp_path / "cdcflow.yaml")
+    progress, number = Progress(), 0
+    for _ in range(3):
+        log = wiring.open_log(config, SourceIdentity("postgres", "1", "shop"))
+        writer = Writer.of(log)
+        for number in range(number + 1, number + SEGMENT + 1):  # noqa: B020  it goes on where it was
+            record = CommandRecord(number, 1_700_000_000_000_000, "ann", "pause", {"a.b": "paused"}, {"priority": 3})
+            progress = progress.with_command(record)
+        writer.append(orders(1))
+        writer.checkpoint = replace(writer.checkpoint, progress=progress.to_json())
+        writer.cut()
+        log.sync()
+        log.close()
+    return tmp_path
+
+
+def numbers(*options: str) -> list[int]:
+    result = runner.invoke(app, ["log", "commands", "--json", *options])
+    assert result.exit_code == 0, result.output
+    return [one["number"] for one in json.loads(result.stdout)]
+
+
+def test_commands_that_a_checkpoint_no_longer_has_are_found_in_older_segments(folder: Path) -> None:
+    """A checkpoint has the newest only, or it would grow for ever; a seal must not lose the others."""
+    newest = wiring.log_reader(load(folder / "cdcflow.yaml")).newest_checkpoint().progress
+    assert len(Progress.from_json(newest).commands) == COMMANDS_KEPT == 50
+    assert numbers("--limit", "200") == list(range(1, 91))
+    assert numbers("--limit", "3") == [88, 89, 90]
+
+
+def test_commands_are_listed_with_who_when_and_what_came_of_it(folder: Path) -> None:
+    """The first questions of the next morning."""
+    result = runner.invoke(app, ["log", "commands", "--limit", "1"])
+    names, line = (text.split() for text in result.stdout.splitlines())
+    assert names == ["number", "when", "who", "operation", "with", "outcome"]
+    assert line == ["90", "2023-11-14T22:13:20Z", "ann", "pause", "priority=3", "a.b:", "paused"]
+
+
+def test_a_log_of_an_older_cdcflow_has_none(folder: Path) -> None:
+    """It says so by an empty list, and is read as before."""
+    assert Progress.from_json({"version": 1, "tables": {}}) == Progress()
