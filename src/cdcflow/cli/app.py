@@ -20,6 +20,7 @@ COMMANDS = {
     "publish": ("cdcflow.cli.publish:publish", "Publish changes to Kafka, one topic per table."),
     "status": ("cdcflow.cli.status:status", "Show tables, backfill, lag, and the log that the source keeps."),
     "demo": ("cdcflow.cli.demo_command:demo", "See the whole thing on real data, with a proof at the end."),
+    "drop": ("cdcflow.cli.drop:drop", "End this pipeline: remove what cdcflow made at the source."),
     "log": ("cdcflow.cli.log_commands:app", "Look into the change log, and maintain it."),
     "table": ("cdcflow.cli.table_commands:app", "Steer the backfill of tables in a running daemon."),
 }

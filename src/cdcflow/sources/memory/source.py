@@ -16,7 +16,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import RowsCompared, RowVersion
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
+from cdcflow.ports import ChunkSource, Dropped, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
 from cdcflow.sources.engine.chunks import KEYS_BYTES_MAX, Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection
@@ -128,6 +128,12 @@ class MemorySource:
             for slot in sorted(self._database.slots)
             if slot != ours
         ]
+
+    def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
+        slot = checkpoint.source.get("slot", f"cdcflow_{log_id[:8]}")
+        with self._database.changed:
+            was_there = self._database.slots.pop(slot, None) is not None
+        return [Dropped(f"slot {slot}", "removed" if was_there else "absent")]
 
     def status(self, acknowledged: Position | None) -> SourceStatus:
         with self._database.changed:

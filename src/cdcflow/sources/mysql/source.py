@@ -22,7 +22,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.interleave.messages import RowsCompared
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
+from cdcflow.ports import ChunkSource, Dropped, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection, table_id
@@ -177,6 +177,14 @@ class MySQLSource:
     def left_behind(self, log_id: str) -> Sequence[Finding]:
         """Nothing: the server keeps its log for nobody."""
         return ()
+
+    def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
+        slot = checkpoint.source.get("slot", slot_of(log_id))
+        attempted = f"dropping what cdcflow made in {self._connector.address}"
+        found = self._catalog.ask(attempted, WrittenMarks(self._marks_table, slot).drop)
+        if self._settings.fence == "read-only":  # nothing is written; what is there is of an earlier setting
+            return [d for d in found if d.outcome == "removed"]
+        return found
 
     def status(self, acknowledged: Position | None) -> SourceStatus:
         def question(connection: Connection) -> SourceStatus:

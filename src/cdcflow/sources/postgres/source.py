@@ -24,7 +24,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import RowsCompared
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import ChunkSource, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
+from cdcflow.ports import ChunkSource, Dropped, Finding, OpenSpool, SourceStatus, Stream, TransactionsBack
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection, not_there
@@ -56,10 +56,15 @@ class Names:
 
     @classmethod
     def of(cls, settings: Postgres, log_id: str) -> Names:
-        made = f"cdcflow_{_eight_hex(log_id)}"
+        made = made_name(log_id)
         return cls(
             settings.slot or made, settings.publication or made, settings.slot is None, settings.publication is None
         )
+
+
+def made_name(log_id: str) -> str:
+    """What slot and publication are called when the settings do not say it."""
+    return f"cdcflow_{_eight_hex(log_id)}"
 
 
 def _eight_hex(log_id: str) -> str:
@@ -160,6 +165,23 @@ class PostgresSource:
     def left_behind(self, log_id: str) -> Sequence[Finding]:
         ours = Names.of(self._settings, log_id).slot
         return self._catalog.ask("looking for slots of other logs", lambda c: slot.left_behind(c, ours))
+
+    def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
+        names, before = Names.of(self._settings, log_id), checkpoint.source
+        if before:
+            self._check_server(before, self._identify_system())
+        connection = self._connector.connect("drop")
+        try:
+            with mapping_errors(f"dropping what cdcflow made in {self._connector.address}"):
+                # The slot first: it is what costs the server something.
+                return [
+                    slot.remove(
+                        connection, before.get("slot", names.slot), is_ours="slot" in before or names.slot_is_ours
+                    ),
+                    publication.remove(connection, before.get("publication", names.publication), made_name(log_id)),
+                ]
+        finally:
+            self._connector.discard(connection)
 
     def tables(self) -> Sequence[Table]:
         taken, self._selected = self._selected, None
@@ -377,13 +399,16 @@ class PostgresSource:
             publication.wait_for_older(connection, self._older_wait_s, "adding tables to the publication")
         return self._checkpoint_at(checkpoint, position, names, system, state, selected, began)
 
-    def _check_system(self, before: Mapping[str, str], system: IdentifiedSystem, position: int) -> None:
+    def _check_server(self, before: Mapping[str, str], system: IdentifiedSystem) -> None:
         if (before.get("system_id"), before.get("database")) != (system.system_id, system.database):
             raise ConfigurationError(
                 f"this log belongs to database {before.get('database')} of server {before.get('system_id')}, but "
                 f"{self._connector.address} is database {system.database} of server {system.system_id}",
                 remedy="set source.url back, or use another log.path for this source",
             )
+
+    def _check_system(self, before: Mapping[str, str], system: IdentifiedSystem, position: int) -> None:
+        self._check_server(before, system)
         if str(system.timeline) != before.get("timeline"):
             switch = self._switched(system.timeline, int(before.get("timeline") or 0))
             if switch is None or switch < position:
