@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any, Protocol
 
+from cdcflow import wiring
 from cdcflow.cli.events import OnEvent
 from cdcflow.cli.failure import TOO_SLOW_TO_STOP
 from cdcflow.cli.watch import Watch
@@ -47,6 +48,9 @@ def run(
                 server = HttpServer(config.service.listen, watch.status, config.service.hosts)
                 around.enter_context(_serving(server))
                 tell("http listening", {"listen": config.service.listen, "port": server.port})
+        expiring = wiring.expiring(config, tell)
+        if expiring is not None:
+            around.enter_context(expiring)
         if publisher is not None:
             around.enter_context(_beside(publisher, capture.stop))
         around.enter_context(obeying_signals(capture.stop, tell))

@@ -6,7 +6,7 @@ The commands, the demo and a program that embeds cdcflow begin here with a `Conf
 from cdcflow.wiring.capturing import capture, limits, log_event, open_source, publisher
 from cdcflow.wiring.ending import drop, leftovers
 from cdcflow.wiring.findings import doctor, log_problem, store_faults, upload_status
-from cdcflow.wiring.logs import copy_log, history_layout, log_layout, log_reader, open_log, retention, topics
+from cdcflow.wiring.logs import copy_log, expiring, history_layout, log_layout, log_reader, open_log, retention, topics
 from cdcflow.wiring.warehouses import engines, merge_layout, tier, warehouse
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "log_reader",
     "open_log",
     "retention",
+    "expiring",
     "topics",
     "engines",
     "merge_layout",
