@@ -99,6 +99,10 @@ test-cluster: setup ## a standalone Spark cluster on an object store; two driver
 test-servers: setup ## contracts, visibility, DDL and types over each PostgreSQL, MySQL and MariaDB to be had (SERVER=mysql, "MariaDB 11.8")
 	@$(BIN)/python tests/servers/run.py $(if $(SERVER),--server "$(SERVER)") $(PYTEST)
 
+.PHONY: wheels
+wheels: $(INSTALLED) ## a wheel for each CPython 3.11 to 3.14 here, installed and tried without a compiler and without Java
+	@$(BIN)/python tests/wheels/build.py
+
 .PHONY: lint
 lint: $(INSTALLED) ## format, lint, types, import floors, Dockerfiles
 	@$(BIN)/ruff format --check --quiet .
