@@ -8,6 +8,7 @@ try       cdcflow --version · cdcflow init · a capture from the source in memo
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 def interpreters() -> dict[str, Path]:
-    """By version: the first program that is this CPython and runs. A name on PATH may be a version manager's promise."""
+    """By version: the first program that is this CPython and runs; a name on PATH may be an empty promise."""
     found: dict[str, Path] = {}
     for version in VERSIONS:
         for program in _candidates(version):
@@ -50,21 +51,16 @@ def build(python: Path, target: Path) -> Path:
     with tempfile.TemporaryDirectory() as room:
         # A copy: what one interpreter builds in the tree would be in the next one's wheel.
         tree = Path(room) / "tree"
-        _run("git", "clone", "--quiet", "--local", "--no-hardlinks", str(ROOT), str(tree))
-        _run("git", "-C", str(ROOT), "diff", "--binary", "--output", f"{room}/changes", "HEAD")
-        if (Path(room) / "changes").stat().st_size:
-            _run("git", "-C", str(tree), "apply", f"{room}/changes")
+        tree.mkdir()
+        for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(ROOT / name, tree)
+        shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info"))
         environment = Path(room) / "env"
         _run(str(python), "-m", "venv", str(environment))
         _run(str(environment / "bin" / "pip"), "wheel", "--quiet", "--no-deps", "--wheel-dir", room, str(tree))
         (made,) = Path(room).glob("cdcflow-*.whl")
         target.mkdir(exist_ok=True)
-        return made.replace(target / made.name) if made.stat().st_dev == target.stat().st_dev else _moved(made, target)
-
-
-def _moved(made: Path, target: Path) -> Path:
-    (target / made.name).write_bytes(made.read_bytes())
-    return target / made.name
+        return Path(shutil.copy(made, target))
 
 
 def install_and_try(python: Path, wheel: Path) -> str:

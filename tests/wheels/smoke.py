@@ -14,9 +14,10 @@ from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
 from cdcflow.config import load
 from cdcflow.interleave.machine import Limits
-from cdcflow.model.table import ColumnType, TableId
+from cdcflow.model.table import TableId
+from cdcflow.model.types import ColumnType
 from cdcflow.pipeline import Capture
-from cdcflow.pipeline.attempt import Orders
+from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.sinks.files import FileLog
 from cdcflow.sources.memory import MemoryDatabase, MemorySource
 
@@ -37,6 +38,7 @@ def main(folder: Path) -> None:
         open_log=lambda identity, accepted: FileLog.open(folder / "log", identity),
         limits=Limits(),
         orders=Orders(once=True),
+        pace=Pace(),
         on_event=lambda event, fields: None,
     ).run()
     rows = sum(batch.num_rows for _, _, batch in FolderReader(Layout(folder / "log")).read_rows())
