@@ -169,3 +169,37 @@ def test_mysql_has_nothing_of_a_dropped_pipeline_and_all_of_another(
     assert "removed: database cdcflow" in told
     assert list(database.execute("SHOW DATABASES LIKE 'cdcflow'")) == []
     assert "was not there: table of marks cdcflow.cdcflow_marks" in _dropped(second)
+
+
+@pytest.mark.mysql
+def test_an_account_that_may_not_delete_is_given_the_sql_and_the_sql_removes_it(
+    mysql_database: MySQLDatabase, tmp_path: Path
+) -> None:
+    """The least-privilege account of the docs may write marks, and no more: an administrator ends it."""
+    database = mysql_database
+    database.execute(f"CREATE TABLE {database.name}.orders (id int PRIMARY KEY)")
+    source = {"kind": database.server.flavor, "url": database.url, "tables": [f"{database.name}.*"]}
+    settings = _captured(tmp_path / "first", {**source, "tls": {"mode": "off"}})
+    global_right = "BINLOG MONITOR" if database.server.flavor == "mariadb" else "REPLICATION CLIENT"
+    account = "'ender'@'%'"
+    database.execute(
+        f"CREATE USER {account}",
+        f"GRANT REPLICATION SLAVE, {global_right} ON *.* TO {account}",
+        f"GRANT SELECT ON {database.name}.* TO {account}",
+        f"GRANT CREATE, SELECT, INSERT, UPDATE ON cdcflow.* TO {account}",
+    )
+    try:
+        url = re.sub(r"//[^@/]*@", "//ender@", database.url)
+        settings.write_text(settings.read_text().replace(json.dumps(database.url), json.dumps(url)))
+        told = _dropped(settings, code=1)
+        sql = re.search(r"(?m)^    (DELETE FROM [^;]*);", told)
+        assert sql is not None, told
+        assert "the user of source.url may not remove it" in told
+        database.execute(sql[1])
+        assert "was not there: marks of" in _dropped(settings, code=1)  # the empty table is left, too
+        remedy = re.search(r"(?m)^    (DROP TABLE [^;]*);", _dropped(settings, code=1))
+        assert remedy is not None
+        database.execute(remedy[1])
+        assert "was not there: table of marks" in _dropped(settings)
+    finally:
+        database.execute(f"DROP USER {account}", "DROP DATABASE IF EXISTS cdcflow")

@@ -27,11 +27,9 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Four rows, of which one was updated and one deleted in a second cut that both warehouses have."""
     log, orders = HandLog(tmp_path / "cdcflow-log"), make_table("orders", id="int64", note="string")
     log.state(orders)
-    for rows in (
-        [(orders, "r", {"id": n, "note": f"n{n}"}) for n in range(1, 5)],
-        [(orders, "u", {"id": 2, "note": "new"}), (orders, "d", {"id": 3})],
-    ):
-        log.segment(rows)
+    read: list[tuple[str, dict[str, Any]]] = [("r", {"id": n, "note": f"n{n}"}) for n in range(1, 5)]
+    for rows in (read, [("u", {"id": 2, "note": "new"}), ("d", {"id": 3})]):
+        log.segment([(orders, op, values) for op, values in rows])
         local.merge(log.root, tmp_path / "warehouse", table_format="delta")
         local.merge(log.root, tmp_path / "lake", table_format="iceberg")
     (tmp_path / "cdcflow.yaml").write_text(SETTINGS)
