@@ -28,7 +28,8 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     log, orders = HandLog(tmp_path / "cdcflow-log"), make_table("orders", id="int64", note="string")
     log.state(orders)
     read: list[tuple[str, dict[str, Any]]] = [("r", {"id": n, "note": f"n{n}"}) for n in range(1, 5)]
-    for rows in (read, [("u", {"id": 2, "note": "new"}), ("d", {"id": 3})]):
+    changed: list[tuple[str, dict[str, Any]]] = [("u", {"id": 2, "note": "new"}), ("d", {"id": 3})]
+    for rows in (read, changed):
         log.segment([(orders, op, values) for op, values in rows])
         local.merge(log.root, tmp_path / "warehouse", table_format="delta")
         local.merge(log.root, tmp_path / "lake", table_format="iceberg")
