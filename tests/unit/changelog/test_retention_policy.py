@@ -21,6 +21,7 @@ from cdcflow.cli import daemon
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
 from cdcflow.sinks.expiring import Expiring, Policy
+from cdcflow.wiring import capturing
 
 ORDERS = make_table("orders", id="int64")
 MERGE = ("merge", "/warehouse")
@@ -168,3 +169,14 @@ def test_a_daemon_carries_it_out_beside_its_capture(log: Layout, tmp_path: Path)
     capture: Any = Capturing()
     daemon.run(load(_settings(tmp_path, path="log", retention=retention)), capture, tell)
     assert len(list_segments(log)) == 1
+
+
+def test_a_publisher_notes_what_it_has_sent(log: Layout, tmp_path: Path) -> None:
+    """From where it begins on: an idle publisher must not hold the log for ever."""
+    told: Told = []
+    tell = capturing._noting(load(_settings(tmp_path, path="log")), "shop", lambda *event: told.append(event))
+    tell("publishing begun", {"prefix": "shop", "offset": 3})
+    assert notes.read(log, "publish", "shop") == Note("publish", "shop", 2)
+    tell("published", {"offset": 6, "seconds": 0.1})
+    assert notes.read(log, "publish", "shop") == Note("publish", "shop", 6)
+    assert [event for event, _ in told] == ["publishing begun", "published"]
