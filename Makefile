@@ -115,6 +115,10 @@ alerts: ## check docker/prometheus with promtool, and play each alert against se
 	promtool check rules docker/prometheus/alerts.yaml
 	promtool test rules docker/prometheus/alerts.test.yaml
 
+.PHONY: wheels
+wheels: $(INSTALLED) ## a wheel for each CPython 3.11 to 3.14 here, installed and tried without a compiler and without Java
+	@$(BIN)/python tests/wheels/build.py
+
 .PHONY: lint
 lint: $(INSTALLED) ## format, lint, types, import floors, Dockerfiles
 	@$(BIN)/ruff format --check --quiet .

@@ -2,6 +2,7 @@
 
 Every `.pyx` under `src` becomes an extension beside its stub. None of them is needed: without Cython or without a C
 compiler the package installs all the same and runs its plain modules (`docs/decisions/0006-compiled-decoders.md`).
+A wheel in which nothing was compiled is for every platform, and its name says so.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 
 SOURCES = sorted(Path("src").rglob("*.pyx"))
 # Set for a build that checks memory (`make fuzz-asan`): what to look for, as the compiler calls it.
@@ -41,4 +43,18 @@ def extensions() -> list[Extension]:
     return found
 
 
-setup(ext_modules=extensions())
+class Wheel(bdist_wheel):
+    """Extensions are optional, so only after the build it is known whether there are any."""
+
+    def run(self) -> None:
+        if self.distribution.has_ext_modules():
+            build = self.get_finalized_command("build_ext")
+            self.run_command("build_ext")
+            if not any(Path(build.get_ext_fullpath(e.name)).exists() for e in self.distribution.ext_modules):
+                print("cdcflow: nothing was compiled, so the plain modules will run")  # noqa: T201
+                self.distribution.ext_modules = []
+                self.root_is_pure = True
+        super().run()
+
+
+setup(ext_modules=extensions(), cmdclass={"bdist_wheel": Wheel})

@@ -48,6 +48,17 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped:
+    """One thing of ours at the source after `Source.drop`. Where it was left, `text` says why, and `remedy` is the SQL
+    that removes it."""
+
+    subject: str
+    outcome: Literal["removed", "absent", "left"]
+    text: str = ""
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SourceStatus:
     """How far the source is ahead of `acknowledged`, in bytes of its log, and how much of it it keeps for us.
 
@@ -246,6 +257,16 @@ class Source(Protocol):
     def left_behind(self, log_id: str) -> Sequence[Finding]:
         """What other logs of cdcflow seem to have left at the source, and what costs it something (slots that hold
         its log), each with the SQL that removes it. Nothing is changed."""
+        ...
+
+    def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
+        """Remove what was made at the source for this log. What another log uses is not touched, and what is gone
+        already is no error. The log cannot go on from its position afterwards.
+
+        Raises:
+            ConfigurationError: somebody still reads for this log, or the source is another one than the log's.
+            SourceUnavailable: no answer; what was removed by then stays removed, and the next call goes on.
+        """
         ...
 
     def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:

@@ -216,6 +216,25 @@ def every_slot(real: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, log_id: real(self, "another")
 
 
+def drops_nothing(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, log_id, checkpoint: ()
+
+
+def drops_everything(real: Callable[..., Any]) -> Callable[..., Any]:
+    def drop(self: Any, log_id: str, checkpoint: Any) -> Any:
+        self._database.slots.clear()
+        return ()
+
+    return drop
+
+
+def drops_again(real: Callable[..., Any]) -> Callable[..., Any]:
+    def drop(self: Any, log_id: str, checkpoint: Any) -> Any:
+        return [replace(dropped, outcome="removed") for dropped in real(self, log_id, checkpoint)]
+
+    return drop
+
+
 PLANTED: dict[str, tuple[RewritesKnownBy, Plant, str]] = {
     "key change as an update": ("log", replaced(Transaction, "update", lambda _: merges_key_changes), "key_change_is"),
     "deletes before inserts": ("log", commits(deletes_first), "keys_that_two_rows_exchange"),
@@ -279,6 +298,9 @@ PLANTED: dict[str, tuple[RewritesKnownBy, Plant, str]] = {
     "version of each look": ("catalog", replaced(MemorySource, "compare_rows", always_changed), "compare_as_the_same"),
     "lag of nothing": ("log", replaced(MemorySource, "status", no_lag), "lag_grows"),
     "preview of another log": ("log", replaced(MemorySource, "preview", fits_every_log), "preview_names"),
+    "drop leaves the slot": ("log", replaced(MemorySource, "drop", drops_nothing), "drop_leaves_nothing"),
+    "drop takes every slot": ("log", replaced(MemorySource, "drop", drops_everything), "drop_leaves_nothing"),
+    "drop that is never done": ("log", replaced(MemorySource, "drop", drops_again), "drop_leaves_nothing"),
     "own slot left behind": ("log", replaced(MemorySource, "left_behind", every_slot), "called_left_behind"),
 }
 

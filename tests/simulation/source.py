@@ -36,7 +36,7 @@ from cdcflow.interleave.messages import (
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity, Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import Finding, OpenSpool, Preview, SourceStatus, StreamEvent, TransactionsBack
+from cdcflow.ports import Dropped, Finding, OpenSpool, Preview, SourceStatus, StreamEvent, TransactionsBack
 
 
 @dataclass(slots=True)
@@ -128,6 +128,9 @@ class ModelSource:
         return RowsCompared(tuple(found))
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:
+        return ()
+
+    def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
         return ()
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> ModelStream:

@@ -20,7 +20,7 @@ from cdcflow.model.change import ChangeBatch, KeySet, Run, reads
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.ports import Finding, OpenSpool, StreamEvent
+from cdcflow.ports import Dropped, Finding, OpenSpool, StreamEvent
 
 AT = Position("0000")
 BIGINT = ColumnType("bigint", pa.int64())
@@ -73,6 +73,9 @@ class Small:
         return RowsCompared(())
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:
+        return ()
+
+    def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
         return ()
 
     def tables(self) -> Sequence[Table]:

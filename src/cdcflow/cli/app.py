@@ -9,27 +9,37 @@ import typer
 from typer.core import TyperGroup
 
 from cdcflow import __version__
-from cdcflow.cli import (
-    backfill,
-    bundle,
-    ctl_commands,
-    demo_command,
-    doctor,
-    failure,
-    init,
-    log_commands,
-    merge,
-    plan,
-    publish,
-    run,
-    status,
-    table_commands,
-)
+from cdcflow.cli import failure, lazy
 from cdcflow.errors import CdcflowError
+
+COMMANDS = {
+    "init": ("cdcflow.cli.init:init", "Write a commented settings file."),
+    "doctor": ("cdcflow.cli.doctor:doctor", "Check settings, rights and tables."),
+    "run": ("cdcflow.cli.run:run", "Capture changes until told to stop."),
+    "plan": ("cdcflow.cli.plan:plan", "Show what changed settings will do."),
+    "apply": ("cdcflow.cli.plan:apply", "Have the running daemon take changed settings up."),
+    "backfill": ("cdcflow.cli.backfill:backfill", "Read tables anew while changes go on being captured."),
+    "merge": ("cdcflow.cli.merge:merge", "Merge the log into Delta or Iceberg tables."),
+    "publish": ("cdcflow.cli.publish:publish", "Publish changes to Kafka, one topic per table."),
+    "status": ("cdcflow.cli.status:status", "Show tables, backfill, lag, and the log that the source keeps."),
+    "bundle": ("cdcflow.cli.bundle:bundle", "Write what a maintainer needs into one file."),
+    "demo": ("cdcflow.cli.demo_command:demo", "See the whole thing on real data, with a proof at the end."),
+    "drop": ("cdcflow.cli.drop:drop", "End this pipeline: remove what cdcflow made at the source."),
+    "log": ("cdcflow.cli.log_commands:app", "Look into the change log, and maintain it."),
+    "table": ("cdcflow.cli.table_commands:app", "Steer the backfill of tables in a running daemon."),
+    "ctl": ("cdcflow.cli.ctl_commands:app", "Pause, resume, throttle or stop a running daemon."),
+}
+"""By name: where a command is, and its summary in `cdcflow --help`. Its module is imported when it is called."""
 
 
 class Commands(TyperGroup):
     """Subcommands whose failures are told in one block, without a traceback."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in COMMANDS:
+            command = lazy.loaded(name, COMMANDS[name][0])
+        return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:  # Any: which package a context comes from depends on typer's version
         debug = bool(ctx.params.get("debug"))
@@ -56,10 +66,10 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Capture every change of a PostgreSQL database into an append-only log, and merge it into Delta tables.",
+    help="Capture every change of a PostgreSQL, MySQL or MariaDB database into an append-only log, and merge it into"
+    " Delta or Iceberg tables.",
 )
 
 
@@ -81,20 +91,7 @@ def options(
     """Options before the subcommand; `Commands.invoke` reads them."""
 
 
-app.command("init")(init.init)
-app.command("doctor")(doctor.doctor)
-app.command("run")(run.run)
-app.command("plan")(plan.plan)
-app.command("apply")(plan.apply)
-app.command("backfill")(backfill.backfill)
-app.command("merge")(merge.merge)
-app.command("publish")(publish.publish)
-app.command("status")(status.status)
-app.command("bundle")(bundle.bundle)
-app.command("demo")(demo_command.demo)
-app.add_typer(log_commands.app, name="log")
-app.add_typer(table_commands.app, name="table")
-app.add_typer(ctl_commands.app, name="ctl")
+lazy.register(app, {name: summary for name, (_, summary) in COMMANDS.items()})
 
 
 def main() -> None:

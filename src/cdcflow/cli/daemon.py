@@ -73,6 +73,9 @@ def run(
                 server = http_server(config, config.service.listen, watch, answer, tell, wrong.now)
                 around.enter_context(_serving(server))
                 tell("http listening", {"listen": config.service.listen, "port": server.port})
+        expiring = wiring.expiring(config, tell)
+        if expiring is not None:
+            around.enter_context(expiring)
         if publisher is not None:
             around.enter_context(_beside(publisher, capture.stop))
         hang_up = None if reloading is None else reloading.hang_up

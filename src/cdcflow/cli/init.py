@@ -99,8 +99,16 @@ def template(kind: Kind) -> str:
 def init(
     path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("cdcflow.yaml"),
     kind: Annotated[Kind, typer.Option(help="The database that changes are captured from.")] = Kind.postgres,
+    systemd: Annotated[
+        bool, typer.Option("--systemd", help="Print a systemd unit for `cdcflow run` instead (docs/systemd.md).")
+    ] = False,
 ) -> None:
     """Write a commented settings file. An existing one is never overwritten."""
+    if systemd:
+        from cdcflow.cli.systemd import unit
+
+        typer.echo(unit(), nl=False)
+        return
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(template(kind))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cdcflow.model.table import Table, TableId
     from cdcflow.ports import LogReader
 
-app = typer.Typer(no_args_is_help=True, help="Look into the change log.")
+app = typer.Typer(no_args_is_help=True, help="Look into the change log, and maintain it.")
 FOLLOW_EVERY_S = 0.5
 CELL_CHARACTERS_MAX = 60
 
@@ -38,7 +38,10 @@ def show(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Print changes, one a line: offset, transaction, commit time, op (c u d r t), table, values."""
+    """Print changes, one a line.
+
+    Each line has offset, transaction, commit time, op (c u d r t), table and values.
+    """
     log = _log(config)
     only = None if table is None else _table_id(log, table)
     after = first if first is not None else _tail_from(log, only, limit)
@@ -58,7 +61,7 @@ def show(
 
 @app.command("ls")
 def list_segments(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """List the parts of the log: the sealed segments of a log in files, or the topic ranges of a topic."""
+    """List the sealed segments, or the topic ranges of a log in Kafka."""
     settings = load(config)
     log = _log(config)
     if isinstance(settings.log, KafkaLog):
@@ -149,7 +152,10 @@ def compact(
     grace: Annotated[str, typer.Option(help="What was replaced stays this long for who reads it.")] = "10m",
     json: Json = False,
 ) -> None:
-    """Make one segment of several small ones, on disk and in the object store. May run beside the daemon."""
+    """Make one segment of several small ones.
+
+    On disk and in the object store. May run beside the daemon.
+    """
     from cdcflow import wiring
 
     retention = wiring.retention(load(config), grace_s=seconds(grace, zero=True))
@@ -171,7 +177,10 @@ def expire(
     before_cut: Annotated[int | None, typer.Option(help="Segments that end before this cut.")] = None,
     json: Json = False,
 ) -> None:
-    """Remove the oldest segments for good, here and in the object store. May run beside the daemon."""
+    """Remove the oldest segments for good.
+
+    Here and in the object store. May run beside the daemon.
+    """
     if older_than is None and bytes_max is None and before_cut is None:
         raise ConfigurationError(
             "expiring segments: nothing says which", remedy="give --older-than, --bytes-max or --before-cut"

@@ -23,7 +23,7 @@ def backfill(tables: Names, config: ConfigPath = DEFAULT_CONFIG, json: Json = Fa
 
 @app.command()
 def pause(tables: Names, config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """Stop reading these tables for now; their changes are captured all the same."""
+    """Stop reading these tables for now. Their changes are captured all the same."""
     order({"op": "pause", "tables": tables}, config, json)
 
 
@@ -35,7 +35,7 @@ def resume(tables: Names, config: ConfigPath = DEFAULT_CONFIG, json: Json = Fals
 
 @app.command()
 def cancel(tables: Names, config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """Give up the backfill of these tables; their changes are captured all the same."""
+    """Give up the backfill of these tables. Their changes are captured all the same."""
     order({"op": "cancel", "tables": tables}, config, json)
 
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -15,10 +15,28 @@ from cdcflow.config.references import SecretReference, is_reference, secret
 from cdcflow.config.units import BYTES, Bytes, Seconds, SecondsOrNone, with_unit
 from cdcflow.model.stores import StoreAddress
 
+TOPIC_EXPIRES = "set the topic's retention.ms or retention.bytes: the brokers remove what is older"
+
 
 class Seal(Settings):
     bytes_max: Bytes = 32 << 20
     age_max: Seconds = 10.0
+
+
+class Retention(Settings):
+    """When sealed segments expire by themselves: those that end `age` ago, and the oldest while all together have more
+    than `bytes`. `keep_for`: whose progress is waited for (None: merge, and publish where it is set)."""
+
+    age: Seconds | None = None
+    bytes: Bytes | None = None
+    keep_for: tuple[Literal["merge", "publish"], ...] | None = None
+    every: Seconds = 600.0
+
+    @model_validator(mode="after")
+    def _says_when(self) -> Retention:
+        if self.age is None and self.bytes is None:
+            raise ValueError("says nothing of when: set age (7d) or bytes (100GiB)")
+        return self
 
 
 class StoreAccess(Settings):
@@ -96,6 +114,7 @@ class FileLog(Settings):
     path: Path
     seal: Seal = Seal()
     objects: Objects | None = None
+    retention: Retention | None = None
 
     @property
     def has_directory(self) -> bool:
@@ -252,4 +271,4 @@ class KafkaLog(Settings):
         return self.kafka.history or self.folder / "history"
 
 
-__all__ = ["FileLog", "Kafka", "KafkaLog", "Objects", "Seal", "StoreAccess"]
+__all__ = ["FileLog", "Kafka", "KafkaLog", "Objects", "Retention", "Seal", "StoreAccess"]

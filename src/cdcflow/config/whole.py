@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from cdcflow.config.base import URL, Settings, is_host_and_port
-from cdcflow.config.logs import FileLog, KafkaLog, StoreAccess
+from cdcflow.config.logs import TOPIC_EXPIRES, FileLog, KafkaLog, StoreAccess
 from cdcflow.config.notify import Notify
 from cdcflow.config.publishing import Publish
 from cdcflow.config.references import is_reference
@@ -151,6 +151,13 @@ class Config(Settings):
     service: Service = Service()
 
     @model_validator(mode="after")
+    def _kept_for_what_is_set(self) -> Self:
+        kept = getattr(self.log, "retention", None)
+        if kept is not None and "publish" in (kept.keep_for or ()) and self.publish is None:
+            raise ValueError("log.retention.keep_for has publish, and publish is not set: set it, or take that out")
+        return self
+
+    @model_validator(mode="after")
     def _kafka_is_sealed_by_spark(self) -> Self:
         if self.merge.engine == "local" and isinstance(self.log, KafkaLog):
             raise ValueError("merge.engine: local reads logs in files; set it to auto for a log in Kafka")
@@ -161,6 +168,8 @@ class Config(Settings):
     def _in_one_place(cls, log: object, checked: ValidatorFunctionWrapHandler) -> object:
         if not isinstance(log, dict):
             return checked(log)
+        if log.keys() == {"kafka", "retention"}:
+            raise ValueError(f"has retention, and the log is in Kafka: {TOPIC_EXPIRES}")
         if "kafka" in log and len(log) > 1:
             raise ValueError("is in one place: either path (with what belongs to it) or kafka, not both")
         return (KafkaLog if "kafka" in log else FileLog).model_validate(log)

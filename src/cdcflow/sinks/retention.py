@@ -69,11 +69,13 @@ class RemoteStore(Protocol):
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Which segments expire: those that end before cut `before_cut`; those whose last commit clock (microseconds since
-    1970) is before `before_clock`; the oldest ones while all together have more than `bytes_max`."""
+    1970) is before `before_clock`; the oldest ones while all together have more than `bytes_max`. None that ends behind
+    `last_offset_max`."""
 
     before_cut: int | None = None
     before_clock: int | None = None
     bytes_max: int | None = None
+    last_offset_max: int | None = None
 
 
 def expiring(segments: Sequence[Segment], rule: Rule) -> list[Segment]:
@@ -83,6 +85,8 @@ def expiring(segments: Sequence[Segment], rule: Rule) -> list[Segment]:
     for segment in segments[:-1]:
         old = rule.before_cut is not None and segment.last_cut < rule.before_cut
         old |= rule.before_clock is not None and segment.last_checkpoint().commit_clock < rule.before_clock
+        if rule.last_offset_max is not None and segment.last_offset > rule.last_offset_max:
+            break
         if not (old or (rule.bytes_max is not None and total > rule.bytes_max)):
             break
         total -= segment.size

@@ -15,6 +15,7 @@ the first declines.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import tempfile
@@ -29,6 +30,7 @@ from typing import Literal, TypeVar
 
 import structlog
 
+from cdcflow.changelog import notes
 from cdcflow.changelog.layout import Layout as LogLayout
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
 from cdcflow.merge import statement
@@ -203,9 +205,21 @@ def _merge(
             _log.info("cut published", cut=new.cut, tables=len(new.tables))
             before, published = new, True
         reports |= {r.name: _both(reports.get(r.name), r) for r in found}
+    if before is not None and log.is_home:
+        _note(log, place, before)
     last = whole.newest
     ordered = tuple(reports[name] for name in sorted(reports))
     return MergeReport(last.last_cut, last.last_offset, published, time.monotonic() - began, ordered)
+
+
+def _note(log: LogLayout, warehouse: Warehouse, cut: Cut) -> None:
+    """Tell the log's retention what this warehouse does not need any more. What is left out may go back further."""
+    name = notes.warehouse_name(warehouse.folder if warehouse.is_local else str(warehouse))
+    known = notes.read(log, "merge", name)
+    held = tuple(sorted(cut.left_out))
+    offset = (0 if known is None else known.offset) if held else cut.offset
+    with contextlib.suppress(OSError):  # without a note nothing expires, and retention says so
+        notes.write(log, notes.Note("merge", name, offset, held))
 
 
 def _tell_step(watch: Watch, step: int, progress: Progress) -> None:

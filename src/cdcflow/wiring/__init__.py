@@ -14,8 +14,19 @@ from cdcflow.wiring.capturing import (
     tried,
 )
 from cdcflow.wiring.commands import commands_in_log
+from cdcflow.wiring.ending import drop, leftovers
 from cdcflow.wiring.findings import continues, doctor, log_problem, store_faults, upload_status
-from cdcflow.wiring.logs import copy_log, history_layout, log_id, log_layout, log_reader, open_log, retention, topics
+from cdcflow.wiring.logs import (
+    copy_log,
+    expiring,
+    history_layout,
+    log_id,
+    log_layout,
+    log_reader,
+    open_log,
+    retention,
+    topics,
+)
 from cdcflow.wiring.planning import log_growth, planned
 from cdcflow.wiring.warehouses import engines, merge_layout, tier, warehouse
 
@@ -30,6 +41,8 @@ __all__ = [
     "tried",
     "commands_in_log",
     "continues",
+    "drop",
+    "leftovers",
     "doctor",
     "log_problem",
     "store_faults",
@@ -41,6 +54,7 @@ __all__ = [
     "log_reader",
     "open_log",
     "retention",
+    "expiring",
     "topics",
     "log_growth",
     "planned",

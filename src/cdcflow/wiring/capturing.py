@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
+from cdcflow.changelog import notes
 from cdcflow.config import Config, FileLog, KafkaLog, Postgres, secret
 from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.machine import Limits
@@ -146,7 +148,24 @@ def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:
         )
     from cdcflow.sinks.kafka.tables.assembly import publisher_of
 
-    return publisher_of(config.publish.kafka, lambda: _tail(config), config.source.kind, on_event or log_event)
+    tell = _noting(config, config.publish.kafka.topic_prefix, on_event or log_event)
+    return publisher_of(config.publish.kafka, lambda: _tail(config), config.source.kind, tell)
+
+
+def _noting(config: Config, prefix: str, on_event: OnEvent) -> OnEvent:
+    """Events of a publisher, which also leave a note for the log's retention of how far it has come."""
+    if not isinstance(config.log, FileLog):
+        return on_event
+    layout = log_layout(config.log)
+
+    def tell(event: str, fields: Mapping[str, object]) -> None:
+        if event in ("published", "publishing begun") and layout.is_home:
+            offset = int(str(fields["offset"])) - (event == "publishing begun")
+            with contextlib.suppress(OSError):  # without a note nothing expires, and retention says so
+                notes.write(layout, notes.Note("publish", prefix, offset))
+        on_event(event, fields)
+
+    return tell
 
 
 def _tail(config: Config) -> Tail | None:

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.notes import warehouse_name
 from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, StoreAccess, is_reference, secret
+from cdcflow.config.logs import TOPIC_EXPIRES
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline.settings import OpenedLog
 from cdcflow.ports import LogReader
 from cdcflow.sinks import files
+from cdcflow.sinks.expiring import Expiring, OnEvent, Policy
 from cdcflow.sinks.retention import Retention
 
 if TYPE_CHECKING:  # who only captures need not load Kafka's library
@@ -104,7 +107,7 @@ def retention(config: Config, *, grace_s: float) -> Retention:
     if isinstance(log, KafkaLog):
         raise ConfigurationError(
             f"the log is in Kafka (topic {log.kafka.topic}), and only a log in files is compacted or expired",
-            remedy="set the topic's retention.ms or retention.bytes: the brokers remove what is older",
+            remedy=TOPIC_EXPIRES,
         )
     layout = log_layout(log)
     if log.objects is None:
@@ -113,6 +116,28 @@ def retention(config: Config, *, grace_s: float) -> Retention:
         from cdcflow.sinks.objects.bucket import Bucket
         from cdcflow.sinks.objects.remote import RemoteBucket
     return Retention(layout, RemoteBucket(Bucket(log.objects)), grace_s=grace_s)
+
+
+def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
+    """What carries out the configured log's retention beside a capture; None where there is no policy."""
+    log = config.log
+    if isinstance(log, KafkaLog) or log.retention is None:
+        return None
+    policy = log.retention
+    kinds = policy.keep_for if policy.keep_for is not None else ("merge", *(("publish",) if config.publish else ()))
+    names = {"merge": warehouse_name(config.merge.warehouse)}
+    if config.publish is not None:
+        names["publish"] = config.publish.kafka.topic_prefix
+    keep_for = [(kind, names[kind]) for kind in kinds]
+    remote = None
+    if log.objects is not None:
+        with client_library():
+            from cdcflow.sinks.objects.bucket import Bucket
+            from cdcflow.sinks.objects.remote import RemoteBucket
+        remote = RemoteBucket(Bucket(log.objects))
+    return Expiring(
+        log_layout(log), Policy(policy.age, policy.bytes, keep_for), on_event, every_s=policy.every, remote=remote
+    )
 
 
 def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], None]) -> Copied:

@@ -11,6 +11,12 @@ from pathlib import Path
 from handlog import HandLog
 from mergehistories import make_table
 
+from cdcflow.changelog import notes
+from cdcflow.changelog.layout import Layout
+from cdcflow.warehouse import job
+from cdcflow.warehouse.cut import Cut
+from cdcflow.warehouse.paths import Warehouse
+
 SETTINGS = """
 source: {kind: postgres, url: "postgresql://nobody@127.0.0.1/shop"}
 log: {path: ./log}
@@ -36,6 +42,21 @@ def test_a_terminal_is_told_which_table_of_how_many_is_merged(hand_log: HandLog)
     assert "merging public.orders (1 of 2 tables)" in told
     assert "merging public.products (2 of 2 tables)" in told
     assert "(1 of 2" not in done.stdout
+
+
+def test_a_merge_tells_the_log_what_it_does_not_need_any_more(hand_log: HandLog) -> None:
+    """Retention by policy waits for this word; a table that is left out takes it back to nobody's harm."""
+    table = make_table("orders", id="int64")
+    hand_log.state(table)
+    hand_log.segment([(table, "c", {"id": 1}), (table, "c", {"id": 2})])
+    folder = hand_log.root.parent
+    (folder / "cdcflow.yaml").write_text(SETTINGS)
+    subprocess.run(MERGE, cwd=folder, capture_output=True, check=True)
+    layout, name = Layout(hand_log.root), notes.warehouse_name(folder / "warehouse")
+    assert notes.read(layout, "merge", name) == notes.Note("merge", name, 2)
+    cut = Cut(9, hand_log.log_id, 4, "", 0, {}, {"public.items": "why"})
+    job._note(layout, Warehouse.of(folder / "warehouse"), cut)
+    assert notes.read(layout, "merge", name) == notes.Note("merge", name, 2, ("public.items",))
 
 
 def test_a_pipe_is_told_nothing_more(hand_log: HandLog) -> None:

@@ -11,6 +11,8 @@ from objectlogs import IDENTITY, ObjectLog, write
 from typer.testing import CliRunner
 
 from cdcflow import wiring
+from cdcflow.changelog import notes
+from cdcflow.changelog.layout import Layout
 from cdcflow.cli.app import app
 from cdcflow.config import Objects, load
 from cdcflow.errors import ConfigurationError
@@ -45,6 +47,24 @@ def said(config: Path, *command: str, status: int = 0) -> str:
     ran = CliRunner().invoke(app, [*command, "-c", str(config)])
     assert ran.exit_code == status, ran.output
     return ran.output
+
+
+def test_retention_by_policy_expires_here_and_in_the_bucket(log: ObjectLog, tmp_path: Path) -> None:
+    """A bucket that only grows is paid for, month after month."""
+    config = settings(tmp_path, log, home=True)
+    text = yaml.safe_load(config.read_text())
+    text["log"]["retention"] = {"bytes": "1B"}
+    config.write_text(yaml.safe_dump(text))
+    expiring = wiring.expiring(load(config), lambda event, fields: None)
+    assert expiring is not None
+    expiring.step()
+    assert len(json.loads(said(config, "log", "ls", "--json"))) == 4
+    last = json.loads(said(config, "log", "ls", "--json"))[1]["last_offset"]
+    notes.write(Layout(log.root), notes.Note("merge", notes.warehouse_name(tmp_path / "warehouse"), last))
+    expiring.step()
+    assert len(json.loads(said(config, "log", "ls", "--json"))) == 2
+    assert len(json.loads(said(settings(tmp_path, log, home=False), "log", "ls", "--json"))) == 2
+    assert "the log is whole: 2 segments" in said(config, "log", "check", "--deep")
 
 
 @pytest.mark.parametrize("home", [True, False], ids=["home", "alone"])

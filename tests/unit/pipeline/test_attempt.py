@@ -26,7 +26,7 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.pipeline.attempt import Attempt, Orders, Pace
-from cdcflow.ports import Finding, OpenSpool, Preview, SourceStatus, StreamEvent, TransactionsBack
+from cdcflow.ports import Dropped, Finding, OpenSpool, Preview, SourceStatus, StreamEvent, TransactionsBack
 from cdcflow.sinks.memory import Memory, MemoryLog
 
 ORDERS = Table(TableId("public", "orders"), 1, (Column("id", 1, ColumnType("bigint", pa.int64())),), ("id",))
@@ -122,6 +122,9 @@ class Tape:
         return RowsCompared(())
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:
+        return ()
+
+    def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
         return ()
 
     def tables(self) -> Sequence[Table]:

@@ -18,6 +18,7 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import (
     ChunkSource,
+    Dropped,
     Finding,
     OpenSpool,
     Preview,
@@ -156,6 +157,12 @@ class MemorySource:
             for slot in sorted(self._database.slots)
             if slot != ours
         ]
+
+    def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
+        slot = checkpoint.source.get("slot", f"cdcflow_{log_id[:8]}")
+        with self._database.changed:
+            was_there = self._database.slots.pop(slot, None) is not None
+        return [Dropped(f"slot {slot}", "removed" if was_there else "absent")]
 
     def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
         with self._database.changed:

@@ -17,6 +17,7 @@ import pymysql
 from cdcflow.errors import CdcflowError, RightMissing
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
+from cdcflow.ports import Dropped
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.connection import Connection, account_of, query
 from cdcflow.sources.mysql.errors import DENIED, NO_SUCH_TABLE, map_error, parts
@@ -24,6 +25,8 @@ from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.row_events import HEARTBEAT
 from cdcflow.sources.mysql.sql import literal, quoted
 
+OUR_DATABASE = "cdcflow"
+"""The database that is made for the table of marks unless the settings name another."""
 _UNKNOWN_DATABASE = 1049
 _MAY_NOT_WRITE = DENIED | {1227}
 
@@ -107,6 +110,53 @@ class WrittenMarks:
             "ON DUPLICATE KEY UPDATE `token` = ''",
         )
 
+    def drop(self, connection: Connection) -> list[Dropped]:
+        """Remove our slot's marks, the table if it has no others, and its database if that is cdcflow's and empty.
+
+        What another log may still write into stays: a mark that went with an empty table is in the binary log already.
+        pymysql's errors come out as they are, but for rights that are missing.
+        """
+        marks, table = f"marks of {self._slot} in {self.table}", f"table of marks {self.table}"
+        try:
+            mine = query(connection, f"SELECT 1 FROM {self._sql} WHERE `slot` = {literal(self._slot)}")  # noqa: S608
+        except pymysql.Error as error:
+            if parts(error)[0] in (NO_SUCH_TABLE, _UNKNOWN_DATABASE):
+                return [Dropped(table, "absent")]
+            return [_left(marks, error, self._deletion)]
+        done = [Dropped(marks, "absent")]
+        if mine:
+            try:
+                query(connection, self._deletion)
+            except pymysql.Error as error:
+                return [_left(marks, error, f"{self._deletion}; then DROP TABLE {self._sql} if it is empty")]
+            done = [Dropped(marks, "removed")]
+        if query(connection, f"SELECT 1 FROM {self._sql} LIMIT 1"):  # noqa: S608  quoted
+            return [*done, Dropped(table, "left", "other logs have their marks in it")]
+        try:
+            query(connection, f"DROP TABLE IF EXISTS {self._sql}")
+        except pymysql.Error as error:
+            return [*done, _left(table, error, f"DROP TABLE {self._sql}")]
+        return [*done, Dropped(table, "removed"), *self._drop_database(connection)]
+
+    @property
+    def _deletion(self) -> str:
+        return f"DELETE FROM {self._sql} WHERE `slot` = {literal(self._slot)}"  # noqa: S608  quoted
+
+    def _drop_database(self, connection: Connection) -> list[Dropped]:
+        schema = self.table.schema
+        if schema != OUR_DATABASE:
+            return []
+        kinds = (("TABLES", "TABLE_SCHEMA"), ("ROUTINES", "ROUTINE_SCHEMA"), ("EVENTS", "EVENT_SCHEMA"))
+        subject = f"database {schema}"
+        for view, column in kinds:
+            if query(connection, f"SELECT 1 FROM information_schema.{view} WHERE {column} = {literal(schema)} LIMIT 1"):  # noqa: S608
+                return [Dropped(subject, "left", "there is more in it than marks")]
+        try:
+            query(connection, f"DROP DATABASE IF EXISTS {quoted(schema)}")
+        except pymysql.Error as error:
+            return [_left(subject, error, f"DROP DATABASE {quoted(schema)}")]
+        return [Dropped(subject, "removed")]
+
     def map_error(self, connection: Connection, error: pymysql.Error) -> CdcflowError:
         """Why the table cannot be made or written."""
         if parts(error)[0] not in _MAY_NOT_WRITE:
@@ -134,6 +184,13 @@ class WrittenMarks:
             "`token` VARCHAR(255) NOT NULL, `at` TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)) "
             "ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4",
         )
+
+
+def _left(subject: str, error: pymysql.Error, sql: str) -> Dropped:
+    """Why something stays; errors of another kind than a missing right come out."""
+    if parts(error)[0] not in _MAY_NOT_WRITE:
+        raise error
+    return Dropped(subject, "left", "the user of source.url may not remove it", f"{sql};")
 
 
 def _pattern(name: str) -> str:

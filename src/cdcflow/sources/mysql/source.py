@@ -25,6 +25,7 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import (
     ChunkSource,
+    Dropped,
     Finding,
     OpenSpool,
     Preview,
@@ -244,6 +245,14 @@ class MySQLSource:
     def left_behind(self, log_id: str) -> Sequence[Finding]:
         """Nothing: the server keeps its log for nobody."""
         return ()
+
+    def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
+        slot = checkpoint.source.get("slot", slot_of(log_id))
+        attempted = f"dropping what cdcflow made in {self._connector.address}"
+        found = self._catalog.ask(attempted, WrittenMarks(self._marks_table, slot).drop)
+        if self._settings.fence == "read-only":  # nothing is written; what is there is of an earlier setting
+            return [d for d in found if d.outcome == "removed"]
+        return found
 
     def facts(self) -> Mapping[str, str]:
         return self._catalog.ask(

@@ -24,6 +24,7 @@ import psycopg
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import TableId
+from cdcflow.ports import Dropped
 from cdcflow.sources.postgres.catalog import CatalogTable
 from cdcflow.sources.postgres.connection import Connection, history_lost, map_error, quoted
 
@@ -360,6 +361,22 @@ def _check_covered(connection: Connection, found: Publication, tables: Sequence[
 def _listed(tables: Sequence[CatalogTable]) -> str:
     # ONLY: a table that merely inherits is one of its own, with rows that a read of ONLY its parent does not see.
     return "TABLE " + ", ".join(t.rel.sql if t.rel.kind == "p" else f"ONLY {t.rel.sql}" for t in tables)
+
+
+def remove(connection: Connection, name: str, ours: str) -> Dropped:
+    """Drop the publication if it is the one that cdcflow made for a log, which is then called `ours`."""
+    subject, sql = f"publication {name}", f"DROP PUBLICATION {quoted(name)};"
+    if connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone() is None:
+        return Dropped(subject, "absent")
+    if name != ours:
+        return Dropped(subject, "left", "the settings name it, so others may read it", sql)
+    try:
+        connection.execute(f"DROP PUBLICATION IF EXISTS {quoted(name)}".encode())
+    except psycopg.errors.InsufficientPrivilege:
+        return Dropped(subject, "left", "the user of source.url does not own it; its owner may", sql)
+    except psycopg.Error as error:
+        raise map_error(error, f"dropping publication {name}") from None
+    return Dropped(subject, "removed")
 
 
 def _run(connection: Connection, statement: str, name: str, *, gone_is_fine: bool = False) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import psycopg
 
-from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.ports import Finding
+from cdcflow.errors import ConfigurationError, RightMissing, SourceUnavailable
+from cdcflow.ports import Dropped, Finding
 from cdcflow.sources.postgres.connection import Connection, Connector, history_lost, literal, map_error, mapping_errors
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.publication import blocker
@@ -177,6 +177,34 @@ def create(connector: Connector, name: str, *, failover: bool, timeout_s: float)
         return made.confirmed
     finally:
         connector.discard(connection)
+
+
+def remove(connection: Connection, name: str, *, is_ours: bool) -> Dropped:
+    """End the position in the server's log that a log has. A slot that the log never used stays where it is.
+
+    Raises:
+        ConfigurationError: somebody reads from it, or it is a slot for something else.
+    """
+    subject, found = f"slot {name}", read(connection, name)
+    if found is None:
+        return Dropped(subject, "absent")
+    sql = f"SELECT pg_drop_replication_slot({literal(name)});"
+    if not is_ours:
+        return Dropped(subject, "left", "the settings name it, and this log never used it", sql)
+    found.check_kind(connection.info.dbname)
+    try:
+        drop(connection, name, timeout_s=5.0)
+    except RightMissing as error:
+        return Dropped(subject, "left", str(error).splitlines()[0], sql)
+    except (SourceUnavailable, ConfigurationError):
+        busy = read(connection, name)
+        if busy is None or busy.active_pid is None:
+            raise
+        raise ConfigurationError(
+            f"slot {name} is in use: process {busy.active_pid} of the server sends from it",
+            remedy="stop the daemon that reads it, maybe on another machine; then drop again",
+        ) from None
+    return Dropped(subject, "removed")
 
 
 def drop(connection: Connection, name: str, timeout_s: float = 30.0) -> None:

@@ -26,6 +26,7 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import (
     ChunkSource,
+    Dropped,
     Finding,
     OpenSpool,
     Preview,
@@ -68,10 +69,15 @@ class Names:
 
     @classmethod
     def of(cls, settings: Postgres, log_id: str) -> Names:
-        made = f"cdcflow_{_eight_hex(log_id)}"
+        made = made_name(log_id)
         return cls(
             settings.slot or made, settings.publication or made, settings.slot is None, settings.publication is None
         )
+
+
+def made_name(log_id: str) -> str:
+    """What slot and publication are called when the settings do not say it."""
+    return f"cdcflow_{_eight_hex(log_id)}"
 
 
 def _eight_hex(log_id: str) -> str:
@@ -202,6 +208,23 @@ class PostgresSource:
     def left_behind(self, log_id: str) -> Sequence[Finding]:
         ours = Names.of(self._settings, log_id).slot
         return self._catalog.ask("looking for slots of other logs", lambda c: slot.left_behind(c, ours))
+
+    def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
+        names, before = Names.of(self._settings, log_id), checkpoint.source
+        if before:
+            self._check_database(before, self._identify_system())
+        connection = self._connector.connect("drop")
+        try:
+            with mapping_errors(f"dropping what cdcflow made in {self._connector.address}"):
+                # The slot first: it is what costs the server something.
+                return [
+                    slot.remove(
+                        connection, before.get("slot", names.slot), is_ours="slot" in before or names.slot_is_ours
+                    ),
+                    publication.remove(connection, before.get("publication", names.publication), made_name(log_id)),
+                ]
+        finally:
+            self._connector.discard(connection)
 
     def tables(self) -> Sequence[Table]:
         described, self._described = self._described, None

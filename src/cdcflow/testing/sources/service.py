@@ -14,6 +14,8 @@ from cdcflow.testing.sources import reading
 from cdcflow.testing.sources.kit import SourceKit, needs
 from cdcflow.testing.sources.reading import LOG_ID, Scenarios, collect, seen_mark
 
+OTHER_LOG_ID = "0f0e0d0c-0b0a-4999-8888-777777777777"
+
 
 class ServiceScenarios(Scenarios):
     """Rights, status, doctor, closing."""
@@ -88,6 +90,32 @@ class ServiceScenarios(Scenarios):
         ours = set(checkpoint.source.values())
         assert not [f for f in source.left_behind(LOG_ID) if f.subject in ours]
         source.close()
+
+    def test_drop_leaves_nothing_of_a_log_and_all_of_another(self, source_kit: SourceKit) -> None:
+        """What stays costs the source for ever; what is another log's is needed. Twice is harmless, and says so."""
+        source, checkpoint = self.prepared(source_kit)
+        with self.reading(source, checkpoint) as (stream, chunks):
+            chunks.write_mark(Token("1/1/low"))
+            collect(stream, seen_mark(Token("1/1/low")))
+        other = source_kit.open_source()
+        kept = other.prepare(Checkpoint(epoch=Epoch(1)), OTHER_LOG_ID)
+        with self.reading(other, kept) as (stream, chunks):
+            chunks.write_mark(Token("1/1/other"))
+            collect(stream, seen_mark(Token("1/1/other")))
+        ending = source_kit.open_source()
+        ending.drop(LOG_ID, checkpoint)
+        assert "removed" not in {d.outcome for d in ending.drop(LOG_ID, checkpoint)}
+        ending.close()
+        going_on = source_kit.open_source()
+        left = going_on.left_behind(OTHER_LOG_ID)
+        assert not [f for f in left if checkpoint.source.get("slot", "-") in f.subject]
+        again = going_on.prepare(kept, OTHER_LOG_ID)
+        with self.reading(going_on, again) as (stream, chunks):
+            chunks.write_mark(Token("1/1/still"))
+            collect(stream, seen_mark(Token("1/1/still")))
+        last = source_kit.open_source()
+        last.drop(OTHER_LOG_ID, again)
+        last.close()
 
     @needs("revoke rights")
     def test_right_that_was_taken_away_is_named_and_given_back(self, source_kit: SourceKit) -> None:

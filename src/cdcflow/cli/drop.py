@@ -1,0 +1,77 @@
+"""`cdcflow drop`: end a pipeline, so that nothing of it costs the source anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cdcflow.cli import failure, output
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.config import Config, load
+from cdcflow.errors import ConfigurationError
+from cdcflow.service.control import ask
+
+if TYPE_CHECKING:
+    from cdcflow.ports import Dropped
+
+
+def drop(
+    config: ConfigPath = DEFAULT_CONFIG,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: Json = False,
+) -> None:
+    """End this pipeline: remove what cdcflow made at the source.
+
+    Slot and publication, or marks, are removed; log and tables stay, and how to remove them is listed. Nothing can
+    capture into this log from its position afterwards. Exits with 1 when something at the source had to stay.
+    """
+    settings = load(config)
+    _check_stopped(settings)
+    from cdcflow import wiring
+
+    name = wiring.log_reader(settings).name
+    if not yes:
+        typer.confirm(
+            f"End the pipeline of the log {name}? What cdcflow made for it at {settings.source.url} is removed,"
+            " and no capture can go on from its position",
+            abort=True,
+            err=True,
+        )
+    dropped, left = wiring.drop(settings), wiring.leftovers(settings)
+    if json:
+        stays = [{"subject": subject, "remedy": how} for subject, how in left]
+        output.print_json({"source": [asdict(d) for d in dropped], "left": stays})
+    else:
+        _tell(dropped, left)
+    if any(d.outcome == "left" and d.remedy is not None for d in dropped):
+        raise typer.Exit(failure.FINDINGS)
+
+
+def _check_stopped(settings: Config) -> None:
+    if ask(settings.log.folder, {"op": "ping"}) is not None:
+        raise ConfigurationError(
+            f"a daemon captures into this log (it answers in {settings.log.folder})",
+            remedy="stop it (SIGTERM, or Ctrl-C where it runs), then run `cdcflow drop` again",
+        )
+
+
+def _tell(dropped: Sequence[Dropped], left: Sequence[tuple[str, str]]) -> None:
+    for found in dropped:
+        match found.outcome:
+            case "removed":
+                typer.echo(f"removed: {found.subject}")
+            case "absent":
+                typer.echo(f"was not there: {found.subject}")
+            case "left":
+                typer.echo(f"left: {found.subject} ({found.text})")
+                if found.remedy is not None:
+                    typer.echo(f"    {found.remedy}")
+    if not any(d.outcome == "removed" for d in dropped):
+        typer.echo("nothing was removed at the source")
+    typer.echo("what stays, and how to remove it:")
+    for subject, how in left:
+        typer.echo(f"  {subject}")
+        typer.echo(f"    {how}")

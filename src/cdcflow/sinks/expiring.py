@@ -1,0 +1,129 @@
+"""The thread that expires a log by its policy, beside the capture. What goes wrong here is told, and ends nothing.
+
+oldest ──segment──segment──segment──│──segment──▶        │ the offset that the slowest reader has come to
+         └ older than age, or more than bytes ┘
+         └─────────── expire ─────┘
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+from cdcflow.changelog import notes
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.reader import list_segments
+from cdcflow.errors import CdcflowError
+from cdcflow.sinks.retention import GRACE_S, PATIENCE_S, RemoteStore, Retention, Rule, expiring
+
+OnEvent = Callable[[str, Mapping[str, object]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Segments go that end `age_s` ago, and the oldest while all have more than `bytes_max`. Never what a reader still
+    needs: those of `keep_for`, each a kind and a name, and every other reader of these kinds that has left a note."""
+
+    age_s: float | None
+    bytes_max: int | None
+    keep_for: Sequence[tuple[str, str]]
+
+    def rule(self, now_s: float) -> Rule:
+        clock = None if self.age_s is None else int((now_s - self.age_s) * 1e6)
+        return Rule(before_clock=clock, bytes_max=self.bytes_max)
+
+
+class Expiring:
+    """Expires one log every `every_s` seconds. A context manager; `close` waits for no store."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        policy: Policy,
+        on_event: OnEvent,
+        *,
+        every_s: float,
+        remote: RemoteStore | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._layout = layout
+        self._policy = policy
+        self._tell = on_event
+        self._every_s = every_s
+        self._remote = remote
+        self._clock = clock
+        self._said = ""
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cdcflow-retention", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._closing.set()
+        self._thread.join(1.0)
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._every_s):
+            try:
+                self.step()
+            except CdcflowError as error:
+                self._say("retention put off", str(error).splitlines()[0])
+            except Exception as error:  # noqa: BLE001  maintenance never ends a capture; its text may hold values
+                self._say("retention put off", type(error).__name__)
+
+    def step(self) -> None:
+        """Expire what may go now."""
+        if not self._layout.log_json.exists():
+            return
+        rule = self._policy.rule(self._clock())
+        offset, reason = self._floor()
+        due = expiring(list_segments(self._layout), rule)
+        held = [segment for segment in due if offset is not None and segment.last_offset > offset]
+        if len(held) < len(due):
+            retention = Retention(self._layout, self._remote, grace_s=GRACE_S, wait=self._patience())
+            gone = retention.expire(replace(rule, last_offset_max=offset))
+            if gone:
+                size = sum(segment.size for segment in gone)
+                told = {"segments": len(gone), "bytes": size, "first_offset": gone[-1].last_offset + 1}
+                self._tell("log expired", told)
+        if held:
+            self._say("retention waits", f"{len(held)} segments are due and kept: {reason}")
+        else:
+            self._said = ""
+
+    def _floor(self) -> tuple[int | None, str]:
+        """The last offset that may go (None: any), and why it is no later one."""
+        lowest: int | None = None
+        why = ""
+        for kind, name in self._policy.keep_for:
+            if notes.read(self._layout, kind, name) is None:
+                return 0, f"no {kind} into {name} has told yet how far it is (log.retention.keep_for)"
+            for note in notes.all_of(self._layout, kind):
+                if lowest is None or note.offset < lowest:
+                    lowest, why = note.offset, _reason(note)
+        return lowest, why
+
+    def _say(self, event: str, reason: str) -> None:
+        """The same thing is told once."""
+        if reason != self._said:
+            self._said = reason
+            self._tell(event, {"reason": reason})
+
+    def _patience(self) -> Callable[[float], bool]:
+        until = time.monotonic() + PATIENCE_S
+        return lambda seconds: self._closing.wait(seconds) or time.monotonic() > until
+
+
+def _reason(note: notes.Note) -> str:
+    if note.held_by:
+        return f"the merge into {note.name} leaves out {', '.join(note.held_by)}, which may need them"
+    return f"the {note.kind} into {note.name} has come to offset {note.offset}"
+
+
+__all__ = ["Expiring", "Policy"]

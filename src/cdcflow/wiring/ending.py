@@ -1,0 +1,86 @@
+"""The end of a pipeline: what it leaves at the source is removed, and what else there is of it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from urllib.parse import unquote, urlsplit
+
+from cdcflow.config import Config, FileLog, KafkaLog, Postgres
+from cdcflow.errors import ConfigurationError
+from cdcflow.ports import Dropped
+from cdcflow.wiring.capturing import open_source
+from cdcflow.wiring.logs import log_id, log_reader
+
+
+def drop(config: Config) -> Sequence[Dropped]:
+    """Remove what was made at the source for the configured log (see `cdcflow.ports.Source.drop`).
+
+    Raises:
+        ConfigurationError: there is no log, so nothing says what is its own at the source.
+    """
+    reader = log_reader(config)
+    if not reader.exists():
+        raise ConfigurationError(
+            f"there is no change log at {reader.name}, and its id names what cdcflow made at the source",
+            remedy="mend log in the settings; if the log is gone for good, a new log's `cdcflow doctor` lists the"
+            " slots that others left, each with the SQL that removes it",
+        )
+    source = open_source(config)
+    try:
+        return source.drop(log_id(config), reader.newest_checkpoint())
+    finally:
+        source.close()
+
+
+def leftovers(config: Config) -> list[tuple[str, str]]:
+    """What `drop` does not remove, and how each is removed."""
+    return [*_of_log(config.log), *_of_tables(config), *_of_role(config)]
+
+
+def _of_log(log: FileLog | KafkaLog) -> Iterator[tuple[str, str]]:
+    if isinstance(log, KafkaLog):
+        topic = log.kafka.topic
+        for name in (topic, f"{topic}.checkpoint"):
+            yield f"topic {name}", f"kafka-topics.sh --bootstrap-server {log.kafka.brokers} --delete --topic {name}"
+        yield f"folder {log.folder}", f"rm -r '{log.folder}'"
+        if log.history_url is not None:
+            yield f"sealed segments in {log.history_url}", _of_store(log.history_url)
+        elif not log.history.is_relative_to(log.folder):
+            yield f"sealed segments in {log.history}", f"rm -r '{log.history}'"
+        return
+    if log.has_directory:
+        yield f"change log {log.path}", f"rm -r '{log.path}'"
+    if log.objects is not None:
+        yield f"sealed segments in {log.objects.url}", _of_store(log.objects.url)
+
+
+def _of_tables(config: Config) -> Iterator[tuple[str, str]]:
+    warehouse, catalog = config.merge.warehouse, config.merge.catalog
+    by_name = "" if catalog is None else "DROP TABLE each table in its catalog, then "
+    remove = _of_store(warehouse) if isinstance(warehouse, str) else f"rm -r '{warehouse}'"
+    yield f"tables in {warehouse}", f"{by_name}{remove}"
+    if config.publish is not None:
+        kafka = config.publish.kafka
+        server = f"kafka-topics.sh --bootstrap-server {kafka.brokers}"
+        yield f"published topics {kafka.topic_prefix}.*", f"{server} --delete --topic '{kafka.topic_prefix}[.].*'"
+
+
+def _of_role(config: Config) -> Iterator[tuple[str, str]]:
+    user = unquote(urlsplit(config.source.url).username or "")
+    if not user:
+        return
+    if isinstance(config.source, Postgres):
+        name = '"' + user.replace('"', '""') + '"'
+        # DROP OWNED alone would take tables with it that the role owns.
+        sql = f"REASSIGN OWNED BY {name} TO CURRENT_USER; DROP OWNED BY {name}; DROP ROLE {name};"
+        yield f"role {user} and its grants", f"if nothing else uses it, run {sql}"
+    else:
+        name = "'" + user.replace("\\", "\\\\").replace("'", "''") + "'"
+        yield f"account {user} and its grants", f"if nothing else uses it, run DROP USER {name}@'…' with its host"
+
+
+def _of_store(url: str) -> str:
+    return f"remove everything below {url.rstrip('/')}/ with the store's own tool"
+
+
+__all__ = ["drop", "leftovers"]

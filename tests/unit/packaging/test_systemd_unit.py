@@ -1,0 +1,64 @@
+"""The unit that `cdcflow init --systemd` prints: systemd takes it, it is hardened, and it knows our exit codes."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cdcflow.cli.app import app
+from cdcflow.cli.failure import exit_code
+from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
+
+EXPOSURE_MAX = 25
+"""In tenths, as systemd-analyze counts: below 3.0 is what it calls OK or better."""
+
+
+def _unit() -> str:
+    done = CliRunner().invoke(app, ["init", "--systemd"])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_it_is_not_started_again_where_an_operator_must_look() -> None:
+    """A restart every five seconds would bury the reason, and read everything again where a flag was left."""
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case
+    parser.read_string(_unit())
+    service = dict(parser["Service"])
+    never = {exit_code(kind("x")) for kind in (HistoryLost, InvariantViolated, ConfigurationError)}
+    assert {int(code) for code in service["RestartPreventExitStatus"].split()} == never
+    assert service["Restart"] == "on-failure"
+    assert service["ExecStart"] == f"{Path(sys.executable).parent}/cdcflow run --config /etc/cdcflow/%i.yaml"
+    docs = (Path(__file__).parents[3] / "docs" / "commands.md").read_text()
+    assert f"RestartPreventExitStatus={service['RestartPreventExitStatus']}" in docs
+
+
+def test_printing_it_writes_no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`init` alone writes a file; who wants the unit has one already."""
+    monkeypatch.chdir(tmp_path)
+    _unit()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_systemd_takes_it_and_calls_it_well_protected(tmp_path: Path) -> None:
+    """Where there is systemd; elsewhere the lines above are what can be said."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        return
+    path = tmp_path / "cdcflow@shop.service"
+    # The account and the installed program are the administrator's.
+    text = re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", _unit())
+    path.write_text(re.sub(r"(?m)^(User|Group)=cdcflow$", r"\1=daemon", text))
+    verified = subprocess.run([analyze, "verify", "--man=no", str(path)], capture_output=True, text=True, check=False)
+    assert verified.returncode == 0, verified.stderr
+    assert [line for line in verified.stderr.splitlines() if "cdcflow@" in line] == []
+    command = [analyze, "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", "--no-pager", str(path)]
+    protected = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert protected.returncode == 0, protected.stdout[-600:] + protected.stderr
