@@ -117,6 +117,7 @@ def never_reached(config: Config, error: SourceUnavailable | SinkUnavailable) ->
     return type(error)(
         f"{named}: {str(error).splitlines()[0]}",
         remedy=f"{check}\n  or start `cdcflow run --wait`, which tries again until it answers",
+        runbook=error.runbook,
     )
 
 

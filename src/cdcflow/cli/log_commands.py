@@ -98,7 +98,10 @@ def list_commands(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """List what people told the capture to do: who, by which door, when, and what came of it."""
+    """List what people told the capture to do.
+
+    Who, by which door, when, and what came of it.
+    """
     from cdcflow import wiring
 
     _log(config)

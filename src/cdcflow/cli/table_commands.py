@@ -48,7 +48,10 @@ def adjust(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Change the priority or the speed of tables that are being read, until they are read."""
+    """Change the priority or the speed of tables being read.
+
+    It holds until they are read.
+    """
     changes = {"priority": priority, "rows_per_second_max": rows_per_second_max, "reset": reset or None}
     order({"op": "adjust", "tables": tables, **{k: v for k, v in changes.items() if v is not None}}, config, json)
 
@@ -64,7 +67,10 @@ def reread(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Read some rows of a table again, as they are now: by their keys, or by a predicate."""
+    """Read some rows of a table again.
+
+    As they are now: by their keys, or by a predicate.
+    """
     if (not key) == (where is None):
         raise ConfigurationError("rows to read again: name them by --key or by --where", remedy="use one of the two")
     rows: dict[str, object] = {"where": where} if where is not None else {"keys": [key_of(text) for text in key or ()]}

@@ -368,6 +368,7 @@ class Capture:
                 raise ConfigurationError(
                     "adjusting tables: nothing to adjust is given",
                     remedy="give a priority (--priority), a rate (--rows-per-second-max) or --reset",
+                    runbook="order-refused",
                 )
             case "adjust":
                 orders = [Adjust(t, priority, rows_per_second_max, reset) for t in ids]
@@ -407,7 +408,7 @@ class Capture:
         if len(names) != 1 or (keys is None) == (where is None):
             raise ConfigurationError(
                 "reading rows again: name one table, and either keys or a predicate",
-                remedy="to read all rows of tables again run `cdcflow table backfill`",
+                remedy="to read all rows of tables again run `cdcflow backfill`",
                 runbook="order-refused",
             )
         table = next(t for t in attempt.tables if t.id == ids[0])
@@ -419,7 +420,7 @@ class Capture:
         if len(found) > REREAD_KEYS_MAX:
             raise ConfigurationError(
                 f"reading rows of {ids[0]} again: more than {REREAD_KEYS_MAX} keys at once",
-                remedy="ask for fewer, or read the table whole by `cdcflow table backfill`",
+                remedy=f"ask for fewer, or read the table whole by `cdcflow table backfill {ids[0]}`",
                 runbook="order-refused",
             )
         return Reread(ids[0], found)

@@ -56,7 +56,7 @@ def test_a_source_that_does_not_answer_holds_up_no_scrape(
     """Prometheus gives a page ten seconds, and a connection may take minutes to fail. It is asked once at a time."""
     answers, asked = threading.Event(), []
 
-    def asks(_config: Config, position: object) -> dict[str, object]:
+    def asks(_config: Config, position: object, _log_id: str) -> dict[str, object]:
         asked.append(position)
         answers.wait(60)
         return {"lag_bytes": 5, "retained_bytes": 6, "source": {}}

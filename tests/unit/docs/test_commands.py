@@ -21,13 +21,20 @@ ELSEWHERE = {
     "docker": "needs Docker; tests/integration/docker reads the files with Docker's own parsers",
     "curl": "asks the stack of docker/, which tests/integration/docker starts",
     "open": "opens a browser",
+    "useradd": "makes an account; docs/systemd.md, whose unit tests/unit/cli/test_systemd.py has verified",
+    "install": "makes the service's folder, as above",
+    "systemctl": "needs a machine that systemd runs",
+    "journalctl": "needs a machine that systemd runs",
     "spark-submit": "tests/cluster and tests/integration/spark run the same way",
     "jars=$(python": "part of the spark-submit beside it",
     "python": "test_quickstart.py runs the quickstart's; the others fetch jars, as `make setup` does",
 }
 """The first word of commands that are not cdcflow's, and why they are not parsed here."""
 
-STAND_INS = {"COMMAND": "status", "N": "5", "FILE": "x.yaml", "NAME": "shop.orders", "PID": "1"}
+ONLY_PRINTED = ("--help", "--version", "--install-completion", "--show-completion")
+"""Options that act as soon as they are read."""
+
+STAND_INS = {"COMMAND": "status", "N": "5", "FILE": "x.yaml", "NAME": "shop.orders", "PID": "1", "RATE": "1000"}
 
 
 def cdcflow_commands() -> Iterator[tuple[str, list[str]]]:
@@ -36,8 +43,9 @@ def cdcflow_commands() -> Iterator[tuple[str, list[str]]]:
         for block in blocks(page):
             if block.language in SHELL:
                 for words in commands(block):
-                    if "cdcflow" in words:
-                        yield block.page, words[words.index("cdcflow") + 1 :]
+                    if "cdcflow" in words and (words[0] not in ELSEWHERE or words[0] == "docker"):
+                        line = words[: words.index(">")] if ">" in words else words
+                        yield block.page, line[line.index("cdcflow") + 1 :]
         for span in spans(page):
             if re.match(r"cdcflow (--)?[a-z]", span) or span.startswith("cdcflow COMMAND"):
                 for text in spelled_out(span):
@@ -46,7 +54,12 @@ def cdcflow_commands() -> Iterator[tuple[str, list[str]]]:
 
 def spelled_out(span: str) -> list[str]:
     r"""A command as pages write it (`a\|b TABLE… [--opt 3]`), as the commands that it stands for."""
-    text = re.sub(r"[\[\]…]", "", span).replace("\\|", "|").replace(" | ", "|").split("&&")[0]
+    text = re.sub(r"[\[\]…]", "", span).replace("\\|", "|").split("&&")[0]
+    if " | --" in text:  # either these options or those
+        first, *others = text.split(" | ")
+        base = first.partition(" --")[0]
+        return [text for one in (first, *(f"{base} {other}" for other in others)) for text in spelled_out(one)]
+    text = text.replace(" | ", "|")
     choices = next((word for word in text.split() if "|" in word and not word.startswith("-")), None)
     if choices is not None:
         return [text.replace(choices, choice) for choice in choices.split("|")]
@@ -63,7 +76,7 @@ def parse(words: list[str]) -> None:
     Raises:
         Refused: it would not run.
     """
-    words = [STAND_INS.get(word, word) for word in words if word not in ("--help", "--version")]
+    words = [STAND_INS.get(word, word) for word in words if word not in ONLY_PRINTED]
     try:
         _parse(words)
     except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
@@ -12,6 +13,7 @@ from bookpages import Block, blocks, pages
 from pydantic import ValidationError
 
 from cdcflow.config import Config
+from cdcflow.config.setting_paths import note_marks
 
 PARTIAL = {"missing", "union_tag_not_found"}
 """What is wrong with a part of a settings file, and only because it is a part."""
@@ -23,7 +25,10 @@ def examples(language: str) -> list[Block]:
 
 def mistakes(text: str) -> list[str]:
     try:
-        Config.model_validate(yaml.safe_load(text))
+        node = yaml.compose(text, yaml.SafeLoader)
+        assert node is not None
+        note_marks(Path("page"), node, (), {})
+        Config.model_validate(yaml.SafeLoader("").construct_document(node))
     except ValidationError as error:
         found = error.errors(include_input=False)
         return [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in found if e["type"] not in PARTIAL]

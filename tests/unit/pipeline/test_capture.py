@@ -308,9 +308,8 @@ def test_a_fault_that_nobody_foresaw_halts_without_its_text() -> None:
     stage = Stage(ValueError("canary"))
     with pytest.raises(ValueError, match="canary"):
         stage.capture.run()
-    assert stage.capture.status() == {"state": "halted", "kind": "ValueError", "reason": "a fault in cdcflow"}
-    away = Stage(SourceUnavailable("no answer"))
-    away.capture.stop()
+    assert stage.capture.status() == {"state": "halted", "kind": "ValueError", "reason": "a fault in cdcflow", **FIRST}
+    away = Stage(SourceUnavailable("no answer"), wait=False)
     with pytest.raises(SourceUnavailable):
         away.capture.run()
     assert away.capture.status()["state"] == "waiting"

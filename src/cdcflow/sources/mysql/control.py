@@ -44,7 +44,9 @@ def control_table(settings: MySQL, secret: Secret) -> SqlControlTable[Connection
             )
         if number in (NO_SUCH_TABLE, NO_SUCH_COLUMN, UNKNOWN_DATABASE):
             remedy = f"run {ddl(name, account_of(connection))}"
-            return ConfigurationError(f"the control table {name} is not there, or lacks a column", remedy=remedy)
+            return ConfigurationError(
+                f"the control table {name} is not there, or lacks a column", remedy=remedy, runbook="table-not-found"
+            )
         return None
 
     pool = Pool(Connector(settings, secret), "control table")

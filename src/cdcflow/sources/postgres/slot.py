@@ -203,6 +203,7 @@ def remove(connection: Connection, name: str, *, is_ours: bool) -> Dropped:
         raise ConfigurationError(
             f"slot {name} is in use: process {busy.active_pid} of the server sends from it",
             remedy="stop the daemon that reads it, maybe on another machine; then drop again",
+            runbook="slot-unusable",
         ) from None
     return Dropped(subject, "removed")
 
