@@ -1,23 +1,21 @@
-"""A capture with what surrounds it in a process: control socket, HTTP, signals."""
+"""A capture with what surrounds it in a process: control socket, control table, HTTP, notifications, signals."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 from cdcflow import wiring
 from cdcflow.cli.events import OnEvent
-from cdcflow.cli.failure import TOO_SLOW_TO_STOP, exit_code
+from cdcflow.cli.failure import exit_code
 from cdcflow.cli.reloading import Reloading
 from cdcflow.cli.serving import http_server
+from cdcflow.cli.signals import STOP_WITHIN_S, obeying_signals
 from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable, SourceUnavailable
@@ -30,9 +28,8 @@ from cdcflow.service.operations import checked
 from cdcflow.wiring import control_table
 
 LOOK_EVERY_S = 2.0
-STOP_WITHIN_S = 10.0
-START_BROKEN_OFF_WITHIN_S = 2.0
-"""A library that waits for a server's first answer cannot always be woken, and nothing is lost with a start."""
+
+LOOK_EVERY_S = 2.0
 
 
 class Publishing(Protocol):
@@ -207,57 +204,3 @@ def _serving(server: ControlServer | HttpServer | TableDoor) -> Iterator[None]:
         yield
     finally:
         server.close()
-
-
-@contextlib.contextmanager
-def obeying_signals(
-    stop: Callable[[], None],
-    tell: OnEvent,
-    is_starting: Callable[[], bool] = lambda: False,
-    hang_up: Callable[[], None] | None = None,
-) -> Iterator[None]:
-    """SIGTERM and SIGINT ask for a stop at a cut; a second one, or ten seconds, end the process at once. SIGHUP calls
-    `hang_up`.
-
-    Ending at once is safe: what was not durable counts as never read, exactly as after a crash. While `is_starting`,
-    two seconds are enough, and the stop has done what it was asked.
-    """
-    asked = threading.Event()
-
-    def obey(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
-            os._exit(128 + number)
-        asked.set()
-        stop()
-        _after(STOP_WITHIN_S, _give_up, tell)
-        _after(START_BROKEN_OFF_WITHIN_S, _give_up_starting, tell, is_starting)
-
-    def obey_hang_up(number: int, frame: FrameType | None) -> None:
-        if hang_up is not None:
-            hang_up()
-
-    before = {number: signal.signal(number, obey) for number in (signal.SIGTERM, signal.SIGINT)}
-    if hang_up is not None:
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, obey_hang_up)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _after(seconds: float, act: Callable[..., None], *given: object) -> None:
-    timer = threading.Timer(seconds, act, given)
-    timer.daemon = True
-    timer.start()
-
-
-def _give_up_starting(tell: OnEvent, is_starting: Callable[[], bool]) -> None:
-    if is_starting():
-        tell("start broken off", {})
-        os._exit(0)
-
-
-def _give_up(tell: OnEvent) -> None:
-    tell("capture did not stop in time", {"seconds": STOP_WITHIN_S})
-    os._exit(TOO_SLOW_TO_STOP)

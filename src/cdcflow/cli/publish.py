@@ -22,9 +22,10 @@ def publish(
     from cdcflow import wiring
     from cdcflow.cli import daemon
     from cdcflow.cli.events import event_lines, send_structlog_to
+    from cdcflow.cli.signals import obeying_signals
 
     tell = event_lines(as_json=json)
     send_structlog_to(sys.stdout, as_json=json)
     publisher = wiring.publisher(load(config), tell)
-    with daemon.telling_end(tell, "publishing failed"), daemon.obeying_signals(publisher.stop, tell):
+    with daemon.telling_end(tell, "publishing failed"), obeying_signals(publisher.stop, tell):
         publisher.run(once=once)

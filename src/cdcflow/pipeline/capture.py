@@ -28,27 +28,19 @@ from cdcflow.errors import (
 )
 from cdcflow.interleave.machine import Limits
 from cdcflow.interleave.messages import (
-    Adjust,
     Answered,
-    Backfill,
-    Cancel,
     Command,
     Input,
-    Order,
     Outcome,
-    Pause,
     PauseCapture,
-    Reread,
-    Resume,
     ResumeCapture,
 )
 from cdcflow.interleave.progress import Progress
-from cdcflow.model.keytexts import keys_of
 from cdcflow.model.position import Checkpoint, SourceIdentity
-from cdcflow.model.table import TableId
-from cdcflow.pipeline.attempt import Attempt, OnEvent, Orders, Pace, TablesChanged, table_ids
+from cdcflow.pipeline.attempt import Attempt, OnEvent, Orders, Pace, TablesChanged
 from cdcflow.pipeline.commands import Commands
 from cdcflow.pipeline.freshness import Freshness
+from cdcflow.pipeline.ordering import Arguments, answer_json, orders_of
 from cdcflow.pipeline.settings import CaptureSettings, OpenedLog, SettingsInUse
 from cdcflow.pipeline.spans import OnSpan
 from cdcflow.pipeline.tally import DONE, Tally
@@ -59,7 +51,6 @@ HEALTHY_AFTER_S = 30.0
 ANSWER_WAIT_S = 5.0
 """How long who gives a command waits for its answer."""
 PAUSED_LOOK_S = 1.0
-REREAD_KEYS_MAX = 10_000
 
 
 class SettingsChanged(Exception):
@@ -353,42 +344,9 @@ class Capture:
                 return self._pause_capture(asked_by)
             case "resume-capture":
                 return self._resume_capture(asked_by)
-        attempt = self._running()
-        ids = table_ids(tables, attempt.tables)
-        match op:
-            case "backfill":
-                orders: list[Order] = [Backfill(ids)]
-            case "pause":
-                orders = [Pause(t) for t in ids]
-            case "resume":
-                orders = [Resume(t) for t in ids]
-            case "cancel":
-                orders = [Cancel(t) for t in ids]
-            case "adjust" if priority is None and rows_per_second_max is None and not reset:
-                raise ConfigurationError(
-                    "adjusting tables: nothing to adjust is given",
-                    remedy="give a priority (--priority), a rate (--rows-per-second-max) or --reset",
-                    runbook="order-refused",
-                )
-            case "adjust":
-                orders = [Adjust(t, priority, rows_per_second_max, reset) for t in ids]
-            case "reread":
-                orders = [self._reread(attempt, tables, ids, keys, where)]
-            case _:
-                raise ConfigurationError(
-                    f"unknown request {op!r}",
-                    remedy="use backfill, pause, resume, cancel, adjust or reread",
-                    runbook="settings",
-                )
-        found = {
-            "priority": priority,
-            "rows_per_second_max": rows_per_second_max,
-            "reset": reset or None,
-            "keys": len(orders[0].keys) if isinstance(orders[0], Reread) else None,
-            "by_predicate": True if where is not None else None,
-        }
-        details = {name: value for name, value in found.items() if value is not None}
-        return self._answer_of(self._given(self._commands.new(op, asked_by, tuple(orders), details)))
+        told = Arguments(keys, where, priority, rows_per_second_max, reset)
+        orders = orders_of(self._running(), op, tables, told)
+        return self._answer_of(self._given(self._commands.new(op, asked_by, orders, told.details(orders))))
 
     def _running(self) -> Attempt:
         if (attempt := self._attempt) is not None:
@@ -396,34 +354,6 @@ class Capture:
         if self._paused and self._resuming is None:
             raise SourceUnavailable("the capture is paused", remedy="resume it first, by `cdcflow ctl resume`")
         raise SourceUnavailable(f"the capture is waiting to try again: {self._waiting_for or 'starting'}")
-
-    def _reread(
-        self,
-        attempt: Attempt,
-        names: Sequence[str],
-        ids: Sequence[TableId],
-        keys: Sequence[Sequence[str]] | None,
-        where: str | None,
-    ) -> Reread:
-        if len(names) != 1 or (keys is None) == (where is None):
-            raise ConfigurationError(
-                "reading rows again: name one table, and either keys or a predicate",
-                remedy="to read all rows of tables again run `cdcflow backfill`",
-                runbook="order-refused",
-            )
-        table = next(t for t in attempt.tables if t.id == ids[0])
-        found = attempt.keys_where(ids[0], where, REREAD_KEYS_MAX) if where is not None else keys_of(table, keys or ())
-        if not len(found):
-            raise ConfigurationError(
-                f"reading rows of {ids[0]} again: no row has been asked for, or none is there", runbook="order-refused"
-            )
-        if len(found) > REREAD_KEYS_MAX:
-            raise ConfigurationError(
-                f"reading rows of {ids[0]} again: more than {REREAD_KEYS_MAX} keys at once",
-                remedy=f"ask for fewer, or read the table whole by `cdcflow table backfill {ids[0]}`",
-                runbook="order-refused",
-            )
-        return Reread(ids[0], found)
 
     def _given(self, command: Command) -> Command:
         self._requests.put(command)
@@ -549,19 +479,6 @@ def _told(error: BaseException | None) -> dict[str, object]:
 def _said(error: Exception) -> str:
     """An error's text; that of one which nobody foresaw may hold a row's values."""
     return str(error) if isinstance(error, CdcflowError) else "a fault in cdcflow"
-
-
-def answer_json(
-    op: str, outcomes: Sequence[Outcome], *, number: int | None = None, durable: bool = False
-) -> dict[str, object]:
-    """The answer to an order, for every door."""
-    told = {
-        str(o.table or "capture"): {"outcome": o.outcome, **({"reason": o.reason} if o.reason else {})}
-        for o in outcomes
-    }
-    capture = told.pop("capture", None)
-    about = {} if capture is None else {"capture": capture}
-    return {"op": op, **about, "tables": told, "number": number, "durable": durable}
 
 
 def _status_of(found: Checkpoint, progress: Progress, limits: Limits) -> dict[str, object]:

@@ -21,6 +21,7 @@ from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint, Offset
 from cdcflow.pipeline import attempt as attempts
 from cdcflow.pipeline import capture as captures
+from cdcflow.pipeline import ordering
 from cdcflow.pipeline.attempt import Attempt, OnAnswer, Orders, Pace
 from cdcflow.pipeline.capture import Capture
 from cdcflow.pipeline.waker import Waker
@@ -287,7 +288,7 @@ def test_rows_are_read_again_by_their_keys(stage: Callable[..., Stage], rows: di
         (["public.orders"], {"keys": [["7", "8"]]}, "key 1 has another number of values"),
         (["public.orders"], {"keys": [["7"], ["secret"]]}, "column id is int64, and a value is none"),
         (["public.orders"], {"keys": []}, "no row has been asked for"),
-        (["public.orders"], {"keys": [[str(n)] for n in range(captures.REREAD_KEYS_MAX + 1)]}, "more than 10000 keys"),
+        (["public.orders"], {"keys": [[str(n)] for n in range(ordering.REREAD_KEYS_MAX + 1)]}, "more than 10000 keys"),
     ],
 )
 def test_rows_that_cannot_be_meant_are_refused(

@@ -1,0 +1,113 @@
+"""What people ask of a capture, as orders to the machine, and its outcomes as the answer that every door gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Order, Outcome, Pause, Reread, Resume
+from cdcflow.model.keytexts import keys_of
+from cdcflow.model.table import TableId
+from cdcflow.pipeline.attempt import Attempt, table_ids
+
+REREAD_KEYS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What an operation on tables may be given besides their names; `cdcflow.service.operations` says what it means."""
+
+    keys: Sequence[Sequence[str]] | None = None
+    where: str | None = None
+    priority: int | None = None
+    rows_per_second_max: int | None = None
+    reset: bool = False
+
+    def details(self, orders: Sequence[Order]) -> dict[str, object]:
+        """What of it is kept in the log: no keys and no predicate, for they are values of rows."""
+        found = {
+            "priority": self.priority,
+            "rows_per_second_max": self.rows_per_second_max,
+            "reset": self.reset or None,
+            "keys": next((len(order.keys) for order in orders if isinstance(order, Reread)), None),
+            "by_predicate": True if self.where is not None else None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def orders_of(attempt: Attempt, op: str, names: Sequence[str], told: Arguments) -> tuple[Order, ...]:
+    """The orders of an operation on tables (no names: all that are captured).
+
+    Raises:
+        ConfigurationError: an unknown table or operation, nothing to adjust, or keys that are none of the table.
+        SourceUnavailable: the source does not answer what rows a predicate means.
+    """
+    ids = table_ids(names, attempt.tables)
+    match op:
+        case "backfill":
+            return (Backfill(ids),)
+        case "pause":
+            return tuple(Pause(t) for t in ids)
+        case "resume":
+            return tuple(Resume(t) for t in ids)
+        case "cancel":
+            return tuple(Cancel(t) for t in ids)
+        case "adjust":
+            return _adjusted(ids, told)
+        case "reread":
+            return (_reread(attempt, names, ids, told),)
+        case _:
+            raise ConfigurationError(
+                f"unknown request {op!r}",
+                remedy="use backfill, pause, resume, cancel, adjust or reread",
+                runbook="settings",
+            )
+
+
+def _adjusted(ids: Sequence[TableId], told: Arguments) -> tuple[Order, ...]:
+    if told.priority is None and told.rows_per_second_max is None and not told.reset:
+        raise ConfigurationError(
+            "adjusting tables: nothing to adjust is given",
+            remedy="give a priority (--priority), a rate (--rows-per-second-max) or --reset",
+            runbook="order-refused",
+        )
+    return tuple(Adjust(t, told.priority, told.rows_per_second_max, told.reset) for t in ids)
+
+
+def _reread(attempt: Attempt, names: Sequence[str], ids: Sequence[TableId], told: Arguments) -> Reread:
+    if len(names) != 1 or (told.keys is None) == (told.where is None):
+        raise ConfigurationError(
+            "reading rows again: name one table, and either keys or a predicate",
+            remedy="to read all rows of tables again run `cdcflow backfill`",
+            runbook="order-refused",
+        )
+    table = next(t for t in attempt.tables if t.id == ids[0])
+    if told.where is not None:
+        found = attempt.keys_where(ids[0], told.where, REREAD_KEYS_MAX)
+    else:
+        found = keys_of(table, told.keys or ())
+    if not len(found):
+        raise ConfigurationError(
+            f"reading rows of {ids[0]} again: no row has been asked for, or none is there", runbook="order-refused"
+        )
+    if len(found) > REREAD_KEYS_MAX:
+        raise ConfigurationError(
+            f"reading rows of {ids[0]} again: more than {REREAD_KEYS_MAX} keys at once",
+            remedy=f"ask for fewer, or read the table whole by `cdcflow table backfill {ids[0]}`",
+            runbook="order-refused",
+        )
+    return Reread(ids[0], found)
+
+
+def answer_json(
+    op: str, outcomes: Sequence[Outcome], *, number: int | None = None, durable: bool = False
+) -> dict[str, object]:
+    """The answer to an order, for every door."""
+    told = {
+        str(o.table or "capture"): {"outcome": o.outcome, **({"reason": o.reason} if o.reason else {})}
+        for o in outcomes
+    }
+    capture = told.pop("capture", None)
+    about = {} if capture is None else {"capture": capture}
+    return {"op": op, **about, "tables": told, "number": number, "durable": durable}
