@@ -92,9 +92,16 @@ page-pictures: $(INSTALLED) ## what the page looks like, for docs/images; also i
 	@$(BIN)/python -m tests.page.browser
 	PYTHONPATH=tests/support $(BIN)/python -m tests.page.pictures docs/images
 
+.PHONY: test-ops
+test-ops: $(INSTALLED) ## the first month of an operator: wheel, doctor, plan, outages, alerts, page, bundle, drop (chromium, prometheus)
+	@$(BIN)/python -m tests.page.browser
+	$(BIN)/python -m tests.ops.prometheus
+	$(BIN)/python -m tests.servers.objects
+	$(BIN)/python -m pytest -m long $(PYTEST) tests/ops
+
 .PHONY: test-long test-kafka-faults test-stack test-servers test-cluster
 test-long: setup servers ## the tests that `make test` leaves out: whole stack, three brokers, more kill points, streaming merge
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope -m long $(PYTEST)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope -m long --ignore tests/ops $(PYTEST)
 
 test-kafka-faults: setup servers ## a log in Kafka under every fault: brokers killed, moved, cut off, slow; a daemon killed at each step
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope tests/integration/kafka $(PYTEST)
