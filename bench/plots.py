@@ -45,7 +45,10 @@ def _bars(lines: Sequence[Line], bench: str, unit: str, title: str, path: Path, 
     for line in found:
         figures[line.case, "cdcflow"] = line.value
         figures[line.case, line.peer or ""] = line.limit or 0
-    _draw(cases, names, figures, title, path, log=log)
+    better = "longer" if unit == "rows/s" else "shorter"
+    _draw(
+        cases, names, figures, f"{title}\n{better} is better; {'logarithmic' if log else 'linear'} scale", path, log=log
+    )
     return [path]
 
 
