@@ -34,7 +34,7 @@ def drop(config: Config) -> Sequence[Dropped]:
 
 def leftovers(config: Config) -> list[tuple[str, str]]:
     """What `drop` does not remove, and how each is removed."""
-    return [*_of_log(config.log), *_of_tables(config), *_of_role(config)]
+    return [*_of_log(config.log), *_of_tables(config), *_of_control(config), *_of_role(config)]
 
 
 def _of_log(log: FileLog | KafkaLog) -> Iterator[tuple[str, str]]:
@@ -63,6 +63,12 @@ def _of_tables(config: Config) -> Iterator[tuple[str, str]]:
         kafka = config.publish.kafka
         server = f"kafka-topics.sh --bootstrap-server {kafka.brokers}"
         yield f"published topics {kafka.topic_prefix}.*", f"{server} --delete --topic '{kafka.topic_prefix}[.].*'"
+
+
+def _of_control(config: Config) -> Iterator[tuple[str, str]]:
+    table = config.source.control_table
+    if table is not None:
+        yield f"control table {table}", f"if nothing else uses it, run DROP TABLE {table};"
 
 
 def _of_role(config: Config) -> Iterator[tuple[str, str]]:

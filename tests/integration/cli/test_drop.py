@@ -203,3 +203,17 @@ def test_an_account_that_may_not_delete_is_given_the_sql_and_the_sql_removes_it(
         assert "was not there: table of marks" in _dropped(settings)
     finally:
         database.execute(f"DROP USER {account}", "DROP DATABASE IF EXISTS cdcflow")
+
+
+@pytest.mark.postgres
+def test_control_table_stays_and_its_printed_statement_removes_it(shop: Database, tmp_path: Path) -> None:
+    """Its owner made it, and other pipelines may be steered by it."""
+    source = {"kind": "postgres", "url": shop.url, "tables": ["public.orders"]}
+    settings = _captured(tmp_path / "steered", source)
+    shop.execute("CREATE TABLE public.steering (id int PRIMARY KEY)")
+    source["control_table"] = "public.steering"
+    settings.write_text(json.dumps({"source": source, "log": {"path": "log"}}))
+    (statement,) = re.findall(r"run (DROP TABLE [^;]+);", _dropped(settings))
+    assert shop.execute("SELECT to_regclass('public.steering') IS NOT NULL") == [(True,)]
+    shop.execute(statement)
+    assert shop.execute("SELECT to_regclass('public.steering') IS NULL") == [(True,)]
