@@ -180,7 +180,7 @@ def seen_over_http(url: str) -> None:
     assert found["status"]["tables"]["public.orders"]["state"] == "done"
     assert found["headroom"]["retained_bytes"] is not None
     assert 0 < found["disk"]["free_bytes"] <= found["disk"]["total_bytes"]
-    assert (found["merges"], found["caller"]["operations"]) == ([], ["status"])
+    assert (found["merges"], found["caller"]["operations"]) == ([], ["status", "settings"])
     assert [one for one in found["findings"] if "disk" not in one["text"]] == []
     assert got("/api/v1/history")["lag_bytes"]
     newest = got("/api/v1/changes?table=public.orders&key=7&values=true")["changes"][0]

@@ -232,7 +232,7 @@ def test_history_of_rows_stops_the_stream_until_its_remedy(small: MySQLBank) -> 
             "UPDATE t SET v = 5 WHERE id = 1",
             "DELETE FROM t WHERE id = 2",
         )
-        small.wait_until(lambda: capture.status()["state"] == "waiting", "the stop")
+        small.wait_until(lambda: capture.status()["state"] == "halted", "the stop")
     before = small.logged_rows("t")
     assert before in ([(1, 1), (2, 2), (3, 3)], [(1, 4), (2, 2), (3, 3)])
     assert caught.value.remedy is not None
