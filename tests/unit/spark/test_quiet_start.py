@@ -20,7 +20,7 @@ io.delta#delta-spark_4.1_2.13 added as a dependency
 :: resolving dependencies :: org.apache.spark#spark-submit-parent-ba893e28;1.0
 \tconfs: [default]
 \tfound io.delta#delta-spark_4.1_2.13;4.4.0 in central
-downloading https://repo1.maven.org/maven2/io/delta/delta-spark_4.1_2.13/4.4.0/delta-spark_4.1_2.13-4.4.0.jar ...
+downloading https://mirror.example/io/delta/delta-spark_4.1_2.13/4.4.0/delta-spark_4.1_2.13-4.4.0.jar ...
 \t[SUCCESSFUL ] io.delta#delta-spark_4.1_2.13;4.4.0!delta-spark_4.1_2.13.jar (247ms)
 :: resolution report :: resolve 1934ms :: artifacts dl 921ms
 \t:: modules in use:
