@@ -146,6 +146,7 @@ def test_first_month(month: Month) -> None:
     month.terminal.start()
     month.terminal.until(lambda s: done(s, "orders"), "the first backfill")
     changes_of_settings(month)
+    pause(month)
     throttle(month)
     outages(month)
     assert (
@@ -169,6 +170,18 @@ def changes_of_settings(month: Month) -> None:
     assert "public.items" in month.terminal.run("plan", "--detailed-exitcode", code=2)
     month.terminal.run("apply", "--yes")
     month.terminal.until(lambda s: done(s, "orders", "items"), "the table that was added")
+
+
+def pause(month: Month) -> None:
+    """The capture stands still for a while; settings that change meanwhile are taken up with it."""
+    month.terminal.run("ctl", "pause")
+    month.terminal.until(lambda s: s["state"] == "paused", "the pause")
+    month.settings["source"]["heartbeat"] = "2s"
+    month.save()
+    assert "The capture is paused" in month.terminal.run("apply", "--yes")
+    month.write()
+    month.terminal.run("ctl", "resume")
+    month.terminal.until(lambda s: s["state"] == "capturing" and s["rows_captured"] >= 1, "the row of the pause")
 
 
 def throttle(month: Month) -> None:

@@ -68,9 +68,11 @@ def apply(
     if answer is None:
         raise _ended()
     number = int(answer["number"])
-    _follow(settings, number)
+    is_paused = _follow(settings, number)
     if json:
         output.print_json({"number": number, **found.to_json()})
+    elif is_paused:
+        typer.echo("The capture is paused: it takes these settings up when `cdcflow ctl resume` resumes it.")
     else:
         typer.echo("The daemon captures with these settings; `cdcflow status` shows how far tables are read.")
 
@@ -111,8 +113,9 @@ def _costed(settings: Config, found: Plan, in_use: Mapping[str, str]) -> Plan:
     return wiring.planned(settings, in_use or None, rates)
 
 
-def _follow(settings: Config, number: int) -> None:
-    """Wait until the daemon captures with these settings.
+def _follow(settings: Config, number: int) -> bool:
+    """Wait until the daemon captures with these settings, or is to do so when it is resumed. Returns whether it is
+    paused.
 
     Raises:
         ConfigurationError: it could not, and went back to those before.
@@ -129,8 +132,10 @@ def _follow(settings: Config, number: int) -> None:
                 f"the daemon could not capture with these settings, and goes on as before: {refused['reason']}",
                 remedy=refused.get("remedy") or "mend the settings file, and run `cdcflow plan` again",
             )
+        if status.get("state") == "paused" and state["given"] >= number:
+            return True
         if state["number"] >= number and status.get("state") == "capturing":
-            return
+            return False
         time.sleep(LOOK_EVERY_S)
     raise SourceUnavailable(
         f"the daemon did not take the settings up within {TAKEN_WITHIN_S:g} s",

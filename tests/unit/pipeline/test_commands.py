@@ -24,6 +24,7 @@ from cdcflow.pipeline import capture as captures
 from cdcflow.pipeline import ordering
 from cdcflow.pipeline.attempt import Attempt, OnAnswer, Orders, Pace
 from cdcflow.pipeline.capture import Capture
+from cdcflow.pipeline.settings import CaptureSettings
 from cdcflow.pipeline.waker import Waker
 from cdcflow.sinks.memory import Memory, MemoryLog
 
@@ -198,6 +199,26 @@ def test_a_pause_outlives_the_process(stage: Callable[..., Stage]) -> None:
     assert on.opened.empty(), "the source is not even connected to"
     assert on.capture.request("resume-capture")["capture"] == {"outcome": "resumed"}
     assert on.opened.get(timeout=30)
+
+
+def test_settings_given_to_a_paused_capture_are_taken_up_when_it_is_resumed(stage: Callable[..., Stage]) -> None:
+    """Who mends settings during a pause must neither end it nor lose what was mended."""
+    on = stage(paused(stage))
+    on.until("capture is paused")
+    opened: list[str] = []
+
+    def open_source() -> Any:
+        opened.append("second")
+        return on._open_source()
+
+    pace = Pace(heartbeat_s=1e9, tables_look_s=1e9)
+    second = CaptureSettings(open_source, lambda *_: MemoryLog(on.memory), Limits(), pace)
+    number = on.capture.reload(second, in_place=False)
+    given: Any = on.capture.status()
+    assert (given["state"], given["settings"]["given"], opened) == ("paused", number, [])
+    on.capture.request("resume-capture")
+    on.until("settings taken up")
+    assert (opened, on.capture.settings_number) == (["second"], number)
 
 
 def test_an_order_to_resume_that_overtakes_the_pause_is_not_lost(stage: Callable[..., Stage]) -> None:
