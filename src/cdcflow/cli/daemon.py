@@ -29,8 +29,6 @@ from cdcflow.wiring import control_table
 
 LOOK_EVERY_S = 2.0
 
-LOOK_EVERY_S = 2.0
-
 
 class Publishing(Protocol):
     """What publishes the log beside the capture."""

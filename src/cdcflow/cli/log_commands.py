@@ -43,7 +43,7 @@ def show(
     Each line has offset, transaction, commit time, op (c u d r t), table and values.
     """
     log = _log(config)
-    only = None if table is None else _table_id(log, table)
+    only = None if table is None else _table(log, table)
     after = first if first is not None else _tail_from(log, only, limit)
     shown = 0
     while True:
@@ -281,14 +281,10 @@ def _list_topic_ranges(settings: KafkaLog, log: LogReader, json: bool) -> None:
         typer.echo(f"{len(offsets)} sealed segments in the history {history.name}: {upto}")
 
 
-def _table_id(log: LogReader, name: str) -> TableId:
-    known = {str(table): table for table in log.table_shapes()}
-    if name not in known:
-        raise ConfigurationError(
-            f"the log has no table {name}; it has: {', '.join(sorted(known)) or 'none yet'}",
-            remedy="name it as schema.table",
-        )
-    return known[name]
+def _table(log: LogReader, name: str) -> TableId:
+    from cdcflow.service.explorer import table_named  # it loads pyarrow, which the help has no use for
+
+    return table_named(log, name)
 
 
 def _end(log: LogReader) -> int:

@@ -35,15 +35,26 @@ def keys_of(table: Table, texts: Sequence[Sequence[str]]) -> KeySet:
     return KeySet(pa.table(columns)).distinct()
 
 
-def _column(attempted: str, texts: Sequence[str], of: pa.DataType) -> pa.Array:
+def values(texts: Sequence[str], of: pa.DataType) -> pa.Array:
+    """Texts as values of a type. Bytes are written in hex.
+
+    Raises:
+        ValueError: one is no value of the type; without the text, which is a row's value.
+    """
     if pa.types.is_string(of) or pa.types.is_large_string(of):
         return pa.array(texts, of)
     try:
-        if pa.types.is_binary(of) or pa.types.is_large_binary(of):
+        if pa.types.is_binary(of) or pa.types.is_large_binary(of) or pa.types.is_fixed_size_binary(of):
             return pa.array([bytes.fromhex(text.removeprefix("\\x")) for text in texts], of)
         return pa.array(texts, pa.string()).cast(of)
-    except (ValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        # Arrow's own words hold the value.
+    except (ValueError, pa.ArrowException):  # told anew: Arrow's own words hold the value
+        raise ValueError(f"a text is no {of}") from None
+
+
+def _column(attempted: str, texts: Sequence[str], of: pa.DataType) -> pa.Array:
+    try:
+        return values(texts, of)
+    except ValueError:
         raise ConfigurationError(
             f"{attempted} is {of}, and a value is none", remedy="name the rows by a predicate (--where) instead"
         ) from None

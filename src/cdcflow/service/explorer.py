@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
+from cdcflow.model.keytexts import values
 from cdcflow.model.table import BEFORE, COMMIT_TS, LOG_COLUMNS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
 from cdcflow.ports import LogReader
 
@@ -62,7 +63,7 @@ class Explorer:
         """
         with self._alone():
             log = self._log()
-            id_ = None if table is None else _table_id(log, table)
+            id_ = None if table is None else table_named(log, table)
             if key and id_ is None:
                 raise ConfigurationError("a key is looked for in a table", remedy="name the table as schema.table")
             end = int(log.newest_checkpoint().next_offset)
@@ -194,7 +195,12 @@ def _is_there(log: LogReader, offset: int) -> bool:
     return True
 
 
-def _table_id(log: LogReader, name: str) -> TableId:
+def table_named(log: LogReader, name: str) -> TableId:
+    """The table of a log that has this name (`schema.table`).
+
+    Raises:
+        ConfigurationError: there is none; the message lists what there is.
+    """
     known = {str(table): table for table in log.table_shapes()}
     if name not in known:
         raise ConfigurationError(
@@ -227,11 +233,8 @@ def _equal(columns: Sequence[Any], wanted: Sequence[pa.Scalar]) -> Any:
 def _scalar(shape: Table, name: str, text: str) -> pa.Scalar:
     type_ = shape.row_schema.field(name).type
     try:
-        if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
-            return pa.scalar(bytes.fromhex(text.removeprefix("\\x")), type_)
-        return pa.scalar(text).cast(type_)
-    except (pa.ArrowException, ValueError):
-        # Without the text: it is a row's value.
+        return values([text], type_)[0]
+    except ValueError:
         raise ConfigurationError(f"looking for a key of {shape.id}: the text given for {name} is no {type_}") from None
 
 
