@@ -74,7 +74,7 @@ def wait_for_checkpoint(server: MySQLServer) -> None:
 def has_its_checkpoint(server: MySQLServer) -> bool:
     """Whether the newest file has the event that says that no older one is needed: it names the file itself."""
     file, _ = server.binlog()
-    return any("Binlog_checkpoint" in row and file in row for row in events_of(server))
+    return any("Binlog_checkpoint" in row and row[-1] == file for row in events_of(server))
 
 
 def events_of(server: MySQLServer) -> list[tuple[object, ...]]:
