@@ -96,7 +96,8 @@ def merged_by_auto(spark: SparkSession, log: str, warehouse: str) -> dict[str, A
     """As `merge.engine: auto` has it: without Spark what is small enough, by this session what is not."""
     from cdcflow import local
     from cdcflow.spark.engine import SparkEngine
-    from cdcflow.warehouse.job import Engines, merge
+    from cdcflow.warehouse.engines import Engines
+    from cdcflow.warehouse.job import merge
 
     table_format = _format(spark)
     with contextlib.closing(local.local_engine(Path(warehouse), table_format, bounded=True)) as engine:

@@ -13,8 +13,8 @@ from cdcflow.config import load
 from cdcflow.errors import CdcflowError
 from cdcflow.spark import job
 from cdcflow.spark.session import session_for
-from cdcflow.warehouse.job import MergeReport
 from cdcflow.warehouse.paths import Warehouse
+from cdcflow.warehouse.reports import MergeReport
 
 _Answer = TypeVar("_Answer")
 

@@ -27,7 +27,7 @@ from tablefolds import FAMILY, KINDS, Folded, Merged
 from cdcflow.merge.fold import Change
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.warehouse.job import MergeReport, TableReport
+from cdcflow.warehouse.reports import MergeReport, TableReport
 
 SEGMENTS = 2
 """Segments of a round: what is merged at one time."""

@@ -21,7 +21,7 @@ from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.service import last_words
 
 if TYPE_CHECKING:
-    from cdcflow.warehouse.job import MergeReport, Progress, TableReport
+    from cdcflow.warehouse.reports import MergeReport, Progress, TableReport
 
 
 def merge(

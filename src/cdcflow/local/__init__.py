@@ -27,7 +27,8 @@ from cdcflow.errors import ConfigurationError
 if TYPE_CHECKING:
     from cdcflow.changelog.layout import Layout
     from cdcflow.local.engine import LocalEngine
-    from cdcflow.warehouse.job import MergeReport, OnEdit
+    from cdcflow.warehouse.job import OnEdit
+    from cdcflow.warehouse.reports import MergeReport
 
 __all__ = ["is_installed", "local_engine", "merge"]
 
@@ -82,12 +83,13 @@ def merge(
     by name.
     """
     from cdcflow.warehouse import job
+    from cdcflow.warehouse.engines import Engines
     from cdcflow.warehouse.formats import format_for
     from cdcflow.warehouse.paths import Warehouse
 
     root = Warehouse.of(warehouse).folder
     with closing(local_engine(root, format_for(root, table_format))) as engine:
-        engines = job.Engines(engine, remedy=NEEDS_SPARK)
+        engines = Engines(engine, remedy=NEEDS_SPARK)
         return job.merge(engines, log, root, tables, on_edit=on_edit)
 
 

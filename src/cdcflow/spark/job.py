@@ -18,9 +18,11 @@ from cdcflow.errors import CdcflowError
 from cdcflow.model.position import Checkpoint
 from cdcflow.spark.engine import SparkEngine
 from cdcflow.warehouse import job
+from cdcflow.warehouse.engines import Engines
 from cdcflow.warehouse.formats import FORMATS, format_for
-from cdcflow.warehouse.job import Engines, MergeReport, OnEdit, TableReport, Watch, unwatched
+from cdcflow.warehouse.job import OnEdit
 from cdcflow.warehouse.paths import Warehouse
+from cdcflow.warehouse.reports import MergeReport, TableReport, Watch, unwatched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

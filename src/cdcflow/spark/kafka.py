@@ -31,8 +31,8 @@ from cdcflow.spark import job
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.java_options import java_options
 from cdcflow.spark.job import MergeReport, OnEdit
-from cdcflow.warehouse.job import Watch, unwatched
 from cdcflow.warehouse.paths import Warehouse
+from cdcflow.warehouse.reports import Watch, unwatched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

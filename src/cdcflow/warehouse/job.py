@@ -11,20 +11,20 @@ than the table, or another, is refused.
 
 Which engine does it is said table by table: `Engines` names the one that is asked first, and the one that takes what
 the first declines.
+
+    merge ──▶ _Run ──▶ TableMerge ──▶ TableRange      what a range does to a table's shape and rows
+                 └──▶ Positions                       where each table is, and from where it goes on
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -34,16 +34,18 @@ from cdcflow.changelog import notes
 from cdcflow.changelog.layout import Layout as LogLayout
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
 from cdcflow.merge import statement
-from cdcflow.merge.evolution import CannotFollow, Evolution, Target, evolve, rebuilt, seen
-from cdcflow.merge.reduce import Layout
-from cdcflow.merge.standing import Backfill
+from cdcflow.merge.evolution import CannotFollow
 from cdcflow.model.position import Checkpoint
-from cdcflow.model.table import Table, TableId
-from cdcflow.warehouse import changes
+from cdcflow.model.table import TableId
 from cdcflow.warehouse.cut import Cut, CutTable
+from cdcflow.warehouse.engines import Engines
 from cdcflow.warehouse.paths import Warehouse, table_at, table_path
 from cdcflow.warehouse.port import CurrentTable, Engine, HandOver, Snapshot
-from cdcflow.warehouse.segments import InputFile, OlderNeeded, Range, backfills, offsets_of, sealed, shapes_of
+from cdcflow.warehouse.positions import Positions, overtaken
+from cdcflow.warehouse.ranges import TableRange
+from cdcflow.warehouse.reports import MergeReport, Progress, TableReport, Watch, both, unwatched
+from cdcflow.warehouse.segments import OlderNeeded, Range, sealed
+from cdcflow.warehouse.table_merge import TableMerge
 
 OnEdit = Literal["warn", "stop"]
 
@@ -53,82 +55,8 @@ CONFLICTS_MAX = 5
 TABLES_AT_ONCE = 3
 """Much of a small merge is planning and commits on the driver, one thread's work: three tables keep two cores busy."""
 
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """A table that a merge begins with: the `number`th of `tables`, in the `step`th range of cuts."""
-
-    table: str
-    number: int
-    tables: int
-    step: int = 1
-
-
-Watch = Callable[[Progress], None]
-"""Called as a merge goes on, from several threads at once."""
-
-
-def unwatched(progress: Progress) -> None:
-    """For a merge that nobody looks at."""
-
-
 _log = structlog.get_logger()
 _Answer = TypeVar("_Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class TableReport:
-    """One table of a merge. `changes` counts rows read from the log; 0 with `version` unchanged: nothing was new.
-    `edits`: what someone else did to the table's rows since the last published cut. `complete`: every row is there;
-    `state` is what the log says of its backfill. `left_out`: why the table is not in the cut; None: it is.
-    `engine`: what merged it ("": there was nothing to merge)."""
-
-    name: str
-    changes: int
-    version: int
-    complete: bool
-    seconds: float
-    edits: tuple[str, ...] = ()
-    state: str = ""
-    left_out: str | None = None
-    engine: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class MergeReport:
-    """What a merge did. `cut` 0: the log has no sealed segment yet. `published`: this run published the cut."""
-
-    cut: int
-    offset: int
-    published: bool
-    seconds: float
-    tables: tuple[TableReport, ...]
-
-
-class Engines:
-    """The engine that is asked first, and the one that takes what the first declines; it is begun when it is needed."""
-
-    def __init__(self, first: Engine, other: Callable[[], Engine] | None = None, remedy: str | None = None) -> None:
-        """`remedy`: what somebody can do to whom there is no other."""
-        self.first = first
-        self._begin = other
-        self._remedy = remedy
-        self._begun: Engine | None = None
-        self._lock = threading.Lock()
-
-    def other(self, table: TableId, reason: str) -> Engine:
-        """The engine that takes a table which the first one declines.
-
-        Raises:
-            CannotFollow: there is none.
-        """
-        if self._begin is None:
-            raise CannotFollow(f"merging into {table}: {reason}", remedy=self._remedy)
-        with self._lock:
-            if self._begun is None:
-                self._begun = self._begin()
-            _log.info("table handed over", table=str(table), to=self._begun.name, reason=reason)
-            return self._begun
 
 
 def merge(
@@ -204,7 +132,7 @@ def _merge(
             cuts.publish(new)
             _log.info("cut published", cut=new.cut, tables=len(new.tables))
             before, published = new, True
-        reports |= {r.name: _both(reports.get(r.name), r) for r in found}
+        reports |= {r.name: both(reports.get(r.name), r) for r in found}
     if before is not None and log.is_home:
         _note(log, place, before)
     last = whole.newest
@@ -234,18 +162,6 @@ def _known(tables: Collection[str] | None, step: Range, whole: Range, before: Cu
     return [name for name in tables if name in known]
 
 
-def _both(before: TableReport | None, after: TableReport) -> TableReport:
-    """One report of a table over several steps."""
-    if before is None:
-        return after
-    return replace(
-        after,
-        changes=before.changes + after.changes,
-        seconds=before.seconds + after.seconds,
-        edits=(*before.edits, *after.edits),
-    )
-
-
 class _Run:
     """One merge: the log's newest cut, and what was published before. `log` is what this step merges of `whole`."""
 
@@ -265,42 +181,17 @@ class _Run:
         self._engines = engines
         self._log = log
         self._warehouse = warehouse
-        self._rules = engines.first.rules
         self._on_edit = on_edit
         self._checkpoint = log.checkpoint
         self._cut = self._checkpoint.cut
-        self._whole = whole
-        self._last_cut = whole.checkpoint.cut
         self._ahead: set[TableId] = set()
-        self._backfills = backfills(log, newest)
-        self._newest_backfills = backfills(whole, newest)
-        self._there: dict[TableId, Snapshot | None] = {}
+        self._positions = Positions(log, whole, newest, published, warehouse, engines.first.rules)
         self._ids: dict[TableId, str] = {}
         self._refused: list[CdcflowError] = []
         self._known: Mapping[str, TableId] = {}
         self._chosen: Mapping[TableId, int] = {}
         self._origin = origin
         self._published = published
-        self._check_log()
-
-    def _check_log(self) -> None:
-        before = self._published
-        if before is None:
-            return
-        if before.log_id != self._log.log_id:
-            raise ConfigurationError(
-                f"merging {self._log.layout.name} into {self._warehouse}: the tables there come from another log"
-                f" ({before.log_id}, this one is {self._log.log_id})",
-                remedy="merge into another warehouse",
-                runbook="other-log",
-            )
-        if before.cut > self._last_cut:
-            raise ConfigurationError(
-                f"merging {self._log.layout.name} into {self._warehouse}: the log ends at cut {self._last_cut},"
-                f" the tables have cut {before.cut} already, so this is an older copy of the log",
-                remedy="merge the newest log, or into another warehouse",
-                runbook="other-log",
-            )
 
     def tables(self, wanted: Collection[str] | None) -> tuple[TableReport, ...]:
         known = self._known = self._log.tables(self._published)
@@ -348,17 +239,19 @@ class _Run:
 
     def _merged_into(self, there: CurrentTable, table: TableId, engine: Engine) -> TableReport | None:
         began = time.monotonic()
-        before = self._there[table] = there.snapshot()
-        if (before is None or str(table) not in self._backfills) and not self._log.files(table, 0):
+        before = there.snapshot()
+        self._positions.see(table, before)
+        if (before is None or str(table) not in self._positions.backfilled) and not self._log.files(table, 0):
             return None  # a cut shows it, and nothing here says more of it: its rows have expired
-        start, since = self._start(there, table, before)
+        start, since = self._positions.start(there, table, before)
         if start > self._cut:
             self._ahead.add(table)  # a merge that died had come further with it than this step goes
         files = self._log.files(table, start, since)
         if files and (reason := engine.declines(before, files)) is not None:
             raise HandOver(reason)
         edits = self._edits(there, table, before)
-        work = _TableMerge(self, engine, table, there, before, files, start, since)
+        range_ = TableRange(table, before, files, start)
+        work = TableMerge(self._log, self._positions, engine, there, range_, since, self._origin)
         if files:
             self._watch(Progress(str(table), self._chosen[table], len(self._chosen)))
             work.run()
@@ -371,12 +264,12 @@ class _Run:
                     str(table), 0, 0, False, 0.0, left_out=f"it begins at offset {since}, after this cut"
                 )
             raise InvariantViolated(f"merging {table}: no table came of {len(files)} files of the log")
-        was = 0 if before is None else before.transactions.get(self._app(table), 0)
-        came_to, expected = after.transactions.get(self._app(table), 0), self._cut if files else was
+        was = 0 if before is None else before.transactions.get(self._positions.app(table), 0)
+        came_to, expected = after.transactions.get(self._positions.app(table), 0), self._cut if files else was
         if came_to != expected and table not in self._ahead:
-            raise _overtaken(table, came_to, self._cut)  # what it is now is not what it was at our cut
+            raise overtaken(table, came_to, self._cut)  # what it is now is not what it was at our cut
         self._ids[table] = after.id
-        known = self._backfill(table)
+        known = self._positions.backfill(table)
         report = TableReport(
             name=str(table),
             changes=sum(f.file.rows for f in files),
@@ -391,46 +284,6 @@ class _Run:
             seconds = round(report.seconds, 2)
             _log.info("table merged", table=report.name, changes=report.changes, seconds=seconds, engine=engine.name)
         return report
-
-    def _start(self, there: CurrentTable, table: TableId, before: Snapshot | None) -> tuple[int, int]:
-        """The cut behind which a table is to be merged, and the offset before which nothing is needed (0: none).
-
-        Raises:
-            CannotFollow: it is to be made, and the log holds a change of shape that no table follows.
-            HistoryLost: the log does not reach back to where the table is.
-        """
-        start = self._position(there, table, before)
-        if before is None or not before.transactions.get(self._app(table)):
-            return start, self._beginning(table)
-        if start >= self._cut or self._log.reaches(start):
-            return start, 0
-        floor = self._backfill(table).floor
-        if floor is not None and self._log.has(floor):
-            return start, floor  # everything was read since, so what lies between is not needed
-        raise self._log.history_lost(table, start)
-
-    def _beginning(self, table: TableId) -> int:
-        """The offset from which on a table is folded that has no rows yet, as whole as the log allows."""
-        refused: CdcflowError = self._whole.history_lost(table, 0)
-        for offset in Backfill.of(self._newest_backfills.get(str(table), {})).beginnings():
-            if not (self._whole.reaches(0) or self._whole.has(offset)):
-                continue
-            files = self._whole.files(table, 0)
-            # At least one row, of which the table learns its columns; the sweep takes it.
-            since = min(offset, files[-1].file.last_offset) if files else offset
-            try:
-                evolve(None, shapes_of(self._whole.files(table, 0, since)), format_=self._rules)
-            except CannotFollow as error:
-                evolve(
-                    None, [files[-1].shape], format_=self._rules
-                )  # of a shape that no table can have it says so itself
-                refused = CannotFollow(
-                    f"{str(error).splitlines()[0]}, and no backfill after that is in the log's sealed segments",
-                    remedy=f"run `cdcflow backfill {table}`, and `cdcflow merge` when it is sealed (log.seal.age_max)",
-                )
-            else:
-                return since
-        raise refused
 
     def cut(self, reports: tuple[TableReport, ...]) -> Cut | None:
         """The cut to publish; None where it says nothing new, or a table has not got there."""
@@ -450,8 +303,8 @@ class _Run:
                 continue
             left_out.pop(name, None)
             tables[name] = self._cut_table(known[name], report)
-        for name in (tables.keys() - merged.keys()) & self._backfills.keys():
-            now = Backfill.of(self._backfills[name])
+        for name in (tables.keys() - merged.keys()) & self._positions.backfilled:
+            now = self._positions.backfill(table_at(tables[name].path))
             complete = tables[name].complete and now.floor is not None
             tables[name] = replace(tables[name], complete=complete, state=now.state)
         if before is not None and (before.cut, dict(before.tables), dict(before.left_out)) == (
@@ -501,7 +354,7 @@ class _Run:
         raise InvariantViolated(f"asking {table}: both engines hand it over")
 
     def _cut_table(self, table: TableId, report: TableReport) -> CutTable:
-        known = self._backfill(table)
+        known = self._positions.backfill(table)
         complete = report.complete
         if complete and (count := self._rows_that_miss(table)):
             if known.is_done:
@@ -513,7 +366,7 @@ class _Run:
             path="/".join(table_path(table)),
             version=report.version,
             complete=complete,
-            generation=max(known.finished, self._swept(table)),
+            generation=max(known.finished, self._positions.swept(table)),
             id=self._ids[table],
             state=known.state,
         )
@@ -521,78 +374,11 @@ class _Run:
     def _untouched(self, table: TableId) -> bool:
         if self._published is not None and str(table) in self._published.left_out:
             return True  # and it stays out
-        entry = self._entry(table)
+        entry = self._positions.entry(table)
         return entry is not None and self._published is not None and not self._log.files(table, self._published.cut)
 
-    def _entry(self, table: TableId) -> CutTable | None:
-        """The table in the newest published cut; None if that was another table in the same folder."""
-        found = None if self._published is None else self._published.tables.get(str(table))
-        there = self._there.get(table)
-        return None if found is not None and there is not None and found.id not in ("", there.id) else found
-
-    def _backfill(self, table: TableId) -> Backfill:
-        return Backfill.of(self._backfills.get(str(table), {}))
-
-    def _swept(self, table: TableId) -> int:
-        entry = self._entry(table)
-        return 0 if entry is None else entry.generation
-
-    def _sweep_due(self, table: TableId) -> int:
-        """The offset before which rows go that nothing touched since; 0: none is to go."""
-        known = self._backfill(table)
-        return known.floor or 0 if known.finished > self._swept(table) else 0
-
-    def _app(self, table: TableId) -> str:
-        return f"cdcflow/{self._log.log_id}/{table}"
-
-    def _position(self, there: CurrentTable, table: TableId, before: Snapshot | None) -> int:
-        """The cut that the table has: what its own commits say, or the published cut if none has come since.
-
-        One can have come that is older: of a merge that stood still in the middle of its commit. Such a commit undoes
-        what it was overtaken by, and what has come since it is merged again.
-        """
-        entry = self._entry(table)
-        if before is None:
-            return 0
-        ours = self._app(table)
-        strangers = [
-            app
-            for app in before.transactions
-            if app.startswith("cdcflow/") and app != ours and not app.startswith(f"{ours}/")
-        ]
-        source = json.loads(before.properties.get(statement.IDENTITY_PROPERTY, "null"))
-        if strangers or source != self._source(table):
-            raise ConfigurationError(
-                f"merging {self._log.layout.name} into table {table} of {self._warehouse}: that table was not made from"
-                f" table {table} of this log",
-                remedy="merge into another warehouse, or move the table's folder away",
-                runbook="other-log",
-            )
-        done = before.transactions.get(ours, 0)
-        # A table that nothing was ever merged into is none that a cut was published of, whatever its version.
-        if done and entry is not None and self._published is not None and before.version >= entry.version:
-            then = done if before.version == entry.version else there.transactions_of(entry.version).get(ours, done)
-            if then == done:
-                done = max(done, self._published.cut)
-            elif done < self._published.cut:
-                _log.warning("an older merge has committed after a newer one", table=str(table), cut=done)
-        if done > self._last_cut:
-            now = sealed(self._log.layout, self._checkpoint.next_offset - 1).newest
-            if now is not None and now.last_cut >= done:
-                raise _overtaken(table, done, self._last_cut)
-            raise ConfigurationError(
-                f"merging {self._log.layout.name} into {table}: the log ends at cut {self._last_cut},"
-                f" the table has cut {done} already, so this is an older copy of the log",
-                remedy="merge the newest log, or into another warehouse",
-                runbook="other-log",
-            )
-        return done
-
-    def _source(self, table: TableId) -> dict[str, str]:
-        return {"log": self._log.log_id, "schema": table.schema, "name": table.name}
-
     def _edits(self, there: CurrentTable, table: TableId, before: Snapshot | None) -> list[str]:
-        entry = self._entry(table)
+        entry = self._positions.entry(table)
         if before is None or entry is None or before.version == entry.version:
             return []
         found = there.edits_since(entry.version)
@@ -610,7 +396,7 @@ class _Run:
     def _rows_that_miss(self, table: TableId) -> int:
         """How many rows miss columns: none once its backfill is done. Looked for only if one could have come or was
         there."""
-        entry, before = self._entry(table), self._there.get(table)
+        entry, before = self._positions.entry(table), self._positions.seen(table)
         if before is None or before.is_empty:
             since = 0
         elif entry is not None and entry.complete and self._published is not None:
@@ -622,135 +408,5 @@ class _Run:
         return self._asked(table, lambda there: there.rows_that_miss())
 
 
-class _TableMerge:
-    """One table, one range."""
-
-    def __init__(
-        self,
-        run: _Run,
-        engine: Engine,
-        table: TableId,
-        there: CurrentTable,
-        before: Snapshot | None,
-        files: list[InputFile],
-        start: int,
-        since: int,
-    ) -> None:
-        self._run = run
-        self._engine = engine
-        self._table = table
-        self._files = files
-        self._before = before
-        self._start = start
-        self._since = since
-        self._there = there
-        self._session = there.session
-        # Where the range begins behind something, nothing of before it is known to live.
-        self._sweep = max(run._sweep_due(table), since if before is not None else 0)
-
-    @property
-    def sweeps(self) -> bool:
-        """Rows may be there that a backfill did not find."""
-        return self._sweep > 0
-
-    def sweep(self) -> None:
-        """Nothing new, but a backfill is done: remove what it did not find."""
-        app = f"{self._run._app(self._table)}/sweep"
-        generation = self._run._backfill(self._table).finished
-        self._there.sweep(self._sweep, self._metadata(), app, generation)
-
-    def run(self) -> None:
-        store = self._run._log.layout.store
-        with tempfile.TemporaryDirectory(prefix="cdcflow-merge-", dir=None if store is None else store.room) as room:
-            self._files = self._engine.located(self._run._log.layout, self._files, Path(room))
-            self._merge()
-
-    def _merge(self) -> None:
-        shapes = shapes_of(self._files)
-        target = None if self._before is None else _described(self._table, self._before, shapes)
-        evolution = evolve(target, shapes, self._start, self._run._rules)
-        self._evolve(evolution)
-        layout = Layout.of(evolution, shapes)
-        living = [f for f in self._files if f.shape.incarnation == evolution.target.incarnation]
-        after = changes.last_truncate(self._session, living)
-        if evolution.fresh:
-            after = max(after, offsets_of(living)[0] - 1)
-        emptied = after > 0 or self._is_empty
-        standing = None if emptied else functools.partial(self._there.standing, layout)
-        with changes.view(self._session, layout, living, after, standing) as found:
-            folding = statement.Folding(
-                layout,
-                found.name,
-                found.masks,
-                empty=self._is_empty,
-                emptied=emptied,
-                once=self._is_empty and self._each_key_once(layout, living, found),
-                sweep_before=max(self._sweep, after + 1 if after else 0),
-                ends=tuple((f.file.key_min, f.file.key_max) for f in living),
-                count=sum(f.file.rows for f in living),
-            )
-            self._there.fold(folding, self._metadata(), self._run._app(self._table), self._run._cut)
-
-    @property
-    def _is_empty(self) -> bool:
-        """Whether the table holds no row from before."""
-        return self._before is None or self._before.is_empty
-
-    def _each_key_once(self, layout: Layout, files: list[InputFile], found: changes.View) -> bool:
-        """Whether the changes are whole rows, and no two of one key: so it is after a backfill. Manifests say whether
-        it may be, and mostly that it is; where they do not, the keys in the log are looked at."""
-        target = layout.target
-        if not target.key or not all(f.ops and f.ops.keys() <= {"c", "r"} and not f.file.partial for f in files):
-            return False
-        first = target.columns[layout.key[0]].type
-        if statement.each_key_once(first, [f.file.key_runs for f in files]):
-            return True
-        return not self._session.rows(statement.repeated(target, found.name))
-
-    def _evolve(self, evolution: Evolution) -> None:
-        """Bring the table into the shape that the range needs."""
-        run = self._run
-        if evolution.before is None:
-            source = json.dumps(run._source(self._table), separators=(",", ":"))
-            self._there.make(evolution.target, source, self._since, self._metadata())
-        elif self._before is not None and not self._before.transactions.get(run._app(self._table)):
-            self._there.begin(self._since, self._metadata())
-        for act in evolution.acts():
-            once = statement.transaction(act, evolution.target.incarnation)
-            app = f"{run._app(self._table)}/{once}" if once else ""
-            self._there.follow(act, self._metadata(), app, 1 if once else 0)
-
-    def _metadata(self) -> dict[str, object]:
-        first, last = offsets_of(self._files)
-        return {
-            "log": self._run._log.log_id,
-            "table": str(self._table),
-            "cut": self._run._cut,
-            "offsets": [first, last],
-            "generation": self._run._backfill(self._table).generation if self._sweep else 0,
-            **self._run._origin,
-        }
-
-
 def _pin(there: CurrentTable, version: int, cut: int) -> None:
     there.pin(version, cut)
-
-
-def _overtaken(table: TableId, came_to: int, cut: int) -> SinkUnavailable:
-    return SinkUnavailable(
-        f"merging into {table}: another merge has brought it to cut {came_to} while this one brought it to {cut}",
-        remedy="nothing is lost; merge again",
-        runbook="busy",
-    )
-
-
-def _described(table: TableId, before: Snapshot, shapes: Sequence[Table]) -> Target:
-    """What the table looks like: its own description, with the names that its columns have by now."""
-    text = before.properties.get(statement.TARGET_PROPERTY)
-    if text is None:
-        raise CannotFollow(
-            f"merging into {table}: the table's property {statement.TARGET_PROPERTY} is gone, which says what its"
-            " columns are",
-            remedy=rebuilt(table),
-        )
-    return seen(Target.from_json(text), before.columns, table, shapes)

@@ -13,7 +13,7 @@ from cdcflow.ports import Tier
 from cdcflow.wiring.logs import history_bucket, history_layout, log_layout, topics
 
 if TYPE_CHECKING:
-    from cdcflow.warehouse.job import Engines
+    from cdcflow.warehouse.engines import Engines
     from cdcflow.warehouse.paths import Warehouse
 
 
@@ -28,8 +28,8 @@ def engines(config: Config, spark: Any = None) -> Engines:
     from cdcflow import local
     from cdcflow.spark.engine import SparkEngine
     from cdcflow.spark.session import session_for
+    from cdcflow.warehouse.engines import Engines
     from cdcflow.warehouse.formats import format_for
-    from cdcflow.warehouse.job import Engines
 
     settings, place = config.merge, warehouse(config)
     chosen = format_for(place, settings.format)

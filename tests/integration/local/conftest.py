@@ -16,7 +16,7 @@ from cdcflow.local.delta import DeltaTable
 from cdcflow.local.deltalog import File
 from cdcflow.local.iceberg import IcebergTable
 from cdcflow.warehouse.formats import FORMATS
-from cdcflow.warehouse.job import MergeReport
+from cdcflow.warehouse.reports import MergeReport
 
 
 @pytest.fixture

@@ -33,15 +33,18 @@ from cdcflow.local.tables import FileTable
 from cdcflow.merge.evolution import CannotFollow
 from cdcflow.model.table import Table
 from cdcflow.warehouse import job
+from cdcflow.warehouse.engines import Engines
 from cdcflow.warehouse.formats import FORMATS, format_for, format_in
 from cdcflow.warehouse.lease import folder_lease
 from cdcflow.warehouse.paths import table_path
+from cdcflow.warehouse.positions import Positions
+from cdcflow.warehouse.reports import MergeReport
 
 SEED = int(os.environ.get("CDCFLOW_LOCAL_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 HISTORIES = int(os.environ.get("CDCFLOW_LOCAL_HISTORIES", "150"))
 
 
-Merge = Callable[..., job.MergeReport]
+Merge = Callable[..., MergeReport]
 
 COMMITS: list[tuple[Any, str]] = [(IcebergTable, "create"), (IcebergTable, "_changing"), (DeltaLog, "commit")]
 """Where each commit begins."""
@@ -328,7 +331,7 @@ def test_rows_that_are_newer_than_a_change_stay_as_they_are(
     hand_log.segment([(orders, "u", {"id": 7, "v": 1}), (orders, "d", {"id": 8}), (orders, "u", {"id": 9, "v": 2})])
     merge(hand_log.root, warehouse)
     before = rows_of(warehouse, orders)
-    monkeypatch.setattr(job._Run, "_position", lambda *_: 1)
+    monkeypatch.setattr(Positions, "position", lambda *_: 1)
     for of in (IcebergTable, DeltaTable):
         monkeypatch.setattr(of, "_has", lambda *_: False)
     (report,) = merge(hand_log.root, warehouse).tables
@@ -413,12 +416,12 @@ def test_what_is_not_for_it_goes_to_the_other_engine_or_is_left_out_with_a_remed
         begun.append(1)
         return Other(warehouse, format_name)
 
-    engines = job.Engines(LocalEngine(warehouse, format_name, changes_max=10), other)
+    engines = Engines(LocalEngine(warehouse, format_name, changes_max=10), other)
     report = job.merge(engines, hand_log.root, warehouse)
     assert {t.name: t.engine for t in report.tables} == {"public.orders": "other", "public.small": "local"}
     assert report.published
     hand_log.segment([(orders, "u", {"id": 1, "v": 1}), (floats, "c", {"f": 0.5})])
-    report = job.merge(job.Engines(LocalEngine(warehouse, format_name, bytes_max=10), other), hand_log.root, warehouse)
+    report = job.merge(Engines(LocalEngine(warehouse, format_name, bytes_max=10), other), hand_log.root, warehouse)
     assert {t.name: t.engine for t in report.tables if t.engine} == {"public.orders": "other", "public.floats": "other"}
     assert len(begun) == 2, "Spark would be started once for all tables of a process"
     assert len(rows_of(warehouse, orders)) == 20
@@ -431,7 +434,7 @@ def test_what_is_not_for_it_goes_to_the_other_engine_or_is_left_out_with_a_remed
     assert "set merge.engine to auto" in (left_out.left_out or "")
     assert {"id": 2, "v": 2} in rows_of(warehouse, orders)
     # The remedy, to the letter: with another engine there the table goes on, and nothing is lost.
-    job.merge(job.Engines(engine(warehouse), other), hand_log.root, warehouse)
+    job.merge(Engines(engine(warehouse), other), hand_log.root, warehouse)
     assert rows_of(warehouse, floats) == [{"f": 0.5}, {"f": 1.5}]
 
 
@@ -443,7 +446,7 @@ def test_what_a_range_reads_of_a_table_is_bounded_not_the_table(
     orders = make_table("orders", id="int64", doc="string")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": n, "doc": os.urandom(2000).hex()}) for n in range(200)])
-    engines = job.Engines(LocalEngine(warehouse, format_name, bytes_max=20_000))
+    engines = Engines(LocalEngine(warehouse, format_name, bytes_max=20_000))
     job.merge(engines, hand_log.root, warehouse)
     hand_log.segment([(orders, "u", {"id": 7, "doc": "x"})])
     (report,) = job.merge(engines, hand_log.root, warehouse).tables

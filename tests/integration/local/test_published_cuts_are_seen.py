@@ -10,8 +10,8 @@ from handlog import HandLog
 
 from cdcflow.service import facts
 from cdcflow.testing.sinks import ORDERS
-from cdcflow.warehouse.job import MergeReport
 from cdcflow.warehouse.paths import CUTS
+from cdcflow.warehouse.reports import MergeReport
 
 
 def test_newest_merges_are_told_newest_first(

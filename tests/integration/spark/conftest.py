@@ -18,8 +18,8 @@ from cdcflow.spark import job
 from cdcflow.spark.engine import SparkEngine
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.job import MergeReport
+from cdcflow.warehouse.engines import Engines
 from cdcflow.warehouse.formats import FORMATS
-from cdcflow.warehouse.job import Engines
 from cdcflow.warehouse.job import merge as merge_by
 from cdcflow.warehouse.paths import table_path
 

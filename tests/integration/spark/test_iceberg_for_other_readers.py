@@ -17,8 +17,9 @@ from cdcflow.model.table import Table
 from cdcflow.spark import job, published_cut, read_cut
 from cdcflow.spark.engine import SparkEngine
 from cdcflow.spark.formats import table_format
+from cdcflow.warehouse.engines import Engines
 from cdcflow.warehouse.formats.iceberg import CATALOG
-from cdcflow.warehouse.job import Engines, merge
+from cdcflow.warehouse.job import merge
 from cdcflow.warehouse.paths import table_path
 
 pytestmark = pytest.mark.spark

@@ -28,8 +28,8 @@ from cdcflow.sinks.files import FileLog
 from cdcflow.spark import read_cut
 from cdcflow.spark.cuts import CutsTable, published_cut
 from cdcflow.spark.job import MergeReport
-from cdcflow.warehouse import job as warehouse_job
 from cdcflow.warehouse.paths import LEASE
+from cdcflow.warehouse.positions import Positions
 
 pytestmark = pytest.mark.spark
 
@@ -123,8 +123,8 @@ def test_a_later_merge_does_not_show_in_an_earlier_cut(
 
     # A range that is applied twice shows in a table without a key: its rows would be there four times.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warehouse_job._Run, "_position", lambda *_: 0)
-        patch.setattr(warehouse_job._Run, "_app", lambda _, table: f"cdcflow/planted/{table}")
+        patch.setattr(Positions, "position", lambda *_: 0)
+        patch.setattr(Positions, "app", lambda _, table: f"cdcflow/planted/{table}")
         merge(hand_log.root, warehouse)
     assert len(rows_of(read_cut(spark, warehouse)["public.bag"])) == 4, "the planted bug must show"
 

@@ -15,8 +15,8 @@ from tests.servers.objects import ACCESS_KEY, SECRET_KEY, ObjectServer
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.spark import job, read_cut
-from cdcflow.warehouse.job import MergeReport
 from cdcflow.warehouse.paths import Metastore, Warehouse
+from cdcflow.warehouse.reports import MergeReport
 
 pytestmark = pytest.mark.spark
 

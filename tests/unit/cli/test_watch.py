@@ -17,7 +17,7 @@ from cdcflow.cli.watch import Watch, lag_seconds
 from cdcflow.config import Config
 from cdcflow.errors import HistoryLost, SinkUnavailable
 from cdcflow.service import last_words
-from cdcflow.warehouse.job import MergeReport, TableReport
+from cdcflow.warehouse.reports import MergeReport, TableReport
 
 
 class Capture:

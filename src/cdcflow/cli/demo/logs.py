@@ -13,7 +13,7 @@ from cdcflow.config import load
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cdcflow.warehouse.job import MergeReport
+    from cdcflow.warehouse.reports import MergeReport
 
 LogKind = Literal["files", "kafka"]
 TOPIC = "demo-log"

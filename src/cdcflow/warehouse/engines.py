@@ -1,0 +1,40 @@
+"""Which engine merges a table: the one that is asked first, or the one that takes what the first declines."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from cdcflow.merge.evolution import CannotFollow
+from cdcflow.model.table import TableId
+from cdcflow.warehouse.port import Engine
+
+_log = structlog.get_logger()
+
+
+class Engines:
+    """The engine that is asked first, and the one that takes what the first declines; it is begun when it is needed."""
+
+    def __init__(self, first: Engine, other: Callable[[], Engine] | None = None, remedy: str | None = None) -> None:
+        """`remedy`: what somebody can do to whom there is no other."""
+        self.first = first
+        self._begin = other
+        self._remedy = remedy
+        self._begun: Engine | None = None
+        self._lock = threading.Lock()
+
+    def other(self, table: TableId, reason: str) -> Engine:
+        """The engine that takes a table which the first one declines.
+
+        Raises:
+            CannotFollow: there is none.
+        """
+        if self._begin is None:
+            raise CannotFollow(f"merging into {table}: {reason}", remedy=self._remedy)
+        with self._lock:
+            if self._begun is None:
+                self._begun = self._begin()
+            _log.info("table handed over", table=str(table), to=self._begun.name, reason=reason)
+            return self._begun

@@ -1,0 +1,201 @@
+"""Where each table of a warehouse is, and what it needs of the log: by its own commits and the newest published cut."""
+
+from __future__ import annotations
+
+import json
+
+import structlog
+
+from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
+from cdcflow.merge import statement
+from cdcflow.merge.evolution import CannotFollow, evolve
+from cdcflow.merge.format import Format
+from cdcflow.merge.standing import Backfill
+from cdcflow.model.position import Checkpoint
+from cdcflow.model.table import TableId
+from cdcflow.warehouse.cut import Cut, CutTable
+from cdcflow.warehouse.paths import Warehouse
+from cdcflow.warehouse.port import CurrentTable, Snapshot
+from cdcflow.warehouse.segments import Range, backfills, sealed, shapes_of
+
+_log = structlog.get_logger()
+
+
+class Positions:
+    """What the newest published cut and a log say of the tables of a warehouse.
+
+    `log` is what is merged now of `whole`, which are all sealed segments; `newest`: see `segments.backfills`.
+    """
+
+    def __init__(
+        self,
+        log: Range,
+        whole: Range,
+        newest: Checkpoint | None,
+        published: Cut | None,
+        warehouse: Warehouse,
+        rules: Format,
+    ) -> None:
+        """
+        Raises:
+            ConfigurationError: the published cut is another log's, or ahead of this one.
+        """
+        self._log = log
+        self._whole = whole
+        self._published = published
+        self._warehouse = warehouse
+        self._rules = rules
+        self._cut = log.checkpoint.cut
+        self._last_cut = whole.checkpoint.cut
+        self._backfills = backfills(log, newest)
+        self._newest_backfills = backfills(whole, newest)
+        self._there: dict[TableId, Snapshot | None] = {}
+        self._check_log()
+
+    def _check_log(self) -> None:
+        before = self._published
+        if before is None:
+            return
+        if before.log_id != self._log.log_id:
+            raise ConfigurationError(
+                f"merging {self._log.layout.name} into {self._warehouse}: the tables there come from another log"
+                f" ({before.log_id}, this one is {self._log.log_id})",
+                remedy="merge into another warehouse",
+                runbook="other-log",
+            )
+        if before.cut > self._last_cut:
+            raise ConfigurationError(
+                f"merging {self._log.layout.name} into {self._warehouse}: the log ends at cut {self._last_cut},"
+                f" the tables have cut {before.cut} already, so this is an older copy of the log",
+                remedy="merge the newest log, or into another warehouse",
+                runbook="other-log",
+            )
+
+    @property
+    def backfilled(self) -> frozenset[str]:
+        """Names of the tables of which the log says how far their backfill is."""
+        return frozenset(self._backfills)
+
+    def see(self, table: TableId, found: Snapshot | None) -> None:
+        """A table's snapshot, as it was just looked at."""
+        self._there[table] = found
+
+    def seen(self, table: TableId) -> Snapshot | None:
+        """The snapshot that was looked at last; None: there is no table, or nobody looked."""
+        return self._there.get(table)
+
+    def entry(self, table: TableId) -> CutTable | None:
+        """The table in the newest published cut; None if that was another table in the same folder."""
+        found = None if self._published is None else self._published.tables.get(str(table))
+        there = self._there.get(table)
+        return None if found is not None and there is not None and found.id not in ("", there.id) else found
+
+    def backfill(self, table: TableId) -> Backfill:
+        return Backfill.of(self._backfills.get(str(table), {}))
+
+    def swept(self, table: TableId) -> int:
+        entry = self.entry(table)
+        return 0 if entry is None else entry.generation
+
+    def sweep_due(self, table: TableId) -> int:
+        """The offset before which rows go that nothing touched since; 0: none is to go."""
+        known = self.backfill(table)
+        return known.floor or 0 if known.finished > self.swept(table) else 0
+
+    def app(self, table: TableId) -> str:
+        return f"cdcflow/{self._log.log_id}/{table}"
+
+    def position(self, there: CurrentTable, table: TableId, before: Snapshot | None) -> int:
+        """The cut that the table has: what its own commits say, or the published cut if none has come since.
+
+        One can have come that is older: of a merge that stood still in the middle of its commit. Such a commit undoes
+        what it was overtaken by, and what has come since it is merged again.
+        """
+        entry = self.entry(table)
+        if before is None:
+            return 0
+        ours = self.app(table)
+        strangers = [
+            app
+            for app in before.transactions
+            if app.startswith("cdcflow/") and app != ours and not app.startswith(f"{ours}/")
+        ]
+        source = json.loads(before.properties.get(statement.IDENTITY_PROPERTY, "null"))
+        if strangers or source != self.source(table):
+            raise ConfigurationError(
+                f"merging {self._log.layout.name} into table {table} of {self._warehouse}: that table was not made from"
+                f" table {table} of this log",
+                remedy="merge into another warehouse, or move the table's folder away",
+                runbook="other-log",
+            )
+        done = before.transactions.get(ours, 0)
+        # A table that nothing was ever merged into is none that a cut was published of, whatever its version.
+        if done and entry is not None and self._published is not None and before.version >= entry.version:
+            then = done if before.version == entry.version else there.transactions_of(entry.version).get(ours, done)
+            if then == done:
+                done = max(done, self._published.cut)
+            elif done < self._published.cut:
+                _log.warning("an older merge has committed after a newer one", table=str(table), cut=done)
+        if done > self._last_cut:
+            now = sealed(self._log.layout, self._log.checkpoint.next_offset - 1).newest
+            if now is not None and now.last_cut >= done:
+                raise overtaken(table, done, self._last_cut)
+            raise ConfigurationError(
+                f"merging {self._log.layout.name} into {table}: the log ends at cut {self._last_cut},"
+                f" the table has cut {done} already, so this is an older copy of the log",
+                remedy="merge the newest log, or into another warehouse",
+                runbook="other-log",
+            )
+        return done
+
+    def source(self, table: TableId) -> dict[str, str]:
+        return {"log": self._log.log_id, "schema": table.schema, "name": table.name}
+
+    def start(self, there: CurrentTable, table: TableId, before: Snapshot | None) -> tuple[int, int]:
+        """The cut behind which a table is to be merged, and the offset before which nothing is needed (0: none).
+
+        Raises:
+            CannotFollow: it is to be made, and the log holds a change of shape that no table follows.
+            HistoryLost: the log does not reach back to where the table is.
+        """
+        start = self.position(there, table, before)
+        if before is None or not before.transactions.get(self.app(table)):
+            return start, self._beginning(table)
+        if start >= self._cut or self._log.reaches(start):
+            return start, 0
+        floor = self.backfill(table).floor
+        if floor is not None and self._log.has(floor):
+            return start, floor  # everything was read since, so what lies between is not needed
+        raise self._log.history_lost(table, start)
+
+    def _beginning(self, table: TableId) -> int:
+        """The offset from which on a table is folded that has no rows yet, as whole as the log allows."""
+        refused: CdcflowError = self._whole.history_lost(table, 0)
+        for offset in Backfill.of(self._newest_backfills.get(str(table), {})).beginnings():
+            if not (self._whole.reaches(0) or self._whole.has(offset)):
+                continue
+            files = self._whole.files(table, 0)
+            # At least one row, of which the table learns its columns; the sweep takes it.
+            since = min(offset, files[-1].file.last_offset) if files else offset
+            try:
+                evolve(None, shapes_of(self._whole.files(table, 0, since)), format_=self._rules)
+            except CannotFollow as error:
+                evolve(
+                    None, [files[-1].shape], format_=self._rules
+                )  # of a shape that no table can have it says so itself
+                refused = CannotFollow(
+                    f"{str(error).splitlines()[0]}, and no backfill after that is in the log's sealed segments",
+                    remedy=f"run `cdcflow backfill {table}`, and `cdcflow merge` when it is sealed (log.seal.age_max)",
+                )
+            else:
+                return since
+        raise refused
+
+
+def overtaken(table: TableId, came_to: int, cut: int) -> SinkUnavailable:
+    """The error of a merge whose table another merge has brought further."""
+    return SinkUnavailable(
+        f"merging into {table}: another merge has brought it to cut {came_to} while this one brought it to {cut}",
+        remedy="nothing is lost; merge again",
+        runbook="busy",
+    )
