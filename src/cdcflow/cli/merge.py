@@ -52,7 +52,7 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
     from cdcflow import wiring
     from cdcflow.cli.events import leave_interrupts_out, send_structlog_to
 
-    log = settings.log
+    log, policies = settings.log, wiring.policies(settings)
     reader = wiring.log_reader(settings)
     if not reader.exists():
         raise ConfigurationError(
@@ -73,7 +73,9 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
             _say(f"sealing what {reader.name} has behind its history")
             # Asked for anew each time: a secret may have changed.
             place = wiring.warehouse(settings)
-            return from_kafka(spark, wiring.tier(settings), place, table_format=chosen.format, watch=_show)
+            return from_kafka(
+                spark, wiring.tier(settings), place, table_format=chosen.format, watch=_show, policies=policies
+            )
 
         return sealed_first
     from cdcflow.warehouse.job import merge as from_files
@@ -81,7 +83,9 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
     if settings.merge.engine == "spark":
         _say("starting Spark")
     engines, master = wiring.engines(settings), settings.merge.spark.get("spark.master")
-    return lambda: from_files(engines, wiring.merge_layout(log, master), wiring.warehouse(settings), watch=_show)
+    return lambda: from_files(
+        engines, wiring.merge_layout(log, master), wiring.warehouse(settings), watch=_show, policies=policies
+    )
 
 
 def _say(text: str) -> None:

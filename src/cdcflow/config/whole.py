@@ -22,6 +22,19 @@ _THRIFT = re.compile(r"thrift://[^\s,/]+:\d+(,thrift://[^\s,/]+:\d+)*")
 _SECRET_PROPERTY = re.compile(r"password|secret|(token|credential)$")
 
 
+class TableSettings(Settings):
+    """What is decided of a table in the warehouse (see `cdcflow.merge.policy`). What is not said of one table is as
+    it is said of all, in `merge.tables`."""
+
+    mode: Literal["current", "soft_delete", "append", "history"] | None = None
+
+
+class MergeTables(TableSettings):
+    """Of all tables, and of `each` that differs, by name (`public.orders`)."""
+
+    each: dict[str, TableSettings] = Field(default_factory=dict)
+
+
 class Merge(Settings):
     """How the log becomes tables. `spark` are settings of Spark's own, such as `spark.master`; they win over ours.
 
@@ -39,6 +52,7 @@ class Merge(Settings):
     catalog: dict[str, str] | None = None
     every: Seconds | None = None
     spark: dict[str, str] = Field(default_factory=dict)
+    tables: MergeTables = MergeTables()
 
     @field_validator("warehouse", mode="before")
     @classmethod

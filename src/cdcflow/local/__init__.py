@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdcflow.errors import ConfigurationError
+from cdcflow.merge.policy import DEFAULTS, Policies
 
 if TYPE_CHECKING:
     from cdcflow.changelog.layout import Layout
@@ -75,6 +76,7 @@ def merge(
     *,
     on_edit: OnEdit = "warn",
     table_format: str | None = None,
+    policies: Policies = DEFAULTS,
 ) -> MergeReport:
     """Bring every current-state table to the newest sealed cut of the log, then publish the cut.
 
@@ -90,7 +92,7 @@ def merge(
     root = Warehouse.of(warehouse).folder
     with closing(local_engine(root, format_for(root, table_format))) as engine:
         engines = Engines(engine, remedy=NEEDS_SPARK)
-        return job.merge(engines, log, root, tables, on_edit=on_edit)
+        return job.merge(engines, log, root, tables, on_edit=on_edit, policies=policies)
 
 
 NEEDS_SPARK = (

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.spark.session import session
 
 if TYPE_CHECKING:
@@ -31,13 +32,18 @@ __all__ = ["merge", "merge_stream", "published_cut", "read_cut", "session"]
 
 
 def merge(
-    spark: SparkSession, log_path: Path | str, warehouse: Warehouse | Path | str, *, table_format: str | None = None
+    spark: SparkSession,
+    log_path: Path | str,
+    warehouse: Warehouse | Path | str,
+    *,
+    table_format: str | None = None,
+    policies: Policies = DEFAULTS,
 ) -> MergeReport:
     """Fold what is new in the log into the warehouse's tables (see `cdcflow.spark.job.merge`). `table_format`: "delta"
     or "iceberg"; None: what the warehouse has, and Delta in a new one."""
     from cdcflow.spark import job
 
-    return job.merge(spark, log_path, warehouse, table_format=table_format)
+    return job.merge(spark, log_path, warehouse, table_format=table_format, policies=policies)
 
 
 def merge_stream(
@@ -46,6 +52,7 @@ def merge_stream(
     warehouse: Warehouse | Path | str,
     *,
     table_format: str | None = None,
+    policies: Policies = DEFAULTS,
     checkpoint: Path | str | None = None,
     trigger: Mapping[str, bool | str] | None = None,
     on_merge: Callable[[MergeReport], None] | None = None,
@@ -59,6 +66,7 @@ def merge_stream(
         log,
         warehouse,
         table_format=table_format,
+        policies=policies,
         checkpoint=checkpoint,
         trigger=trigger,
         on_merge=on_merge,

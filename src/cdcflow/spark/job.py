@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import CdcflowError
+from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.model.position import Checkpoint
 from cdcflow.spark.engine import SparkEngine
 from cdcflow.warehouse import job
@@ -41,6 +42,7 @@ def merge(
     newest: Checkpoint | None = None,
     origin: Mapping[str, object] | None = None,
     watch: Watch = unwatched,
+    policies: Policies = DEFAULTS,
 ) -> MergeReport:
     """Bring every current-state table to the newest sealed cut of the log, then publish the cut.
 
@@ -49,7 +51,17 @@ def merge(
     """
     place = Warehouse.of(warehouse)
     engines = Engines(SparkEngine(spark, place, format_for(place, table_format)))
-    return job.merge(engines, log, place, tables, on_edit=on_edit, newest=newest, origin=origin, watch=watch)
+    return job.merge(
+        engines,
+        log,
+        place,
+        tables,
+        on_edit=on_edit,
+        newest=newest,
+        origin=origin,
+        watch=watch,
+        policies=policies,
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:

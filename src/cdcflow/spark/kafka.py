@@ -25,6 +25,7 @@ from cdcflow import errors
 from cdcflow.changelog.records import Message
 from cdcflow.changelog.tail import Topic, TopicTail
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
+from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.model.position import Checkpoint
 from cdcflow.ports import OpenTier, Tier
 from cdcflow.spark import job
@@ -52,6 +53,7 @@ def merge(
     on_edit: OnEdit = "warn",
     table_format: str | None = None,
     watch: Watch = unwatched,
+    policies: Policies = DEFAULTS,
 ) -> MergeReport:
     """Bring every current-state table to the newest committed cut of the log, then publish the cut.
 
@@ -74,6 +76,7 @@ def merge(
         newest=newest,
         origin=origin,
         watch=watch,
+        policies=policies,
     )
 
 

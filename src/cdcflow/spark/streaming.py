@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from cdcflow.changelog.layout import Layout
 from cdcflow.config.base import URL
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.ports import Tier
 from cdcflow.spark import job, kafka
 from cdcflow.spark.connect import refuse_connect
@@ -46,6 +47,7 @@ def merge_stream(
     warehouse: Warehouse | Path | str,
     *,
     table_format: str | None = None,
+    policies: Policies = DEFAULTS,
     checkpoint: Path | str | None = None,
     trigger: Mapping[str, bool | str] | None = None,
     on_merge: Callable[[MergeReport], None] | None = None,
@@ -75,7 +77,7 @@ def merge_stream(
     life = _Life()
 
     def merged(batch: DataFrame, number: int) -> None:
-        report = retried(lambda: _merge(own, place, warehouse, table_format), retry_timeout_s, life.is_wanted)
+        report = retried(lambda: _merge(own, place, warehouse, table_format, policies), retry_timeout_s, life.is_wanted)
         if on_merge is not None:
             on_merge(report)
 
@@ -132,11 +134,15 @@ def _check(log: Layout | Tier) -> None:
 
 
 def _merge(
-    spark: SparkSession, log: Layout | Tier, warehouse: Warehouse | Path | str, table_format: str | None
+    spark: SparkSession,
+    log: Layout | Tier,
+    warehouse: Warehouse | Path | str,
+    table_format: str | None,
+    policies: Policies,
 ) -> MergeReport:
     if isinstance(log, Layout):
-        return job.merge(spark, log, warehouse, table_format=table_format)
-    return kafka.merge(spark, log, warehouse, table_format=table_format)
+        return job.merge(spark, log, warehouse, table_format=table_format, policies=policies)
+    return kafka.merge(spark, log, warehouse, table_format=table_format, policies=policies)
 
 
 def _growth(spark: SparkSession, log: Layout | Tier, life: _Life, retry_timeout_s: float) -> DataFrame:

@@ -35,6 +35,7 @@ from cdcflow.changelog.layout import Layout as LogLayout
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import CannotFollow
+from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
 from cdcflow.warehouse.cut import Cut, CutTable
@@ -69,6 +70,7 @@ def merge(
     newest: Checkpoint | None = None,
     origin: Mapping[str, object] | None = None,
     watch: Watch = unwatched,
+    policies: Policies = DEFAULTS,
 ) -> MergeReport:
     """Bring every current-state table to the newest sealed cut of the log, then publish the cut.
 
@@ -76,7 +78,7 @@ def merge(
     `log`: its directory, or its layout where segments lie in an object store; what has to be fetched from there is
     merged in several steps, so that the local disk holds little of it at one time. `tables`: only these, by name
     (`schema.name`); the cut is then published only if no other table has changes up to it. `on_edit`: what to do when
-    somebody else changed a table's rows (hard case G36).
+    somebody else changed a table's rows (hard case G36). `policies`: what is decided of each table.
     Where the directory is the history of a log in Kafka, `newest` is that log's newest checkpoint, and `origin` the
     place in its topic where the history ends, which each table's commit then tells (see `cdcflow.spark.kafka`).
 
@@ -92,7 +94,17 @@ def merge(
         InvariantViolated: a row of a table whose backfill is done misses columns.
     """
     with engines.first.lease():
-        given = (engines, LogLayout.of(log), Warehouse.of(warehouse), tables, on_edit, newest, origin or {}, watch)
+        given = (
+            engines,
+            LogLayout.of(log),
+            Warehouse.of(warehouse),
+            tables,
+            on_edit,
+            newest,
+            origin or {},
+            watch,
+            policies,
+        )
         try:
             return _merge(*given, recent=True)
         except OlderNeeded:
@@ -108,6 +120,7 @@ def _merge(
     newest: Checkpoint | None,
     origin: Mapping[str, object],
     watch: Watch,
+    policies: Policies,
     *,
     recent: bool,
 ) -> MergeReport:
@@ -124,7 +137,7 @@ def _merge(
     steps = [whole] if engines.first.reads_in_place else whole.steps(0 if before is None else before.cut)
     for number, step in enumerate(steps, 1):
         told = functools.partial(_tell_step, watch, number)
-        run = _Run(engines, step, place, on_edit, whole, newest, origin, before, told)
+        run = _Run(engines, step, place, on_edit, whole, newest, origin, before, told, policies)
         found = run.tables(_known(tables, step, whole, before))
         new = run.cut(found)
         if new is not None:
@@ -176,7 +189,9 @@ class _Run:
         origin: Mapping[str, object],
         published: Cut | None,
         watch: Watch,
+        policies: Policies,
     ) -> None:
+        self._policies = policies
         self._watch = watch
         self._engines = engines
         self._log = log
@@ -250,7 +265,7 @@ class _Run:
         if files and (reason := engine.declines(before, files)) is not None:
             raise HandOver(reason)
         edits = self._edits(there, table, before)
-        range_ = TableRange(table, before, files, start)
+        range_ = TableRange(table, before, files, start, policy=self._policies.of(str(table)))
         work = TableMerge(self._log, self._positions, engine, there, range_, since, self._origin)
         if files:
             self._watch(Progress(str(table), self._chosen[table], len(self._chosen)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import CannotFollow, Evolution, Target, evolve, rebuilt, seen
 from cdcflow.merge.format import Format
+from cdcflow.merge.policy import UNSAID, TablePolicy
 from cdcflow.merge.reduce import Layout
 from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse import changes
@@ -30,6 +31,7 @@ class TableRange:
     files: Sequence[InputFile]
     start: int
     sweep: int = 0
+    policy: TablePolicy = UNSAID
 
     @property
     def is_first(self) -> bool:

@@ -28,7 +28,7 @@ from cdcflow.wiring.logs import (
     topics,
 )
 from cdcflow.wiring.planning import log_growth, planned
-from cdcflow.wiring.warehouses import engines, merge_layout, tier, warehouse
+from cdcflow.wiring.warehouses import engines, merge_layout, policies, tier, warehouse
 
 __all__ = [
     "capture",
@@ -60,6 +60,7 @@ __all__ = [
     "planned",
     "engines",
     "merge_layout",
+    "policies",
     "tier",
     "warehouse",
 ]

@@ -13,6 +13,7 @@ from cdcflow.ports import Tier
 from cdcflow.wiring.logs import history_bucket, history_layout, log_layout, topics
 
 if TYPE_CHECKING:
+    from cdcflow.merge.policy import Policies
     from cdcflow.warehouse.engines import Engines
     from cdcflow.warehouse.paths import Warehouse
 
@@ -57,6 +58,16 @@ def warehouse(config: Config) -> Warehouse:
     bucket = found.bucket
     store = None if settings.objects is None or bucket is None else settings.objects.address(bucket)
     return replace(found, store=store, catalog=catalog, metastore=Metastore.configured(settings))
+
+
+def policies(config: Config) -> Policies:
+    """What the settings decide of the tables in the warehouse."""
+    from cdcflow.merge.policy import Policies, TablePolicy
+
+    given = config.merge.tables
+    of_all = given.model_dump(exclude={"each"}, exclude_none=True)
+    each = {name: {**of_all, **one.model_dump(exclude_none=True)} for name, one in given.each.items()}
+    return Policies(TablePolicy(**of_all), {name: TablePolicy(**one) for name, one in each.items()})
 
 
 def merge_layout(log: FileLog, master: str | None) -> Layout:

@@ -1,0 +1,38 @@
+"""What people decide of a table in the warehouse: what its rows are, and how it follows its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Mode = Literal["current", "soft_delete", "append", "history"]
+"""What the rows of a table are: those that the source has now; these and the deleted ones, marked; the changes; the
+versions of each row."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePolicy:
+    """One table's. Every field has the default of a table of which nobody says anything."""
+
+    mode: Mode = "current"
+
+
+UNSAID = TablePolicy()
+"""Of a table of which nobody says anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """Every table's: its own, or the one for all others. Tables are known by name (`schema.name`)."""
+
+    others: TablePolicy = UNSAID
+    each: Mapping[str, TablePolicy] = field(default_factory=dict)
+
+    def of(self, table: str) -> TablePolicy:
+        """The policy of a table."""
+        return self.each.get(table, self.others)
+
+
+DEFAULTS = Policies()
+"""Of tables of which nobody says anything."""
