@@ -1,0 +1,51 @@
+"""Which tables a log has captured so far, as its checkpoint keeps it in `source`. Pure.
+
+`publication_state` (see `publication.fingerprint`) has the tables that the publication names. Where that gives more
+than what is captured, `captured` has each captured table with its oid, and since when it is captured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from cdcflow.model.position import Position
+from cdcflow.model.table import TableId
+from cdcflow.sources.postgres.catalog import Selected
+from cdcflow.sources.postgres.lsn import lsn_of
+
+
+def names_by_oid(source: Mapping[str, str]) -> dict[int, TableId]:
+    """The tables that an earlier run captured, by oid."""
+    tables = json.loads(source.get("publication_state", '{"tables": {}}'))["tables"]
+    captured = json.loads(source.get("captured", "{}"))
+    return {entry[0]: TableId(*json.loads(name)) for name, entry in (*tables.items(), *captured.items())}
+
+
+def captured_since(source: Mapping[str, str], selected: Selected, since: int) -> frozenset[int] | None:
+    """Those of the captured tables whose changes are in our log from here on; None: all that the publication gave, as
+    a log of an earlier cdcflow has it."""
+    if "captured" not in source:
+        return None
+    known = {oid for oid, at in json.loads(source["captured"]).values() if lsn_of(at) <= since}
+    return frozenset(known & {t.rel.oid for t in selected.tables})
+
+
+def captured_text(before: Mapping[str, str], selected: Selected, position: Position) -> str:
+    """The captured tables where the publication gives others too: each with its oid, and since when it is captured."""
+    then = {entry[0]: entry[1] for entry in json.loads(before.get("captured", "{}")).values()}
+    names = {json.dumps([t.rel.id.schema, t.rel.id.name]): t.rel.oid for t in selected.tables}
+    return json.dumps({name: [oid, then.get(oid, position)] for name, oid in names.items()}, separators=(",", ":"))
+
+
+def state_of_selected(state: str, selected: Selected) -> str:
+    """A fingerprint without the tables that are no longer asked for: what became of them is nobody's loss."""
+    value = json.loads(state)
+    wanted = {t.rel.oid for t in selected.tables}
+    for kind in ("tables", "members"):
+        if kind in value:
+            value[kind] = {name: entry for name, entry in value[kind].items() if entry[0] in wanted}
+    if "schemas" in value:
+        schemas = {t.rel.id.schema for t in selected.tables}
+        value["schemas"] = {name: entry for name, entry in value["schemas"].items() if name in schemas}
+    return json.dumps(value)

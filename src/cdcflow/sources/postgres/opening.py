@@ -1,0 +1,96 @@
+"""Opens the stream of a slot: at the log's end, or behind windows where a large backlog waits."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from cdcflow.config import Postgres
+from cdcflow.ports import OpenSpool, Stream
+from cdcflow.sources.postgres import slot
+from cdcflow.sources.postgres.catalog import Catalog
+from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, backlog_of
+from cdcflow.sources.postgres.chunks import mark_prefix
+from cdcflow.sources.postgres.connection import Connector
+from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
+from cdcflow.sources.postgres.rewrites import RowVersions
+from cdcflow.sources.postgres.slot import Slot
+from cdcflow.sources.postgres.stream import NeedsText, PostgresStream
+from cdcflow.sources.postgres.types import DescribedTable
+from cdcflow.sources.postgres.unbroken import no_slot
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """One stream to be: what it decodes with, and whom it asks. `captured`: the oids of the captured tables."""
+
+    connector: Connector
+    catalog: Catalog
+    row_versions: RowVersions
+    settings: Postgres
+    windows: Windows
+    slot: str
+    publication: str
+    captured: Set[int]
+    open_spool: OpenSpool
+
+    def open(self, position: int, *, binary: bool) -> Stream:
+        """Everything after `position`. `binary`: all captured tables have a binary form."""
+        if self.settings.catch_up == "never":
+            return self._stream(position, position, binary)
+        # A failover slot gives nothing that a standby does not have yet; a temporary copy of it would.
+        if self._whole_slot(position).failover:
+            return self._stream(position, position, binary)
+        backlog = self.catalog.ask(f"looking at slot {self.slot}", lambda c: backlog_of(c, self.slot))
+        if not backlog.pays(self.windows):
+            return self._stream(position, position, binary)
+        return CatchingUp(
+            self.connector,
+            slot=self.slot,
+            publication=self.publication,
+            position=position,
+            binary=binary,
+            make_decoder=self._decoder,
+            check_slot=self._whole_slot,
+            open_stream=self._stream,
+            windows=self.windows,
+        )
+
+    def _stream(self, position: int, acknowledged: int, binary: bool) -> Stream:
+        return PostgresStream(
+            self.connector,
+            slot=self.slot,
+            publication=self.publication,
+            position=position,
+            acknowledged=acknowledged,
+            binary=binary,
+            streaming=self.settings.streaming,
+            make_decoder=self._decoder,
+            check_slot=self._whole_slot,
+        )
+
+    def _decoder(self, after: int, binary: bool) -> PgoutputDecoder:
+        return PgoutputDecoder(
+            describe=self._describe_binary if binary else self.catalog.describe,
+            open_spool=self.open_spool,
+            spool_bytes_max=self.settings.spool_bytes_max,
+            binary=binary,
+            skip_until=after,
+            mark_prefix=mark_prefix(self.slot),
+            changed=self.row_versions.changed,
+            captures=self.captured.__contains__,
+        )
+
+    def _describe_binary(self, relation: Relation) -> DescribedTable:
+        described = self.catalog.describe(relation)
+        if not described.has_binary:
+            raise NeedsText
+        return described
+
+    def _whole_slot(self, position: int) -> Slot:
+        """The slot; that it still has everything from `position` on is checked."""
+        found = self.catalog.ask(f"looking at slot {self.slot}", lambda c: slot.read(c, self.slot))
+        if found is None:
+            raise no_slot(self.slot)
+        found.check_whole(position)
+        return found

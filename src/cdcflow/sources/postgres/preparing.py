@@ -1,0 +1,146 @@
+"""A position in the server's log to begin at: made for a new log, or the one of an earlier run, checked to be whole.
+
+A new log's publication and slot are made, or taken over where the settings name them. An earlier run's are checked to
+be those that the log was made from (`unbroken`, `overlap`), and the publication is mended for the tables of today. What
+was lost stays lost: only an operator who accepts it gets a new position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.model.position import Checkpoint
+from cdcflow.ports import TransactionsBack
+from cdcflow.sources.postgres import overlap, publication, slot
+from cdcflow.sources.postgres.catalog import Selected
+from cdcflow.sources.postgres.connection import Connection, Connector
+from cdcflow.sources.postgres.identity import IdentifiedSystem
+from cdcflow.sources.postgres.known_tables import captured_since, captured_text, state_of_selected
+from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.naming import Names
+from cdcflow.sources.postgres.unbroken import check_publication, check_unbroken
+
+
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """One start at one server, through one connection.
+
+    `before` is the log's checkpoint, `selected` the tables to capture. Older transactions may take `creation_wait_s` to
+    end before a slot is made, and `older_wait_s` before one is taken over or the publication gets more tables.
+    """
+
+    connector: Connector
+    connection: Connection
+    names: Names
+    system: IdentifiedSystem
+    selected: Selected
+    before: Checkpoint
+    failover: bool
+    creation_wait_s: float
+    older_wait_s: float
+
+    def prepare(self, transactions_back: TransactionsBack | None, *, loss_accepted: bool) -> Checkpoint:
+        """The checkpoint to start from. With `loss_accepted` always one at a new position.
+
+        Raises:
+            HistoryLost, ConfigurationError: see `cdcflow.ports.Source.prepare`.
+        """
+        if self.before.position is None:
+            return self._first_time()
+        try:
+            prepared = self._again(lsn_of(self.before.position), transactions_back)
+        except HistoryLost:
+            if not loss_accepted:
+                raise
+        return self._anew() if loss_accepted else prepared
+
+    def _first_time(self) -> Checkpoint:
+        # The publication first: changes from before it cannot be decoded (P60).
+        state = self._ensured()
+        found = slot.read(self.connection, self.names.slot)
+        if found is not None:
+            found.check_kind(self.system.database)
+        if found is not None and not self.names.slot_is_ours:
+            position = self._adopted(found)
+        else:
+            if found is not None:
+                # It bears our log's name and the log is empty: a first start that did not get far enough to use it.
+                slot.drop(self.connection, self.names.slot)
+            position = self._created()
+        return self._checkpoint_at(position, state)
+
+    def _anew(self) -> Checkpoint:
+        """A new position, because an operator accepted the loss."""
+        state = self._ensured()
+        found = slot.read(self.connection, self.names.slot)
+        if found is not None:
+            found.check_kind(self.system.database)
+            slot.drop(self.connection, self.names.slot)
+        made = self._checkpoint_at(self._created(), state)
+        return replace(made, source={**made.source, "history": "lost"})
+
+    def _again(self, position: int, transactions_back: TransactionsBack | None) -> Checkpoint:
+        before, names = self.before.source, self.names
+        known = state_of_selected(before["publication_state"], self.selected)
+        ours = slot.read(self.connection, names.slot)
+        found_now = check_unbroken(self.connector, self.connection, self.before, names, self.system, ours, known)
+        assert ours is not None  # noqa: S101  looked at just now
+        if ours.confirmed is None:
+            raise SourceUnavailable(f"slot {names.slot} is still being made by somebody (it has no position yet)")
+        # A log of an earlier cdcflow does not say where it began: what is before this start is not compared.
+        began = lsn_of(before["began_at"]) if "began_at" in before else position
+        since = max(ours.confirmed, began)
+        if transactions_back is not None and since < position:
+            captured = captured_since(before, self.selected, since) if found_now and found_now.broad else None
+            overlap.check_same(self.connector, ours, names.publication, since, position, transactions_back, captured)
+        state = self._ensured()
+        # Again: between the two looks it may have been mended, and a loss with it.
+        check_publication(self.connection, state, names.publication, known)
+        fingerprint = state.fingerprint(self.selected.tables)
+        # What our log knew counts, not what the publication had just now: this may be the second try, or somebody else
+        # has added the tables.
+        if publication.has_newcomers(known, fingerprint):
+            publication.wait_for_older(self.connection, self.older_wait_s, "adding tables to the publication")
+        return self._checkpoint_at(position, state, began)
+
+    def _ensured(self) -> publication.Publication:
+        ours = self.names.publication_is_ours
+        return publication.ensure(self.connection, self.names.publication, self.selected.tables, ours=ours)
+
+    def _created(self) -> int:
+        return slot.create(self.connector, self.names.slot, failover=self.failover, timeout_s=self.creation_wait_s)
+
+    def _adopted(self, found: slot.Slot) -> int:
+        """Take over a slot that somebody made for us, at a position after the publication: the log is empty, and the
+        backfill has what came before."""
+        if found.is_lost or found.confirmed is None:
+            raise ConfigurationError(
+                f"slot {found.name} has no position to begin at (wal_status {found.wal_status})",
+                remedy=f"run SELECT pg_drop_replication_slot('{found.name}'); cdcflow makes it again",
+                runbook="slot-unusable",
+            )
+        publication.wait_for_older(self.connection, self.older_wait_s, f"taking over slot {found.name}")
+        row = self.connection.execute(
+            "SELECT (pg_catalog.pg_replication_slot_advance(%s, pg_catalog.pg_current_wal_flush_lsn())).end_lsn::text",
+            (found.name,),
+        ).fetchone()
+        assert row is not None  # noqa: S101  a function's result
+        return max(lsn_of(row[0]), found.confirmed)
+
+    def _checkpoint_at(self, position: int, state: publication.Publication, began: int | None = None) -> Checkpoint:
+        """A checkpoint for this system. `began`: where our log's part of the server's log began (None: here)."""
+        kept = {k: v for k, v in self.before.source.items() if k not in ("accept_history_loss", "captured")}
+        ours = {
+            "system_id": self.system.system_id,
+            "timeline": str(self.system.timeline),
+            "database": self.system.database,
+            "slot": self.names.slot,
+            "publication": self.names.publication,
+            "publication_state": state.fingerprint(self.selected.tables),
+            "began_at": position_of(position if began is None else began),
+        }
+        if state.broad:
+            before = self.before.source if began is not None else {}
+            ours["captured"] = captured_text(before, self.selected, position_of(position))
+        return replace(self.before, position=position_of(position), source={**kept, **ours})

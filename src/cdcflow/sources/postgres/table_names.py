@@ -1,0 +1,76 @@
+"""Which table bears a name now, and whether it still is the one whose changes come under that name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+from cdcflow.errors import SourceUnavailable
+from cdcflow.model.table import TableId
+from cdcflow.sources.engine.selection import not_there
+from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected
+from cdcflow.sources.postgres.connection import Connection
+
+LOOK_UP_AGAIN_S = 2.0
+
+
+class TableNames:
+    """Looks tables up by name. `oids`: the captured ones, as the last `capture` took them. For several threads."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.oids: Mapping[TableId, int] = {}
+        self._looked_up: tuple[float, Mapping[TableId, Relid]] = (0.0, {})
+
+    def capture(self, selected: Selected) -> None:
+        """These tables are captured from now on; what was looked up before is forgotten."""
+        self.oids = {t.rel.id: t.rel.oid for t in selected.tables}
+        self._looked_up = (0.0, {})
+
+    def look_up(self, table: TableId) -> Relid:
+        """The table of this name, as the server has it now.
+
+        Raises:
+            SourceUnavailable: there is none, or it is another one than was captured.
+        """
+        # Asked for each table of a thousand in turn, and the catalog answers for all of them at once.
+        seen_at, known = self._looked_up
+        stale = table not in known or time.monotonic() - seen_at > LOOK_UP_AGAIN_S
+        if stale or not self._catalog.ask(f"looking for {table}", lambda c: _is_still(c, known[table])):
+            known = {found.rel.id: found.rel for found in self._catalog.selected().tables}
+            self._looked_up = time.monotonic(), known
+        self._check_captured(table, known)
+        if table in known:
+            return known[table]
+        raise not_there(table)
+
+    def _check_captured(self, table: TableId, known: Mapping[TableId, Relid]) -> None:
+        """That this name still is that of the table whose changes come under it.
+
+        Raises:
+            SourceUnavailable: it is not. The next look at the tables takes that up; rows that were read before would
+                miss changes.
+        """
+        oid = self.oids.get(table)
+        if oid is None or (table in known and known[table].oid == oid):
+            return
+        if self._catalog.ask(f"looking for {table}", lambda c: exists(c, "pg_class", oid)):
+            raise SourceUnavailable(f"table {table} has another name now; the next look at the tables takes it up")
+        if table in known:
+            raise SourceUnavailable(f"table {table} is another one now; the next look at the tables takes it up")
+
+
+def exists(connection: Connection, catalog: Literal["pg_class", "pg_namespace"], oid: int) -> bool:
+    """Whether this catalog still has an entry with this oid."""
+    found = connection.execute(f"SELECT FROM pg_catalog.{catalog} WHERE oid = %s", (oid,))
+    return found.fetchone() is not None
+
+
+def _is_still(connection: Connection, rel: Relid) -> bool:
+    """Whether this is still the table of its name, and its old rows are told apart as they were."""
+    found = connection.execute(
+        "SELECT oid::bigint, relreplident::text FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass(%s)",
+        (rel.sql,),
+    ).fetchone()
+    return found == (rel.oid, rel.identity)

@@ -1,0 +1,83 @@
+"""Whether a server still gives everything behind our log's end, through the slot and publication that made the log.
+
+Only looks: whoever prepares a start makes or mends things afterwards, and `doctor` never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.model.position import Checkpoint
+from cdcflow.sources.postgres import publication
+from cdcflow.sources.postgres.connection import Connection, Connector, history_lost
+from cdcflow.sources.postgres.identity import IdentifiedSystem, check_history
+from cdcflow.sources.postgres.lsn import lsn_of
+from cdcflow.sources.postgres.naming import Names
+from cdcflow.sources.postgres.publication import Publication
+from cdcflow.sources.postgres.slot import Slot
+from cdcflow.sources.postgres.table_names import exists
+
+
+def check_unbroken(
+    connector: Connector,
+    connection: Connection,
+    checkpoint: Checkpoint,
+    names: Names,
+    system: IdentifiedSystem,
+    ours: Slot | None,
+    known: str,
+) -> Publication | None:
+    """That this server still gives everything behind our log's end through this slot and publication, whose
+    fingerprint is `known`. Returns the publication.
+
+    Raises:
+        HistoryLost, ConfigurationError: it does not.
+    """
+    before = checkpoint.source
+    position = lsn_of(checkpoint.position or "0/0")
+    check_names(before, names)
+    check_history(connector, before, system, position)
+    found = publication.read(connection, names.publication)
+    check_publication(connection, found, names.publication, known)
+    if ours is None:
+        raise no_slot(names.slot)
+    ours.check_kind(system.database)
+    ours.check_whole(position)
+    # `synced` is not asked: it has no meaning on a primary, and whether this slot gives what our log has is
+    # compared by whoever goes on.
+    if str(system.timeline) != before.get("timeline") and not ours.failover:
+        raise history_lost(
+            f"the server went from timeline {before.get('timeline')} to {system.timeline}, and slot {names.slot} "
+            "was not carried over from the old one",
+            runbook="restored-source",
+        )
+    return found
+
+
+def check_names(before: Mapping[str, str], names: Names) -> None:
+    """That the settings still name the slot and publication of this log. `before`: the checkpoint's `source`."""
+    for what, then, now in (
+        ("slot", before["slot"], names.slot),
+        ("publication", before["publication"], names.publication),
+    ):
+        if then != now:
+            raise ConfigurationError(
+                f"this log was begun with source.{what} = {then}; {now} has never carried its changes",
+                remedy=f"set source.{what}: {then}, or begin a new log",
+                runbook="other-log",
+            )
+
+
+def check_publication(connection: Connection, found: Publication | None, name: str, known: str) -> None:
+    """That the publication as it was `found` never was otherwise since its fingerprint was `known`.
+
+    Raises:
+        HistoryLost: somebody dropped or altered it, or took a table out.
+    """
+    publication.check_unbroken(found, name, known, partial(exists, connection))
+
+
+def no_slot(name: str) -> HistoryLost:
+    return history_lost(f"slot {name} is gone: somebody dropped it, or the server was restored or upgraded")
