@@ -15,8 +15,8 @@ from cdcflow.interleave.messages import ChunkRead, Input, MarkSeen, Planned, Tra
 from cdcflow.interleave.window import Window
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
-from cdcflow.pipeline.attempt import Attempt
 from cdcflow.pipeline.durability import Durability
+from cdcflow.pipeline.recording import Recording
 
 
 class NoVisibilityCheck(Interleave):
@@ -148,12 +148,12 @@ class PlansAtAnyVersion(Interleave):
         super()._planned(planned)
 
 
-def acknowledges_the_last_cut(attempt: Attempt) -> None:
-    """An `Attempt._acknowledge` that takes what is cut for durable."""
-    cut = attempt._checkpoint
-    if cut is not attempt._acknowledged and cut.position is not None:
-        attempt._acknowledged = cut
-        attempt._stream.acknowledge(cut.position)
+def acknowledges_the_last_cut(recording: Recording) -> None:
+    """A `Recording.acknowledge` that takes what is cut for durable."""
+    cut = recording.checkpoint
+    if cut is not recording.acknowledged and cut.position is not None:
+        recording.acknowledged = cut
+        recording._stream.acknowledge(cut.position)
 
 
 def durable_before_its_sync(durability: Durability) -> None:
@@ -165,7 +165,7 @@ def durable_before_its_sync(durability: Durability) -> None:
 
 
 PLANTED: dict[str, Faults] = {
-    "ack before fsync": Faults(patch=(Attempt, "_acknowledge", acknowledges_the_last_cut)),
+    "ack before fsync": Faults(patch=(Recording, "acknowledge", acknowledges_the_last_cut)),
     "no visibility check": Faults(machine=NoVisibilityCheck),
     "token without epoch": Faults(epoch_forgotten=True),
     "high not waited for": Faults(machine=HighNotWaitedFor),

@@ -24,7 +24,8 @@ from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.interleave.machine import Limits
 from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Reread, Resume
 from cdcflow.model.table import TableId
-from cdcflow.pipeline.attempt import Pace, TablesChanged
+from cdcflow.pipeline.attempt import Pace
+from cdcflow.pipeline.source_looks import TablesChanged
 
 SETTLE_ROUNDS = 600
 SETTLED_POLLS = (10,)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from cdcflow.errors import ConfigurationError, KeysUnknown, RightMissing, SourceUnavailable
+from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.machine import Interleave, Limits
 from cdcflow.interleave.messages import (
     Answered,
@@ -28,10 +28,7 @@ from cdcflow.interleave.messages import (
     Effect,
     Event,
     Input,
-    Order,
     PlanTable,
-    Resume,
-    SnapshotTaken,
     TakeSnapshot,
     Tick,
     Visibility,
@@ -39,34 +36,25 @@ from cdcflow.interleave.messages import (
     XidSnapshot,
 )
 from cdcflow.interleave.progress import Progress
-from cdcflow.model.change import NO_KEYS, KeySet, Run, SpooledTransaction, Uint64s, commit_clock
+from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table, TableId
 from cdcflow.pipeline import reread
 from cdcflow.pipeline.durability import Durability
 from cdcflow.pipeline.freshness import Freshness
-from cdcflow.pipeline.observing import Observed
-from cdcflow.pipeline.reading_rate import ReadingRate
-from cdcflow.pipeline.reread import unread
+from cdcflow.pipeline.observing import Observed, OnEvent
+from cdcflow.pipeline.partial_keys import PartialKeys
+from cdcflow.pipeline.placing import placed
+from cdcflow.pipeline.rates import ReadingRate, RecentRate
+from cdcflow.pipeline.recording import OnAnswer, Recording
+from cdcflow.pipeline.source_looks import SourceLooks, row_versions
 from cdcflow.pipeline.source_tasks import SourceTasks
 from cdcflow.pipeline.spans import OnSpan
 from cdcflow.pipeline.threads import Clock, Threads
 from cdcflow.pipeline.waker import Waker
-from cdcflow.ports import ChunkSource, Log, Numbered, Source, Stream, StreamEvent
-
-OnEvent = Callable[[str, Mapping[str, object]], None]
-OnAnswer = Callable[[Answered, bool], None]
-"""What became of a command; and whether its trace is durable, for it is called once before and once when it is."""
+from cdcflow.ports import ChunkSource, Log, Source, Stream, StreamEvent
 
 IDLE_WAIT_S = 0.1
-UNSYNCED_BYTES_MAX = 256 << 20
-"""Stop reading the source while this much is appended and not yet durable: the disk sets the pace then."""
-UNSEALED_MAX = 16
-"""Stop reading the source while so many closed journals wait to be sealed: a merge sees only what is sealed, and a
-daemon that is told to stop seals the rest first."""
-SMALL_BYTES_MAX = 64 << 10
-"""Above this a cut is handed to the syncing thread at once, so that the rest of the turn overlaps with its writing."""
-
 IDS_ABOVE_XMAX = 100_000
 
 
@@ -95,10 +83,6 @@ class Pace:
     stop_s: float = 8.0
 
 
-class TablesChanged(Exception):
-    """The list of captured tables is another one now; the next attempt takes it up."""
-
-
 class Attempt:
     """Opens nothing itself: it is given a source and a log, and leaves both to its caller to close."""
 
@@ -121,8 +105,6 @@ class Attempt:
         freshness: Freshness | None = None,
         on_span: OnSpan | None = None,
     ) -> None:
-        self._on_answer = on_answer
-        self._answered: list[Answered] = []
         self._rate_of_settings = limits.rows_per_second_max
         self._source = source
         self._log = log
@@ -133,60 +115,43 @@ class Attempt:
         self._on_event = on_event
         self._clock = clock
         self._epoch = epoch
-        checkpoint = self._placed(log_id)
+        lost = orders.accept_history_loss
+        checkpoint = placed(source, log, log_id, epoch, on_event, accept_history_loss=lost)
         self.tables: tuple[Table, ...] = tuple(source.tables())
         self._chunks: ChunkSource = source.chunks()
+        self._partial_keys = PartialKeys(log, self.tables, on_event)
         self._machine = self._machine_from(checkpoint, limits)
         self._stream: Stream = source.stream(checkpoint, log.open_spool)
         self._tasks = SourceTasks(self._chunks, limits.chunks_per_window + 2, waker.wake, threads)
         self._durability = Durability(log, waker.wake, threads, clock)
-        self._checkpoint = checkpoint
-        self._acknowledged = checkpoint
-        self._unsynced: deque[tuple[int, int]] = deque()  # (cut number, bytes appended before it)
-        self._bytes_since_cut = 0
-        self._is_due = False
+        self._observed = Observed(freshness, on_span, self.tables, epoch)
+        self._recording = Recording(log, self._stream, self._durability, self._observed, checkpoint, clock, on_answer)
+        self._looks = SourceLooks(
+            source,
+            self._chunks,
+            self._tasks,
+            self.tables,
+            lambda: self._machine.progress,
+            heartbeat_s=pace.heartbeat_s,
+            tables_look_s=pace.tables_look_s,
+            now_s=clock(),
+        )
         self._looked_at: Progress | None = None
         self._new_limits: Limits | None = None
         self._settled = False
         self._ordered: tuple[TableId, ...] = ()
         self._began_at_cut = checkpoint.cut + 1
-        self._looked_at_tables = self._beat_at = clock()
-        self._observed = Observed(freshness, on_span, self.tables, epoch)
-        self._rate: deque[tuple[float, int]] = deque(maxlen=64)
+        self._rate = RecentRate()
         self._reading = ReadingRate()
         self._events: Counter[str] = Counter()
-        self.rows = {"captured": 0, "read": 0}
 
     # ── starting ────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _placed(self, log_id: str) -> Checkpoint:
-        """The checkpoint to start from, durable in the log before anything is read from there."""
-        before = self._log.checkpoint
-        asked = {**before.source, **({"accept_history_loss": "yes"} if self._orders.accept_history_loss else {})}
-        placed = self._source.prepare(replace(before, source=asked), log_id, self._log.transactions_back)
-        if before.position is None:
-            # A log that begins may be there instead of one that was lost, whose slot still holds the server's log.
-            for left in self._source.left_behind(log_id):
-                self._on_event("left behind", {"what": left.subject, "found": left.text, "remedy": left.remedy})
-        # "history" stays in the checkpoint until the cut that orders the new backfill: a crash between the two must
-        # not leave a log with a hole and nobody who knows.
-        lost = "lost" in (before.source.get("history"), placed.source.get("history"))
-        kept = {k: v for k, v in placed.source.items() if k != "accept_history_loss"} | (
-            {"history": "lost"} if lost else {}
-        )
-        placed = replace(placed, source=kept, epoch=self._epoch)
-        if placed.position != before.position or kept != dict(before.source):
-            progress = unread(placed.progress) if lost else placed.progress
-            placed = replace(placed, cut=placed.cut + 1, progress=progress)
-            self._log.cut(placed)
-            self._log.sync()
-        return placed
 
     def _machine_from(self, checkpoint: Checkpoint, limits: Limits) -> Interleave:
         """A machine that remembers what only the log still knows: ids delivered earlier, keys of partial rows."""
         progress = Progress.from_json(checkpoint.progress)
         reading = (t for t, p in progress.tables.items() if p.state != "paused" and p.collects_from is not None)
-        partial = {table: self._partial_keys(table, progress) for table in reading}
+        partial = {table: self._partial_keys.of(table, progress) for table in reading}
         return Interleave(
             epoch=self._epoch,
             checkpoint=checkpoint,
@@ -196,33 +161,13 @@ class Attempt:
             partial=partial,
         )
 
-    def _partial_keys(self, table: TableId, progress: Progress) -> KeySet | None:
-        """The keys of a table's partial rows in the log; None when the log does not know them any more."""
-        known = progress.tables[table]
-        try:
-            found = self._log.partial_keys(table, known.collects_from or known.since) or NO_KEYS
-            return self._with_ordered(table, found, known.keys_ordered)
-        except KeysUnknown as unknown:
-            self._on_event("partial rows unknown", {"table": str(table), "reason": str(unknown).split("\n")[0]})
-            return None
-
-    def _with_ordered(self, table: TableId, found: KeySet, text: str | None) -> KeySet:
-        """These keys, and those that people ordered to be read, which the log's rows do not tell."""
-        if text is None:
-            return found
-        ordered = KeySet.from_text(text)
-        key = next((t.key_columns for t in self.tables if t.id == table), ())
-        if set(ordered.keys.column_names) != set(key):
-            raise KeysUnknown(f"rows of {table} are to be read again by a key that it no longer has")
-        return found.union(ordered) if len(found) else ordered
-
     def _begin(self) -> None:
         if self._orders.backfill is not None:
             self._ordered = table_ids(self._orders.backfill, self.tables)
-        source = self._checkpoint.source
+        source = self._recording.checkpoint.source
         again = reread.kept_otherwise(source, self._machine.progress)
         # Out of the checkpoint with the cut that has the order: a crash before it finds both as they were.
-        self._checkpoint = replace(self._checkpoint, source=reread.without_orders(source))
+        self._recording.checkpoint = replace(self._recording.checkpoint, source=reread.without_orders(source))
         if source.get("history") == "lost":
             self._handle(Backfill(tuple(t.id for t in self.tables)))
         else:
@@ -231,8 +176,8 @@ class Attempt:
             self._take_requests()
         # A statement may have changed rows while nobody captured, and the order to read them again may not have been
         # durable when the last attempt ended: the version they were read at is.
-        self._handle(self._source.compare_rows(self._row_versions()))
-        self._began_at_cut = self._checkpoint.cut
+        self._handle(self._source.compare_rows(row_versions(self._machine.progress)))
+        self._began_at_cut = self._recording.checkpoint.cut
 
     def _read_anew(self, ordered: tuple[TableId, ...], again: tuple[TableId, ...]) -> None:
         """What an operator ordered, and what other settings have read again."""
@@ -264,7 +209,7 @@ class Attempt:
         self._finish()
 
     def _turn(self) -> None:
-        if self._unsynced_bytes() > UNSYNCED_BYTES_MAX or self._durability.unsealed > UNSEALED_MAX:
+        if self._recording.is_behind:
             self._waker.wait(None, IDLE_WAIT_S)
             events: Sequence[StreamEvent] = ()
         else:
@@ -281,8 +226,8 @@ class Attempt:
             self._handle(answer)
         self._use_new_limits()
         self._take_requests()
-        self._make_durable()
-        self._acknowledge()
+        self._recording.make_durable()
+        self._recording.acknowledge()
         self._look_after()
 
     @property
@@ -292,7 +237,7 @@ class Attempt:
 
     def _take_requests(self) -> None:
         for request in self._requested():
-            self._handle(self._looked_up(request))
+            self._handle(self._partial_keys.looked_up(request, self._machine.progress))
 
     def _handle(self, given: Input) -> None:
         effects = self._machine.step(given)
@@ -307,14 +252,13 @@ class Attempt:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Append():
-                self._append(effect)
+                self._recording.append(effect)
             case Cut():
-                self._cut(effect)
+                self._recording.cut(effect)
             case PlanTable() | WriteMark() | TakeSnapshot():
                 pass
             case Answered():
-                self._answered.append(effect)
-                self._on_answer(effect, False)
+                self._recording.answered(effect)
             case Event(event, fields):
                 self._events[event] += 1
                 self._on_event(event, dict(fields))
@@ -329,87 +273,16 @@ class Attempt:
         seconds = round(answer.seconds, 3)
         self._on_event(event, {"table": str(chunk.table), "number": chunk.number, "rows": rows, "seconds": seconds})
 
-    def _append(self, append: Append) -> None:
-        run = append.run
-        assert isinstance(run, Run | SpooledTransaction)  # noqa: S101 - the product's only two kinds of Transactions
-        stamps = run.commit_ts if isinstance(run, Run) else np.array([run.commit_ts], np.int64)
-        clock = commit_clock(self._checkpoint.commit_clock, stamps)
-        self._log.append(Numbered(run, append.first_offset, append.first_transaction, clock))
-        self._checkpoint = replace(self._checkpoint, commit_clock=int(clock[-1]))
-        self._bytes_since_cut += self._observed.appended(run)
-        self.rows["read" if run.kind == "read" else "captured"] += run.rows
-
-    def _cut(self, cut: Cut) -> None:
-        self._checkpoint = replace(
-            self._checkpoint,
-            position=cut.position,
-            next_offset=cut.next_offset,
-            next_transaction=cut.next_transaction,
-            cut=cut.number,
-            progress=cut.progress,
-        )
-        self._log.cut(self._checkpoint)
-        self._observed.cut(cut.number)
-        self._unsynced.append((cut.number, self._bytes_since_cut))
-        self._bytes_since_cut = 0
-        self._is_due = True
-        if self._unsynced_bytes() > SMALL_BYTES_MAX:
-            self._ask_sync()
-        if self._log.seal_due(self._clock()):
-            self._roll()
-
-    def _make_durable(self) -> None:
-        """What this turn has cut: here, where nothing waits to be read and the disk is quick; else beside the loop."""
-        if self._is_due and (self._stream.ready or not self._durability.sync_now()):
-            self._ask_sync()
-        self._is_due = False
-
-    def _ask_sync(self) -> None:
-        self._is_due = False
-        self._durability.ask_sync()
-
-    def _roll(self) -> None:
-        self._log.roll()
-        self._durability.ask_seal()
-
-    def _acknowledge(self) -> None:
-        # The server drops log that it believes we have. Only a checkpoint that `sync` has returned is said to it:
-        # an early word here is data lost on the next crash, and nothing would tell us.
-        durable = self._durability.durable
-        if durable is self._acknowledged or durable.position is None:
-            return
-        self._acknowledged = durable
-        self._observed.durable(durable.cut)
-        while self._unsynced and self._unsynced[0][0] <= durable.cut:
-            self._unsynced.popleft()
-        self._stream.acknowledge(durable.position)
-        self._tell_kept(durable)
-
-    def _tell_kept(self, durable: Checkpoint) -> None:
-        """Tell who gave commands that their traces are durable."""
-        if not self._answered:
-            return
-        kept = durable.progress.get("commands", {})
-        assert isinstance(kept, dict)  # noqa: S101 - our own progress JSON
-        for answer in [a for a in self._answered if str(a.number) in kept]:
-            self._answered.remove(answer)
-            self._on_answer(answer, True)
-
     def _look_after(self) -> None:
         now = self._clock()
-        if self._bytes_since_cut == 0 and self._log.seal_due(now):
-            self._roll()
-        if now - self._beat_at >= self._pace.heartbeat_s:
-            self._beat_at = now
-            self._tasks.call(self._heartbeat)
-        if now - self._looked_at_tables >= self._pace.tables_look_s:
-            self._looked_at_tables = now
-            self._tasks.call(self._look_at_tables)
-        self._observed.prove(self._machine, self._checkpoint.cut, self._durability.durable.cut)
+        self._recording.roll_if_due(now)
+        self._looks.send_due(now)
+        self._observed.prove(self._machine, self._recording.checkpoint.cut, self._durability.durable.cut)
         self._observed.look(now, self._tasks, self._source, self._chunks, self._machine)
-        if not self._rate or now - self._rate[-1][0] >= 0.25:
-            self._rate.append((now, self.rows["captured"] + self.rows["read"]))
-            self._reading.seen(now, self.rows["read"], is_reading=self._machine.is_reading)
+        if self._rate.is_due(now):
+            rows = self._recording.rows
+            self._rate.seen(now, rows["captured"] + rows["read"])
+            self._reading.seen(now, rows["read"], is_reading=self._machine.is_reading)
 
     def use(self, limits: Limits) -> None:
         """Go on with other limits from the next turn on. May be called from any thread."""
@@ -421,49 +294,12 @@ class Attempt:
             self._rate_of_settings = limits.rows_per_second_max
             self._machine.use(limits)
 
-    def _looked_up(self, request: Input) -> Input:
-        """The request with what only the log knows: who resumes a table asks it for the keys of partial rows."""
-        match request:
-            case Command():
-                return replace(request, orders=tuple(self._with_keys(order) for order in request.orders))
-            case Resume():
-                return self._with_keys(request)
-            case _:
-                return request
-
-    def _with_keys(self, order: Order) -> Order:
-        known = self._machine.progress.tables.get(order.table) if isinstance(order, Resume) else None
-        if not isinstance(order, Resume) or known is None or known.state != "paused" or known.collects_from is None:
-            return order
-        return replace(order, partial=self._partial_keys(order.table, self._machine.progress))
-
     def _requested(self) -> list[Input]:
         found: list[Input] = []
         with contextlib.suppress(Empty):
             while True:
                 found.append(self._requests.get_nowait())
         return found
-
-    def _heartbeat(self) -> Input | None:
-        with contextlib.suppress(
-            SourceUnavailable, RightMissing
-        ):  # the stream notices too, and has the better words for it
-            self._chunks.heartbeat()
-            return SnapshotTaken(self._chunks.snapshot())
-        return None
-
-    def _look_at_tables(self) -> Input | None:
-        with contextlib.suppress(SourceUnavailable, RightMissing):
-            now = {(t.id, t.incarnation) for t in self._source.tables()}
-            if now != {(t.id, t.incarnation) for t in self.tables}:
-                raise TablesChanged
-            return self._source.compare_rows(self._row_versions())
-        return None
-
-    def _row_versions(self) -> dict[TableId, str | None]:
-        """Of the tables whose rows were read, are being read, or are still to be read (None: no version yet)."""
-        tables = self._machine.progress.tables
-        return {t: p.row_version for t, p in tables.items() if p.state == "done" or p.active}
 
     # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -475,11 +311,12 @@ class Attempt:
             self._looked_at = progress
             states = progress.tables
             self._settled = all(states[t].state in ("done", "failed", "cancelled") for t in wanted)
-        return self._settled and self._checkpoint.cut == self._durability.durable.cut and self._reported(wanted)
+        is_durable = self._recording.checkpoint.cut == self._durability.durable.cut
+        return self._settled and is_durable and self._reported(wanted)
 
     def _reported(self, wanted: Sequence[TableId]) -> bool:
         """The log's last cut knows how the ordered tables ended."""
-        logged = self._checkpoint.progress.get("tables", {})
+        logged = self._recording.checkpoint.progress.get("tables", {})
         now = self._machine.progress
         assert isinstance(logged, dict)  # noqa: S101 - our own progress JSON
         return all(logged.get(str(t), {}).get("state") == now.tables[t].state for t in wanted)
@@ -489,10 +326,9 @@ class Attempt:
         self._durability.ask_sync()
         if not self._durability.settle(self._pace.stop_s):
             self._durability.check()
-        self._acknowledge()
-        self._on_event(
-            "capture stopped", {"cut": self._acknowledged.cut, "next_offset": self._acknowledged.next_offset}
-        )
+        self._recording.acknowledge()
+        told = self._recording.acknowledged
+        self._on_event("capture stopped", {"cut": told.cut, "next_offset": told.next_offset})
 
     def close(self) -> None:
         """Stop the threads and leave the source's connections. The log stays open: its owner closes it."""
@@ -512,9 +348,6 @@ class Attempt:
 
     # ── looking in from outside ─────────────────────────────────────────────────────────────────────────────
 
-    def _unsynced_bytes(self) -> int:
-        return sum(size for _, size in self._unsynced) + self._bytes_since_cut
-
     def status(self) -> dict[str, object]:
         """What is going on, as JSON-able values. May be called from any thread."""
         durable = self._durability.durable
@@ -526,9 +359,9 @@ class Attempt:
             "next_offset": durable.next_offset,
             "commit_clock": durable.commit_clock,
             "syncs": self._durability.syncs,
-            "rows_captured": self.rows["captured"],
-            "rows_read": self.rows["read"],
-            "rows_per_second": self._rows_per_second(),
+            "rows_captured": self._recording.rows["captured"],
+            "rows_read": self._recording.rows["read"],
+            "rows_per_second": self._rate.rows_per_second(self._clock()),
             "rows_read_per_second": self._reading.rows_per_second,
             "held_rows": held_rows,
             "held_bytes": held_bytes,
@@ -548,13 +381,6 @@ class Attempt:
     @property
     def progress(self) -> Progress:
         return self._machine.progress
-
-    def _rows_per_second(self) -> float:
-        rate = list(self._rate)
-        recent = [point for point in rate if point[0] >= self._clock() - 5]
-        if len(recent) < 2:
-            return 0.0
-        return round((recent[-1][1] - recent[0][1]) / max(recent[-1][0] - recent[0][0], 0.001), 1)
 
 
 def table_ids(names: Sequence[str], tables: Sequence[Table]) -> tuple[TableId, ...]:

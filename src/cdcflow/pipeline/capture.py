@@ -37,11 +37,13 @@ from cdcflow.interleave.messages import (
 )
 from cdcflow.interleave.progress import Progress
 from cdcflow.model.position import Checkpoint, SourceIdentity
-from cdcflow.pipeline.attempt import Attempt, OnEvent, Orders, Pace, TablesChanged
+from cdcflow.pipeline.attempt import Attempt, Orders, Pace
 from cdcflow.pipeline.commands import Commands
 from cdcflow.pipeline.freshness import Freshness
+from cdcflow.pipeline.observing import OnEvent
 from cdcflow.pipeline.ordering import Arguments, answer_json, orders_of
 from cdcflow.pipeline.settings import CaptureSettings, OpenedLog, SettingsInUse
+from cdcflow.pipeline.source_looks import TablesChanged
 from cdcflow.pipeline.spans import OnSpan
 from cdcflow.pipeline.tally import DONE, Tally
 from cdcflow.pipeline.waker import Waker

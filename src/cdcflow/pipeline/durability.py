@@ -8,7 +8,7 @@ takes, and makes three threads wait for the interpreter instead of one. Then the
 
 Sealing is work for idle processors. While a backlog comes in and the server and the loop want them all, it gets the
 smaller part: what was rolled waits in its journal, durable and readable, a little longer. Not without end: the loop
-waits when too much does (`attempt.UNSEALED_MAX`).
+waits when too much does (`recording.UNSEALED_MAX`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cdcflow.interleave.machine import Interleave
 from cdcflow.interleave.messages import Effect, MarkSeen, WriteMark
@@ -13,6 +13,8 @@ from cdcflow.pipeline.freshness import Freshness, tables_of
 from cdcflow.pipeline.source_tasks import SourceTasks
 from cdcflow.pipeline.spans import OnSpan, Spans
 from cdcflow.ports import ChunkSource, Source, StreamEvent
+
+OnEvent = Callable[[str, Mapping[str, object]], None]
 
 
 class Observed:
@@ -87,4 +89,4 @@ class Observed:
         return {**rows, "bytes_appended": self._bytes, "cuts": self._cuts}
 
 
-__all__ = ["Observed"]
+__all__ = ["Observed", "OnEvent"]

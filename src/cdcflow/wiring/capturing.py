@@ -14,8 +14,9 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.machine import Limits
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.pipeline import Capture
-from cdcflow.pipeline.attempt import OnEvent, Orders, Pace
+from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.pipeline.freshness import Freshness
+from cdcflow.pipeline.observing import OnEvent
 from cdcflow.pipeline.settings import CaptureSettings, OpenedLog
 from cdcflow.pipeline.spans import OnSpan
 from cdcflow.ports import ControlTable, Source

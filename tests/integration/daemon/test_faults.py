@@ -18,7 +18,7 @@ from cdcflow import wiring
 from cdcflow.changelog import reader
 from cdcflow.changelog.checking import check
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.pipeline import attempt
+from cdcflow.pipeline import recording
 from cdcflow.pipeline.attempt import Pace
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.layer import OsLayer
@@ -208,7 +208,7 @@ def test_sealing_that_falls_behind_holds_the_capture_up(bank: Bank, monkeypatch:
 
     monkeypatch.setattr(FileLog, "seal_pending", seal_pending)
     monkeypatch.setattr(FileLog, "seal_due", lambda self, now_s: self._numbering.at_cut)
-    monkeypatch.setattr(attempt, "UNSEALED_MAX", 3)
+    monkeypatch.setattr(recording, "UNSEALED_MAX", 3)
     with bank.capturing():
         bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
         free.clear()

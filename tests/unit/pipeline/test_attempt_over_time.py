@@ -19,6 +19,7 @@ from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.position import Checkpoint, Offset
 from cdcflow.model.table import TableId
 from cdcflow.pipeline import attempt as attempts
+from cdcflow.pipeline import recording
 from cdcflow.pipeline.attempt import Attempt, Orders, Pace
 from cdcflow.ports import Finding
 from cdcflow.sinks.memory import Memory, MemoryLog
@@ -167,7 +168,7 @@ def test_a_loop_with_nothing_to_read_waits_for_the_stream_s_socket(monkeypatch: 
     on.source.is_ready = True
     on.turns()
     assert len(on.waker.waits) == 1
-    monkeypatch.setattr(attempts, "UNSYNCED_BYTES_MAX", 0)
+    monkeypatch.setattr(recording, "UNSYNCED_BYTES_MAX", 0)
     on.source.coming = [committed(1)]
     on.turns(2)
     assert on.waker.waits[1:] == [(None, 0.1)], "the disk sets the pace, so the stream's socket does not count"
@@ -274,10 +275,10 @@ def test_rows_a_second_are_those_of_the_last_five_seconds() -> None:
     assert rate() == round(9 / 5, 1), "one that is older does not"
     on.log.now_s += 5
     assert rate() == 0.0
-    on.attempt.rows["read"] += 9
+    on.attempt._recording.rows["read"] += 9
     on.after(1.0)
     on.after(0.5)
-    on.attempt.rows["read"] += 9
+    on.attempt._recording.rows["read"] += 9
     on.after(1.0)
     assert rate() == round(9 / 1.5, 1), "rows that were read count like those that were captured"
 
@@ -342,12 +343,13 @@ def test_a_chunk_of_a_table_that_was_rewritten_is_told_as_that() -> None:
 def test_a_large_cut_is_synced_beside_the_rest_of_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The writing begins while the loop still decodes; a small one is left to the end of the turn."""
     size = committed(1).run.bytes
-    monkeypatch.setattr(attempts, "SMALL_BYTES_MAX", size)
+    monkeypatch.setattr(recording, "SMALL_BYTES_MAX", size)
     on = Stage()
     on.turns()
     assert on.steps.workers[SYNC].behind == 0
     asked = []
-    on.attempt._make_durable = lambda: asked.append(on.steps.workers[SYNC].behind)  # type: ignore[method-assign]
+    written: Any = on.attempt._recording
+    written.make_durable = lambda: asked.append(on.steps.workers[SYNC].behind)
     on.source.coming = [committed(1)]
     on.turns()
     assert asked == [0], "as large as that is small"
@@ -370,7 +372,7 @@ def test_one_sync_is_asked_for_each_turn_that_cut_something() -> None:
 
 def test_a_cut_that_was_handed_over_is_not_synced_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was large: the thread has it already."""
-    monkeypatch.setattr(attempts, "SMALL_BYTES_MAX", 0)
+    monkeypatch.setattr(recording, "SMALL_BYTES_MAX", 0)
     on = Stage()
     on.source.is_ready = True
     on.source.coming = [committed(1)]
@@ -385,17 +387,17 @@ def test_what_waits_for_the_disk_is_counted_until_it_is_durable(monkeypatch: pyt
     for number in (1, 2):
         on.source.coming = [committed(number)]
         on.turns()
-    assert on.attempt._unsynced_bytes() == 2 * size
+    assert on.attempt._recording._unsynced_bytes() == 2 * size
     on.source.is_ready = True
     on.steps.workers[SYNC].go()
     on.source.coming = [committed(3)]
     on.turns()
-    assert on.attempt._unsynced_bytes() == size, "the third was cut after that sync"
-    monkeypatch.setattr(attempts, "UNSYNCED_BYTES_MAX", size)
+    assert on.attempt._recording._unsynced_bytes() == size, "the third was cut after that sync"
+    monkeypatch.setattr(recording, "UNSYNCED_BYTES_MAX", size)
     polls = on.source.polls
     on.turns()
     assert on.source.polls == polls + 1, "as much as may wait"
-    monkeypatch.setattr(attempts, "UNSYNCED_BYTES_MAX", size - 1)
+    monkeypatch.setattr(recording, "UNSYNCED_BYTES_MAX", size - 1)
     on.turns()
     assert on.source.polls == polls + 1
 

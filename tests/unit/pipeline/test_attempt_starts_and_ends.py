@@ -22,8 +22,10 @@ from cdcflow.model.change import ChangeBatch, SpooledTransaction
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.pipeline import attempt as attempts
-from cdcflow.pipeline.attempt import Attempt, Orders, Pace, TablesChanged, maybe_hidden, table_ids
+from cdcflow.pipeline import recording
+from cdcflow.pipeline.attempt import Attempt, Orders, Pace, maybe_hidden, table_ids
 from cdcflow.pipeline.reread import unread
+from cdcflow.pipeline.source_looks import TablesChanged
 from cdcflow.pipeline.waker import Waker
 from cdcflow.sinks.memory import Memory, MemoryLog
 
@@ -324,7 +326,7 @@ def test_the_source_is_not_read_while_too_much_waits_for_the_disk(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a disk that is slower than the source fills the memory. What has come is cut and goes on being synced."""
-    monkeypatch.setattr(attempts, "UNSYNCED_BYTES_MAX", 0)
+    monkeypatch.setattr(recording, "UNSYNCED_BYTES_MAX", 0)
     stage.holds(Checkpoint(AT, cut=5, progress=DONE.to_json()))
     source, log = Small(), Held(stage.memory)
     attempt = stage.attempt(source, log=log)
@@ -351,7 +353,7 @@ def test_the_source_is_not_read_while_too_many_journals_wait_to_be_sealed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A merge sees only what is sealed, and a daemon that is told to stop seals the rest first."""
-    monkeypatch.setattr(attempts, "UNSEALED_MAX", 1)
+    monkeypatch.setattr(recording, "UNSEALED_MAX", 1)
     held = threading.Event()
 
     class Sealing(MemoryLog):

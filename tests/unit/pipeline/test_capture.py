@@ -15,8 +15,9 @@ from cdcflow.interleave.machine import Limits
 from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Command, Input, Pause, Resume
 from cdcflow.model.position import Checkpoint
 from cdcflow.pipeline import attempt as attempts
-from cdcflow.pipeline.attempt import Orders, Pace, TablesChanged
+from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.pipeline.capture import Capture
+from cdcflow.pipeline.source_looks import TablesChanged
 from cdcflow.sinks.memory import Memory, MemoryLog
 
 FIRST = {"settings": {"number": 1, "given": 1}}

@@ -22,8 +22,9 @@ from cdcflow.model.position import Checkpoint, Offset
 from cdcflow.pipeline import attempt as attempts
 from cdcflow.pipeline import capture as captures
 from cdcflow.pipeline import ordering
-from cdcflow.pipeline.attempt import Attempt, OnAnswer, Orders, Pace
+from cdcflow.pipeline.attempt import Attempt, Orders, Pace
 from cdcflow.pipeline.capture import Capture
+from cdcflow.pipeline.recording import OnAnswer
 from cdcflow.pipeline.settings import CaptureSettings
 from cdcflow.pipeline.waker import Waker
 from cdcflow.sinks.memory import Memory, MemoryLog
@@ -358,19 +359,19 @@ def taken_up(progress: TableProgress) -> tuple[int, KeySet | None]:
     """The generation of an attempt that begins at this progress, and what it is to read by key."""
     with beginning(progress) as attempt:
         found = attempt._machine.progress
-        return found.tables[ORDERS.id].generation, attempt._partial_keys(ORDERS.id, found)
+        return found.tables[ORDERS.id].generation, attempt._partial_keys.of(ORDERS.id, found)
 
 
 def test_a_command_is_kept_when_a_durable_checkpoint_has_its_trace() -> None:
     """Not when the machine knows it, and not when the disk is done with what came before."""
     told: list[bool] = []
     with beginning(TableProgress("done", 1, Offset(1), 1), lambda answer, durable: told.append(durable)) as attempt:
-        before = attempt._checkpoint
+        before = attempt._recording.checkpoint
         attempt._handle(Command(7, "pause", "ann", 0, ()))
-        attempt._tell_kept(before)
+        attempt._recording._tell_kept(before)
         assert told == [False]
-        attempt._tell_kept(attempt._checkpoint)
-        attempt._tell_kept(attempt._checkpoint)
+        attempt._recording._tell_kept(attempt._recording.checkpoint)
+        attempt._recording._tell_kept(attempt._recording.checkpoint)
         assert told == [False, True]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cdcflow.pipeline.reading_rate import ReadingRate
+from cdcflow.pipeline.rates import ReadingRate
 
 
 def test_only_the_time_of_reading_counts() -> None:

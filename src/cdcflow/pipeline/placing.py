@@ -1,0 +1,40 @@
+"""The checkpoint that an attempt starts from, durable in the log before anything is read from there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cdcflow.model.position import Checkpoint, Epoch
+from cdcflow.pipeline.observing import OnEvent
+from cdcflow.pipeline.reread import unread
+from cdcflow.ports import Log, Source
+
+
+def placed(
+    source: Source, log: Log, log_id: str, epoch: Epoch, on_event: OnEvent, *, accept_history_loss: bool
+) -> Checkpoint:
+    """Have the source make or check the log's position, and keep what it says about it. Durable on return.
+
+    Raises:
+        HistoryLost, ConfigurationError: see `cdcflow.ports.Source.prepare`.
+    """
+    before = log.checkpoint
+    asked = {**before.source, **({"accept_history_loss": "yes"} if accept_history_loss else {})}
+    prepared = source.prepare(replace(before, source=asked), log_id, log.transactions_back)
+    if before.position is None:
+        # A log that begins may be there instead of one that was lost, whose slot still holds the server's log.
+        for left in source.left_behind(log_id):
+            on_event("left behind", {"what": left.subject, "found": left.text, "remedy": left.remedy})
+    # "history" stays in the checkpoint until the cut that orders the new backfill: a crash between the two must
+    # not leave a log with a hole and nobody who knows.
+    lost = "lost" in (before.source.get("history"), prepared.source.get("history"))
+    kept = {k: v for k, v in prepared.source.items() if k != "accept_history_loss"} | (
+        {"history": "lost"} if lost else {}
+    )
+    checkpoint = replace(prepared, source=kept, epoch=epoch)
+    if checkpoint.position != before.position or kept != dict(before.source):
+        progress = unread(checkpoint.progress) if lost else checkpoint.progress
+        checkpoint = replace(checkpoint, cut=checkpoint.cut + 1, progress=progress)
+        log.cut(checkpoint)
+        log.sync()
+    return checkpoint

@@ -1,0 +1,137 @@
+"""What an attempt writes into the log: appended, cut, made durable, and only then acknowledged to the source."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from cdcflow.interleave.messages import Answered, Append, Cut
+from cdcflow.model.change import Run, SpooledTransaction, commit_clock
+from cdcflow.model.position import Checkpoint
+from cdcflow.pipeline.durability import Durability
+from cdcflow.pipeline.observing import Observed
+from cdcflow.pipeline.threads import Clock
+from cdcflow.ports import Log, Numbered, Stream
+
+OnAnswer = Callable[[Answered, bool], None]
+"""What became of a command; and whether its trace is durable, for it is called once before and once when it is."""
+
+UNSYNCED_BYTES_MAX = 256 << 20
+"""Stop reading the source while this much is appended and not yet durable: the disk sets the pace then."""
+UNSEALED_MAX = 16
+"""Stop reading the source while so many closed journals wait to be sealed: a merge sees only what is sealed, and a
+daemon that is told to stop seals the rest first."""
+SMALL_BYTES_MAX = 64 << 10
+"""Above this a cut is handed to the syncing thread at once, so that the rest of the turn overlaps with its writing."""
+
+
+class Recording:
+    """Used by the loop's thread. `checkpoint` is that of the newest cut, with what the next one is to have beside it;
+    `acknowledged` the newest that the source was told of; `rows` counts what was appended."""
+
+    def __init__(
+        self,
+        log: Log,
+        stream: Stream,
+        durability: Durability,
+        observed: Observed,
+        checkpoint: Checkpoint,
+        clock: Clock,
+        on_answer: OnAnswer,
+    ) -> None:
+        self._log = log
+        self._stream = stream
+        self._durability = durability
+        self._observed = observed
+        self._clock = clock
+        self._on_answer = on_answer
+        self.checkpoint = checkpoint
+        self.acknowledged = checkpoint
+        self.rows = {"captured": 0, "read": 0}
+        self._answered: list[Answered] = []
+        self._unsynced: deque[tuple[int, int]] = deque()  # (cut number, bytes appended before it)
+        self._bytes_since_cut = 0
+        self._is_due = False
+
+    @property
+    def is_behind(self) -> bool:
+        """So much waits for the disk, or to be sealed, that nothing more should be read meanwhile."""
+        return self._unsynced_bytes() > UNSYNCED_BYTES_MAX or self._durability.unsealed > UNSEALED_MAX
+
+    def append(self, append: Append) -> None:
+        run = append.run
+        assert isinstance(run, Run | SpooledTransaction)  # noqa: S101 - the product's only two kinds of Transactions
+        stamps = run.commit_ts if isinstance(run, Run) else np.array([run.commit_ts], np.int64)
+        clock = commit_clock(self.checkpoint.commit_clock, stamps)
+        self._log.append(Numbered(run, append.first_offset, append.first_transaction, clock))
+        self.checkpoint = replace(self.checkpoint, commit_clock=int(clock[-1]))
+        self._bytes_since_cut += self._observed.appended(run)
+        self.rows["read" if run.kind == "read" else "captured"] += run.rows
+
+    def cut(self, cut: Cut) -> None:
+        self.checkpoint = replace(
+            self.checkpoint,
+            position=cut.position,
+            next_offset=cut.next_offset,
+            next_transaction=cut.next_transaction,
+            cut=cut.number,
+            progress=cut.progress,
+        )
+        self._log.cut(self.checkpoint)
+        self._observed.cut(cut.number)
+        self._unsynced.append((cut.number, self._bytes_since_cut))
+        self._bytes_since_cut = 0
+        self._is_due = True
+        if self._unsynced_bytes() > SMALL_BYTES_MAX:
+            self._ask_sync()
+        self.roll_if_due(self._clock())
+
+    def answered(self, answer: Answered) -> None:
+        """A command was done; whoever gave it is told again when its trace is durable."""
+        self._answered.append(answer)
+        self._on_answer(answer, False)
+
+    def roll_if_due(self, now_s: float) -> None:
+        """Have the journal sealed, if it is time: between two cuts only."""
+        if self._bytes_since_cut == 0 and self._log.seal_due(now_s):
+            self._log.roll()
+            self._durability.ask_seal()
+
+    def make_durable(self) -> None:
+        """What this turn has cut: here, where nothing waits to be read and the disk is quick; else beside the loop."""
+        if self._is_due and (self._stream.ready or not self._durability.sync_now()):
+            self._ask_sync()
+        self._is_due = False
+
+    def acknowledge(self) -> None:
+        # The server drops log that it believes we have. Only a checkpoint that `sync` has returned is said to it:
+        # an early word here is data lost on the next crash, and nothing would tell us.
+        durable = self._durability.durable
+        if durable is self.acknowledged or durable.position is None:
+            return
+        self.acknowledged = durable
+        self._observed.durable(durable.cut)
+        while self._unsynced and self._unsynced[0][0] <= durable.cut:
+            self._unsynced.popleft()
+        self._stream.acknowledge(durable.position)
+        self._tell_kept(durable)
+
+    def _tell_kept(self, durable: Checkpoint) -> None:
+        """Tell who gave commands that their traces are durable."""
+        if not self._answered:
+            return
+        kept = durable.progress.get("commands", {})
+        assert isinstance(kept, dict)  # noqa: S101 - our own progress JSON
+        for answer in [a for a in self._answered if str(a.number) in kept]:
+            self._answered.remove(answer)
+            self._on_answer(answer, True)
+
+    def _ask_sync(self) -> None:
+        self._is_due = False
+        self._durability.ask_sync()
+
+    def _unsynced_bytes(self) -> int:
+        return sum(size for _, size in self._unsynced) + self._bytes_since_cut
