@@ -39,7 +39,8 @@ import numpy as np
 from tests.simulation.transactions import Keys, Plain, Row, Shape, Transaction, plain_keys, position_of
 
 from cdcflow.errors import InvariantViolated
-from cdcflow.interleave.machine import Interleave, Limits
+from cdcflow.interleave.limits import Limits
+from cdcflow.interleave.machine import Interleave
 from cdcflow.interleave.messages import (
     Adjust,
     Advanced,
@@ -101,15 +102,14 @@ class Hides:
         return xids[np.isin(xids, np.array(sorted(self.xids), np.uint64))]
 
 
-def played(text: str, machine: type[Interleave] = Interleave) -> str:
+def played(text: str) -> str:
     """The scenario with what the machine really does."""
-    narration = Narration(machine)
+    narration = Narration()
     return "\n\n".join(narration.stanza(s) for s in text.strip().split("\n\n")) + "\n"
 
 
 class Narration:
-    def __init__(self, machine: type[Interleave]) -> None:
-        self._make = machine
+    def __init__(self) -> None:
         self._machine: Interleave | None = None
         self._names: list[str] = []
         self._limits = Limits()
@@ -164,7 +164,7 @@ class Narration:
     ) -> None:
         self._names = names
         self._epoch += 1
-        self._machine = self._make(
+        self._machine = Interleave(
             epoch=Epoch(self._epoch),
             checkpoint=replace(self._checkpoint, progress=json.loads(json.dumps(self._checkpoint.progress))),
             tables={_table(n): Shape(("id", "v"), 2 if n in new else 1) for n in names},

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from tests.scenarios.narration import played
@@ -32,6 +30,5 @@ def test_there_are_scenarios() -> None:
 @pytest.mark.parametrize("bug", SUBTLE)
 def test_subtle_planted_bug_changes_a_scenario(bug: str) -> None:
     """Bugs that random schedules find once in thousands have a scenario each that shows them at once."""
-    faults = SUBTLE[bug]
-    with nullcontext() if faults.patch is None else mock.patch.object(*faults.patch):
-        assert any(played(path.read_text(), faults.machine) != path.read_text() for path in FILES)
+    with SUBTLE[bug].planted():
+        assert any(played(path.read_text()) != path.read_text() for path in FILES)

@@ -11,7 +11,7 @@ from tests.simulation.log import ModelLog
 from tests.simulation.source import ModelSource
 from tests.simulation.steps import Silent, Steps
 
-from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Input
 from cdcflow.interleave.progress import Progress
 from cdcflow.model.position import Epoch

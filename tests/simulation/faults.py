@@ -7,16 +7,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from unittest import mock
 
-from cdcflow.interleave.machine import Interleave
-from cdcflow.pipeline import attempt
+from cdcflow.interleave import machine
+from cdcflow.interleave.windowing import Windowing
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Bugs that can be planted. `machine` replaces the machine itself, `patch` one attribute of a class; the others
-    are in the source, or in how the process is started."""
+    """Bugs that can be planted. `windowing` replaces that part of the machine, `patch` one attribute of a class; the
+    others are in the source, or in how the process is started."""
 
-    machine: type[Interleave] = Interleave
+    windowing: type[Windowing] = Windowing
     patch: tuple[type, str, object] | None = None
     epoch_forgotten: bool = False
     unchanged_as_null: bool = False
@@ -30,8 +30,8 @@ class Faults:
     @contextmanager
     def planted(self) -> Iterator[None]:
         with ExitStack() as planted:
-            if self.machine is not Interleave:
-                planted.enter_context(mock.patch.object(attempt, "Interleave", self.machine))
+            if self.windowing is not Windowing:
+                planted.enter_context(mock.patch.object(machine, "Windowing", self.windowing))
             if self.patch is not None:
                 planted.enter_context(mock.patch.object(*self.patch))
             yield

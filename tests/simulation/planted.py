@@ -1,4 +1,4 @@
-"""Bugs planted on purpose, each as a patched machine or a switch around it: the simulation must find every one."""
+"""Bugs planted on purpose, each as a patch of the machine or a switch around it: the simulation must find every one."""
 
 from __future__ import annotations
 
@@ -11,39 +11,40 @@ from tests.simulation.servers import SERVERS, Server
 from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.machine import Interleave
-from cdcflow.interleave.messages import ChunkRead, Input, MarkSeen, Planned, Transactions, Visibility
+from cdcflow.interleave.messages import ChunkRead, MarkSeen, Planned, Transactions, Visibility
 from cdcflow.interleave.window import Window
+from cdcflow.interleave.windowing import Windowing
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
 from cdcflow.pipeline.durability import Durability
 from cdcflow.pipeline.recording import Recording
 
 
-class NoVisibilityCheck(Interleave):
+class NoVisibilityCheck(Windowing):
     def _check_fence(self, window: Window, table: TableId) -> bool:
         return True
 
 
-class HighNotWaitedFor(Interleave):
+class HighNotWaitedFor(Windowing):
     """Lets the window go when high is written, at the place the stream happens to be."""
 
-    def _mark_written(self, mark: Token) -> None:
-        super()._mark_written(mark)
-        window = self._window
+    def mark_written(self, mark: Token) -> None:
+        super().mark_written(mark)
+        window = self.window
         if window is not None and mark == window.high and window.before is not None:
             position = window.held[-1].last_position if window.held else self._tail.position
             assert position is not None
             self._high_seen(window, MarkSeen(window.high, position, 0))
 
 
-class ChunkAfterWindow(Interleave):
+class ChunkAfterWindow(Windowing):
     def _release_window(self, window: Window) -> None:
-        self._append_all(window.held)
+        self._tail.append_all(window.held)
         window.held = []
         super()._release_window(window)
 
 
-class CutBeforeChunk(Interleave):
+class CutBeforeChunk(Windowing):
     """The checkpoint says that the chunk was read, and its rows come behind the cut."""
 
     def _release_window(self, window: Window) -> None:
@@ -55,17 +56,18 @@ class CutBeforeChunk(Interleave):
             del self._tail.effects[before:]
             self._tail.next_offset = rows[0].first_offset  # type: ignore[union-attr]
             self._tail.next_transaction = rows[0].first_transaction  # type: ignore[union-attr]
-            self._cut()
+            self._tail.make_cut(self._backlog.json())
+            self._backlog.changed = False
             self._tail.effects += rows
             self._tail.next_offset, self._tail.next_transaction = offset, transaction
 
 
-class AcknowledgesHeld(Interleave):
+class AcknowledgesHeld(Windowing):
     """The position of a cut is the newest that was delivered, held or not."""
 
-    def _committed(self, run: Transactions) -> None:
-        super()._committed(run)
-        if run.transactions and self._holding:
+    def committed(self, run: Transactions) -> None:
+        super().committed(run)
+        if run.transactions and self.holding:
             self._tail.reach(run.last_position)
 
 
@@ -80,25 +82,24 @@ def remembers_ranges_only(backlog: Backlog, run: Transactions) -> None:
             backlog._work[table].remember(run.partial_keys(table))
 
 
-class ForgetsAtOnce(Interleave):
+class ForgetsAtOnce(Windowing):
     """Uses a look at what is visible while a chunk with an older snapshot is still under way."""
 
-    def _take(self, given: Input) -> None:
-        super()._take(given)
-        if isinstance(given, ChunkRead):
-            self._delivered.forget()
+    def chunk_read(self, read: ChunkRead) -> None:
+        super().chunk_read(read)
+        self._delivered.forget()
 
 
-class ReleasesInFront(Interleave):
+class ReleasesInFront(Windowing):
     """Lets transactions pass that come after one that touches a table of the window."""
 
-    def _committed(self, run: Transactions) -> None:
-        window = self._window
+    def committed(self, run: Transactions) -> None:
+        window = self.window
         if window is not None and window.held and run.first_touching(window.tables) is None:
             self._delivered.add(run.xids)
-            self._release(run)
+            self._tail.release(run)
         else:
-            super()._committed(run)
+            super().committed(run)
 
 
 def at_low(*kinds: str) -> Callable[[Window, TableId], int | None]:
@@ -107,7 +108,7 @@ def at_low(*kinds: str) -> Callable[[Window, TableId], int | None]:
     return lambda window, table: 0 if window.chunks[table].kind in kinds else original(window, table)
 
 
-class DeliveredForgottenAtWindow(Interleave):
+class DeliveredForgottenAtWindow(Windowing):
     """Ids delivered inside a window are not remembered for the next."""
 
     def _close_window(self) -> None:
@@ -115,37 +116,27 @@ class DeliveredForgottenAtWindow(Interleave):
         self._delivered = Delivered(self._delivered.ids()[:0], 1_000)
 
 
-class PlansAtOnce(Interleave):
+class PlansAtOnce(Windowing):
     """Plans a table that is captured anew while changes from before may still be on their way."""
 
-    def _open_window(self) -> None:
+    def _open(self) -> None:
         self._caught_up_by = 0
-        super()._open_window()
+        super()._open()
 
 
-class ReadsAgainAtOnce(Interleave):
+class ReadsAgainAtOnce(Windowing):
     """Begins anew with a table whose rows a statement changed while rows from before it may still be on their way."""
 
-    def _wait_for_mark(self) -> None:
+    def wait_for_mark(self) -> None:
         pass
 
 
-class SweepsFromInsideABatch(Interleave):
-    """Begins anew with a table once a statement changed its rows, and takes the place that it sweeps from although rows
-    from before the statement may be in the same batch, behind it."""
-
-    def _rows_changed(self, table: TableId) -> None:
-        caught_up_by = self._caught_up_by
-        super()._rows_changed(table)
-        self._caught_up_by = caught_up_by
-
-
-class PlansAtAnyVersion(Interleave):
+class PlansAtAnyVersion(Windowing):
     """Takes a plan although the row version is not the one from before `since`."""
 
-    def _planned(self, planned: Planned) -> None:
+    def planned(self, planned: Planned) -> None:
         self._backlog._work[planned.table].version = planned.row_version
-        super()._planned(planned)
+        super().planned(planned)
 
 
 def acknowledges_the_last_cut(recording: Recording) -> None:
@@ -166,12 +157,12 @@ def durable_before_its_sync(durability: Durability) -> None:
 
 PLANTED: dict[str, Faults] = {
     "ack before fsync": Faults(patch=(Recording, "acknowledge", acknowledges_the_last_cut)),
-    "no visibility check": Faults(machine=NoVisibilityCheck),
+    "no visibility check": Faults(windowing=NoVisibilityCheck),
     "token without epoch": Faults(epoch_forgotten=True),
-    "high not waited for": Faults(machine=HighNotWaitedFor),
-    "chunk rows after the window": Faults(machine=ChunkAfterWindow),
-    "cut before chunk rows": Faults(machine=CutBeforeChunk),
-    "ack of a held transaction": Faults(machine=AcknowledgesHeld),
+    "high not waited for": Faults(windowing=HighNotWaitedFor),
+    "chunk rows after the window": Faults(windowing=ChunkAfterWindow),
+    "cut before chunk rows": Faults(windowing=CutBeforeChunk),
+    "ack of a held transaction": Faults(windowing=AcknowledgesHeld),
     "unchanged taken for NULL": Faults(unchanged_as_null=True),
     "no re-read of moved partial rows": Faults(patch=(Backlog, "remember_partial", remembers_nothing)),
     "resume that skips one transaction": Faults(skips_after_restart=1),
@@ -186,17 +177,28 @@ EARLY: dict[str, Faults] = {
 """The source hears of what is not durable yet (invariant 2)."""
 
 MORE: dict[str, Faults] = {
-    "held transactions overtaken": Faults(machine=ReleasesInFront),
+    "held transactions overtaken": Faults(windowing=ReleasesInFront),
     "whole chunk placed at low": Faults(patch=(Window, "held_before", at_low("whole"))),
     "key change replayed over a later row": Faults(patch=(Window, "held_before", at_low("range", "keys"))),
-    "ids of a window forgotten": Faults(machine=DeliveredForgottenAtWindow),
-    "table captured anew before the log caught up": Faults(machine=PlansAtOnce),
+    "ids of a window forgotten": Faults(windowing=DeliveredForgottenAtWindow),
+    "table captured anew before the log caught up": Faults(windowing=PlansAtOnce),
     "table captured anew over running transactions": Faults(runs_over_running=True),
     "statement that fills rows not told": Faults(fills_unsaid=True),
-    "rows that a statement changed read again before the log caught up": Faults(machine=ReadsAgainAtOnce),
-    "table planned at another row version": Faults(machine=PlansAtAnyVersion),
+    "rows that a statement changed read again before the log caught up": Faults(windowing=ReadsAgainAtOnce),
+    "table planned at another row version": Faults(windowing=PlansAtAnyVersion),
 }
 """More that the simulation finds."""
+
+
+_changed = Interleave._rows_changed
+
+
+def sweeps_from_inside_a_batch(machine: Interleave, table: TableId) -> None:
+    """An `Interleave._rows_changed` that begins anew with a table once a statement changed its rows, and takes the
+    place that it sweeps from although rows from before the statement may be in the same batch, behind it."""
+    caught_up_by = machine._windowing._caught_up_by
+    _changed(machine, table)
+    machine._windowing._caught_up_by = caught_up_by
 
 
 def each_bound_for_itself(delivered: Delivered, *visibilities: Visibility) -> None:
@@ -222,14 +224,14 @@ IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
     "statement that fills rows not told": (SERVERS["mariadb"], MORE["statement that fills rows not told"]),
     "row that came in one batch with the statement that took it away": (
         SERVERS["mariadb"],
-        Faults(machine=SweepsFromInsideABatch),
+        Faults(patch=(Interleave, "_rows_changed", sweeps_from_inside_a_batch)),
     ),
 }
 """What a source with a binary log can get wrong (W03, W04)."""
 
 SUBTLE: dict[str, Faults] = {
     "key changes after the last range forgotten": Faults(patch=(Backlog, "remember_partial", remembers_ranges_only)),
-    "delivered ids forgotten by a newer look": Faults(machine=ForgetsAtOnce),
+    "delivered ids forgotten by a newer look": Faults(windowing=ForgetsAtOnce),
     "key change replayed over a later row": MORE["key change replayed over a later row"],
     "whole chunk placed at low": MORE["whole chunk placed at low"],
 }

@@ -21,7 +21,7 @@ from tests.simulation.source import ModelSource, Weather
 from tests.simulation.transactions import Keys, plain_keys
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
-from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Reread, Resume
 from cdcflow.model.table import TableId
 from cdcflow.pipeline.attempt import Pace

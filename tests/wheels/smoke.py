@@ -13,7 +13,7 @@ import pyarrow as pa
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
 from cdcflow.config import load
-from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.limits import Limits
 from cdcflow.model.table import TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.pipeline import Capture

@@ -1,125 +1,44 @@
 """Which tables are still to be read, how far each one is, and what comes next for it.
 
-Nothing here knows of windows, marks or the stream's order; that is `cdcflow.interleave.machine`. This is the owner of
-the stored progress, and of what is known of a table beside it: the keys that must be read again, pauses, the plan under
-way.
+Nothing here knows of windows, marks or the stream's order; that is `cdcflow.interleave.windowing`. This is the owner of
+the stored progress, and of what is known of a table beside it (`work`).
+
+Rows that move. A plan is fixed at its start, so the range chunks miss a row whose new version an update puts on a page
+that was read already, or behind the bound. The log carries that update, but perhaps not all of its columns. So from
+the moment a plan is asked for, the keys of changes with unchanged columns are remembered, and read by key after the
+ranges (chunks of kind "keys") before the table counts as done (W11), or before the next range, when many of them wait.
+How long must they be remembered? When the window of the last range chunk closes, every row of the table either has all
+of its columns in the log or a remembered key: it was shown by a chunk, or a change came that moved it. From then on a
+change with unchanged columns changes neither: over a whole row it leaves a whole row, and a remembered key stays
+remembered. Except when it changes the key itself: its insert takes the unchanged columns from a row that may not be
+whole yet, under a key that is not remembered, and a chunk that looks for the old key no longer finds it. So while keys
+are left to read, the keys of such changes (and only those, or a busy table would never be done) are remembered too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Literal, cast
 
 import numpy as np
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.interleave.delivered import Delivered
+from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Adjust, Chunk, ChunkRead, Planned, PlanTable, RowVersion, Shape, Transactions
 from cdcflow.interleave.progress import CommandRecord, Progress, State, TableProgress
-from cdcflow.model.change import PARTIAL_KEYS_MAX, KeySet, Uint64s
+from cdcflow.interleave.taking_up import taken_up
+from cdcflow.interleave.work import QUIET_WINDOWS_MIN, Work, no_ids
+from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Offset, Token
 from cdcflow.model.table import TableId
 
-KEYS_UNSORTED_MAX = 10_000
 UNKNOWN = "the keys of its partial rows are not known"
 TOO_MANY = "too many keys of partial rows"
-QUIET_WINDOWS_MIN = 20
-"""Chunks that were made short stay so until this many windows in a row gave no reason for it."""
 WHOLE_TRIES_MAX = 3
 FAILURES_COUNTED = 7
 """The pause after a failure grows from 0.2 to 12.8 s."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How the machine may use the source and memory.
-
-    Chunks aim at `chunk_time_target_s` while nothing that is captured is written to. Live transactions wait while a
-    chunk goes into the log, and need processors: where some come by, chunks aim at `chunk_time_live_s` and are read
-    through one connection. Those that write to the chunk's own table wait for the window's end too: there chunks aim at
-    `chunk_time_busy_s`.
-    `rows_per_second_max` is per table, 0: no limit. `backfill_new`: a table that was never captured is read at once;
-    else it waits for a `Backfill`. `retry_pause_us` is how long a chunk that did not work out waits.
-    Keys of partial rows are read after the ranges, or before the next range where more than `keys_waiting_max` wait.
-    Where more than `keys_max` of a table wait it is read again from the start.
-    """
-
-    chunks_per_window: int = 2
-    chunk_time_target_s: float = 0.2
-    chunk_time_live_s: float = 0.05
-    chunk_time_busy_s: float = 0.01
-    chunk_rows_max: int = 200_000
-    keys_per_chunk: int = 10_000
-    keys_waiting_max: int = 250_000
-    keys_max: int = PARTIAL_KEYS_MAX
-    rows_per_second_max: int = 0
-    held_bytes_max: int = 64 << 20
-    delivered_max: int = 1 << 16
-    retry_pause_us: int = 200_000
-    backfill_new: bool = True
-
-
-def _no_ids() -> Uint64s:
-    return np.empty(0, np.uint64)
-
-
-@dataclass(slots=True)
-class Work:
-    """What is known of a table beside its stored progress.
-
-    `collecting`: a plan was asked for and the table is not done, so keys of partial rows are remembered in `keys`.
-    `planning`: a plan is under way; `planned_after`: the transactions delivered when it was asked for that might not
-    have been visible then. `hidden`: transactions that the last plan or chunk did not see and should have; nothing is
-    read before a snapshot sees them. `overflows` counts the windows given up in a row because too much was held,
-    `quiet` those in a row that held nothing back, `still` those that no live transaction came by in, `failures` the
-    times in a row that the source could not be asked. `version`: the table's row version at some moment before
-    `since`.
-    """
-
-    keys_max: int
-    version: str | None = None
-    not_before_us: int = 0
-    planning: bool = False
-    planned_after: Uint64s = field(default_factory=_no_ids)
-    hidden: Uint64s = field(default_factory=_no_ids)
-    collecting: bool = False
-    keys: list[KeySet] = field(default_factory=list)
-    keys_count: int = 0
-    compact_at: int = KEYS_UNSORTED_MAX
-    overflows: int = 0
-    failures: int = 0
-    quiet: int = QUIET_WINDOWS_MIN
-    still: int = QUIET_WINDOWS_MIN
-
-    def remember(self, keys: KeySet | None) -> None:
-        """Add keys; now and then those that are there several times are made one."""
-        if keys is None or not len(keys):
-            return
-        self.keys.append(keys)
-        self.keys_count += len(keys)
-        if self.keys_count > self.compact_at:
-            self._put([self.keys[0].union(*self.keys[1:]).distinct()])
-            self.compact_at = max(KEYS_UNSORTED_MAX, 2 * self.keys_count)
-
-    def take_keys(self) -> KeySet | None:
-        if not self.keys:
-            return None
-        taken, rest = self.keys[0].union(*self.keys[1:]).distinct().take(self.keys_max)
-        self._put([rest] if len(rest) else [])
-        return taken
-
-    def has_more_than(self, keys_max: int) -> bool:
-        """Whether so many different keys wait. The same ones are made one only when there may be too many."""
-        if self.keys_count > keys_max:
-            self._put([self.keys[0].union(*self.keys[1:]).distinct()])
-        return self.keys_count > keys_max
-
-    def forget_keys(self) -> None:
-        self._put([])
-
-    def _put(self, keys: list[KeySet]) -> None:
-        self.keys, self.keys_count = keys, sum(len(k) for k in keys)
 
 
 class Backlog:
@@ -138,7 +57,7 @@ class Backlog:
         partial: Mapping[TableId, KeySet | None],
     ) -> None:
         self._limits = limits
-        self.progress = replace(stored, tables=dict(self._taken_up(stored, tables, next_offset)))
+        self.progress = replace(stored, tables=taken_up(stored, tables, next_offset, backfill_new=limits.backfill_new))
         self.changed = self.progress != stored
         self._json: dict[str, object] | None = None
         self._newer: set[TableId] = set()  # tables whose entry in there is not the newest
@@ -149,29 +68,6 @@ class Backlog:
         for table, keys in partial.items():
             if keys is not None and self._work[table].collecting:
                 self._work[table].remember(keys)
-
-    def _taken_up(
-        self, stored: Progress, tables: Mapping[TableId, Shape], next_offset: Offset
-    ) -> Iterator[tuple[TableId, TableProgress]]:
-        """The stored progress, as it is for the tables that are captured now (O05)."""
-        for table, known in stored.tables.items():
-            if table in tables:
-                incarnation = getattr(tables[table], "incarnation", known.incarnation)
-                same = known.state != "forgotten" and known.incarnation == incarnation
-                # What changed while nobody captured it, or made it another table, is not in the log.
-                yield (
-                    table,
-                    known if same else _next_generation(replace(known, whole_since=None), next_offset, incarnation),
-                )
-            else:
-                yield (
-                    table,
-                    replace(known, state="forgotten", plan=None, cursor=None, keys_since=None, keys_ordered=None),
-                )
-        for table in sorted(tables.keys() - stored.tables.keys()):
-            incarnation = getattr(tables[table], "incarnation", 0)
-            new = TableProgress("cancelled", 0, Offset(0), incarnation, reason="not asked for: run a backfill")
-            yield table, _next_generation(new, next_offset) if self._limits.backfill_new else new
 
     def use(self, limits: Limits) -> None:
         """Go on with other limits. A wait that an old rate imposed is over."""
@@ -257,7 +153,7 @@ class Backlog:
             or known.plan is not None
             or not planned.visibilities
         ):
-            return _no_ids()  # too late: another answer counts, and is held to this by itself
+            return no_ids()  # too late: another answer counts, and is held to this by itself
         work = self._work[planned.table]
         return np.unique(np.concatenate([v.hidden(work.planned_after) for v in planned.visibilities]))
 
@@ -471,7 +367,7 @@ class Backlog:
         if by_order:
             known = replace(known, priority=0, rows_per_second_max=None)
         self._work[table] = Work(self._limits.keys_per_chunk, known.row_version or self._work[table].version)
-        self._set(table, _next_generation(known, next_offset))
+        self._set(table, known.next_generation(next_offset))
 
     def pause(self, table: TableId) -> None:
         """Nobody reads it for now, so no keys are kept of it: the log has them."""
@@ -509,15 +405,3 @@ class Backlog:
             ),
         )
         self.changed = True
-
-
-def _next_generation(known: TableProgress, since: Offset, incarnation: int | None = None) -> TableProgress:
-    return TableProgress(
-        "waiting",
-        known.generation + 1,
-        since=since,
-        incarnation=known.incarnation if incarnation is None else incarnation,
-        whole_since=known.whole_since,
-        priority=known.priority,
-        rows_per_second_max=known.rows_per_second_max,
-    )

@@ -87,6 +87,18 @@ class TableProgress:
             return self.keys_since
         return self.since if self.active and self.plan is not None else None
 
+    def next_generation(self, since: Offset, incarnation: int | None = None) -> TableProgress:
+        """The table's next backfill, from the start. `incarnation`: another table has the name now; None: the same."""
+        return TableProgress(
+            "waiting",
+            self.generation + 1,
+            since=since,
+            incarnation=self.incarnation if incarnation is None else incarnation,
+            whole_since=self.whole_since,
+            priority=self.priority,
+            rows_per_second_max=self.rows_per_second_max,
+        )
+
     def to_json(self, table: TableId) -> dict[str, object]:
         """A table's entry in the JSON of all."""
         entry = {"schema": table.schema, "name": table.name, **{name: getattr(self, name) for name in _FIELDS}}

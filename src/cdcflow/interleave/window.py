@@ -1,6 +1,6 @@
 """One window: the marks, the chunks between them, and what the stream has brought since low.
 
-No decisions about when: that is `cdcflow.interleave.machine`. What is here answers questions about one window.
+No decisions about when: that is `cdcflow.interleave.windowing`. What is here answers questions about one window.
 """
 
 from __future__ import annotations

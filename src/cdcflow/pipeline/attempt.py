@@ -17,7 +17,8 @@ from queue import Empty, SimpleQueue
 import numpy as np
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.interleave.machine import Interleave, Limits
+from cdcflow.interleave.limits import Limits
+from cdcflow.interleave.machine import Interleave
 from cdcflow.interleave.messages import (
     Answered,
     Append,

@@ -26,7 +26,7 @@ from cdcflow.errors import (
     SinkUnavailable,
     SourceUnavailable,
 )
-from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import (
     Answered,
     Command,

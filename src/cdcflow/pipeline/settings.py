@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
-from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.limits import Limits
 from cdcflow.model.position import Epoch, SourceIdentity
 from cdcflow.pipeline.attempt import Pace
 from cdcflow.ports import Log, Source

@@ -11,7 +11,7 @@ import structlog
 from cdcflow.changelog import notes
 from cdcflow.config import Config, FileLog, KafkaLog, Postgres, secret
 from cdcflow.errors import ConfigurationError
-from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.limits import Limits
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import Orders, Pace

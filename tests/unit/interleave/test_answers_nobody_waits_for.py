@@ -11,7 +11,8 @@ from tests.simulation.transactions import Keys, Plain, Row, Shape, Transaction, 
 from cdcflow.errors import InvariantViolated
 from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
-from cdcflow.interleave.machine import Interleave, Limits
+from cdcflow.interleave.limits import Limits
+from cdcflow.interleave.machine import Interleave
 from cdcflow.interleave.messages import (
     Backfill,
     Chunk,

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cdcflow.interleave.backlog import Backlog, Limits
+from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
+from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Planned, PlanTable
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.position import Offset

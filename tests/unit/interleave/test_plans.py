@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from tests.simulation.transactions import Plain, Row, Shape, Transaction, position_of
 
-from cdcflow.interleave.machine import Interleave, Limits
+from cdcflow.interleave.limits import Limits
+from cdcflow.interleave.machine import Interleave
 from cdcflow.interleave.messages import Backfill, Committed, Effect, Event, Planned, PlanTable, Tick, XidSnapshot
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import TableId

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.interleave.backlog import Backlog, Limits
+from cdcflow.interleave.backlog import Backlog
+from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Adjust, Chunk, ChunkRead, XidSnapshot
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.change import reads

@@ -9,7 +9,8 @@ import pytest
 from tests.simulation.transactions import Plain, Row, Shape, Transaction, position_of
 
 from cdcflow.errors import InvariantViolated
-from cdcflow.interleave.machine import Interleave, Limits
+from cdcflow.interleave.limits import Limits
+from cdcflow.interleave.machine import Interleave
 from cdcflow.interleave.messages import (
     Append,
     ChunkFailed,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from tests.simulation.steps import Later, Silent, Steps
 
-from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import (
     Advanced,
     Chunk,

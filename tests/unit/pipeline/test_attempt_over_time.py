@@ -13,7 +13,7 @@ from smallsource import AT, DONE, ITEMS, ORDERS, Small, committed
 from tests.simulation.steps import Silent, Steps
 
 from cdcflow.errors import RightMissing, SinkUnavailable, SourceUnavailable
-from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Chunk, ChunkRead, Input, RowsCompared
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.position import Checkpoint, Offset

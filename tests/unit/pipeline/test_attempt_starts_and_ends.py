@@ -15,7 +15,7 @@ import pytest
 from smallsource import AT, BIGINT, DONE, ITEMS, ORDERS, Small, committed
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Committed, Input, Pause, XidSnapshot
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.change import ChangeBatch, SpooledTransaction

@@ -11,7 +11,7 @@ import pytest
 from smallsource import ITEMS, ORDERS, Small
 
 from cdcflow.errors import ConfigurationError, InvariantViolated, RightMissing, SinkUnavailable, SourceUnavailable
-from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Command, Input, Pause, Resume
 from cdcflow.model.position import Checkpoint
 from cdcflow.pipeline import attempt as attempts

@@ -11,7 +11,7 @@ import pytest
 from smallsource import ITEMS, ORDERS, Small
 
 from cdcflow.errors import CdcflowError, InvariantViolated, OutcomeUnknown, SinkUnavailable, SourceUnavailable
-from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.limits import Limits
 from cdcflow.pipeline import attempt as attempts
 from cdcflow.pipeline import capture as captures
 from cdcflow.pipeline.attempt import Orders, Pace

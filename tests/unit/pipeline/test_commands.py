@@ -14,7 +14,7 @@ import pytest
 from smallsource import ITEMS, ORDERS, Small
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Command, Input, PauseCapture, ResumeCapture
 from cdcflow.interleave.progress import Progress, TableProgress, commands_of
 from cdcflow.model.change import KeySet

@@ -13,7 +13,7 @@ from tests.servers.disks import Failing
 
 from cdcflow.cli.failure import exit_code
 from cdcflow.errors import LogGone, SyncFailed
-from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.limits import Limits
 from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.pipeline.capture import Capture
 from cdcflow.sinks.files import FileLog

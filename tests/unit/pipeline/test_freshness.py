@@ -11,7 +11,8 @@ import pytest
 from smallsource import AT, DONE, ITEMS, ORDERS, Small
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.interleave.machine import Interleave, Limits
+from cdcflow.interleave.limits import Limits
+from cdcflow.interleave.machine import Interleave
 from cdcflow.interleave.messages import MarkSeen
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.change import SpooledTransaction

@@ -10,7 +10,8 @@ import pytest
 from smallsource import ITEMS, ORDERS, Small
 
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SourceUnavailable
-from cdcflow.interleave.machine import Interleave, Limits
+from cdcflow.interleave.limits import Limits
+from cdcflow.interleave.machine import Interleave
 from cdcflow.pipeline import attempt as attempts
 from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.pipeline.capture import Capture

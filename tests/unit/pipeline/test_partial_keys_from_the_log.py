@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 from memorysource import OrdersSource
 
-from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Committed, Input, Resume
 from cdcflow.interleave.progress import Progress, State, TableProgress
 from cdcflow.model.change import Run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from memorysource import OrdersSource
 
-from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.limits import Limits
 from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.pipeline.capture import Capture
 from cdcflow.service.metrics import exposition

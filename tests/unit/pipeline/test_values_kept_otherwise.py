@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from smallsource import AT, DONE, ITEMS, ORDERS, Small
 
-from cdcflow.interleave.machine import Limits
+from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Input
 from cdcflow.interleave.progress import Progress
 from cdcflow.model.position import Checkpoint

@@ -5,7 +5,7 @@
 
 A plan pins the bound (W28) and what the cursors mean: when the key's columns change, literals made for the old ones
 mean nothing and the table is read from the start. A row that an update moves across the cursor is the machine's
-business (see `interleave.machine`).
+business (see `interleave.backlog`).
 
 That it ends. Rows above the bound are never read. Those that come below it while it is read are, if they come ahead of
 the cursor, and the stretch ahead only shrinks: with N rows, i inserts and r rows read a second, keys anywhere up to the

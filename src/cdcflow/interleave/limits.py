@@ -1,0 +1,36 @@
+"""How the machine may use the source and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cdcflow.model.change import PARTIAL_KEYS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How the machine may use the source and memory.
+
+    Chunks aim at `chunk_time_target_s` while nothing that is captured is written to. Live transactions wait while a
+    chunk goes into the log, and need processors: where some come by, chunks aim at `chunk_time_live_s` and are read
+    through one connection. Those that write to the chunk's own table wait for the window's end too: there chunks aim at
+    `chunk_time_busy_s`.
+    `rows_per_second_max` is per table, 0: no limit. `backfill_new`: a table that was never captured is read at once;
+    else it waits for a `Backfill`. `retry_pause_us` is how long a chunk that did not work out waits.
+    Keys of partial rows are read after the ranges, or before the next range where more than `keys_waiting_max` wait.
+    Where more than `keys_max` of a table wait it is read again from the start.
+    """
+
+    chunks_per_window: int = 2
+    chunk_time_target_s: float = 0.2
+    chunk_time_live_s: float = 0.05
+    chunk_time_busy_s: float = 0.01
+    chunk_rows_max: int = 200_000
+    keys_per_chunk: int = 10_000
+    keys_waiting_max: int = 250_000
+    keys_max: int = PARTIAL_KEYS_MAX
+    rows_per_second_max: int = 0
+    held_bytes_max: int = 64 << 20
+    delivered_max: int = 1 << 16
+    retry_pause_us: int = 200_000
+    backfill_new: bool = True

@@ -1,0 +1,49 @@
+"""The end of the change log: the numbers that come next, and what goes there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cdcflow.interleave.messages import Append, Cut, Effect, Transactions
+from cdcflow.model.position import Offset, Position
+
+
+@dataclass(slots=True)
+class Tail:
+    """The end of the change log: the numbers that come next, and the position of everything before."""
+
+    next_offset: Offset
+    next_transaction: int
+    cut: int
+    position: Position | None
+    effects: list[Effect] = field(default_factory=list)
+    due: bool = False
+
+    def append(self, run: Transactions) -> None:
+        """Transactions without rows leave no trace in the log and get no number."""
+        if run.rows:
+            self.effects.append(Append(run, self.next_offset, self.next_transaction))
+            self.next_offset = Offset(self.next_offset + run.rows)
+            self.next_transaction += run.transactions
+
+    def reach(self, position: Position) -> None:
+        """Everything up to this position is appended: a cut is due."""
+        self.position = position
+        self.due = True
+
+    def append_all(self, runs: Iterable[Transactions]) -> None:
+        for run in runs:
+            self.append(run)
+
+    def release(self, run: Transactions) -> None:
+        """Nothing holds these up: they go on, and everything up to their end is appended."""
+        self.append(run)
+        self.reach(run.last_position)
+
+    def make_cut(self, progress: dict[str, object]) -> None:
+        """Cut here. Only once the source was read: before that there is no position to stand behind."""
+        assert self.position is not None  # noqa: S101 - the caller's question
+        self.cut += 1
+        self.effects.append(Cut(self.cut, self.position, self.next_offset, self.next_transaction, progress))
+        self.due = False

@@ -1,0 +1,44 @@
+"""The stored progress as it is for the tables that are captured now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from cdcflow.interleave.messages import Shape
+from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.model.position import Offset
+from cdcflow.model.table import TableId
+
+
+def taken_up(
+    stored: Progress, tables: Mapping[TableId, Shape], next_offset: Offset, *, backfill_new: bool
+) -> dict[TableId, TableProgress]:
+    """Every table's progress, with those that are new and those that are captured no longer (O05).
+
+    `next_offset` is the log's. `backfill_new`: a table that was never captured is to be read at once.
+    """
+    return dict([*_known(stored, tables, next_offset), *_new(stored, tables, next_offset, backfill_new)])
+
+
+def _known(
+    stored: Progress, tables: Mapping[TableId, Shape], next_offset: Offset
+) -> Iterator[tuple[TableId, TableProgress]]:
+    for table, known in stored.tables.items():
+        if table in tables:
+            incarnation = getattr(tables[table], "incarnation", known.incarnation)
+            same = known.state != "forgotten" and known.incarnation == incarnation
+            # What changed while nobody captured it, or made it another table, is not in the log.
+            now = known if same else replace(known, whole_since=None).next_generation(next_offset, incarnation)
+        else:
+            now = replace(known, state="forgotten", plan=None, cursor=None, keys_since=None, keys_ordered=None)
+        yield table, now
+
+
+def _new(
+    stored: Progress, tables: Mapping[TableId, Shape], next_offset: Offset, backfill_new: bool
+) -> Iterator[tuple[TableId, TableProgress]]:
+    for table in sorted(tables.keys() - stored.tables.keys()):
+        incarnation = getattr(tables[table], "incarnation", 0)
+        new = TableProgress("cancelled", 0, Offset(0), incarnation, reason="not asked for: run a backfill")
+        yield table, new.next_generation(next_offset) if backfill_new else new

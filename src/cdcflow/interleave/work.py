@@ -1,0 +1,75 @@
+"""What is known of a table beside its stored progress: the keys that must be read again, pauses, the plan under way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cdcflow.model.change import KeySet, Uint64s
+
+KEYS_UNSORTED_MAX = 10_000
+QUIET_WINDOWS_MIN = 20
+"""Chunks that were made short stay so until this many windows in a row gave no reason for it."""
+
+
+def no_ids() -> Uint64s:
+    return np.empty(0, np.uint64)
+
+
+@dataclass(slots=True)
+class Work:
+    """What is known of a table beside its stored progress.
+
+    `collecting`: a plan was asked for and the table is not done, so keys of partial rows are remembered in `keys`.
+    `planning`: a plan is under way; `planned_after`: the transactions delivered when it was asked for that might not
+    have been visible then. `hidden`: transactions that the last plan or chunk did not see and should have; nothing is
+    read before a snapshot sees them. `overflows` counts the windows given up in a row because too much was held,
+    `quiet` those in a row that held nothing back, `still` those that no live transaction came by in, `failures` the
+    times in a row that the source could not be asked. `version`: the table's row version at some moment before
+    `since`.
+    """
+
+    keys_max: int
+    version: str | None = None
+    not_before_us: int = 0
+    planning: bool = False
+    planned_after: Uint64s = field(default_factory=no_ids)
+    hidden: Uint64s = field(default_factory=no_ids)
+    collecting: bool = False
+    keys: list[KeySet] = field(default_factory=list)
+    keys_count: int = 0
+    compact_at: int = KEYS_UNSORTED_MAX
+    overflows: int = 0
+    failures: int = 0
+    quiet: int = QUIET_WINDOWS_MIN
+    still: int = QUIET_WINDOWS_MIN
+
+    def remember(self, keys: KeySet | None) -> None:
+        """Add keys; now and then those that are there several times are made one."""
+        if keys is None or not len(keys):
+            return
+        self.keys.append(keys)
+        self.keys_count += len(keys)
+        if self.keys_count > self.compact_at:
+            self._put([self.keys[0].union(*self.keys[1:]).distinct()])
+            self.compact_at = max(KEYS_UNSORTED_MAX, 2 * self.keys_count)
+
+    def take_keys(self) -> KeySet | None:
+        if not self.keys:
+            return None
+        taken, rest = self.keys[0].union(*self.keys[1:]).distinct().take(self.keys_max)
+        self._put([rest] if len(rest) else [])
+        return taken
+
+    def has_more_than(self, keys_max: int) -> bool:
+        """Whether so many different keys wait. The same ones are made one only when there may be too many."""
+        if self.keys_count > keys_max:
+            self._put([self.keys[0].union(*self.keys[1:]).distinct()])
+        return self.keys_count > keys_max
+
+    def forget_keys(self) -> None:
+        self._put([])
+
+    def _put(self, keys: list[KeySet]) -> None:
+        self.keys, self.keys_count = keys, sum(len(k) for k in keys)
