@@ -1,0 +1,51 @@
+"""What the pipeline asks of a source and of a sink, as Protocols.
+
+A source adapter (`cdcflow.sources.*`) and a sink adapter (`cdcflow.sinks.*`) never know each other; the pipeline
+knows both by these names only. `cdcflow.wiring` is where the concrete classes meet. What a source or sink of your own
+implements is imported from here; the modules inside each have one of the parties.
+"""
+
+from cdcflow.ports.chunks import ChunkSource
+from cdcflow.ports.control import ControlRow, ControlTable
+from cdcflow.ports.findings import Dropped, Finding
+from cdcflow.ports.log import Log, Numbered
+from cdcflow.ports.reader import LogReader
+from cdcflow.ports.source import (
+    Covering,
+    Described,
+    Preview,
+    Sample,
+    Sampled,
+    Source,
+    SourceStatus,
+    TablePreview,
+    TransactionsBack,
+)
+from cdcflow.ports.stream import OpenSpool, Spool, Stream, StreamEvent
+from cdcflow.ports.tier import OpenTier, Tier
+
+__all__ = [
+    "Finding",
+    "Dropped",
+    "StreamEvent",
+    "Spool",
+    "OpenSpool",
+    "Stream",
+    "ChunkSource",
+    "SourceStatus",
+    "TablePreview",
+    "Preview",
+    "TransactionsBack",
+    "Source",
+    "Covering",
+    "Sample",
+    "Sampled",
+    "Described",
+    "ControlRow",
+    "ControlTable",
+    "Numbered",
+    "Log",
+    "LogReader",
+    "OpenTier",
+    "Tier",
+]
