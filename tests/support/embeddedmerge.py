@@ -15,8 +15,11 @@ from mergehistories import State, Written
 from cdcflow.local.dialect import connect, duckdb_sql
 from cdcflow.merge import marking, moves, statement
 from cdcflow.merge import reduce as reduction
-from cdcflow.merge.evolution import Add, Describe, Evolution, FormatColumn, Rename, Target, evolve, seen
+from cdcflow.merge.acts import Add, Describe, Rename
+from cdcflow.merge.evolution import Evolution, evolve
 from cdcflow.merge.format import ANY
+from cdcflow.merge.seeing import seen
+from cdcflow.merge.target import FormatColumn, Target
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, MISSING, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
 

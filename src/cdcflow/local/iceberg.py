@@ -53,7 +53,7 @@ from cdcflow.local import positions
 from cdcflow.local.positions import Replaced
 from cdcflow.local.scan import Ends, Numbers, Rows
 from cdcflow.local.tables import FileTable
-from cdcflow.merge.evolution import FormatColumn
+from cdcflow.merge.target import FormatColumn
 from cdcflow.warehouse.formats import iceberg
 from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS
 from cdcflow.warehouse.paths import Warehouse

@@ -33,9 +33,10 @@ from cdcflow.local.replacing import Touched
 from cdcflow.local.scan import NONE, Ends, Group, Numbers, Rows
 from cdcflow.local.session import DuckSession
 from cdcflow.merge import reduce, statement
-from cdcflow.merge.evolution import Act, Add, Describe, Rename, Target, Widen
+from cdcflow.merge.acts import Act, Add, Describe, Rename, Widen
 from cdcflow.merge.format import Format
 from cdcflow.merge.reduce import Layout
+from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.warehouse.port import HandOver, Snapshot

@@ -37,183 +37,16 @@ name is removed after it; so at every moment the names of columns in there are t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cdcflow.errors import ConfigurationError
+from cdcflow.merge.acts import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Step, Widen
 from cdcflow.merge.format import ANY, Format
+from cdcflow.merge.refusals import CannotFollow, cannot, in_the_way
+from cdcflow.merge.target import TARGET_VERSION, Target, TargetColumn
 from cdcflow.merge.types import literal, stored, widens
-from cdcflow.model.table import LOG_COLUMNS, MISSING, OFFSET, Column, Table, TableId
-
-TARGET_VERSION = 2
-
-
-class CannotFollow(ConfigurationError):
-    """A table cannot take the rows that come next. The others can go on without it."""
-
-    section = "table-not-followed"
-
-
-@dataclass(frozen=True, slots=True)
-class TargetColumn:
-    """A column of a current-state table. `type` is Spark's text for it.
-
-    `number` is the source's, from 1; below zero where the source's table has no such column and never will (it was
-    dropped and made again without it, or it has no key and dropped the column). `id` is the table format's own; None:
-    the column is known by its name, which nobody has changed since. `added`: it is announced, and may be there
-    already, perhaps without its default. `was`: what an open description calls it, which is its name before the
-    evolution began ("": the same).
-    """
-
-    name: str
-    number: int
-    type: str
-    id: int | None = None
-    added: bool = False
-    was: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class FormatColumn:
-    """A column as the table format shows it. `type` is Spark's text for it, None where it has parts (a list)."""
-
-    name: str
-    id: int
-    type: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a current-state table looks like, without `_offset` and `_missing`. Kept in a property of the table.
-
-    `is_open`: an evolution was begun and not ended. `emptied_at`: the table's position (a cut) when its source table
-    was found to be another one; as long as it is there, rows of the old one may still be in it. `others` are columns
-    of the table that are not ours; not kept.
-    """
-
-    incarnation: int
-    key: tuple[str, ...]
-    columns: tuple[TargetColumn, ...]
-    is_open: bool = False
-    emptied_at: int | None = None
-    others: tuple[str, ...] = ()
-    version: int = TARGET_VERSION
-
-    def to_json(self) -> str:
-        return json.dumps(
-            {
-                "version": TARGET_VERSION,
-                "incarnation": self.incarnation,
-                "key": self.key,
-                "columns": [[c.name, c.number, c.type, c.id] for c in self.columns if not c.added],
-                "adding": [[c.name, c.number, c.type, c.id] for c in self.columns if c.added],
-                "open": self.is_open,
-                "emptied_at": self.emptied_at,
-            },
-            separators=(",", ":"),
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> Target:
-        """Read what `to_json` wrote, or an older cdcflow (version 1: no ids, never open).
-
-        ConfigurationError when a newer cdcflow wrote it.
-        """
-        value = json.loads(text)
-        if value["version"] > TARGET_VERSION:
-            raise ConfigurationError(
-                f"the table was written by a newer cdcflow (version {value['version']} of its description)",
-                remedy="merge with that cdcflow or a newer one",
-                runbook="newer-format",
-            )
-        columns = [TargetColumn(*column) for column in value["columns"]]
-        columns += [replace(TargetColumn(*column), added=True) for column in value.get("adding", ())]
-        return cls(
-            value["incarnation"],
-            tuple(value["key"]),
-            tuple(columns),
-            value.get("open", False),
-            value.get("emptied_at"),
-            version=value["version"],
-        )
-
-    @property
-    def key_positions(self) -> tuple[int, ...]:
-        """Where the key's columns are; all columns in a table without a key."""
-        names = self.key or tuple(c.name for c in self.columns)
-        at = {c.name: i for i, c in enumerate(self.columns)}
-        return tuple(at[n] for n in names)
-
-    def as_described(self) -> Target:
-        """The same with the names from before the evolution that is open."""
-        was = {c.name: c.was or c.name for c in self.columns}
-        columns = tuple(replace(c, name=was[c.name], was="") for c in self.columns)
-        return replace(self, key=tuple(was[name] for name in self.key), columns=columns)
-
-
-@dataclass(frozen=True, slots=True)
-class Add:
-    """Add a column. `default` (SQL) is what rows have that are there already; None means NULL."""
-
-    column: TargetColumn
-    default: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """Give the rows that are there the default (SQL) of a column that was added. Done once a column, ever."""
-
-    column: TargetColumn
-    default: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rename:
-    old: str
-    new: str
-
-
-@dataclass(frozen=True, slots=True)
-class Widen:
-    name: str
-    type: str
-
-
-@dataclass(frozen=True, slots=True)
-class Empty:
-    """Take the values out of a column that the source dropped."""
-
-    name: str
-
-
-Step = Add | Fill | Rename | Widen | Empty
-
-
-@dataclass(frozen=True, slots=True)
-class Describe:
-    """Record what the table looks like."""
-
-    target: Target
-
-
-@dataclass(frozen=True, slots=True)
-class MissAlso:
-    """Rows that miss column `old` say that they miss `new`, too."""
-
-    old: str
-    new: str
-
-
-@dataclass(frozen=True, slots=True)
-class MissOnly:
-    """Rows say of these columns only that they miss them."""
-
-    names: tuple[str, ...]
-
-
-Act = Describe | MissAlso | MissOnly | Step
-"""One commit, which may be repeated. A job may die before and after each."""
+from cdcflow.model.table import LOG_COLUMNS, MISSING, OFFSET, Column, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,60 +91,6 @@ class Evolution:
                     yield step
         if self.steps or self.target != replace(before.as_described(), others=()):
             yield Describe(self.target)
-
-
-def seen(described: Target, columns: Sequence[FormatColumn], table: TableId, shapes: Sequence[Table]) -> Target:
-    """The description with the names and types that the table's own columns have now.
-
-    `shapes` are those of the rows that come next: they say which names an evolution that died may have given.
-
-    Raises:
-        CannotFollow: a column is gone.
-    """
-    ours = [c for c in columns if c.name not in (OFFSET, MISSING)]
-    known = {c.id for c in described.columns}
-    unknown = sorted((c for c in ours if c.id not in known), key=lambda c: c.id)
-    if described.version < TARGET_VERSION:
-        ids = _by_age(described, unknown, table, shapes)
-    else:
-        by_name = {c.name: c.id for c in unknown}
-        ids = [by_name.get(c.name) if c.id is None else c.id for c in described.columns]
-    there = {c.id: c for c in ours}
-    found: list[TargetColumn] = []
-    for column, id_ in zip(described.columns, ids, strict=True):
-        own = None if id_ is None else there.get(id_)
-        if own is not None:
-            found.append(replace(column, name=own.name, id=id_, type=own.type or column.type, was=column.name))
-        elif not column.added:
-            raise _gone(table, column)
-    bound = {c.id for c in found}
-    new = {c.name: there[i].name for c, i in zip(described.columns, ids, strict=True) if i is not None and not c.added}
-    return replace(
-        described,
-        key=tuple(new[name] for name in described.key),
-        columns=tuple(found),
-        others=tuple(c.name for c in ours if c.id not in bound),
-    )
-
-
-def _by_age(
-    described: Target, columns: Sequence[FormatColumn], table: TableId, shapes: Sequence[Table]
-) -> list[int | None]:
-    """Ids for a description of an older cdcflow, which has none. Ids grow, and our columns are listed in the order in
-    which they were made; an evolution that died may have given them other names since."""
-    names = {column.name for shape in shapes for column in shape.columns} | {c.name for c in described.columns}
-
-    def may_be(column: TargetColumn, found: FormatColumn) -> bool:
-        ours = found.name.startswith("__cdcflow_") or "__dropped_" in found.name
-        return found.name == column.name or found.name in names or ours
-
-    if len(columns) >= len(described.columns) and all(map(may_be, described.columns, columns)):
-        return [c.id for c, _ in zip(columns, described.columns, strict=False)]
-    by_name = {c.name: c.id for c in columns}
-    for column in described.columns:
-        if column.name not in by_name:
-            raise _gone(table, column)
-    return [by_name[c.name] for c in described.columns]
 
 
 def evolve(target: Target | None, shapes: Sequence[Table], at: int | None = None, format_: Format = ANY) -> Evolution:
@@ -400,7 +179,7 @@ def _steps(current: Target, goal: Target, living: Sequence[Table], fresh: bool) 
     waiting = [c for c in goal.columns if c.number in was]
     for column in waiting:
         if column.name != names[column.number] and column.name.lower() in {name.lower() for name in current.others}:
-            raise _in_the_way(living[-1], column)
+            raise in_the_way(living[-1], column)
     while waiting:
         ready = [c for c in waiting if c.name == names[c.number] or c.name.lower() not in held]
         # A circle of names, or other letters only: one of them steps aside.
@@ -431,7 +210,7 @@ def _is_taken_over(column: TargetColumn, current: Target, shape: Table) -> bool:
         return False
     if current.version < TARGET_VERSION:
         return True
-    raise _in_the_way(shape, column)
+    raise in_the_way(shape, column)
 
 
 def _free(name: str, taken: set[str]) -> str:
@@ -449,7 +228,7 @@ def _reborn(target: Target, living: Sequence[Table]) -> Target:
     """
     shape, key = living[0], target.as_described().key
     if key != shape.key:
-        raise _cannot(shape, f"its key was ({', '.join(key)}) and is ({', '.join(shape.key)}) now")
+        raise cannot(shape, f"its key was ({', '.join(key)}) and is ({', '.join(shape.key)}) now")
     first = {c.name.lower(): c.number for c in shape.columns}
     # An announced column may be the new table's already, and one that it did not have from the beginning.
     any_ = {c.name.lower(): c.number for s in living for c in s.columns}
@@ -504,7 +283,7 @@ def _check_key(before: Target, after: Target, shape: Table) -> None:
         return [at[n] for n in t.key]
 
     if numbers(before) != numbers(after):
-        raise _cannot(shape, f"its key was ({', '.join(before.key)}) and is ({', '.join(after.key)}) now")
+        raise cannot(shape, f"its key was ({', '.join(before.key)}) and is ({', '.join(after.key)}) now")
 
 
 def _widened(shape: Table, old: TargetColumn, new: str, format_: Format) -> str:
@@ -513,35 +292,8 @@ def _widened(shape: Table, old: TargetColumn, new: str, format_: Format) -> str:
     if format_.widens(old.type, new):
         return new
     if widens(old.type, new):
-        raise _cannot(shape, f"column {old.name} was {old.type} and is {new} now, and {format_.name} cannot widen that")
-    raise _cannot(shape, f"column {old.name} was {old.type} and is {new} now, which does not hold the old values")
-
-
-def _in_the_way(shape: Table, column: TargetColumn) -> CannotFollow:
-    return CannotFollow(
-        f"table {shape.id} cannot be merged further: the source has a column {column.name} now, and somebody added a"
-        " column of that name to the current-state table",
-        remedy="rename or drop that column in the current-state table, then run `cdcflow merge`",
-    )
-
-
-def _gone(table: TableId, column: TargetColumn) -> CannotFollow:
-    return CannotFollow(
-        f"table {table} cannot be merged further: somebody removed column {column.name} from the current-state table",
-        remedy=rebuilt(table),
-    )
-
-
-def rebuilt(table: TableId) -> str:
-    """What to do with a current-state table that is of no more use."""
-    return f"move the table's folder away in the warehouse, then run `cdcflow backfill {table}` and `cdcflow merge`"
-
-
-def _cannot(shape: Table, why: str) -> CannotFollow:
-    return CannotFollow(
-        f"table {shape.id} cannot be merged further: {why}",
-        remedy=rebuilt(shape.id),
-    )
+        raise cannot(shape, f"column {old.name} was {old.type} and is {new} now, and {format_.name} cannot widen that")
+    raise cannot(shape, f"column {old.name} was {old.type} and is {new} now, which does not hold the old values")
 
 
 def _type(shape: Table, column: Column) -> str:
@@ -556,7 +308,7 @@ def _default(shape: Table, column: Column) -> str | None:
         return None
     found = literal(column.missing, _type(shape, column))
     if found is None:
-        raise _cannot(
+        raise cannot(
             shape,
             f"column {column.name} ({column.type.source}) was added with a default for the rows that were there,"
             " and cdcflow cannot write a constant of that type",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cdcflow.merge import types
 
 if TYPE_CHECKING:
-    from cdcflow.merge.evolution import Act
+    from cdcflow.merge.acts import Act
 
 
 def _as_it_is(type_: str) -> str:

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdcflow.merge.evolution import Target
 from cdcflow.merge.reduce import Family
 from cdcflow.merge.statement import Bounds, rows_reduced
+from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import MISSING, OFFSET
 

@@ -30,7 +30,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from cdcflow.merge.evolution import Evolution, Target
+from cdcflow.merge.evolution import Evolution
+from cdcflow.merge.target import Target
 from cdcflow.merge.types import has_two_zeros, name_sql, stored, text_sql
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
 

@@ -13,9 +13,10 @@ from itertools import pairwise
 from typing import Any
 
 from cdcflow.merge import reduce
-from cdcflow.merge.evolution import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Target, Widen
+from cdcflow.merge.acts import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Widen
 from cdcflow.merge.format import Format
 from cdcflow.merge.reduce import Family, Layout, Mask
+from cdcflow.merge.target import Target
 from cdcflow.merge.types import has_two_zeros, name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
 

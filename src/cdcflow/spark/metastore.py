@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
-from cdcflow.merge.evolution import CannotFollow
+from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.spark.java_errors import first_line
 from cdcflow.warehouse.formats.delta import metastore_name

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.merge import statement
-from cdcflow.merge.evolution import Act, Target
+from cdcflow.merge.acts import Act
 from cdcflow.merge.format import Format
 from cdcflow.merge.reduce import Layout, read_schema
+from cdcflow.merge.target import Target
 from cdcflow.merge.types import DECIMAL_TEXT
 from cdcflow.model.table import MISSING, Table
 from cdcflow.warehouse.port import Snapshot

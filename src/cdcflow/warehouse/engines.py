@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from cdcflow.merge.evolution import CannotFollow
+from cdcflow.merge.refusals import CannotFollow
 from cdcflow.model.table import TableId
 from cdcflow.warehouse.port import Engine
 

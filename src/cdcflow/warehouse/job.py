@@ -34,8 +34,8 @@ from cdcflow.changelog import notes
 from cdcflow.changelog.layout import Layout as LogLayout
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
 from cdcflow.merge import statement
-from cdcflow.merge.evolution import CannotFollow
 from cdcflow.merge.policy import DEFAULTS, Policies
+from cdcflow.merge.refusals import CannotFollow
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
 from cdcflow.warehouse.cut import Cut, CutTable

@@ -17,9 +17,10 @@ from typing import Any, Protocol
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.merge import reduce
-from cdcflow.merge.evolution import Act, FormatColumn, Target
+from cdcflow.merge.acts import Act
 from cdcflow.merge.format import Format
 from cdcflow.merge.statement import Folding
+from cdcflow.merge.target import FormatColumn, Target
 from cdcflow.model.table import Table
 from cdcflow.warehouse.cut import Cut
 from cdcflow.warehouse.segments import InputFile

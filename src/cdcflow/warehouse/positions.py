@@ -8,8 +8,9 @@ import structlog
 
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 from cdcflow.merge import statement
-from cdcflow.merge.evolution import CannotFollow, evolve
+from cdcflow.merge.evolution import evolve
 from cdcflow.merge.format import Format
+from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.standing import Backfill
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId

@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cdcflow.merge import statement
-from cdcflow.merge.evolution import CannotFollow, Evolution, Target, evolve, rebuilt, seen
+from cdcflow.merge.evolution import Evolution, evolve
 from cdcflow.merge.format import Format
 from cdcflow.merge.policy import UNSAID, TablePolicy
 from cdcflow.merge.reduce import Layout
+from cdcflow.merge.refusals import CannotFollow, rebuilt
+from cdcflow.merge.seeing import seen
+from cdcflow.merge.target import Target
 from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse import changes
 from cdcflow.warehouse.port import Snapshot, SqlSession

@@ -30,7 +30,7 @@ from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
 from cdcflow.local.scan import Rows
 from cdcflow.local.tables import FileTable
-from cdcflow.merge.evolution import CannotFollow
+from cdcflow.merge.refusals import CannotFollow
 from cdcflow.model.table import Table
 from cdcflow.warehouse import job
 from cdcflow.warehouse.engines import Engines

@@ -10,23 +10,13 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.merge.evolution import (
-    Add,
-    CannotFollow,
-    Describe,
-    Empty,
-    Evolution,
-    Fill,
-    FormatColumn,
-    Rename,
-    Target,
-    TargetColumn,
-    Widen,
-    evolve,
-    seen,
-)
+from cdcflow.merge.acts import Add, Describe, Empty, Fill, Rename, Widen
+from cdcflow.merge.evolution import Evolution, evolve
 from cdcflow.merge.format import Format
 from cdcflow.merge.reduce import Layout, projection
+from cdcflow.merge.refusals import CannotFollow
+from cdcflow.merge.seeing import seen
+from cdcflow.merge.target import FormatColumn, Target, TargetColumn
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 

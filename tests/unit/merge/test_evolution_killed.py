@@ -17,20 +17,12 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.merge import evolution as rules
-from cdcflow.merge.evolution import (
-    Add,
-    Describe,
-    Fill,
-    FormatColumn,
-    MissAlso,
-    MissOnly,
-    Rename,
-    Target,
-    Widen,
-    evolve,
-    seen,
-)
+from cdcflow.merge.acts import Act, Add, Describe, Fill, MissAlso, MissOnly, Rename, Widen
+from cdcflow.merge.evolution import evolve
+from cdcflow.merge.refusals import CannotFollow
+from cdcflow.merge.seeing import seen
 from cdcflow.merge.statement import transaction
+from cdcflow.merge.target import FormatColumn, Target
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 
@@ -238,7 +230,7 @@ class ModelTable:
         self.columns = {i: (c.name, c.type) for i, c in enumerate(target.columns, start=1)}
         self.described = target.to_json()
 
-    def _act(self, act: rules.Act, once: str) -> None:
+    def _act(self, act: Act, once: str) -> None:
         ids = {name.lower(): id_ for id_, (name, _) in self.columns.items()}
         match act:
             case Describe(target):
@@ -410,5 +402,5 @@ def test_a_planted_breach_is_seen(
     """A simulation that cannot fail proves nothing."""
     breach(monkeypatch)
     first = BREACHES[breach]
-    with pytest.raises((AssertionError, KeyError, rules.CannotFollow)):
+    with pytest.raises((AssertionError, KeyError, CannotFollow)):
         sum(kills(first, second) for second in CHANGES if can_follow(first, second))

@@ -9,9 +9,11 @@ import pytest
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge import statement
-from cdcflow.merge.evolution import Fill, MissAlso, MissOnly, Rename, TargetColumn, evolve
+from cdcflow.merge.acts import Fill, MissAlso, MissOnly, Rename
+from cdcflow.merge.evolution import evolve
 from cdcflow.merge.format import ANY
 from cdcflow.merge.reduce import Layout, families, read_schema
+from cdcflow.merge.target import TargetColumn
 from cdcflow.merge.types import literal, name_sql, stored, text_sql, widens
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType

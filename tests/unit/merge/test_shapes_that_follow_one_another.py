@@ -6,8 +6,10 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.merge.evolution import Add, Rename, Target, TargetColumn, Widen, evolve
+from cdcflow.merge.acts import Add, Rename, Widen
+from cdcflow.merge.evolution import evolve
 from cdcflow.merge.statement import alter, create, describe, fill
+from cdcflow.merge.target import Target, TargetColumn
 from cdcflow.merge.types import stored, widens
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.merge.evolution import CannotFollow, evolve
+from cdcflow.merge.evolution import evolve
+from cdcflow.merge.refusals import CannotFollow
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.spark.formats import table_format

@@ -19,8 +19,9 @@ from urllib.parse import unquote, urlsplit
 import structlog
 
 from cdcflow.errors import SinkUnavailable
-from cdcflow.merge.evolution import CannotFollow, Target
+from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.statement import Folding
+from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql
 from cdcflow.spark.formats.delta_transaction import NewerRows, Transaction, serve
 from cdcflow.spark.metastore import Entry

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
-from cdcflow.merge.evolution import FormatColumn
 from cdcflow.merge.statement import Folding
+from cdcflow.merge.target import FormatColumn
 from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats import iceberg

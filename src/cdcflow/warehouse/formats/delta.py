@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cdcflow.merge.evolution import Act, Add, FormatColumn, Widen
+from cdcflow.merge.acts import Act, Add, Widen
 from cdcflow.merge.format import Format
+from cdcflow.merge.target import FormatColumn
 from cdcflow.warehouse.paths import table_at
 from cdcflow.warehouse.port import COMMITTED
 

@@ -1,0 +1,64 @@
+"""Which of our columns a current-state table has by now, whatever an evolution that died has called them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cdcflow.merge.refusals import gone
+from cdcflow.merge.target import TARGET_VERSION, FormatColumn, Target, TargetColumn
+from cdcflow.model.table import MISSING, OFFSET, Table, TableId
+
+
+def seen(described: Target, columns: Sequence[FormatColumn], table: TableId, shapes: Sequence[Table]) -> Target:
+    """The description with the names and types that the table's own columns have now.
+
+    `shapes` are those of the rows that come next: they say which names an evolution that died may have given.
+
+    Raises:
+        CannotFollow: a column is gone.
+    """
+    ours = [c for c in columns if c.name not in (OFFSET, MISSING)]
+    known = {c.id for c in described.columns}
+    unknown = sorted((c for c in ours if c.id not in known), key=lambda c: c.id)
+    if described.version < TARGET_VERSION:
+        ids = _by_age(described, unknown, table, shapes)
+    else:
+        by_name = {c.name: c.id for c in unknown}
+        ids = [by_name.get(c.name) if c.id is None else c.id for c in described.columns]
+    there = {c.id: c for c in ours}
+    found: list[TargetColumn] = []
+    for column, id_ in zip(described.columns, ids, strict=True):
+        own = None if id_ is None else there.get(id_)
+        if own is not None:
+            found.append(replace(column, name=own.name, id=id_, type=own.type or column.type, was=column.name))
+        elif not column.added:
+            raise gone(table, column)
+    bound = {c.id for c in found}
+    new = {c.name: there[i].name for c, i in zip(described.columns, ids, strict=True) if i is not None and not c.added}
+    return replace(
+        described,
+        key=tuple(new[name] for name in described.key),
+        columns=tuple(found),
+        others=tuple(c.name for c in ours if c.id not in bound),
+    )
+
+
+def _by_age(
+    described: Target, columns: Sequence[FormatColumn], table: TableId, shapes: Sequence[Table]
+) -> list[int | None]:
+    """Ids for a description of an older cdcflow, which has none. Ids grow, and our columns are listed in the order in
+    which they were made; an evolution that died may have given them other names since."""
+    names = {column.name for shape in shapes for column in shape.columns} | {c.name for c in described.columns}
+
+    def may_be(column: TargetColumn, found: FormatColumn) -> bool:
+        ours = found.name.startswith("__cdcflow_") or "__dropped_" in found.name
+        return found.name == column.name or found.name in names or ours
+
+    if len(columns) >= len(described.columns) and all(map(may_be, described.columns, columns)):
+        return [c.id for c, _ in zip(columns, described.columns, strict=False)]
+    by_name = {c.name: c.id for c in columns}
+    for column in described.columns:
+        if column.name not in by_name:
+            raise gone(table, column)
+    return [by_name[c.name] for c in described.columns]

@@ -1,0 +1,107 @@
+"""What a current-state table looks like: the description that it carries in a property, and the columns it has."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from cdcflow.errors import ConfigurationError
+
+TARGET_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumn:
+    """A column of a current-state table. `type` is Spark's text for it.
+
+    `number` is the source's, from 1; below zero where the source's table has no such column and never will (it was
+    dropped and made again without it, or it has no key and dropped the column). `id` is the table format's own; None:
+    the column is known by its name, which nobody has changed since. `added`: it is announced, and may be there
+    already, perhaps without its default. `was`: what an open description calls it, which is its name before the
+    evolution began ("": the same).
+    """
+
+    name: str
+    number: int
+    type: str
+    id: int | None = None
+    added: bool = False
+    was: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FormatColumn:
+    """A column as the table format shows it. `type` is Spark's text for it, None where it has parts (a list)."""
+
+    name: str
+    id: int
+    type: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a current-state table looks like, without `_offset` and `_missing`. Kept in a property of the table.
+
+    `is_open`: an evolution was begun and not ended. `emptied_at`: the table's position (a cut) when its source table
+    was found to be another one; as long as it is there, rows of the old one may still be in it. `others` are columns
+    of the table that are not ours; not kept.
+    """
+
+    incarnation: int
+    key: tuple[str, ...]
+    columns: tuple[TargetColumn, ...]
+    is_open: bool = False
+    emptied_at: int | None = None
+    others: tuple[str, ...] = ()
+    version: int = TARGET_VERSION
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "version": TARGET_VERSION,
+                "incarnation": self.incarnation,
+                "key": self.key,
+                "columns": [[c.name, c.number, c.type, c.id] for c in self.columns if not c.added],
+                "adding": [[c.name, c.number, c.type, c.id] for c in self.columns if c.added],
+                "open": self.is_open,
+                "emptied_at": self.emptied_at,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Target:
+        """Read what `to_json` wrote, or an older cdcflow (version 1: no ids, never open).
+
+        ConfigurationError when a newer cdcflow wrote it.
+        """
+        value = json.loads(text)
+        if value["version"] > TARGET_VERSION:
+            raise ConfigurationError(
+                f"the table was written by a newer cdcflow (version {value['version']} of its description)",
+                remedy="merge with that cdcflow or a newer one",
+                runbook="newer-format",
+            )
+        columns = [TargetColumn(*column) for column in value["columns"]]
+        columns += [replace(TargetColumn(*column), added=True) for column in value.get("adding", ())]
+        return cls(
+            value["incarnation"],
+            tuple(value["key"]),
+            tuple(columns),
+            value.get("open", False),
+            value.get("emptied_at"),
+            version=value["version"],
+        )
+
+    @property
+    def key_positions(self) -> tuple[int, ...]:
+        """Where the key's columns are; all columns in a table without a key."""
+        names = self.key or tuple(c.name for c in self.columns)
+        at = {c.name: i for i, c in enumerate(self.columns)}
+        return tuple(at[n] for n in names)
+
+    def as_described(self) -> Target:
+        """The same with the names from before the evolution that is open."""
+        was = {c.name: c.was or c.name for c in self.columns}
+        columns = tuple(replace(c, name=was[c.name], was="") for c in self.columns)
+        return replace(self, key=tuple(was[name] for name in self.key), columns=columns)
