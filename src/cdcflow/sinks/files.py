@@ -24,55 +24,38 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from cdcflow.changelog import lookup, spool
-from cdcflow.changelog.extents import Extent, opened_journal, retried
-from cdcflow.changelog.framing import Damaged
-from cdcflow.changelog.journal import Attach, Encoder, JournalHeader, Record, records
+from cdcflow.changelog.extents import Extent, retried
+from cdcflow.changelog.journal import Attach, JournalHeader
 from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.numbers import in_order
-from cdcflow.changelog.rows import Rows
-from cdcflow.changelog.sealing import check_storable, seal
-from cdcflow.changelog.segment import Segment, manifest_hash
+from cdcflow.changelog.sealing import check_storable
+from cdcflow.changelog.segment import Segment
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.config import Seal
 from cdcflow.errors import CdcflowError, InvariantViolated, LogGone, SyncFailed
-from cdcflow.model.change import ChangeBatch, KeySet, Run, SpooledTransaction, Uint64s
-from cdcflow.model.checksum import crc32
+from cdcflow.model.change import KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
 from cdcflow.sinks.journals import JournalFile
-from cdcflow.sinks.layer import (
-    OS_LAYER,
-    FileLayer,
-    Part,
-    remove_tree,
-    storing,
-    syncing,
-    unavailable,
-    write_all,
-    write_file,
-)
+from cdcflow.sinks.layer import OS_LAYER, FileLayer, storing, syncing, unavailable, write_file
 from cdcflow.sinks.lease import Lease
-from cdcflow.sinks.maintenance import Busy, maintenance
 from cdcflow.sinks.numbering import Numbering
-from cdcflow.sinks.recovery import Closed, Opened, Recovered, clean_up, create, recover
-from cdcflow.sinks.retention import RemoteStore, Retention, Rule
-from cdcflow.sinks.segments import put_in_place, write_segment
+from cdcflow.sinks.recovery import Closed, Opened, Recovered, create, recover
+from cdcflow.sinks.retention import Retention, Rule
+from cdcflow.sinks.sealing import Sealing
+from cdcflow.sinks.spool_file import SpoolFile
+from cdcflow.sinks.uploading import Uploading
 
 BUFFERED_BYTES_MAX = 8 << 20
 """So much may be queued: whoever appends more than the syncing thread takes away writes it out itself."""
-YIELDED_FRAMES = 64
 
 __all__ = ["FileLog", "Recovered"]
 
@@ -85,27 +68,6 @@ class _JournalCut:
     journal: JournalFile
     end: int
     spools: tuple[SpoolFile, ...] = ()
-
-
-class Uploading(Protocol):
-    """Takes sealed segments somewhere else, in its own time (see `objects.uploads`)."""
-
-    def start(self, lease_check: Callable[[], None]) -> None: ...
-    def wake(self) -> None:
-        """Something was sealed."""
-        ...
-
-    @property
-    def remote(self) -> RemoteStore:
-        """What it has put there."""
-        ...
-
-    @property
-    def error(self) -> CdcflowError | None:
-        """Why the log must not go on; None: nothing of that kind."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class FileLog:
@@ -130,9 +92,7 @@ class FileLog:
         self._settings = seal_settings
         self._uploads = uploads
         self._history = opened.history
-        self._schemas_saved = opened.schemas_saved
-        self._last_manifest = opened.last_manifest
-        self._sealed_last = opened.sealed
+        self._segments = Sealing(layout, opened, lease, layer)
         self._is_clean = False
         self._closed = deque(opened.closed)
         self.log_id = opened.file.log_id
@@ -162,7 +122,7 @@ class FileLog:
                 self._note_newest(self._journal)
                 if not layout.schemas.exists():
                     # Says that there is a journal: who finds none then knows that it is gone.
-                    self._put_schemas()
+                    self._segments.put_schemas()
             if uploads is not None:
                 uploads.start(lease.check)
         except BaseException:
@@ -315,13 +275,13 @@ class FileLog:
         with self._sealing, self._deadly():
             self._living()
             if not self._is_clean:
-                self._clean_up()
+                self._segments.clean_up()
                 self._is_clean = True
             while closed := tuple(self._closed):
                 with self._syncing:
                     self._synced()  # the journals after these must have their names before these go
                 for journal in closed:
-                    segments.append(self._sealed(journal))
+                    segments.append(self._segments.seal(journal))
                     self._closed.popleft()
                     if self._uploads is not None:
                         self._uploads.wake()
@@ -348,14 +308,14 @@ class FileLog:
         """Those of these transaction ids (compared by their low 32 bits) that are in the log already."""
         self._living()
         with self._sealing:
-            extents, newest = self._extents(), self._newest_segment()
+            extents, newest = self._extents(), self._segments.newest
             return retried(lambda: lookup.delivered(self._layout, extents, newest, xids), self.path)
 
     def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
         """Position and id of the source's newest transactions, oldest first, back to one whose position is enough."""
         self._living()
         with self._sealing:
-            extents, newest = self._extents(), self._newest_segment()
+            extents, newest = self._extents(), self._segments.newest
             return retried(lambda: lookup.transactions_back(self._layout, extents, newest, is_enough), self.path)
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
@@ -365,7 +325,7 @@ class FileLog:
         if shape is None:
             return None
         with self._sealing:
-            extents, newest = self._extents(), self._newest_segment()
+            extents, newest = self._extents(), self._segments.newest
             return retried(lambda: lookup.partial_keys(self._layout, extents, newest, shape, since), self.path)
 
     def close(self) -> None:
@@ -413,15 +373,6 @@ class FileLog:
     def _unsynced(self) -> tuple[SpoolFile, ...]:
         """Spools of the last cut that are not durable yet."""
         return tuple(s for s in self._cut.spools if not s.synced) if self._cut.spools else ()
-
-    def _clean_up(self) -> None:
-        """Remove what earlier runs left of segments; another time, if somebody works on them just now."""
-        with contextlib.suppress(Busy), maintenance(self._layout), storing(f"tidying {self.path}"):
-            clean_up(self._layout, self._layer)
-
-    def _newest_segment(self) -> tuple[int, int] | None:
-        last = self._sealed_last
-        return None if last is None else (last.first_offset, last.last_offset)
 
     def _extents(self) -> list[Extent]:
         """What is in journals, oldest first, also behind the last cut."""
@@ -504,77 +455,6 @@ class FileLog:
         """Before anything in it is called durable: journals that vanish at the end are missed by nobody else."""
         write_file(self._layer, self._layout.newest, f"{journal.header.epoch} {journal.header.first_offset}\n".encode())
 
-    def _sealed(self, closed: Closed) -> Segment:
-        first, last = closed.header.first_offset, closed.checkpoint.next_offset - 1
-        target = self._layout.segment(first, last)
-        with storing(f"sealing {target}"):
-            # It is there already when only the cleaning up failed the last time.
-            if not target.exists():
-                self._put_in_place(closed, target)
-            segment, text = self._layout.manifest(first, last)
-            self._last_manifest, self._sealed_last = manifest_hash(text), segment
-            for path in (self._layout.journal(first), *map(self._layout.spool, closed.spools)):
-                if path.exists():
-                    self._layer.unlink(path)
-        return segment
-
-    def _put_in_place(self, closed: Closed, target: Path) -> None:
-        beside = self._layout.segments / f".{target.name}.tmp"
-        try:
-            self._write_segment(closed, beside)
-        except OSError:
-            with contextlib.suppress(OSError):
-                remove_tree(self._layer, beside)
-            raise
-        self._save_schemas()
-        self._lease.check()
-        put_in_place(self._layer, self._layout, beside, target)
-
-    def _write_segment(self, closed: Closed, directory: Path) -> None:
-        """Write a segment's files and manifest into a directory; all of it is durable on return."""
-        write_segment(
-            self._layer,
-            directory,
-            lambda open_target: seal(
-                self._closed_records(closed),
-                self._spooled,
-                open_target,
-                log_id=self.log_id,
-                base=closed.header.base,
-                epoch=closed.header.epoch,
-                previous=self._last_manifest,
-                previous_offset=self._sealed_last.first_offset if self._sealed_last else None,
-                xid_newest=self._sealed_last.xid_newest if self._sealed_last else None,
-            ),
-        )
-
-    def _closed_records(self, closed: Closed) -> Iterator[Record]:
-        with opened_journal(self._layout, closed.header.first_offset) as (file, header, path):
-            try:
-                found = records(file, header, str(path), end=closed.bytes)
-                for number, record in enumerate(in_order(found, closed.header, str(path))):
-                    # Small frames are decoded by Python alone, and nobody else runs meanwhile: not for long.
-                    if number % YIELDED_FRAMES == 0:
-                        time.sleep(0)
-                    yield record
-            except Damaged as damage:
-                raise InvariantViolated(
-                    f"sealing {path}: {damage}, and it was durable", runbook="log-damaged"
-                ) from None
-
-    def _spooled(self, attach: Attach) -> Iterator[Rows]:
-        with self._layout.spool(attach.spool).open("rb") as file:
-            yield from spool.rows(file, attach)
-
-    def _save_schemas(self) -> None:
-        if len(self._history) > self._schemas_saved:
-            self._put_schemas()
-
-    def _put_schemas(self) -> None:
-        saved = len(self._history)
-        write_file(self._layer, self._layout.schemas, self._history.to_json().encode())
-        self._schemas_saved = saved
-
     def _drop_undurable(self) -> None:
         """After a failed sync the journal's end can be read and may be on no disk; a later sync would say that all is
         well. It goes, so that the next start does not count it: the source was not told of it, and sends it again."""
@@ -596,83 +476,6 @@ class FileLog:
         self.sync()
         self.roll()
         self.seal_pending()
-
-
-class SpoolFile:
-    """A spool in the log's directory. Implements `cdcflow.ports.Spool`; used by one thread at a time."""
-
-    def __init__(self, path: Path, head: tuple[bytes, int], layer: FileLayer, registry: dict[str, SpoolFile]) -> None:
-        self.name = path.name
-        self.synced = False
-        self.bytes = 0
-        self.crc = 0
-        self._path = path
-        self._layer = layer
-        self._registry = registry
-        self._rows = 0
-        self._rows_of: Counter[int] = Counter()
-        self._shapes: dict[Table, None] = {}
-        content, seed = head
-        self._encoder = Encoder(seed)
-        self._fd = layer.create(path)
-        self._put([content])
-
-    @property
-    def shapes(self) -> Sequence[Table]:
-        return list(self._shapes)
-
-    def write(self, batches: Sequence[ChangeBatch], subxids: Uint64s | None) -> None:
-        """Append one piece. `subxids` (as long as the piece has rows, in index order) is each row's
-        sub-transaction, None when they cannot be rolled back any more."""
-        rows = sum(b.rows.num_rows for b in batches)
-        Numbering.check_index(batches, rows)
-        if subxids is not None:
-            if len(subxids) != rows:
-                raise InvariantViolated(f"spooling {rows} rows with {len(subxids)} sub-transactions")
-            ids, counts = np.unique(subxids, return_counts=True)
-            self._rows_of.update(dict(zip(ids.tolist(), counts.tolist(), strict=True)))
-        self._rows += rows
-        self._encoder.piece(rows, subxids)
-        for batch in batches:
-            if batch.rows.num_rows:
-                self._shapes[batch.table] = None
-                self._encoder.shape(batch.table, 0)
-                self._encoder.rows(batch, 0)
-        with storing(f"writing the spool {self._path}"):
-            self._put(self._encoder.take())
-
-    def finish(self) -> None:
-        """Nothing more comes; everything written is in the file (durable only with the log's next `sync`)."""
-
-    def discard(self) -> None:
-        """The transaction was rolled back: forget it."""
-        if self._fd >= 0:
-            self.abandon()
-            self._layer.unlink(self._path)
-
-    def abandon(self) -> None:
-        """Close the file and leave it to recovery."""
-        self._registry.pop(self.name, None)
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            self._layer.close(fd)
-
-    def rows_without(self, aborted: frozenset[int]) -> int:
-        """How many rows remain when these sub-transactions are rolled back."""
-        return self._rows - sum(self._rows_of[xid] for xid in aborted)
-
-    def sync(self) -> None:
-        """Make it durable, and close it: it was attached, so nothing more is written."""
-        if not self.synced:
-            with syncing(self._path):
-                self._layer.fsync(self._fd)
-            self.synced = True
-            self.abandon()
-
-    def _put(self, parts: Sequence[Part]) -> None:
-        for part in parts:
-            self.crc = crc32(part, self.crc)
-        self.bytes += write_all(self._layer, self._fd, parts)
 
 
 def _make_directory(layer: FileLayer, path: Path) -> None:

@@ -18,6 +18,7 @@ from cdcflow.ports import LogReader
 from cdcflow.sinks import files
 from cdcflow.sinks.expiring import Expiring, OnEvent, Policy
 from cdcflow.sinks.retention import Retention
+from cdcflow.sinks.uploading import Uploading
 
 if TYPE_CHECKING:  # who only captures need not load Kafka's library
     from cdcflow.sinks.kafka.copying import Copied
@@ -190,7 +191,7 @@ def topics(settings: Kafka) -> Topics:
     )
 
 
-def _uploads(log: FileLog) -> files.Uploading | None:
+def _uploads(log: FileLog) -> Uploading | None:
     if log.objects is None:
         return None
     if not log.has_directory:

@@ -43,7 +43,6 @@ from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransact
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
-from cdcflow.sinks.files import SpoolFile
 from cdcflow.sinks.kafka import loss
 from cdcflow.sinks.kafka import state as states
 from cdcflow.sinks.kafka.doctor import wrong
@@ -54,6 +53,7 @@ from cdcflow.sinks.kafka.state import State, StateRecord, TopicRange
 from cdcflow.sinks.kafka.topics import Admin, Reader, Topics
 from cdcflow.sinks.layer import OS_LAYER, storing
 from cdcflow.sinks.numbering import Numbering
+from cdcflow.sinks.spool_file import SpoolFile
 
 RANGE_BYTES_MAX = 64 << 20
 RANGE_AGE_S = 3600.0

@@ -1,0 +1,123 @@
+"""Makes segments of the closed journals of a log in a directory, and keeps its schemas beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from cdcflow.changelog import spool
+from cdcflow.changelog.extents import opened_journal
+from cdcflow.changelog.framing import Damaged
+from cdcflow.changelog.journal import Attach, Record, records
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.numbers import in_order
+from cdcflow.changelog.rows import Rows
+from cdcflow.changelog.sealing import seal
+from cdcflow.changelog.segment import Segment, manifest_hash
+from cdcflow.errors import InvariantViolated
+from cdcflow.sinks.layer import FileLayer, remove_tree, storing, write_file
+from cdcflow.sinks.lease import Lease
+from cdcflow.sinks.maintenance import Busy, maintenance
+from cdcflow.sinks.recovery import Closed, Opened, clean_up
+from cdcflow.sinks.segments import put_in_place, write_segment
+
+YIELDED_FRAMES = 64
+
+
+class Sealing:
+    """Used by one thread at a time. `history` is the log's, which its writer adds to."""
+
+    def __init__(self, layout: Layout, opened: Opened, lease: Lease, layer: FileLayer) -> None:
+        self._layout = layout
+        self._lease = lease
+        self._layer = layer
+        self._log_id = opened.file.log_id
+        self.history = opened.history
+        self._schemas_saved = opened.schemas_saved
+        self._last_manifest = opened.last_manifest
+        self._sealed_last = opened.sealed
+
+    def clean_up(self) -> None:
+        """Remove what earlier runs left of segments; another time, if somebody works on them just now."""
+        with contextlib.suppress(Busy), maintenance(self._layout), storing(f"tidying {self._layout.root}"):
+            clean_up(self._layout, self._layer)
+
+    @property
+    def newest(self) -> tuple[int, int] | None:
+        """First and last offset of the newest one; None: there is none yet."""
+        last = self._sealed_last
+        return None if last is None else (last.first_offset, last.last_offset)
+
+    def seal(self, closed: Closed) -> Segment:
+        """Make a segment of a closed journal, and remove that. The journals after it must have their names."""
+        first, last = closed.header.first_offset, closed.checkpoint.next_offset - 1
+        target = self._layout.segment(first, last)
+        with storing(f"sealing {target}"):
+            # It is there already when only the cleaning up failed the last time.
+            if not target.exists():
+                self._put_in_place(closed, target)
+            segment, text = self._layout.manifest(first, last)
+            self._last_manifest, self._sealed_last = manifest_hash(text), segment
+            for path in (self._layout.journal(first), *map(self._layout.spool, closed.spools)):
+                if path.exists():
+                    self._layer.unlink(path)
+        return segment
+
+    def _put_in_place(self, closed: Closed, target: Path) -> None:
+        beside = self._layout.segments / f".{target.name}.tmp"
+        try:
+            self._write_segment(closed, beside)
+        except OSError:
+            with contextlib.suppress(OSError):
+                remove_tree(self._layer, beside)
+            raise
+        self._save_schemas()
+        self._lease.check()
+        put_in_place(self._layer, self._layout, beside, target)
+
+    def _write_segment(self, closed: Closed, directory: Path) -> None:
+        """Write a segment's files and manifest into a directory; all of it is durable on return."""
+        write_segment(
+            self._layer,
+            directory,
+            lambda open_target: seal(
+                self._closed_records(closed),
+                self._spooled,
+                open_target,
+                log_id=self._log_id,
+                base=closed.header.base,
+                epoch=closed.header.epoch,
+                previous=self._last_manifest,
+                previous_offset=self._sealed_last.first_offset if self._sealed_last else None,
+                xid_newest=self._sealed_last.xid_newest if self._sealed_last else None,
+            ),
+        )
+
+    def _closed_records(self, closed: Closed) -> Iterator[Record]:
+        with opened_journal(self._layout, closed.header.first_offset) as (file, header, path):
+            try:
+                found = records(file, header, str(path), end=closed.bytes)
+                for number, record in enumerate(in_order(found, closed.header, str(path))):
+                    # Small frames are decoded by Python alone, and nobody else runs meanwhile: not for long.
+                    if number % YIELDED_FRAMES == 0:
+                        time.sleep(0)
+                    yield record
+            except Damaged as damage:
+                raise InvariantViolated(
+                    f"sealing {path}: {damage}, and it was durable", runbook="log-damaged"
+                ) from None
+
+    def _spooled(self, attach: Attach) -> Iterator[Rows]:
+        with self._layout.spool(attach.spool).open("rb") as file:
+            yield from spool.rows(file, attach)
+
+    def _save_schemas(self) -> None:
+        if len(self.history) > self._schemas_saved:
+            self.put_schemas()
+
+    def put_schemas(self) -> None:
+        saved = len(self.history)
+        write_file(self._layer, self._layout.schemas, self.history.to_json().encode())
+        self._schemas_saved = saved

@@ -1,0 +1,94 @@
+"""A file for a transaction that memory should not hold, beside the log that may take it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cdcflow.changelog.journal import Encoder
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.change import ChangeBatch, Uint64s
+from cdcflow.model.checksum import crc32
+from cdcflow.model.table import Table
+from cdcflow.sinks.layer import FileLayer, Part, storing, syncing, write_all
+from cdcflow.sinks.numbering import Numbering
+
+
+class SpoolFile:
+    """A spool in the log's directory. Implements `cdcflow.ports.Spool`; used by one thread at a time."""
+
+    def __init__(self, path: Path, head: tuple[bytes, int], layer: FileLayer, registry: dict[str, SpoolFile]) -> None:
+        self.name = path.name
+        self.synced = False
+        self.bytes = 0
+        self.crc = 0
+        self._path = path
+        self._layer = layer
+        self._registry = registry
+        self._rows = 0
+        self._rows_of: Counter[int] = Counter()
+        self._shapes: dict[Table, None] = {}
+        content, seed = head
+        self._encoder = Encoder(seed)
+        self._fd = layer.create(path)
+        self._put([content])
+
+    @property
+    def shapes(self) -> Sequence[Table]:
+        return list(self._shapes)
+
+    def write(self, batches: Sequence[ChangeBatch], subxids: Uint64s | None) -> None:
+        """Append one piece. `subxids` (as long as the piece has rows, in index order) is each row's
+        sub-transaction, None when they cannot be rolled back any more."""
+        rows = sum(b.rows.num_rows for b in batches)
+        Numbering.check_index(batches, rows)
+        if subxids is not None:
+            if len(subxids) != rows:
+                raise InvariantViolated(f"spooling {rows} rows with {len(subxids)} sub-transactions")
+            ids, counts = np.unique(subxids, return_counts=True)
+            self._rows_of.update(dict(zip(ids.tolist(), counts.tolist(), strict=True)))
+        self._rows += rows
+        self._encoder.piece(rows, subxids)
+        for batch in batches:
+            if batch.rows.num_rows:
+                self._shapes[batch.table] = None
+                self._encoder.shape(batch.table, 0)
+                self._encoder.rows(batch, 0)
+        with storing(f"writing the spool {self._path}"):
+            self._put(self._encoder.take())
+
+    def finish(self) -> None:
+        """Nothing more comes; everything written is in the file (durable only with the log's next `sync`)."""
+
+    def discard(self) -> None:
+        """The transaction was rolled back: forget it."""
+        if self._fd >= 0:
+            self.abandon()
+            self._layer.unlink(self._path)
+
+    def abandon(self) -> None:
+        """Close the file and leave it to recovery."""
+        self._registry.pop(self.name, None)
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            self._layer.close(fd)
+
+    def rows_without(self, aborted: frozenset[int]) -> int:
+        """How many rows remain when these sub-transactions are rolled back."""
+        return self._rows - sum(self._rows_of[xid] for xid in aborted)
+
+    def sync(self) -> None:
+        """Make it durable, and close it: it was attached, so nothing more is written."""
+        if not self.synced:
+            with syncing(self._path):
+                self._layer.fsync(self._fd)
+            self.synced = True
+            self.abandon()
+
+    def _put(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            self.crc = crc32(part, self.crc)
+        self.bytes += write_all(self._layer, self._fd, parts)
