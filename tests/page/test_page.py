@@ -76,7 +76,7 @@ def test_page_shows_how_the_capture_is(browser: Browser, shop: Shop) -> None:
     shop.remember(1)
     browser.open(shop.url)
     assert browser.text("#state") == "capturing"
-    assert "Error: Reading public.weather failed: SELECT is not granted. Mend the cause" in browser.text("#findings")
+    assert "Error: Reading public.weather failed: SELECT is not granted. Fix the cause" in browser.text("#findings")
     assert browser.text("#figure-kept") == "The source keeps2.1 GBof at most 4.3 GB"
     assert "61.0 GB" in browser.text("#figure-disk")
     assert str(browser.one("#plots svg").get_attribute("aria-label")).startswith("Behind the source, bytes: now 1.8 MB")
@@ -123,7 +123,10 @@ def test_halted_capture_is_not_shown_as_one_that_waits(browser: Browser, shop: S
     shop.status |= {"state": "halted", "reason": "the slot is gone\n  run `cdcflow run --accept-history-loss`"}
     browser.open(shop.url)
     assert browser.one("#state").get_attribute("class") == "pill bad"
-    assert "ended for good: the slot is gone. run `cdcflow run --accept-history-loss`" in browser.text("#findings")
+    assert (
+        "has ended and will not try again: the slot is gone. run `cdcflow run --accept-history-loss`"
+        in browser.text("#findings")
+    )
 
 
 def test_what_went_wrong_in_the_night_is_there_in_the_morning(browser: Browser, shop: Shop) -> None:

@@ -27,12 +27,12 @@ INTERRUPTED = 130
 """Ctrl-C where no stop in good order was to be had: what a shell says of a process that SIGINT ended."""
 
 _CODES: tuple[tuple[type[CdcflowError], int, str], ...] = (
-    (HistoryLost, 65, "an operator must order a new backfill"),
+    (HistoryLost, 65, "somebody must decide to read the tables again"),
     (SourceUnavailable, 69, "nothing is in doubt; start again later"),
-    (SyncFailed, 74, "nothing is in doubt; make room or mend the disk, then start again"),
+    (SyncFailed, 74, "nothing is in doubt; make room or fix the disk, then start again"),
     (InvariantViolated, 70, "cdcflow contradicted itself; keep the log and the trace"),
-    (SinkUnavailable, 74, "nothing is in doubt; make room or mend the disk, then start again"),
-    (OutcomeUnknown, 75, "start again; the log will be looked at first"),
+    (SinkUnavailable, 74, "nothing is in doubt; make room or fix the disk, then start again"),
+    (OutcomeUnknown, 75, "start again; the next start checks the log first"),
     (ConfigurationError, 78, "something must be changed before a new start"),
 )
 

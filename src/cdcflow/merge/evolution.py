@@ -491,8 +491,8 @@ def _check_names(shape: Table) -> None:
     for column in shape.columns:
         if column.name.lower() in seen:
             raise CannotFollow(
-                f"table {shape.id}: column {column.name} has a name that the current-state table cannot hold,"
-                " because Spark does not tell names apart by case and cdcflow's own begin with an underscore",
+                f"table {shape.id}: column {column.name} has a name that the current-state table cannot hold, "
+                f"because Spark ignores case in names and cdcflow's own begin with an underscore",
                 remedy=f'rename it: ALTER TABLE {shape.id} RENAME COLUMN "{column.name}" TO …',
             )
         seen.add(column.name.lower())
@@ -519,8 +519,8 @@ def _widened(shape: Table, old: TargetColumn, new: str, format_: Format) -> str:
 
 def _in_the_way(shape: Table, column: TargetColumn) -> CannotFollow:
     return CannotFollow(
-        f"table {shape.id} cannot be merged further: the source has a column {column.name} now, and somebody added a"
-        " column of that name to the current-state table",
+        f"table {shape.id} cannot be merged further: the source now has a column {column.name}, and somebody "
+        f"added a column of that name to the current-state table",
         remedy="rename or drop that column in the current-state table, then run `cdcflow merge`",
     )
 

@@ -289,16 +289,16 @@ class _Run:
             return
         if before.log_id != self._log.log_id:
             raise ConfigurationError(
-                f"merging {self._log.layout.name} into {self._warehouse}: the tables there come from another log"
-                f" ({before.log_id}, this one is {self._log.log_id})",
+                f"merging {self._log.layout.name} into {self._warehouse}: its tables come from another log "
+                f"({before.log_id}, this one is {self._log.log_id})",
                 remedy="merge into another warehouse",
                 runbook="other-log",
             )
         if before.cut > self._last_cut:
             raise ConfigurationError(
                 f"merging {self._log.layout.name} into {self._warehouse}: the log ends at cut {self._last_cut},"
-                f" the tables have cut {before.cut} already, so this is an older copy of the log",
-                remedy="merge the newest log, or into another warehouse",
+                f" the tables already have cut {before.cut}, so this is an older copy of the log",
+                remedy="merge the newest log, or merge into another warehouse",
                 runbook="other-log",
             )
 
@@ -338,7 +338,7 @@ class _Run:
                 _log.info("table changed meanwhile, merging it again", table=str(table))
         raise SinkUnavailable(
             f"merging into {table}: somebody else changed the table during each of {CONFLICTS_MAX} tries",
-            remedy="nothing is lost; merge again when less is done to it",
+            remedy="nothing is lost; merge again when it is changed less often",
             runbook="busy",
         )
 
@@ -370,7 +370,7 @@ class _Run:
                 return TableReport(
                     str(table), 0, 0, False, 0.0, left_out=f"it begins at offset {since}, after this cut"
                 )
-            raise InvariantViolated(f"merging {table}: no table came of {len(files)} files of the log")
+            raise InvariantViolated(f"merging {table}: {len(files)} files of the log gave no table")
         was = 0 if before is None else before.transactions.get(self._app(table), 0)
         came_to, expected = after.transactions.get(self._app(table), 0), self._cut if files else was
         if came_to != expected and table not in self._ahead:
@@ -425,8 +425,8 @@ class _Run:
                     None, [files[-1].shape], format_=self._rules
                 )  # of a shape that no table can have it says so itself
                 refused = CannotFollow(
-                    f"{str(error).splitlines()[0]}, and no backfill after that is in the log's sealed segments",
-                    remedy=f"run `cdcflow backfill {table}`, and `cdcflow merge` when it is sealed (log.seal.age_max)",
+                    f"{str(error).splitlines()[0]}, and the log's sealed segments have no later backfill",
+                    remedy=f"run `cdcflow backfill {table}`, and `cdcflow merge` once it is sealed (log.seal.age_max)",
                 )
             else:
                 return since
@@ -563,8 +563,8 @@ class _Run:
         source = json.loads(before.properties.get(statement.IDENTITY_PROPERTY, "null"))
         if strangers or source != self._source(table):
             raise ConfigurationError(
-                f"merging {self._log.layout.name} into table {table} of {self._warehouse}: that table was not made from"
-                f" table {table} of this log",
+                f"merging {self._log.layout.name} into table {table} of {self._warehouse}: that table was not "
+                f"merged from table {table} of this log",
                 remedy="merge into another warehouse, or move the table's folder away",
                 runbook="other-log",
             )
@@ -582,8 +582,8 @@ class _Run:
                 raise _overtaken(table, done, self._last_cut)
             raise ConfigurationError(
                 f"merging {self._log.layout.name} into {table}: the log ends at cut {self._last_cut},"
-                f" the table has cut {done} already, so this is an older copy of the log",
-                remedy="merge the newest log, or into another warehouse",
+                f" the table already has cut {done}, so this is an older copy of the log",
+                remedy="merge the newest log, or merge into another warehouse",
                 runbook="other-log",
             )
         return done
@@ -599,7 +599,7 @@ class _Run:
         if found and self._on_edit == "stop":
             raise ConfigurationError(
                 f"merging into {table}: somebody else changed its rows ({', '.join(found)})",
-                remedy=f"check the table against its source; to build it anew, move its folder away and run"
+                remedy=f"check the table against its source; to rebuild it, move its folder away and run"
                 f" `cdcflow backfill {table}`",
                 runbook="table-changed-by-others",
             )
@@ -738,7 +738,7 @@ def _pin(there: CurrentTable, version: int, cut: int) -> None:
 
 def _overtaken(table: TableId, came_to: int, cut: int) -> SinkUnavailable:
     return SinkUnavailable(
-        f"merging into {table}: another merge has brought it to cut {came_to} while this one brought it to {cut}",
+        f"merging into {table}: another merge brought it to cut {came_to} while this one merged cut {cut}",
         remedy="nothing is lost; merge again",
         runbook="busy",
     )
@@ -749,8 +749,8 @@ def _described(table: TableId, before: Snapshot, shapes: Sequence[Table]) -> Tar
     text = before.properties.get(statement.TARGET_PROPERTY)
     if text is None:
         raise CannotFollow(
-            f"merging into {table}: the table's property {statement.TARGET_PROPERTY} is gone, which says what its"
-            " columns are",
+            f"merging into {table}: the table's property {statement.TARGET_PROPERTY} is gone, which describes its "
+            f"columns",
             remedy=rebuilt(table),
         )
     return seen(Target.from_json(text), before.columns, table, shapes)
