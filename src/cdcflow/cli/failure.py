@@ -17,6 +17,7 @@ from cdcflow.errors import (
     SinkUnavailable,
     SourceUnavailable,
     SyncFailed,
+    see,
 )
 
 FINDINGS = 1
@@ -44,9 +45,8 @@ def exit_code(error: BaseException) -> int:
 
 def block(error: CdcflowError) -> str:
     """What a person reads: the kind and the message, then indented what to do and where to read on. No traceback."""
-    message, *rest = str(error).split("\n")
-    lines = [*rest, f"see docs: runbook/errors#{error.runbook}"]
-    return "\n".join([f"{type(error).__name__}: {message}", *(f"  {line.strip()}" for line in lines)])
+    message, *rest = error.with_section.split("\n")
+    return "\n".join([f"{type(error).__name__}: {message}", *(f"  {line.strip()}" for line in rest)])
 
 
 def unexpected(error: BaseException) -> str:
@@ -54,7 +54,7 @@ def unexpected(error: BaseException) -> str:
     return (
         f"{type(error).__name__} in {_line_of(error.__traceback__)}: this is a fault in cdcflow\n"
         "  run it again with `cdcflow --debug …` to see the whole trace\n"
-        f"  see docs: runbook/errors#{CdcflowError.section}"
+        f"  {see(CdcflowError.section)}"
     )
 
 

@@ -162,6 +162,10 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
 def _merges(merges: object) -> Iterator[Remark]:
     newest = merges[0] if isinstance(merges, list) and merges else {}
     for name, why in (newest.get("left_out") or {}).items():
+        text, _, remedy = str(why).partition("\n")
+        todo = "; ".join(line.strip() for line in remedy.splitlines())
         yield Remark(
-            "warning", f"The newest merge left {name} out: {why}.", "Run `cdcflow merge` and read what it says."
+            "warning",
+            f"The newest merge left {name} out: {text}.",
+            todo or "Run `cdcflow merge` and read what it says.",
         )

@@ -104,7 +104,7 @@ def _checked(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, acce
             raise HistoryLost(
                 f"opening the log {layout.root}: the source was on timeline {file.source.timeline} and is now on "
                 f"{identity.timeline}, as after a restore or a promotion: it may lack changes that the log has",
-                remedy="if it was promoted without loss, accept the timeline; else begin a new log with a backfill",
+                remedy="run `cdcflow run --accept-history-loss`, which reads all tables again",
                 runbook="restored-source",
             )
         file = replace(file, source=identity)

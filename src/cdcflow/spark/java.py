@@ -106,12 +106,14 @@ def no_java(attempted: str) -> ConfigurationError:
     program = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
     if shutil.which(program) is None:
         return ConfigurationError(
-            f"{attempted}: there is no Java here ({program} is not found)", remedy=INSTALL_JAVA, runbook="merge-session"
+            f"{attempted}: there is no Java here ({program} is not found)",
+            remedy=INSTALL_JAVA,
+            runbook="package-missing",
         )
     return ConfigurationError(
         f"{attempted}: {program} ended before Spark was ready (its own output is above)",
         remedy=f"fix what it reports, or {INSTALL_JAVA}",
-        runbook="merge-session",
+        runbook="package-missing",
     )
 
 

@@ -41,7 +41,7 @@ def reach(spark: SparkSession, address: StoreAddress) -> None:
         raise ConfigurationError(
             f"this Spark has reached a bucket {address.bucket} at {reached}, and cannot reach the one at {place} too",
             remedy="start a new Spark application for it, or give the buckets different names",
-            runbook="package-missing",
+            runbook="merge-session",
         )
     prefix = f"fs.s3a.bucket.{address.bucket}"
     options: dict[str, str | None] = {
@@ -82,7 +82,7 @@ def check_commits(spark: SparkSession, warehouse: Warehouse) -> None:
             f"two drivers could undo the commits of the other",
             remedy=f"begin with cdcflow.spark.session(), or set {setting}={wanted} and give Spark the jars that"
             " cdcflow.spark.jars.jars() lists (and s3_jars() for S3)",
-            runbook="package-missing",
+            runbook="merge-session",
         )
     if chosen != wanted:
         _log.info("another log store is used for Delta's commits", log_store=chosen)

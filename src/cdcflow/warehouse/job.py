@@ -330,8 +330,8 @@ class _Run:
                     return self._merged(table, engine)
             except (CannotFollow, HistoryLost) as error:
                 self._refused.append(error)
-                _log.error("table left out of the cut", table=str(table), reason=str(error))
-                return TableReport(str(table), 0, 0, False, 0.0, left_out=str(error))
+                _log.error("table left out of the cut", table=str(table), reason=error.with_section)
+                return TableReport(str(table), 0, 0, False, 0.0, left_out=error.with_section)
             except Exception as error:
                 if not engine.is_conflict(error):
                     raise
@@ -367,9 +367,11 @@ class _Run:
         after = there.snapshot()
         if after is None:
             if since > self._checkpoint.next_offset - 1:
-                return TableReport(
-                    str(table), 0, 0, False, 0.0, left_out=f"it begins at offset {since}, after this cut"
+                later = CannotFollow(
+                    f"merging into {table}: it begins at offset {since}, after this cut",
+                    remedy="run `cdcflow merge` again later: a later cut has it",
                 )
+                return TableReport(str(table), 0, 0, False, 0.0, left_out=later.with_section)
             raise InvariantViolated(f"merging {table}: {len(files)} files of the log gave no table")
         was = 0 if before is None else before.transactions.get(self._app(table), 0)
         came_to, expected = after.transactions.get(self._app(table), 0), self._cut if files else was

@@ -46,7 +46,7 @@ def test_capture_that_is_well_has_nothing_said_about_it() -> None:
         ("error", "is waiting: asking db.", "start", {"state": "waiting", "reason": "asking db\n  start it"}),
         ("note", "is starting", None, {"state": "waiting", "reason": "starting"}),
         ("note", "is paused", "Resume it", {"state": "paused", "heartbeat_age_seconds": 90}),
-        ("error", "has ended and will not try again: gone", "backfill", {"state": "halted", "reason": "gone\n  run backfill"}),
+        ("error", "will not try again: gone", "backfill", {"state": "halted", "reason": "gone\n  run backfill"}),
         ("warning", "did not answer", "doctor", {"source_error": "asking db: refused"}),
         ("error", "The source has sent nothing for 90 s", "doctor", {"heartbeat_age_seconds": 90}),
         ("warning", "20 minutes behind", "backlog", {"lag_seconds": 1200}),

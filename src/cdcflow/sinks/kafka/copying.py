@@ -149,7 +149,7 @@ def to_topic(location: LogLocation, topics: Topics, on_segment: OnSegment, scrat
             f"{attempted}: the folder's log begins at offset {file.first_offset}; everything before it has "
             f"expired, and a topic's log must begin at 1",
             remedy="keep using that folder, or begin a new log with a backfill",
-            runbook="other-log",
+            runbook="log-expired",
         )
     log = KafkaLog.open(topics, file.source, scratch=scratch, copy_of=file.log_id, after_epoch=read_epoch(layout.epoch))
     parts = 0

@@ -538,7 +538,7 @@ def _owned(
         raise HistoryLost(
             f"{attempted}: the source was on timeline {known.timeline} and is now on {identity.timeline}, as "
             f"after a restore or a promotion: it may lack changes that the log has",
-            remedy="if it was promoted without loss, accept the timeline; else begin a new log with a backfill",
+            remedy="run `cdcflow run --accept-history-loss`, which reads all tables again",
             runbook="restored-source",
         )
     return replace(state, identity=identity)

@@ -226,7 +226,7 @@ class StoredHistory:
                     f"writing {self._bucket.name}/{name}: it exists already, with other content: something else "
                     f"writes there",
                     remedy="set log.kafka.history to another prefix, and another warehouse",
-                    runbook="log-damaged",
+                    runbook="two-daemons",
                 ) from None
 
     def _listed(self, segment: Segment) -> dict[str, Listed]:

@@ -130,7 +130,7 @@ class Selected(Generic[E]):
                 "cannot capture: " + "; ".join(text for text, _ in problems),
                 remedy=";\n  ".join(advice(remedy) for _, remedy in problems)
                 + "\n  or take the table out of source.tables (write !schema.table)",
-                runbook="schema-not-followed",
+                runbook="table-not-capturable",
             )
         if not self.tables:
             raise ConfigurationError("source.tables matches no table", remedy=if_none, runbook="table-not-found")

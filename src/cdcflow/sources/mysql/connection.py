@@ -255,7 +255,7 @@ def _key(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigurationError(
-            f"source.server_public_key {path} cannot be read: {error.strerror}", runbook="tls"
+            f"source.server_public_key {path} cannot be read: {error.strerror}", runbook="settings"
         ) from None
 
 

@@ -129,7 +129,9 @@ def refused(error: Exception, user: str, address: str, *, has_password: bool) ->
     if number in (1698, 1699, 1820, 1862, 3118, 3955):
         return ConfigurationError(
             f"{attempted}: {user} may not log in: {said}",
-            remedy="see what the server says" if has_password else f"{LOGIN_REMEDY}, of a user that logs in with one",
+            remedy="do what the server's message asks for"
+            if has_password
+            else f"{LOGIN_REMEDY}, of a user that logs in with one",
             runbook="login-refused",
         )
     if _is_about_tls(error, said):

@@ -351,7 +351,7 @@ def check_columns(found: TableMap) -> None:
         raise ConfigurationError(
             f"table {found.id} is not one of cdcflow's: its columns are not slot, token and at",
             remedy=f"DROP TABLE `{found.id.schema}`.`{found.id.name}`; cdcflow makes it again",
-            runbook="table-not-capturable",
+            runbook="settings",
         )
 
 

@@ -83,7 +83,6 @@ class Slot:
                 f"slot {self.name} is at {position_of(self.confirmed)}, the change log ends at "
                 f"{position_of(position)}: the server gave {self.confirmed - position} bytes of changes in "
                 f"between to somebody else, or the slot was recreated",
-                runbook="restored-source",
             )
 
 
@@ -154,7 +153,7 @@ def create(connector: Connector, name: str, *, failover: bool, timeout_s: float)
         raise ConfigurationError(
             f"the user of source.url may not make slot {name}",
             remedy=f'run ALTER ROLE "{connection.info.user}" REPLICATION',
-            runbook="slot-unusable",
+            runbook="right-missing",
         ) from None
     except psycopg.errors.ConfigurationLimitExceeded:
         raise ConfigurationError(
