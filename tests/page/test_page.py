@@ -113,7 +113,7 @@ def test_daemon_that_does_not_answer_is_told_with_since_when(browser: Browser, o
     """Old numbers that look new are worse than none; and nothing can be ordered of a daemon that is away."""
     operated.server.close()
     browser.until(lambda: browser.one("#lost").is_displayed(), "the word that it is away")
-    assert "The daemon does not answer since " in browser.text("#lost")
+    assert "The daemon has not answered since " in browser.text("#lost")
     assert browser.one("#lost").get_attribute("role") == "alert"
     assert not named(browser, "Pause: public.flights").is_enabled()
 
@@ -196,11 +196,11 @@ def test_everything_goes_with_the_keyboard(browser: Browser, operated: Shop) -> 
     """From a button by Enter into the dialog, whose safe answer has the focus, and back by Escape to where one was."""
     browser.run("arguments[0].focus()", named(browser, "Cancel: public.flights"))
     browser.press(Keys.ENTER)
-    browser.until(lambda: browser.focused() == "Leave it", "the safe answer to have the focus")
+    browser.until(lambda: browser.focused() == "Back", "the safe answer to have the focus")
     browser.press(Keys.ESCAPE)
     browser.until(lambda: browser.focused() == "Cancel: public.flights", "the focus to come back")
     browser.press(Keys.ENTER)
-    browser.until(lambda: browser.focused() == "Leave it", "the dialog")
+    browser.until(lambda: browser.focused() == "Back", "the dialog")
     browser.press(Keys.TAB)
     assert browser.focused() == "Cancel"
     browser.press(Keys.ENTER)

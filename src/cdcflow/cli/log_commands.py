@@ -100,7 +100,7 @@ def list_commands(
 ) -> None:
     """List the orders that people gave to the capture.
 
-    Who, by which door, when, and what came of it.
+    Who, in which way, when, and with what outcome.
     """
     from cdcflow import wiring
 

@@ -165,7 +165,7 @@ def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], No
             )
         case FileLog(), FileLog():
             raise ConfigurationError(
-                "both logs are in files", remedy="stop the daemon, and copy the directory with the operating system"
+                "both logs are in files", remedy="stop the daemon, and copy the directory itself (cp -a, rsync)"
             )
         case _:
             raise ConfigurationError(

@@ -355,7 +355,7 @@ def test_check_names_what_was_changed(tmp_path: Path) -> None:
     rows.write_bytes(bytes(content))
     rewrite_manifest(root, segments)
     faults = check(root).faults
-    assert any(str(rows) == f.where and "not what was sealed" in f.text for f in faults)
+    assert any(str(rows) == f.where and "differs from what was sealed" in f.text for f in faults)
     assert any(str(segments[1]) == f.where and "chain" in f.text for f in faults)
     rows.unlink()
     assert any("missing" in f.text for f in check(root).faults)
@@ -370,7 +370,7 @@ def test_manifest_that_lies_is_found_by_a_deep_check(tmp_path: Path) -> None:
     manifest = json.loads((segment / "segment.json").read_text())
     manifest["files"][1]["ops"] = {"d": 1}
     (segment / "segment.json").write_text(json.dumps(manifest))
-    assert any("counts" in f.text for f in check(root, deep=True).faults)
+    assert any("differs from the manifest" in f.text for f in check(root, deep=True).faults)
 
 
 # ── sealing, reading, retention ─────────────────────────────────────────────────────────────────────────────

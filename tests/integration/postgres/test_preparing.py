@@ -160,7 +160,7 @@ def test_slots_of_other_logs_that_nobody_reads_are_named_with_the_sql_that_drops
     items.execute("SELECT pg_create_physical_replication_slot('cdcflow_0ddba11d', true)")
     (found,) = capture.source.left_behind(LOG_ID)
     assert (found.level, found.subject) == ("warning", "slot cdcflow_0ddba11c")
-    assert "bytes of its log" in found.text
+    assert "bytes of WAL" in found.text
     assert found.remedy is not None
     items.execute(found.remedy.partition(", run ")[2])
     assert capture.source.left_behind(LOG_ID) == []
@@ -708,5 +708,5 @@ def test_table_that_is_gone_for_a_moment_is_asked_for_again(items: Database, mak
     items.execute("ALTER TABLE elsewhere RENAME TO items")
     assert capture.plan("public.items").units == 0
     items.execute("DROP TABLE items")
-    with pytest.raises(SourceUnavailable, match=r"public\.items is not there"):
+    with pytest.raises(SourceUnavailable, match=r"public\.items no longer exists"):
         capture.plan("public.items")

@@ -123,7 +123,7 @@ def refused(error: Exception, user: str, address: str, *, has_password: bool) ->
     if number == ACCESS_DENIED:
         return SourceUnavailable(
             f"{attempted}: the password of {user} is refused",
-            remedy="correct the secret that source.password refers to; cdcflow reads it again at every try",
+            remedy="correct what source.password refers to; cdcflow reads it again at every try",
             runbook="login-refused",
         )
     if number in (1698, 1699, 1820, 1862, 3118, 3955):

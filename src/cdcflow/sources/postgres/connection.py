@@ -236,7 +236,7 @@ def _refused(error: psycopg.Error, address: Address, *, has_password: bool) -> C
     if "password authentication failed" in text or "no password supplied" in text:
         return SourceUnavailable(
             f"{attempted}: the password of {address.options.get('user', 'the user')} is refused",
-            remedy="correct the secret that source.password refers to; cdcflow reads it again at every try",
+            remedy="correct what source.password refers to; cdcflow reads it again at every try",
             runbook="login-refused",
         )
     if "Peer authentication failed" in text or "Ident authentication failed" in text:
