@@ -27,8 +27,7 @@ def run(
         typer.Option("--wait", help="If the source or the log does not answer at the start, wait instead of ending."),
     ] = False,
 ) -> None:
-    """Capture changes until you stop it. SIGTERM or Ctrl-C stops it at a cut within 10 seconds; a second one at "
-    "once."""
+    """Capture changes until you stop it. SIGTERM or Ctrl-C stops at a cut within 10 seconds, a second one at once."""
     lean()
     from cdcflow import wiring
     from cdcflow.cli import daemon

@@ -201,7 +201,7 @@ def _warnings(tables: Sequence[TablePlan], settings: Sequence[Change], *, is_run
         found.append("source.url: the server is compared with the log before the capture goes on there")
     waiting = [c.name for c in settings if c.taken == "restart"] if is_running else []
     if waiting:
-        found.append(f"{', '.join(waiting)}: takes effect when the daemon is started again")
+        found.append(f"{', '.join(waiting)}: in effect only when the daemon is started again")
     return found
 
 

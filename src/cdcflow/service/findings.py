@@ -57,7 +57,7 @@ def _capture(status: Mapping[str, Any]) -> Iterator[Remark]:
         age = round(float(status["heartbeat_age_seconds"]))
         yield Remark(
             "error",
-            f"The source has sent nothing for {age} s, although it is written to regularly.",
+            f"The source has sent nothing for {age} s, although a heartbeat is due.",
             "Run `cdcflow doctor`; if it finds nothing, restart the daemon.",
         )
     behind = status.get("lag_seconds")

@@ -229,7 +229,7 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
     if table.engine not in ENGINES:
         found.append(
             (
-                f"{table.id} uses the storage engine {table.engine or 'no engine'}, which has no transactions",
+                f"{table.id} uses the storage engine {table.engine or 'unknown'}, which has no transactions",
                 f"ALTER TABLE {table.sql} ENGINE = InnoDB",
             )
         )

@@ -143,7 +143,7 @@ def refused(error: Exception, user: str, address: str, *, has_password: bool) ->
         )
     if isinstance(error, ValueError | RuntimeError) or number == 2061:
         return ConfigurationError(
-            f"{attempted}: the server wants the password itself, and the connection is not encrypted",
+            f"{attempted}: the server wants the password in clear text, and the connection is not encrypted",
             remedy="set source.tls, or pin the server's key with source.server_public_key",
             runbook="tls",
         )

@@ -58,7 +58,7 @@ class IcebergFormat:
             raise ConfigurationError(
                 "this Spark session was made without Iceberg",
                 remedy="make it with cdcflow.spark.session(table_formats=['iceberg']) in a process without a "
-                "session, or give it Iceberg's jars and spark.sql.extensions={_EXTENSION}",
+                f"session, or give it Iceberg's jars and spark.sql.extensions={_EXTENSION}",
                 runbook="package-missing",
             )
         place = Warehouse.of(warehouse)
