@@ -108,7 +108,7 @@ def never_reached(config: Config, error: SourceUnavailable | SinkUnavailable) ->
     what = "source" if isinstance(error, SourceUnavailable) else "log"
     tried = wiring.tried(config).get(what)
     named = f"cdcflow has not reached the {what} since it started" + (f" ({tried})" if tried else "")
-    check = error.remedy or f"check that it runs and that the settings' {what} names it"
+    check = error.remedy or f"check that it runs and that `{what}` in the settings names it"
     return type(error)(
         f"{named}: {str(error).splitlines()[0]}",
         remedy=f"{check}\n  or start `cdcflow run --wait`, which tries again until it answers",
@@ -151,7 +151,7 @@ def answering(
                 return found if "source_error" in found else {**found, "problems": problems()}
             case "settings" | "reload":
                 if reloading is None:
-                    raise ConfigurationError("this process reads tables and ends; it takes no other settings")
+                    raise ConfigurationError("this process reads tables and ends; it cannot take new settings")
                 return reloading.answer() if operation.name == "settings" else reloading.reload(request.get("digest"))
             case op:
                 arguments = {k: v for k, v in request.items() if k not in ("op", "tables")}

@@ -14,10 +14,10 @@ from cdcflow.config import load
 
 def publish(
     config: ConfigPath = DEFAULT_CONFIG,
-    once: Annotated[bool, typer.Option("--once", help="Up to the end of what is in the log now.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Publish up to the end that the log has now, then end.")] = False,
     json: Json = False,
 ) -> None:
-    """Publish changes to Kafka until told to stop (SIGTERM, Ctrl-C), each exactly once for read_committed readers."""
+    """Publish changes to Kafka until SIGTERM or Ctrl-C, each exactly once for read_committed readers."""
     lean()
     from cdcflow import wiring
     from cdcflow.cli import daemon

@@ -53,7 +53,7 @@ class Reloading:
             config = load(self._file)
             if wanted is not None and digest(shown(config)) != wanted:
                 raise ConfigurationError(
-                    f"{self._file} is not the file that was planned; it was changed meanwhile",
+                    f"{self._file} has changed since it was planned",
                     remedy="run `cdcflow plan` again",
                 )
             number = self._capture.settings_number
@@ -84,7 +84,7 @@ def check(plan: Plan) -> None:
     """Raises ConfigurationError with every refusal and its remedy, if the plan has any."""
     if plan.refused:
         raise ConfigurationError(
-            "the settings cannot be taken up: " + "; ".join(r.text for r in plan.refused),
+            "the daemon cannot use the settings: " + "; ".join(r.text for r in plan.refused),
             remedy="; ".join(r.remedy for r in plan.refused if r.remedy) or None,
         )
 

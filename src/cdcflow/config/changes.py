@@ -28,7 +28,7 @@ HIDDEN = "(not shown)"
 _TOPIC = "log.kafka.topic"
 _REFERENCE = re.compile(r"\$\{(?:env|file):[^}]*\}")
 _SECRET = re.compile(r"password|secret|token|credential|passphrase|private|\.pem$|jaas|access[._-]?key", re.IGNORECASE)
-_OTHER_LOG = "it names another log: position and progress are in the one that the daemon has"
+_OTHER_LOG = "it names another log, and position and progress are in the one that the daemon has open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Rule:
 _ANOTHER = "stop the daemon and run cdcflow with the new file beside a new log, or set {name} back"
 
 RULES: tuple[Rule, ...] = (
-    Rule("source.kind", "refused", "a log has the changes of one server", _ANOTHER),
-    Rule("source.failover", "when made", "it counts when the slot is made"),
+    Rule("source.kind", "refused", "a log holds the changes of one server", _ANOTHER),
+    Rule("source.failover", "when made", "it only matters when the slot is created"),
     *(
         Rule(f"source.backfill.{name}", "running")
         for name in (
@@ -57,7 +57,7 @@ RULES: tuple[Rule, ...] = (
     Rule("log.path", "refused", _OTHER_LOG, _ANOTHER),
     Rule("log.kafka.topic", "refused", _OTHER_LOG, _ANOTHER),
     Rule("log.kafka.work", "restart", "the daemon answers in that folder"),
-    Rule("log.kafka.replicas", "when made", "it counts when the topics are made"),
+    Rule("log.kafka.replicas", "when made", "it only matters when the topics are created"),
     Rule("log.kafka.history", "merge"),
     Rule("log.kafka.objects", "merge"),
     Rule("log.objects.url", "restart", "segments are in the store that it names"),

@@ -96,5 +96,6 @@ def merge(
 
 
 NEEDS_SPARK = (
-    "set merge.engine to auto and run `pip install 'cdcflow[spark]'`: Spark merges this table, the others stay"
+    "set merge.engine to auto and run `pip install 'cdcflow[spark]'`: Spark then merges this table, and the local "
+    "engine the others"
 )

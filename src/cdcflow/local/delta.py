@@ -108,7 +108,7 @@ class DeltaTable(FileTable[File]):
 
     def create(self, columns: pa.Schema, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
         if self._log.update() >= 0:
-            raise Conflict(f"somebody else has made {self._name}")
+            raise Conflict(f"somebody else has created {self._name}")
         numbers = _Numbers(0)
         fields = [_field(column, numbers) for column in columns]
         settings = {**RULES.properties, **properties, _MAX_ID: str(numbers.last)}

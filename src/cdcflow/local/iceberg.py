@@ -276,7 +276,7 @@ class IcebergTable(FileTable[FileScanTask]):
         opened = pq.ParquetFile(self._table.io.new_input(file.file.file_path).open())
         names = {(f.metadata or {}).get(b"PARQUET:field_id"): f.name for f in opened.schema_arrow}
         if None in names:
-            raise HandOver("it has files that do not say which columns theirs are")
+            raise HandOver("it has files without column ids")
         schema = self.schema
         ids = [str(field.field_id).encode() for field in self._table.schema().fields]
         # No file has a column of that name.

@@ -270,8 +270,8 @@ def _check_names(shape: Table) -> None:
     for column in shape.columns:
         if column.name.lower() in seen:
             raise CannotFollow(
-                f"table {shape.id}: column {column.name} has a name that the current-state table cannot hold,"
-                " because Spark does not tell names apart by case and cdcflow's own begin with an underscore",
+                f"table {shape.id}: column {column.name} has a name that the current-state table cannot hold, "
+                f"because Spark ignores case in names and cdcflow's own begin with an underscore",
                 remedy=f'rename it: ALTER TABLE {shape.id} RENAME COLUMN "{column.name}" TO …',
             )
         seen.add(column.name.lower())

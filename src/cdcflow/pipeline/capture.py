@@ -354,7 +354,7 @@ class Capture:
         if (attempt := self._attempt) is not None:
             return attempt
         if self._paused and self._resuming is None:
-            raise SourceUnavailable("the capture is paused", remedy="resume it first, by `cdcflow ctl resume`")
+            raise SourceUnavailable("the capture is paused", remedy="run `cdcflow ctl resume` first")
         raise SourceUnavailable(f"the capture is waiting to try again: {self._waiting_for or 'starting'}")
 
     def _given(self, command: Command) -> Command:
@@ -366,8 +366,9 @@ class Capture:
         answer, durable = self._commands.wait(command, ANSWER_WAIT_S)
         if answer is None:
             raise SourceUnavailable(
-                f"the capture did not take the order within {ANSWER_WAIT_S:g} s; it is taken when the capture can",
-                remedy="`cdcflow log commands` shows it then",
+                f"the capture did not take the order within {ANSWER_WAIT_S:g} s; the capture takes it as soon as "
+                f"it can",
+                remedy="`cdcflow log commands` then shows it",
             )
         return answer_json(command.op, answer.outcomes, number=answer.number, durable=durable)
 
@@ -402,7 +403,7 @@ class Capture:
         self._wake()
         answer, durable = self._commands.wait(command, ANSWER_WAIT_S)
         if answer is None:  # it stands, for as long as this process does
-            return answer_json("resume-capture", (Outcome(None, "resumed", "the source could not be reached so far"),))
+            return answer_json("resume-capture", (Outcome(None, "resumed", "the source has not been reached yet"),))
         return answer_json("resume-capture", answer.outcomes, number=answer.number, durable=durable)
 
     def reload(self, settings: CaptureSettings, *, in_place: bool) -> int:
@@ -464,7 +465,7 @@ class Capture:
             return {}
         attempt, interrupted = self._attempt, None
         if self._halted is not None:
-            interrupted = f"the capture was halted: {_said(self._halted).splitlines()[0]}"
+            interrupted = f"the capture has stopped with an error: {_said(self._halted).splitlines()[0]}"
         elif attempt is None:
             why = "the capture is paused" if self._paused else (self._waiting_for or "starting").splitlines()[0]
             interrupted = f"nothing is captured just now: {why}"

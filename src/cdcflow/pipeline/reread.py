@@ -10,7 +10,7 @@ from cdcflow.interleave.messages import Backfill, Input, Pause
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.table import TableId
 
-WHY = "its values are kept otherwise now"
+WHY = "the settings now keep its values differently"
 
 
 def kept_otherwise(source: Mapping[str, str], progress: Progress) -> tuple[TableId, ...]:

@@ -99,7 +99,7 @@ class HttpServer:
             return socket.create_server(self._address, family=family)
         except OSError as error:
             raise ConfigurationError(
-                f"service.listen {self._listen} cannot be had: {error.strerror}",
+                f"the daemon cannot listen on {self._listen} (service.listen): {error.strerror}",
                 remedy="choose another port, or leave service.listen out",
             ) from None
 

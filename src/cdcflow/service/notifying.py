@@ -111,7 +111,7 @@ class _Receiver:
 
 def _post(url: str, body: bytes) -> str:
     if not url.startswith(("http://", "https://")):
-        return "the reference's text is no http URL"
+        return "the text of the reference is not an http URL"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_WITHIN_S) as answer:  # noqa: S310  looked at above

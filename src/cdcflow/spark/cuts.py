@@ -196,7 +196,7 @@ def _pinned(there: StatementTable, root: Warehouse, cut: Cut, name: str) -> Data
     table = cut.tables[name]
     if why := _lost(there, cut, name):
         raise HistoryLost(
-            f"reading cut {cut.cut} of {root}: version {table.version} of table {name} is no longer there: {why}",
+            f"reading cut {cut.cut} of {root}: version {table.version} of table {name} no longer exists: {why}",
             remedy="read a newer cut, or the other tables of this one: read_cut(…, tables=[…])",
             runbook="cut-gone",
         )
@@ -209,11 +209,11 @@ def _lost(there: StatementTable, cut: Cut, name: str) -> str | None:
     if newest is None:
         return "its folder is gone"
     if (table.id and table.id != newest.id) or newest.version < table.version:
-        return "another table is in its folder, made since then"
+        return "its folder holds another table, created since then"
     if table.id and table.version == newest.version:
         return None
     if why := there.lost(table.version):
         return why
     if not table.id and not 0 < there.transactions_of(table.version).get(f"cdcflow/{cut.log_id}/{name}", 0) <= cut.cut:
-        return "another table is in its folder, made since then"  # an older cdcflow did not keep the id
+        return "its folder holds another table, created since then"  # an older cdcflow did not keep the id
     return None

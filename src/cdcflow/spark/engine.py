@@ -68,8 +68,8 @@ class SparkEngine:
         if hidden and not (self._spark.sparkContext.master or "").startswith("local"):
             raise ConfigurationError(
                 f"merging {hidden[0].shape.id}: the name of its file {Path(hidden[0].path).name} begins as hidden files"
-                " do, which Spark does not read (an older cdcflow named it so)",
-                remedy="merge once with spark.master local[*] in merge.spark; files have other names by now",
+                " do, which Spark does not read (an older cdcflow chose the name)",
+                remedy="merge once with spark.master local[*] in merge.spark; newer files have other names",
                 runbook="merge-session",
             )
         fetched = {f.path: visible(g, room) for f, g in zip(hidden, present(layout, hidden, room), strict=True)}

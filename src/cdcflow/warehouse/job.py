@@ -236,15 +236,15 @@ class _Run:
                     return self._merged(table, engine)
             except (CannotFollow, HistoryLost) as error:
                 self._refused.append(error)
-                _log.error("table left out of the cut", table=str(table), reason=str(error))
-                return TableReport(str(table), 0, 0, False, 0.0, left_out=str(error))
+                _log.error("table left out of the cut", table=str(table), reason=error.with_section)
+                return TableReport(str(table), 0, 0, False, 0.0, left_out=error.with_section)
             except Exception as error:
                 if not engine.is_conflict(error):
                     raise
                 _log.info("table changed meanwhile, merging it again", table=str(table))
         raise SinkUnavailable(
             f"merging into {table}: somebody else changed the table during each of {CONFLICTS_MAX} tries",
-            remedy="nothing is lost; merge again when less is done to it",
+            remedy="nothing is lost; merge again when it is changed less often",
             runbook="busy",
         )
 
@@ -275,10 +275,12 @@ class _Run:
         after = there.snapshot()
         if after is None:
             if since > self._checkpoint.next_offset - 1:
-                return TableReport(
-                    str(table), 0, 0, False, 0.0, left_out=f"it begins at offset {since}, after this cut"
+                later = CannotFollow(
+                    f"merging into {table}: it begins at offset {since}, after this cut",
+                    remedy="run `cdcflow merge` again later: a later cut has it",
                 )
-            raise InvariantViolated(f"merging {table}: no table came of {len(files)} files of the log")
+                return TableReport(str(table), 0, 0, False, 0.0, left_out=later.with_section)
+            raise InvariantViolated(f"merging {table}: {len(files)} files of the log gave no table")
         was = 0 if before is None else before.transactions.get(self._positions.app(table), 0)
         came_to, expected = after.transactions.get(self._positions.app(table), 0), self._cut if files else was
         if came_to != expected and table not in self._ahead:
@@ -400,7 +402,7 @@ class _Run:
         if found and self._on_edit == "stop":
             raise ConfigurationError(
                 f"merging into {table}: somebody else changed its rows ({', '.join(found)})",
-                remedy=f"check the table against its source; to build it anew, move its folder away and run"
+                remedy=f"check the table against its source; to rebuild it, move its folder away and run"
                 f" `cdcflow backfill {table}`",
                 runbook="table-changed-by-others",
             )

@@ -59,16 +59,16 @@ class Positions:
             return
         if before.log_id != self._log.log_id:
             raise ConfigurationError(
-                f"merging {self._log.layout.name} into {self._warehouse}: the tables there come from another log"
-                f" ({before.log_id}, this one is {self._log.log_id})",
+                f"merging {self._log.layout.name} into {self._warehouse}: its tables come from another log "
+                f"({before.log_id}, this one is {self._log.log_id})",
                 remedy="merge into another warehouse",
                 runbook="other-log",
             )
         if before.cut > self._last_cut:
             raise ConfigurationError(
                 f"merging {self._log.layout.name} into {self._warehouse}: the log ends at cut {self._last_cut},"
-                f" the tables have cut {before.cut} already, so this is an older copy of the log",
-                remedy="merge the newest log, or into another warehouse",
+                f" the tables already have cut {before.cut}, so this is an older copy of the log",
+                remedy="merge the newest log, or merge into another warehouse",
                 runbook="other-log",
             )
 
@@ -124,8 +124,8 @@ class Positions:
         source = json.loads(before.properties.get(statement.IDENTITY_PROPERTY, "null"))
         if strangers or source != self.source(table):
             raise ConfigurationError(
-                f"merging {self._log.layout.name} into table {table} of {self._warehouse}: that table was not made from"
-                f" table {table} of this log",
+                f"merging {self._log.layout.name} into table {table} of {self._warehouse}: that table was not "
+                f"merged from table {table} of this log",
                 remedy="merge into another warehouse, or move the table's folder away",
                 runbook="other-log",
             )
@@ -143,8 +143,8 @@ class Positions:
                 raise overtaken(table, done, self._last_cut)
             raise ConfigurationError(
                 f"merging {self._log.layout.name} into {table}: the log ends at cut {self._last_cut},"
-                f" the table has cut {done} already, so this is an older copy of the log",
-                remedy="merge the newest log, or into another warehouse",
+                f" the table already has cut {done}, so this is an older copy of the log",
+                remedy="merge the newest log, or merge into another warehouse",
                 runbook="other-log",
             )
         return done
@@ -185,8 +185,8 @@ class Positions:
                     None, [files[-1].shape], format_=self._rules
                 )  # of a shape that no table can have it says so itself
                 refused = CannotFollow(
-                    f"{str(error).splitlines()[0]}, and no backfill after that is in the log's sealed segments",
-                    remedy=f"run `cdcflow backfill {table}`, and `cdcflow merge` when it is sealed (log.seal.age_max)",
+                    f"{str(error).splitlines()[0]}, and the log's sealed segments have no later backfill",
+                    remedy=f"run `cdcflow backfill {table}`, and `cdcflow merge` once it is sealed (log.seal.age_max)",
                 )
             else:
                 return since
@@ -196,7 +196,7 @@ class Positions:
 def overtaken(table: TableId, came_to: int, cut: int) -> SinkUnavailable:
     """The error of a merge whose table another merge has brought further."""
     return SinkUnavailable(
-        f"merging into {table}: another merge has brought it to cut {came_to} while this one brought it to {cut}",
+        f"merging into {table}: another merge brought it to cut {came_to} while this one merged cut {cut}",
         remedy="nothing is lost; merge again",
         runbook="busy",
     )

@@ -94,8 +94,8 @@ def _described(table: TableId, before: Snapshot, shapes: Sequence[Table]) -> Tar
     text = before.properties.get(statement.TARGET_PROPERTY)
     if text is None:
         raise CannotFollow(
-            f"merging into {table}: the table's property {statement.TARGET_PROPERTY} is gone, which says what its"
-            " columns are",
+            f"merging into {table}: the table's property {statement.TARGET_PROPERTY} is gone, which describes its "
+            f"columns",
             remedy=rebuilt(table),
         )
     return seen(Target.from_json(text), before.columns, table, shapes)

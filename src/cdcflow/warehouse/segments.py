@@ -213,7 +213,7 @@ class Range:
         first = self.segments[0]
         return HistoryLost(
             f"merging {table} from cut {after_cut}: the log {self.layout.name} begins at cut {first.first_cut}"
-            f" (offset {first.first_offset}); what was before has expired",
+            f" (offset {first.first_offset}); everything before it has expired",
             remedy=f"run `cdcflow backfill {table}`, then `cdcflow merge`",
             runbook="log-expired",
         )

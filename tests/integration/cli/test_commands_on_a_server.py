@@ -313,7 +313,8 @@ def test_doctor_speaks_of_the_real_server(folder: Path) -> None:
 
 
 REMEDY = (
-    "run `cdcflow run --accept-history-loss`: it makes a new slot and reads all tables anew, which also finds the rows "
+    "run `cdcflow run --accept-history-loss`: it creates a new slot and reads all tables again, which also finds "
+    "the rows "
     "that were deleted meanwhile"
 )
 

@@ -149,13 +149,13 @@ def test_a_table_and_a_limit_are_planned_and_applied(here: Shop, shop: Database)
     here.write(tables=["public.items"])
     found = planned()
     assert found["actions"] == {"public.items": "unchanged", "public.orders": "left out"}
-    assert any("taken in again it is read anew" in w for w in found["warnings"])
+    assert any("if you select it again later, it is read again" in w for w in found["warnings"])
     said("apply", "--yes", "--json")
     here.wait_until(
         lambda s: s.get("tables", {}).get("public.orders", {}).get("state") == "forgotten", "orders to be left out"
     )
     here.write(tables=["public.*", "!public.bare"], special_values="clamp")
-    assert planned()["actions"] == {"public.items": "unchanged", "public.orders": "taken in again"}
+    assert planned()["actions"] == {"public.items": "unchanged", "public.orders": "captured again"}
     said("apply", "--yes")
     here.wait_until(lambda s: s.get("tables", {}).get("public.orders", {}).get("state") == "done", "orders again")
     here.write(special_values="text")
@@ -214,7 +214,7 @@ def test_a_file_that_changed_since_the_plan_is_not_taken_up(here: Shop) -> None:
     """What was agreed to is what is done."""
     here.start()
     here.write(tables=["public.items"])
-    with pytest.raises(ConfigurationError, match="is not the file that was planned"):
+    with pytest.raises(ConfigurationError, match="has changed since it was planned"):
         here.ask("reload", digest="of another file")
     answer = here.ask("settings")
     assert (answer["number"], answer["settings"]["source.tables"]) == (1, "public.orders")
@@ -233,7 +233,7 @@ def test_a_type_that_a_merge_cannot_follow_is_warned_of_and_the_warning_helps(he
     here.write(special_values="text")
     (table,) = planned()["tables"]
     assert table["merged"] is True
-    (warning,) = [w for w in planned()["warnings"] if "current-state table does not follow" in w]
+    (warning,) = [w for w in planned()["warnings"] if "current-state table cannot follow" in w]
     assert "move the table's folder away in the warehouse when it is read, then run `cdcflow merge`" in warning
     said("apply", "--yes")
     done = ("done", 2)

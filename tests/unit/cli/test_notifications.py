@@ -84,7 +84,7 @@ def test_an_end_is_told_with_its_reason_and_what_to_do() -> None:
     lost = of_the_end(HistoryLost("slot gone\nat 0/1", remedy="run it again"))
     assert lost.fields == {"kind": "HistoryLost", "reason": "slot gone", "remedy": "run it again"}
     assert "canary" not in str(of_the_end(ValueError("canary")))
-    assert of_the_end(None).text == "the capture has stopped, as it was told to"
+    assert of_the_end(None).text == "the capture has stopped, as ordered"
 
 
 class Hook:

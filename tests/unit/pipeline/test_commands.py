@@ -307,7 +307,7 @@ def test_rows_are_read_again_by_their_keys(stage: Callable[..., Stage], rows: di
         (["public.orders"], {}, "either keys or a predicate"),
         ([], {"keys": [["7"]]}, "name one table"),
         (["public.orders"], {"keys": [["7"]], "where": "id = 7"}, "either keys or a predicate"),
-        (["public.orders"], {"keys": [["7", "8"]]}, "key 1 has another number of values"),
+        (["public.orders"], {"keys": [["7", "8"]]}, "key 1 does not have as many values"),
         (["public.orders"], {"keys": [["7"], ["secret"]]}, "column id is int64, and a value is none"),
         (["public.orders"], {"keys": []}, "no row has been asked for"),
         (["public.orders"], {"keys": [[str(n)] for n in range(ordering.REREAD_KEYS_MAX + 1)]}, "more than 10000 keys"),

@@ -227,7 +227,7 @@ class MemorySource:
 def _check_slot(checkpoint: Checkpoint, slot: str) -> None:
     if checkpoint.source["slot"] != slot:
         raise ConfigurationError(
-            f"this log was begun with slot {checkpoint.source['slot']}, and it is to be {slot} now",
+            f"this log was begun with slot {checkpoint.source['slot']}, but the settings name {slot}",
             remedy="use the log that this position belongs to",
             runbook="other-log",
         )

@@ -341,7 +341,7 @@ class MySQLSource:
 def _check_slot(source: Mapping[str, str], slot: str) -> None:
     if source["slot"] != slot:
         raise ConfigurationError(
-            f"this log's marks bear the name {source['slot']}, and it is to be {slot} now",
+            f"this log's marks have the name {source['slot']}, but the settings name {slot}",
             remedy="use the log that this position belongs to",
             runbook="other-log",
         )

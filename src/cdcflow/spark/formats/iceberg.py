@@ -57,8 +57,8 @@ class IcebergFormat:
         if _EXTENSION not in (spark.conf.get("spark.sql.extensions", None) or ""):
             raise ConfigurationError(
                 "this Spark session was made without Iceberg",
-                remedy="make it with cdcflow.spark.session(table_formats=['iceberg']) in a process that has none yet,"
-                f" or give it Iceberg's jars and spark.sql.extensions={_EXTENSION}",
+                remedy="make it with cdcflow.spark.session(table_formats=['iceberg']) in a process without a "
+                f"session, or give it Iceberg's jars and spark.sql.extensions={_EXTENSION}",
                 runbook="package-missing",
             )
         place = Warehouse.of(warehouse)
@@ -140,8 +140,8 @@ class IcebergTable(StatementTable):
         after = self._table()
         if after is None:  # Spark takes some errors of a catalog for a table that another has made just then
             raise SinkUnavailable(
-                f"making {self.sql}: the catalog took it without an error, and has no such table",
-                remedy="see in the catalog's log why, and merge again",
+                f"making {self.sql}: the catalog reported no error, but has no such table",
+                remedy="look into the catalog's log, then merge again",
                 runbook="catalog-unreachable",
             )
         newest = after.currentSnapshot()

@@ -221,14 +221,14 @@ def _named(error: KafkaException, attempted: str) -> CdcflowError:
             runbook="two-daemons",
         )
     if is_missing(about):
-        return SinkUnavailable(f"{attempted}: a topic is gone; it is made anew at the next attempt")
+        return SinkUnavailable(f"{attempted}: a topic is gone; the next attempt creates it again")
     if is_refused(about):
         return ConfigurationError(
             said, remedy="check publish.kafka.options (security) and the rights of that user", runbook="broker-refuses"
         )
     if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._BAD_MSG):
         return ConfigurationError(
-            f"{attempted}: a message is larger than is allowed",
+            f"{attempted}: a message is larger than Kafka allows",
             remedy="raise message.max.bytes in publish.kafka.options, and max.message.bytes of the topic",
             runbook="message-too-large",
         )

@@ -171,7 +171,7 @@ def _checked(found: Published | None, tail: Tail, cluster: Cluster) -> Published
         )
     if found.next_offset > tail.next_offset():
         raise ConfigurationError(
-            f"publishing under {cluster.prefix}: the topics have more than the log: it is an older copy of itself",
+            f"publishing under {cluster.prefix}: the topics have more than the log, so the log is an older copy",
             remedy="restore the newer log, or publish this one under another publish.kafka.topic_prefix",
             runbook="other-log",
         )
