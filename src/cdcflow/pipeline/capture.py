@@ -18,7 +18,6 @@ from queue import SimpleQueue
 import tenacity
 
 from cdcflow.errors import (
-    CdcflowError,
     ConfigurationError,
     HistoryLost,
     OutcomeUnknown,
@@ -44,6 +43,7 @@ from cdcflow.pipeline.ordering import Arguments, answer_json, orders_of
 from cdcflow.pipeline.settings import CaptureSettings, OpenedLog, SettingsInUse
 from cdcflow.pipeline.spans import OnSpan
 from cdcflow.pipeline.tally import DONE, Tally
+from cdcflow.pipeline.telling import fields_of, said, status_of
 from cdcflow.pipeline.waker import Waker
 from cdcflow.ports import Source
 
@@ -163,7 +163,7 @@ class Capture:
                     # What a running attempt could not write to its log at the end is still told as what it is.
                     if not self._stop.is_set() or (self._ran and isinstance(error, SinkUnavailable)):
                         raise
-                    self._on_event("stopped while it was interrupted", _told(error))
+                    self._on_event("stopped while it was interrupted", fields_of(error))
 
     def _is_tried_again(self, error: BaseException) -> bool:
         """A right that is missing at the start is a mistake; one that was there a moment ago may be given back."""
@@ -244,7 +244,7 @@ class Capture:
             progress = Progress.from_json(found.progress)
             self._paused = progress.capture_paused
             if self._paused:
-                self._tally.last_known = _status_of(found, progress, self._limits)
+                self._tally.last_known = status_of(found, progress, self._limits)
                 self._on_event("capture is paused", {"since_cut": found.cut})
         return self._paused and self._resuming is None
 
@@ -277,6 +277,7 @@ class Capture:
         self._started()
         if self._settings.keep():
             self._on_event("settings taken up", {"number": self._settings.number})
+            settings.kept()
         try:
             attempt.run(lambda: self._stop.is_set() or self._settings.are_waiting)
         finally:
@@ -313,7 +314,7 @@ class Capture:
         pause = state.next_action.sleep if state.next_action else 0.0
         self._waiting_for = str(error)
         self._tally.retries[type(error).__name__] += 1
-        self._on_event("capture interrupted", {**_told(error), "next_try_s": round(pause, 1)})
+        self._on_event("capture interrupted", {**fields_of(error), "next_try_s": round(pause, 1)})
 
     def request(
         self,
@@ -417,6 +418,12 @@ class Capture:
         self._wake()
         return number
 
+    def observe(self, on_span: OnSpan | None, freshness_every_s: float) -> None:
+        """Prove freshness so often from now on, and tell spans from the next attempt on."""
+        self._on_span = on_span
+        if self._freshness is not None:
+            self._freshness.every_s = freshness_every_s
+
     @property
     def settings_number(self) -> int:
         """The number of the settings in use, counted from 1 by `reload`."""
@@ -426,7 +433,7 @@ class Capture:
         """What is going on, as JSON-able values. `halted` is for good; `waiting` is tried again by itself."""
         attempt, settings = self._attempt, {"settings": self._settings.status()}
         if (halted := self._halted) is not None:
-            return {"state": "halted", "kind": type(halted).__name__, "reason": _said(halted), **settings}
+            return {"state": "halted", "kind": type(halted).__name__, "reason": said(halted), **settings}
         if attempt is None and self._paused and self._resuming is None:
             return {**self._tally.last_known, "state": "paused", "reason": "until `cdcflow ctl resume`", **settings}
         if attempt is None:
@@ -462,31 +469,8 @@ class Capture:
             return {}
         attempt, interrupted = self._attempt, None
         if self._halted is not None:
-            interrupted = f"the capture was halted: {_said(self._halted).splitlines()[0]}"
+            interrupted = f"the capture was halted: {said(self._halted).splitlines()[0]}"
         elif attempt is None:
             why = "the capture is paused" if self._paused else (self._waiting_for or "starting").splitlines()[0]
             interrupted = f"nothing is captured just now: {why}"
         return self._freshness.states(attempt.progress if attempt else Progress({}), interrupted)
-
-
-def _told(error: BaseException | None) -> dict[str, object]:
-    """An error as the fields of an event."""
-    remedy = getattr(error, "remedy", None)
-    found = {"kind": type(error).__name__, "reason": str(error).split("\n")[0]}
-    return {**found, "remedy": remedy} if remedy else {**found}
-
-
-def _said(error: Exception) -> str:
-    """An error's text; that of one which nobody foresaw may hold a row's values."""
-    return str(error) if isinstance(error, CdcflowError) else "a fault in cdcflow"
-
-
-def _status_of(found: Checkpoint, progress: Progress, limits: Limits) -> dict[str, object]:
-    return {
-        "epoch": found.epoch,
-        "cut": found.cut,
-        "position": found.position,
-        "next_offset": found.next_offset,
-        "commit_clock": found.commit_clock,
-        "tables": progress.to_status(limits.rows_per_second_max),
-    }

@@ -62,6 +62,11 @@ class Access:
     def needs_token(self) -> bool:
         return bool(self._tokens)
 
+    def go_on_from(self, before: Access) -> None:
+        """Take over the sessions of other settings' tokens; a session counts as long as its token does."""
+        with before._lock:
+            self._sessions = dict(before._sessions)
+
     def check(self) -> None:
         """See that every token can be had and is long enough.
 

@@ -114,12 +114,16 @@ def capture_settings(config: Config, *, backfill_new: bool = True, reopened: boo
 
 
 def tried(config: Config) -> dict[str, str]:
-    """What a capture connects to, as what, for messages: the source, and a log in Kafka. Never a secret."""
+    """What is connected to, as what, for messages: the source, a log in Kafka, published topics. Never a secret."""
     found = {"source": _address_of(config)}
     if isinstance(config.log, KafkaLog):
         kafka = config.log.kafka
         user = f", user {kafka.username}" if kafka.username else ""
         found["log"] = f"brokers {kafka.brokers}, topic {kafka.topic}{user}"
+    if config.publish is not None:
+        topics = config.publish.kafka
+        user = f", user {topics.username}" if topics.username else ""
+        found["publish"] = f"brokers {topics.brokers}, topics {topics.topic_prefix}.*{user}"
     return found
 
 
