@@ -63,14 +63,17 @@ class Http:
             explorer=self._explorer,
             history=self._history,
         )
-        server.start(self._newest)
-        return _Serving(server, lambda: self._begun(server, listen), lambda: self._ended(server))
+        before = self._newest
+        server.start(before)
+        return _Serving(server, lambda: self._begun(server, listen, before), lambda: self._ended(server))
 
     def _ended(self, server: HttpServer) -> None:
         if self._newest is server:
             self._newest = None
 
-    def _begun(self, server: HttpServer, listen: str) -> None:
+    def _begun(self, server: HttpServer, listen: str, before: HttpServer | None) -> None:
+        if before is not None:
+            before.give_way_to(server)
         self._newest = server
         if not self._takes_samples:
             self._history.start()

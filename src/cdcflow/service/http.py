@@ -91,6 +91,10 @@ class HttpServer:
         if self._takes_samples:
             self._history.start()
 
+    def give_way_to(self, after: HttpServer) -> None:
+        """Ask for `after`'s tokens from now on, until this one is closed."""
+        self._access.give_way_to(after._access)
+
     def close(self) -> None:
         if self._takes_samples:
             self._history.close()

@@ -24,6 +24,7 @@ WAIT_S = 30.0
 LOOK_S = 10.0
 TRANSACTION_TIMEOUT_MS = 600_000
 UNCHANGED_HEADER = "cdcflow.unchanged"
+_UNREACHED = frozenset((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE))
 _UNKNOWN = frozenset((KafkaError._TIMED_OUT, KafkaError._STATE, KafkaError.REQUEST_TIMED_OUT))
 
 
@@ -247,6 +248,8 @@ def _named(error: KafkaException, attempted: str) -> CdcflowError:
         )
     if code in _UNKNOWN:
         return OutcomeUnknown(said)
+    if code in _UNREACHED:
+        return SinkUnavailable(said, runbook="broker-unreachable")
     return SinkUnavailable(said)
 
 
