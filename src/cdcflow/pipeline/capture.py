@@ -104,8 +104,9 @@ class Capture:
 
     @property
     def is_starting(self) -> bool:
-        """Nothing is captured yet by the attempt under way, so nothing is lost where it is cut off."""
-        return self._starting is not None
+        """Nothing is captured yet by the attempt under way, so nothing is lost where it is cut off; nor while the log
+        is asked for the first time whether the capture is paused."""
+        return self._starting is not None or self._paused is None
 
     def run(self) -> None:
         """Capture until `stop`, or until the orders are served. Everything that was cut is durable on return.

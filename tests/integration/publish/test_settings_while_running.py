@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,10 @@ def taken_by_another_log(broker: KafkaBroker, prefix: str) -> None:
     producer.close()
 
 
+def published(shop: Shop, times: int) -> Callable[[object], bool]:
+    return lambda _: len(shop.events("published")) >= times
+
+
 def begun(shop: Shop) -> list[str]:
     return [str(event["prefix"]) for event in shop.events("publishing begun")]
 
@@ -58,7 +62,7 @@ def test_publishing_begins_moves_is_refused_and_ends_while_the_daemon_runs(here:
         here.write()
         assert {change["taken"] for change in planned()["settings"]} == {"running"}
         said("apply", "--yes")
-        here.wait_until(lambda _, n=number: len(here.events("published")) >= n, f"{prefix} to be published")
+        here.wait_until(published(here, number), f"{prefix} to be published")
         assert begun(here)[-1] == prefix
     taken_by_another_log(broker, "taken")
     here.rest["publish"]["kafka"]["topic_prefix"] = "taken"

@@ -52,8 +52,12 @@ class _Part:
 
 class _Made:
     def __init__(self, stage: Stage, what: str) -> None:
-        self._note = lambda did: stage.done.append(f"{did} {what}")
+        self._stage = stage
+        self._what = what
         self._note("prepare")
+
+    def _note(self, did: str) -> None:
+        self._stage.done.append(f"{did} {self._what}")
 
     def begin(self) -> None:
         self._note("begin")
