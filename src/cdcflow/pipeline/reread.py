@@ -15,9 +15,8 @@ WHY = "its values are kept otherwise now"
 
 def kept_otherwise(source: Mapping[str, str], progress: Progress) -> tuple[TableId, ...]:
     """The tables whose rows the log has as other settings made them. One that was never read is not among them."""
-    return tuple(
-        table for table in rereading.pending(source) if table in progress.tables and has_rows(progress.tables[table])
-    )
+    named = sorted(rereading.pending(source))
+    return tuple(table for table in named if table in progress.tables and has_rows(progress.tables[table]))
 
 
 def has_rows(known: TableProgress) -> bool:

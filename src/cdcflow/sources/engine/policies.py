@@ -89,5 +89,5 @@ def reread(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kept]]
 
 def noted(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kept]]) -> dict[str, str]:
     """What a checkpoint's `source` gets: how values are kept, and what is to be read anew because of it."""
-    wanted = ({*rereading.pending(source), *reread(source, tables)}) & {t.id for t in tables}
+    wanted = (rereading.pending(source) | reread(source, tables).keys()) & {t.id for t in tables}
     return {POLICIES: to_json({t.id: kept for t, kept in tables.items()}), **rereading.noted(wanted)}
