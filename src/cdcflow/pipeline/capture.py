@@ -39,6 +39,7 @@ from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.pipeline.attempt import Attempt, OnEvent, Orders, Pace, TablesChanged
 from cdcflow.pipeline.commands import Commands
 from cdcflow.pipeline.freshness import Freshness
+from cdcflow.pipeline.late import LateTraces
 from cdcflow.pipeline.ordering import Arguments, answer_json, orders_of
 from cdcflow.pipeline.settings import CaptureSettings, OpenedLog, SettingsInUse
 from cdcflow.pipeline.spans import OnSpan
@@ -73,7 +74,9 @@ class Capture:
         freshness: Freshness | None = None,
         on_span: OnSpan | None = None,
         newest_checkpoint: Callable[[], Checkpoint] = Checkpoint,
+        late: LateTraces | None = None,
     ) -> None:
+        self._late = late or LateTraces()
         self._newest_checkpoint = newest_checkpoint
         self._limits = limits
         self._settings = SettingsInUse(CaptureSettings(open_source, open_log, limits, pace))
@@ -125,6 +128,8 @@ class Capture:
             is_away = isinstance(error, SourceUnavailable | SinkUnavailable) and not isinstance(error, RightMissing)
             if not (is_away or (self._stop.is_set() and self._is_tried_again(error))):
                 self._halted = error
+                if not self._orders.once:  # who reads tables and ends was answered
+                    self._late.add("end", "cdcflow", "ended", f"{type(error).__name__}: {said(error).splitlines()[0]}")
             raise
         finally:
             self._waker.close()
@@ -244,6 +249,7 @@ class Capture:
             found = self._newest_checkpoint()
             progress = Progress.from_json(found.progress)
             self._paused = progress.capture_paused
+            self._late.begin(progress.commands)
             if self._paused:
                 self._tally.last_known = status_of(found, progress, self._limits)
                 self._on_event("capture is paused", {"since_cut": found.cut})
@@ -271,6 +277,7 @@ class Capture:
             on_span=self._on_span,
             on_answer=self._answered,
         )
+        self._late.give(self._requests)
         if self._resuming is not None:
             self._requests.put(self._resuming)  # again, if the one before did not come to keep it
         self._attempt, self._waiting_for = attempt, None
@@ -347,15 +354,18 @@ class Capture:
             case "resume-capture":
                 return self._resume_capture(asked_by)
         told = Arguments(keys, where, priority, rows_per_second_max, reset)
-        orders = orders_of(self._running(), op, tables, told)
+        orders = orders_of(self._running(op, asked_by, tables), op, tables, told)
         return self._answer_of(self._given(self._commands.new(op, asked_by, orders, told.details(orders))))
 
-    def _running(self) -> Attempt:
+    def _running(self, op: str, asked_by: str, tables: Sequence[str] = ()) -> Attempt:
         if (attempt := self._attempt) is not None:
             return attempt
         if self._paused and self._resuming is None:
-            raise SourceUnavailable("the capture is paused", remedy="resume it first, by `cdcflow ctl resume`")
-        raise SourceUnavailable(f"the capture is waiting to try again: {self._waiting_for or 'starting'}")
+            why, remedy = "the capture is paused", "resume it first, by `cdcflow ctl resume`"
+        else:
+            why, remedy = f"the capture is waiting to try again: {self._waiting_for or 'starting'}", None
+        self._late.add(op, asked_by, "refused", why.splitlines()[0], tables)
+        raise SourceUnavailable(why, remedy=remedy)
 
     def _given(self, command: Command) -> Command:
         self._requests.put(command)
@@ -372,6 +382,8 @@ class Capture:
         return answer_json(command.op, answer.outcomes, number=answer.number, durable=durable)
 
     def _answered(self, answer: Answered, durable: bool) -> None:
+        if durable:
+            self._late.written(answer.id)
         if durable and self._resuming is not None and answer.id == self._resuming.id:
             self._resuming, self._paused = None, False
         self._commands.answered(answer, durable)
@@ -381,6 +393,8 @@ class Capture:
         answer, durable = None, False
         if self._attempt is not None:
             answer, durable = self._commands.wait(self._given(command), ANSWER_WAIT_S)
+        else:
+            self._late.add("stop", asked_by, "stopping", None)
         self.stop()
         number = None if answer is None else answer.number
         return answer_json("stop", (Outcome(None, "stopping"),), number=number, durable=durable)
@@ -388,15 +402,16 @@ class Capture:
     def _pause_capture(self, asked_by: str) -> dict[str, object]:
         if self._attempt is None and self._paused and self._resuming is None:
             again = Outcome(None, "nothing to do", "the capture is paused already")
+            self._late.add("pause-capture", asked_by, again.outcome, again.reason)
             return answer_json("pause-capture", (again,))
-        self._running()
+        self._running("pause-capture", asked_by)
         return self._answer_of(self._given(self._commands.new("pause-capture", asked_by, (PauseCapture(),), {})))
 
     def _resume_capture(self, asked_by: str) -> dict[str, object]:
         command = self._commands.new("resume-capture", asked_by, (ResumeCapture(),), {})
         attempt = self._attempt
         if self._paused is False and not (attempt is not None and attempt.capture_paused):
-            self._running()
+            self._running("resume-capture", asked_by)
             return self._answer_of(self._given(command))
         self._resuming = command
         self._wake()
