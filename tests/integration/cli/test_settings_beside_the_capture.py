@@ -157,3 +157,24 @@ def test_retention_notifications_and_traces_begin_while_running(here: Shop, coll
     here.end()
     told = [json.loads(line)["event"] for line in (here.folder / "told").read_text().splitlines()]
     assert told == ["stopped"], "what was read before is no news"
+
+
+def test_a_stop_during_a_pause_is_in_the_log_once_it_is_open_again(here: Shop) -> None:
+    """Neither the daemon that was stopped nor one that waits has the log."""
+    here.start()
+    here.ask("pause-capture")
+    here.wait_until(lambda s: s["state"] == "paused", "the pause")
+    here.ask("stop")
+    assert here.daemon is not None
+    assert here.daemon.wait(60) == 0
+    assert (here.folder / "log" / "late.json").exists()
+    here.start()
+    assert here.ask("resume-capture")["durable"]
+    here.wait_until(lambda _: not (here.folder / "log" / "late.json").exists(), "the trace to be in the log")
+    here.end()
+    traces = [(one["op"], one["outcomes"]) for one in json.loads(said("log", "commands", "--json"))]
+    assert traces == [
+        ("pause-capture", {"capture": "paused"}),
+        ("stop", {"capture": "stopping"}),
+        ("resume-capture", {"capture": "resumed"}),
+    ]
