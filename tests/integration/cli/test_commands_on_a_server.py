@@ -302,7 +302,7 @@ def test_daemon_is_steered_from_outside_and_keeps_what_it_was_told(
     assert [one["asked_by"] for one in told] == [
         f"command line, {me}" if one["op"] != "resume-capture" else "control table, postgres" for one in told
     ]
-    assert told[3]["details"] == {"keys": 2}
+    assert told[4]["details"] == {"keys": 2}
     assert "words=meanwhile" in said("log", "show", "--limit", "1")
     assert "the log is whole" in said("log", "check", "--deep")
 
