@@ -150,7 +150,7 @@ def _sharing_a_port(address: tuple[str, int], family: int, before: socket.socket
         return before.dup()
     before.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        # Another daemon does not ask for a shared port, and is refused as ever; the kernel shares with our own user only.
+        # Another daemon asks for no shared port, and is refused as ever; the kernel shares with our own user only.
         return socket.create_server(address, family=family, reuse_port=True)
     finally:
         before.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
