@@ -60,7 +60,7 @@ def apply(
             output.print_json(found.to_json())
         raise typer.Exit(failure.FINDINGS)
     if not found.is_running or not found.settings:
-        _nothing_to_do(found, json)
+        _nothing_to_do(settings, found, json)
         return
     if not yes and not typer.confirm("\nHave the running daemon do this?", err=True):
         raise typer.Exit(failure.FINDINGS)
@@ -77,11 +77,11 @@ def apply(
         typer.echo("The daemon captures with these settings; `cdcflow status` shows how far tables are read.")
 
 
-def _nothing_to_do(found: Plan, json: bool) -> None:
+def _nothing_to_do(settings: Config, found: Plan, json: bool) -> None:
     if json:
         output.print_json(found.to_json())
     elif not found.is_running:
-        typer.echo("No daemon runs on this log: the next `cdcflow run` does this.")
+        typer.echo(f"No daemon answers in {settings.log.folder}: the next `cdcflow run` does this.")
 
 
 def _planned(file: Path) -> tuple[Config, Plan]:

@@ -37,14 +37,7 @@ def run(
     settings = load(config)
     tell = Recent(event_lines(as_json=json))
     send_structlog_to(sys.stdout, as_json=json)
-    on_span = None
-    if settings.service.traces is not None:
-        from cdcflow.service.traces import Traces
-
-        on_span = Traces(settings.service.traces, tell).on_span
-    capture = wiring.capture(
-        settings, accept_history_loss=accept_history_loss, wait=wait, on_event=tell, on_span=on_span
-    )
+    capture = wiring.capture(settings, accept_history_loss=accept_history_loss, wait=wait, on_event=tell)
     publisher = None if settings.publish is None else wiring.publisher(settings, tell)
     loaded()
     daemon.run(settings, capture, tell, publisher=publisher, file=config)

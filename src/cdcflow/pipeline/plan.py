@@ -199,9 +199,10 @@ def _warnings(tables: Sequence[TablePlan], settings: Sequence[Change], *, is_run
                 found.append(f"{table.name}: its current-state table stays as it is, and gets no more changes")
     if any(c.name == "source.url" for c in settings):
         found.append("source.url: the server is compared with the log before the capture goes on there")
-    waiting = [c.name for c in settings if c.taken == "restart"] if is_running else []
-    if waiting:
-        found.append(f"{', '.join(waiting)}: in effect only when the daemon is started again")
+    for waiting in (c for c in settings if c.taken == "restart" and is_running):
+        why = f" ({waiting.why})" if waiting.why else ""
+        remedy = f"; {waiting.remedy}" if waiting.remedy else ""
+        found.append(f"{waiting.name}: in effect only when the daemon is started again{why}{remedy}")
     return found
 
 
