@@ -205,7 +205,7 @@ class MemorySource:
         if kept_from > position:
             raise _lost(f"the database has forgotten what comes behind {position}: it keeps history from {kept_from}")
         if position > database.end:
-            raise _lost(f"the database's log ends at {database.end}, before our position {position}")
+            raise _lost(f"the database's log ends at {database.end}, before the change log's position {position}")
         if transactions_back is None:
             return
         ours = transactions_back(lambda at: int(at) <= kept_from)

@@ -350,7 +350,7 @@ def check_columns(found: TableMap) -> None:
     if [c.type_code for c in found.columns] != [_VARCHAR, _VARCHAR, _TIMESTAMP]:
         raise ConfigurationError(
             f"table {found.id} is not one of cdcflow's: its columns are not slot, token and at",
-            remedy=f"DROP TABLE `{found.id.schema}`.`{found.id.name}`; cdcflow makes it again",
+            remedy=f"DROP TABLE `{found.id.schema}`.`{found.id.name}`; cdcflow creates it again",
             runbook="settings",
         )
 
