@@ -26,8 +26,8 @@ class Work:
     have been visible then. `hidden`: transactions that the last plan or chunk did not see and should have; nothing is
     read before a snapshot sees them. `overflows` counts the windows given up in a row because too many changes were
     held back, `quiet` those in a row that held nothing back, `still` those that no live transaction came by in,
-    `failures` the times in a row that the source could not be asked. `version`: the table's row version at some moment before
-    `since`.
+    `failures` the times
+    in a row that the source could not be asked. `version`: the table's row version at some moment before `since`.
     """
 
     keys_max: int
