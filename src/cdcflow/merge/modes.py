@@ -1,7 +1,7 @@
 """What the rows of a table in the warehouse are, said once for every engine.
 
     current       one row for each row of the source
-    soft_delete   these, and the deleted ones with their last values, marked by `_deleted`
+    soft_delete   these, and the deleted ones with their last values, marked by `_is_deleted`
     append        one row for each change of the log
 
 A mode says which columns a table has besides the source's, and what of the log a table in this mode needs. How a range
@@ -21,8 +21,8 @@ from cdcflow.model.table import COMMIT_TS, MISSING, OFFSET, OP, TRANSACTION, UNC
 MODE_PROPERTY = "cdcflow.mode"
 """The table's mode; without it `current`."""
 
-DELETED = "_deleted"
-"""In soft_delete: whether the source has deleted the row."""
+DELETED = "_is_deleted"
+"""In soft_delete: whether the source has deleted the row. Iceberg keeps `_deleted` for itself."""
 
 
 @dataclass(frozen=True, slots=True)
