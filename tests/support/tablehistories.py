@@ -485,7 +485,7 @@ def _difference(
         return f"left out: {report and report.left_out}"
     if report.edits:
         return f"what nobody did was seen: {report.edits}"
-    differ = differences(merged.expected(), _state(merged.folded.shape, rows(merged.folded.shape)))
+    differ = differences(merged.expected(), state_of_table(merged.folded.shape, rows(merged.folded.shape)))
     if differ:
         return "\n  ".join([f"{len(differ)} keys differ", *differ[:5]])
     if report.complete != merged.is_whole(history.entry):
@@ -502,7 +502,7 @@ def _change(offset: int, op: str, given: Mapping[str, Any]) -> Change:
     return Change(offset, op, values, frozenset(given.get("_unchanged") or ()), given.get("_before"))
 
 
-def _state(shape: Table, rows: Iterable[Mapping[str, Any]]) -> State:
+def state_of_table(shape: Table, rows: Iterable[Mapping[str, Any]]) -> State:
     """The rows of a current-state table in the columns of a shape."""
     names = [c.name for c in shape.columns]
     found: State = {}

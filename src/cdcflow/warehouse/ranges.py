@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from cdcflow.errors import InvariantViolated
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import Evolution, evolve
 from cdcflow.merge.format import Format
@@ -47,9 +48,18 @@ class TableRange:
         Raises:
             CannotFollow: it cannot.
         """
-        shapes = shapes_of(self.files)
-        target = None if self.before is None else _described(self.table, self.before, shapes)
-        return evolve(target, shapes, self.start, rules)
+        target = None if self.before is None else self.described()
+        return evolve(target, shapes_of(self.files), self.start, rules)
+
+    def described(self) -> Target:
+        """What the table, which is there, looks like before the range.
+
+        Raises:
+            CannotFollow: that cannot be told.
+        """
+        if self.before is None:
+            raise InvariantViolated(f"describing {self.table}: there is no table yet")
+        return _described(self.table, self.before, shapes_of(self.files))
 
     @contextmanager
     def folding(
