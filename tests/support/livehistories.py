@@ -5,15 +5,22 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
 from handlog import HandLog
 from mergehistories import differences
 from tablefolds import Merged
 from tablehistories import Histories, History, state_of_table
 
+from cdcflow import local
+from cdcflow.local.deltalog import DeltaLog
+from cdcflow.local.engine import LocalCuts, LocalEngine
+from cdcflow.local.iceberg import IcebergTable
 from cdcflow.model.table import Table
+from cdcflow.warehouse import job
 from cdcflow.warehouse.live import Live
 from cdcflow.warehouse.paths import table_path
 from cdcflow.warehouse.reports import MergeReport
@@ -35,6 +42,56 @@ class Parties(Protocol):
 
     def merged_rows(self, warehouse: Path, table: Table) -> Iterable[Mapping[str, Any]]:
         """The rows of a table as a merge left it."""
+
+
+COMMITS: list[tuple[Any, str]] = [(IcebergTable, "create"), (IcebergTable, "_changing"), (DeltaLog, "commit")]
+"""Where each commit begins."""
+
+
+class Here:
+    """Implements `Parties` in this process."""
+
+    def __init__(self, table_format: str) -> None:
+        self._format = table_format
+
+    def merge(self, log: Path, warehouse: Path) -> MergeReport:
+        return local.merge(log, warehouse, table_format=self._format)
+
+    def merge_and_die(self, log: Path, warehouse: Path, before: int) -> None:
+        left = before
+
+        def dying(right: Callable[..., Any]) -> Callable[..., Any]:
+            def commits(*given: Any, **more: Any) -> Any:
+                nonlocal left
+                if not left:
+                    raise KeyboardInterrupt
+                left -= 1
+                return right(*given, **more)
+
+            return commits
+
+        def never(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr(job, "TABLES_AT_ONCE", 1)
+            patch.setattr(LocalCuts, "publish", never)
+            for of, method in COMMITS:
+                patch.setattr(of, method, dying(getattr(of, method)))
+            self.merge(log, warehouse)
+
+    def read_live(self, log: Path, warehouse: Path) -> Live[Any]:
+        return local.read_live(log, warehouse, incomplete=True)
+
+    def rows(self, shown: Any) -> Iterable[Mapping[str, Any]]:
+        found: list[dict[str, Any]] = shown.to_pylist()
+        return found
+
+    def merged_rows(self, warehouse: Path, table: Table) -> Iterable[Mapping[str, Any]]:
+        with closing(LocalEngine(warehouse, self._format)) as engine:
+            there = engine.table(table_path(table.id))
+            assert there.snapshot() is not None
+            return self.rows(there.rows())
 
 
 def run(parties: Parties, seed: int, count: int, folder: Path, rounds: int) -> None:

@@ -1,8 +1,7 @@
 """The current rows of a table without a MERGE: what it has, with a range of changes folded over it. SQL, built here.
 
-    what the table has ──in the newest shape──▶ rows ──┬── whose keys are in the range: they go, and give the values that
-                                                       │    the changes left out
-                                                       └── the others: they stay, if no sweep takes them
+    the table's rows, in the newest shape ──┬── whose keys are in the range: they go, and give what changes left out
+                                            └── the others: they stay, if no sweep takes them
     changes ──reduced──▶ the rows that come
 
 It is what the MERGE of the same range would leave (`merge.statement`), said as one query, so nothing is written and an

@@ -349,9 +349,9 @@ class _View(Generic[Rows]):
 
             def rows() -> str:
                 """The rows that the table has, as they are in its newest shape."""
-                assert evolution.before is not None
+                before = evolution.before or range_.described()
                 base = views.add(there.base())
-                return views.add(session.view("live", sql.followed(evolution.before, evolution.acts(), base)))
+                return views.add(session.view("live", sql.followed(before, evolution.acts(), base)))
 
             standing = _Once(rows)
             with range_.folding(session, evolution, lambda *_: standing()) as folding:
