@@ -20,6 +20,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"\bmax_by\(", "arg_max_null("),  # Spark's takes the row of the greatest order, DuckDB's passes NULL over
     (r"\barray\(", "list_value("),
     (r"\bLEFT SEMI JOIN\b", "SEMI JOIN"),
+    (r"\bLEFT ANTI JOIN\b", "ANTI JOIN"),
     (r"<=>", "IS NOT DISTINCT FROM"),
     (r"\belement_at\(", "map_extract_value("),
     (r"\bexplode\(sequence\(", "unnest(generate_series("),

@@ -22,6 +22,7 @@ class DuckSession:
         self._db = connect()
         self._numbers = itertools.count(1)
         self._views: set[str] = set()
+        self._given: set[str] = set()
 
     def close(self) -> None:
         self._db.close()
@@ -49,6 +50,13 @@ class DuckSession:
             self._db.execute(f"CREATE TABLE {name} AS {duckdb_sql(query.replace('{}', given, 1))}").fetchall()
         finally:
             self._db.unregister(given)
+        return name
+
+    def given(self, what: str, rows: pa.Table) -> str:
+        """A view of Arrow rows, where they lie. Returns its name."""
+        name = self._name(what)
+        self._given.add(name)
+        self._db.register(name, rows)
         return name
 
     def over(self, rows: pa.Table, query: str) -> pa.Table:
@@ -83,6 +91,9 @@ class DuckSession:
 
     def drop(self, views: Sequence[str]) -> None:
         for name in reversed(views):
+            if name in self._given:
+                self._db.unregister(name)
+                continue
             self._db.execute(f"DROP {'VIEW' if name in self._views else 'TABLE'} {name}").fetchall()
             self._views.discard(name)
 

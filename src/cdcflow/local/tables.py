@@ -140,6 +140,14 @@ class FileTable(ABC, Generic[_File]):
         """See `CurrentTable.snapshot`. What is asked and done after it is of that version."""
 
     @abstractmethod
+    def as_of(self, version: int) -> Snapshot:
+        """What it was at a version. What is asked after it (`rows`) is of that version, and nothing may be done.
+
+        Raises:
+            VersionGone: that is not there any more.
+        """
+
+    @abstractmethod
     def newest_commit(self) -> Mapping[str, Any] | None:
         """See `CurrentTable.newest_commit`."""
 

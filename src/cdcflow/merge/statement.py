@@ -166,7 +166,7 @@ class Folding:
         if self.empty:
             return f"INSERT INTO {table} ({_columns(_names(target))}) {self.rows()}"
         if not target.key:
-            return merge_counted(table, target, self._counted(), emptied=self.emptied, sweep_before=sweep)
+            return merge_counted(table, target, self.counted(), emptied=self.emptied, sweep_before=sweep)
         kinds = self.families
         return merge(
             table,
@@ -183,12 +183,13 @@ class Folding:
         """What comes into a table that has no rows: a query whose columns are the table's, by name."""
         target, sweep = self.layout.target, self.sweep_before
         if not target.key:
-            return rows_counted(target, self._counted(), sweep_before=sweep)
+            return rows_counted(target, self.counted(), sweep_before=sweep)
         if self.once and not self.ending.before:
             return rows_once(target, self.changes, sweep_before=sweep)
         return rows_reduced(target, self.reduced(self.families))
 
-    def _counted(self) -> str:
+    def counted(self) -> str:
+        """The query of the changes of a table without a key (see `reduce.counting`), in parentheses."""
         return f"({reduce.counting(self.layout, self.changes)})"
 
     def reduced(self, kinds: Sequence[Family]) -> str:

@@ -142,7 +142,7 @@ def published_cut(spark: SparkSession, warehouse: Warehouse | Path | str, cut: i
         ConfigurationError: no such cut was published, or the session is Spark Connect's.
     """
     refuse_connect(spark)
-    root = _reached(spark, warehouse)
+    root = reached(spark, warehouse)
     cuts = CutsTable(spark, format_for(root, None), root)
     found = cuts.newest() if cut is None else cuts.numbered(cut)
     if found is None:
@@ -172,7 +172,7 @@ def read_cut(
         ConfigurationError: no such cut was published.
         HistoryLost: what a table was at that cut is gone (VACUUM, or another table is in its place).
     """
-    root = _reached(spark, warehouse)
+    root = reached(spark, warehouse)
     found = published_cut(spark, root, cut)
     format_ = table_format(format_for(root, None))
     for name, why in sorted(found.left_out.items()):
@@ -185,7 +185,8 @@ def read_cut(
     }
 
 
-def _reached(spark: SparkSession, warehouse: Warehouse | Path | str) -> Warehouse:
+def reached(spark: SparkSession, warehouse: Warehouse | Path | str) -> Warehouse:
+    """The warehouse, whose store the session can reach from now on."""
     place = Warehouse.of(warehouse)
     if place.store is not None:
         reach(spark, place.store)

@@ -111,6 +111,10 @@ class StatementTable(ABC):
         """What `Snapshot.transactions` was at an older version; none of them where that is not known any more."""
 
     @abstractmethod
+    def snapshot_at(self, version: int) -> Snapshot | None:
+        """What it was at a version; None where that is not there any more."""
+
+    @abstractmethod
     def at(self, version: int) -> DataFrame:
         """The rows of a version."""
 

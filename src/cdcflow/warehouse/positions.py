@@ -166,18 +166,30 @@ class Positions:
         """
         start = self.position(there, table, before)
         if before is None or not before.transactions.get(self.app(table)):
-            return start, self._beginning(table, mode)
+            return start, self.beginning(table, mode)
+        return start, self.behind(table, start, mode)
+
+    def behind(self, table: TableId, start: int, mode: ModeRules = CURRENT) -> int:
+        """The offset before which nothing is needed of the log for a table that is at a cut (0: all behind the cut is).
+
+        Raises:
+            HistoryLost: the log does not reach back to it.
+        """
         if start >= self._cut or self._log.reaches(start):
-            return start, 0
+            return 0
         if mode.keeps_changes:
             raise self._log.changes_lost(table, start)
         floor = self.backfill(table).floor
         if floor is not None and self._log.has(floor):
-            return start, floor  # everything was read since, so what lies between is not needed
+            return floor  # everything was read since, so what lies between is not needed
         raise self._log.history_lost(table, start)
 
-    def _beginning(self, table: TableId, mode: ModeRules) -> int:
-        """The offset from which on a table is folded that has no rows yet, as whole as the log allows."""
+    def beginning(self, table: TableId, mode: ModeRules = CURRENT) -> int:
+        """The offset from which on a table is folded that has no rows yet, as whole as the log allows.
+
+        Raises:
+            CannotFollow, HistoryLost: as `start` does.
+        """
         refused: CdcflowError = self._whole.history_lost(table, 0)
         beginnings = Backfill.of(self._newest_backfills.get(str(table), {})).beginnings()
         if mode.keeps_changes:

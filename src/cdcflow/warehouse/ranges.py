@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cdcflow.errors import InvariantViolated
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import Evolution, evolve
 from cdcflow.merge.format import Format
@@ -15,7 +16,7 @@ from cdcflow.merge.seeing import seen
 from cdcflow.merge.target import Target
 from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse.port import Snapshot
-from cdcflow.warehouse.segments import InputFile
+from cdcflow.warehouse.segments import InputFile, shapes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,16 @@ class TableRange:
         """
         target = None if there is None else _described(self.table, there, shapes, self.mode)
         return evolve(target, shapes, self.start, rules, self.mode)
+
+    def described(self) -> Target:
+        """What the table, which is there, looks like before the range.
+
+        Raises:
+            CannotFollow: that cannot be told.
+        """
+        if self.before is None:
+            raise InvariantViolated(f"describing {self.table}: there is no table yet")
+        return _described(self.table, self.before, shapes_of(self.files), self.mode)
 
 
 def grouped(shapes: Sequence[Table], mode: ModeRules) -> list[list[Table]]:

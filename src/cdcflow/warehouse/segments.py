@@ -37,6 +37,10 @@ class InputFile:
         return self.file.ops or {}
 
 
+class SegmentGone(SinkUnavailable):
+    """A segment that was listed was compacted or expired before it was read."""
+
+
 class Manifests(Sequence[Segment]):
     """A log's segments by their manifests, oldest first, each read when it is first looked at.
 
@@ -66,7 +70,7 @@ class Manifests(Sequence[Segment]):
             return self._manifest(self._bounds[at])
         except FileNotFoundError:
             first, last = self._bounds[at]
-            raise SinkUnavailable(
+            raise SegmentGone(
                 f"merging {self._layout.name}: segment {first}-{last} was compacted or expired just now",
                 remedy="merge again",
                 runbook="busy",
@@ -135,12 +139,11 @@ class Range:
             segments = self.segments.behind(before.offset)
         elif self.older:
             raise OlderNeeded
-        for segment in segments:
-            for file in segment.files:
-                if file.table is not None:
-                    table = TableId(str(file.table["schema"]), str(file.table["name"]))
-                    found[str(table)] = table
-        return found
+        return found | _tables_in(segments)
+
+    def tables_behind(self, offset: int) -> dict[str, TableId]:
+        """Every table with rows in the segments behind an offset."""
+        return _tables_in(self.segments.behind(offset))
 
     def _from(self, after_cut: int) -> int:
         """The number of the first segment with a cut behind this one. Read from the newest on back."""
@@ -233,6 +236,16 @@ class Range:
             remedy=f"run `cdcflow backfill {table}`, then `cdcflow merge`",
             runbook="log-expired",
         )
+
+
+def _tables_in(segments: Manifests) -> dict[str, TableId]:
+    found = {}
+    for segment in segments:
+        for file in segment.files:
+            if file.table is not None:
+                table = TableId(str(file.table["schema"]), str(file.table["name"]))
+                found[str(table)] = table
+    return found
 
 
 def sealed(location: LogLocation, behind: int = 0, *, recent: bool = False) -> Range:

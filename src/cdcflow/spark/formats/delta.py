@@ -197,6 +197,10 @@ class DeltaTable(StatementTable):
         found = self._version(version)
         return {} if found is None else self._transactions(found)
 
+    def snapshot_at(self, version: int) -> Snapshot | None:
+        found = self._version(version)
+        return None if found is None or found.version() != version else self._told(found)
+
     def at(self, version: int) -> DataFrame:
         return self._spark.read.format("delta").option("versionAsOf", version).load(self._path)
 

@@ -109,15 +109,7 @@ class IcebergTable(StatementTable):
         self._looked_at = _id(table)
         if table is None:
             return None
-        newest = table.currentSnapshot()
-        return Snapshot(
-            id=str(table.uuid().toString()),
-            version=0 if newest is None else int(newest.sequenceNumber()),
-            properties={str(k): str(v) for k, v in dict(table.properties()).items()},
-            transactions=_transactions(table, newest),
-            columns=tuple(_columns(table)),
-            is_empty=newest is None or newest.summary().get("total-data-files") == "0",
-        )
+        return _told(table, str(table.uuid().toString()))
 
     def commit(self, statement: str, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
         table = self._table()
@@ -220,6 +212,16 @@ class IcebergTable(StatementTable):
     def transactions_of(self, version: int) -> Mapping[str, int]:
         return _transactions(self._table(), self._snapshot(version))
 
+    def snapshot_at(self, version: int) -> Snapshot | None:
+        table = self._table()
+        found = None
+        for metadata in [] if table is None else self._metadata_back(table):
+            if _version(metadata) < version:
+                break
+            if _version(metadata) == version:
+                found = metadata
+        return None if found is None else _told(found, str(found.uuid()))
+
     def at(self, version: int) -> DataFrame:
         found = self._snapshot(version)
         if found is None:  # it had no rows yet
@@ -245,6 +247,21 @@ class IcebergTable(StatementTable):
         session: Any = self._spark._jsparkSession
         jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
         return jvm, session
+
+    def _metadata_back(self, table: Any) -> Iterator[Any]:
+        """The table's metadata, the newest first, as far as they are kept: names and properties of columns change
+        without another version."""
+        jvm, _ = self._active()
+        operations = table.operations()
+        newest = operations.current()
+        yield newest
+        for entry in reversed(list(newest.previousFiles())):
+            try:
+                yield jvm.org.apache.iceberg.TableMetadataParser.read(operations.io(), entry.file())
+            except Exception as error:
+                if "NotFound" in str(error):  # a commit that came meanwhile has let go of it
+                    return
+                raise
 
     def forget(self) -> None:
         jvm, session = self._active()
@@ -289,6 +306,25 @@ def _id(table: Any) -> int | None:
     """The id of a table's newest snapshot; None where it has none."""
     newest = None if table is None else table.currentSnapshot()
     return None if newest is None else int(newest.snapshotId())
+
+
+def _version(table: Any) -> int:
+    """The version of a table, or of metadata of it."""
+    newest = table.currentSnapshot()
+    return 0 if newest is None else int(newest.sequenceNumber())
+
+
+def _told(table: Any, id_: str) -> Snapshot:
+    """What a table is, or was by metadata of it."""
+    newest = table.currentSnapshot()
+    return Snapshot(
+        id=id_,
+        version=_version(table),
+        properties={str(k): str(v) for k, v in dict(table.properties()).items()},
+        transactions=_transactions(table, newest),
+        columns=tuple(_columns(table)),
+        is_empty=newest is None or newest.summary().get("total-data-files") == "0",
+    )
 
 
 def _ancestors(table: Any, snapshot: Any) -> Iterator[Any]:
