@@ -72,6 +72,8 @@ def duckdb_sql(spark_sql: str) -> str:
         sql = re.sub(pattern, words, sql)
     sql = _calls(sql, "struct", lambda given: "struct_pack(" + ", ".join(f"{a} := {a}" for a in given) + ")")
     sql = _calls(sql, "map", _map)
+    for which in ("first", "last"):
+        sql = _calls(sql, which, lambda given, which=which: f"{which}_value({given[0]} IGNORE NULLS)")  # of (…, true)
     sql = re.sub(r"(UPDATE SET )(.*)", lambda found: found[1] + _without_table(found[2]), sql)
     return _KEPT.sub(lambda found: _literal(kept[int(found[1])]), sql)
 
