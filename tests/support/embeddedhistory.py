@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,7 +26,7 @@ SHAPE = Table(
     tuple(Column(n, i, ColumnType(str(t), t)) for i, (n, t) in enumerate(ARROW.items(), start=1)),
     KEY,
 )
-LAYOUT = reduction.Layout.of(evolve(None, [SHAPE]), [SHAPE])
+LAYOUT = replace(reduction.Layout.of(evolve(None, [SHAPE]), [SHAPE]), stamped=True)
 BEGAN = datetime(2024, 1, 1, tzinfo=UTC)
 
 
@@ -123,7 +124,7 @@ class EmbeddedHistory:
         known = self._view("known", moves.first_round(LAYOUT, columns, ended, lives, table))
         while self.run(f"SELECT 1 FROM {known} WHERE parent IS NOT NULL LIMIT 1"):
             known = self._view("known", moves.next_round(columns, known))
-        return self._view("completed", moves.completed(LAYOUT, columns, view, known, ("n",)))
+        return self._view("completed", moves.completed(LAYOUT, columns, view, known))
 
     def _masks(self, view: str) -> frozenset[reduction.Mask]:
         rows = self.run(f"SELECT DISTINCT m FROM {view} WHERE op <> 'd' AND m IS NOT NULL")
@@ -132,7 +133,7 @@ class EmbeddedHistory:
     def _row(self, change: Change) -> dict[str, Any]:
         row: dict[str, Any] = {f"c{i}": change.values.get(n) for i, n in enumerate(COLUMNS)}
         unchanged = sorted(COLUMNS.index(n) for n in change.unchanged)
-        row |= {"o": change.offset, "op": change.op, "v": 0, "n": change.transaction, "m": unchanged or None}
+        row |= {"o": change.offset, "op": change.op, "v": 0, "n": change.transaction, "ts": None, "m": unchanged or None}
         return row | {"b0": None if change.before is None else change.before["id"]}
 
     def _table(self, what: str, rows: list[dict[str, Any]], schema: pa.Schema) -> str:
@@ -152,7 +153,7 @@ _TRANSACTIONS = pa.schema([("n", pa.int64()), ("p", pa.string()), ("t", pa.times
 _MOMENTS = pa.schema([("o", pa.int64()), ("p", pa.string()), ("t", pa.timestamp("us", "UTC"))])
 _CHANGES = pa.schema(
     [
-        *(("o", pa.int64()), ("op", pa.string()), ("v", pa.int32()), ("n", pa.int64()), ("m", pa.list_(pa.int32()))),
+        *(("o", pa.int64()), ("op", pa.string()), ("v", pa.int32()), ("n", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("m", pa.list_(pa.int32()))),
         *((f"c{i}", t) for i, t in enumerate(ARROW.values())),
         ("b0", pa.int64()),
     ]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdcflow.local.dialect import connect, duckdb_sql
-from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
+from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
 from cdcflow.warehouse.segments import InputFile
 
 
@@ -29,7 +29,15 @@ class DuckSession:
     def read(
         self, what: str, files: Sequence[InputFile], shape: Table, where: str, columns: Sequence[str], *, moved: bool
     ) -> str:
-        names = [OFFSET, OP, UNCHANGED, *(c.name for c in shape.columns), *([BEFORE] if moved else [])]
+        names = [
+            OFFSET,
+            OP,
+            UNCHANGED,
+            TRANSACTION,
+            COMMIT_TS,
+            *(c.name for c in shape.columns),
+            *([BEFORE] if moved else []),
+        ]
         found = pa.concat_tables([_read(file.path, names) for file in files])
         return self.take(what, found, f"SELECT {', '.join(columns)} FROM {{}} WHERE {where}")  # noqa: S608  see merge
 

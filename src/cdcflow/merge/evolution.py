@@ -43,6 +43,7 @@ from dataclasses import dataclass, replace
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.acts import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Step, Widen
 from cdcflow.merge.format import ANY, Format
+from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.refusals import CannotFollow, cannot, in_the_way
 from cdcflow.merge.target import TARGET_VERSION, Target, TargetColumn
 from cdcflow.merge.types import literal, stored, widens
@@ -54,7 +55,7 @@ class Evolution:
     """`target` is what the table looks like after `steps`. `defaults` (SQL) by column number: what a row of a shape
     without that column has there. `fresh`: the table was dropped and made again at the source, so nothing of what
     stood in it before the newest incarnation's first row lives on. `before`: the table as it is; None: not there.
-    `added`: columns that it does not describe yet."""
+    `added`: columns that it does not describe yet. `mode`: what its rows are."""
 
     target: Target
     steps: tuple[Step, ...]
@@ -62,6 +63,7 @@ class Evolution:
     fresh: bool
     before: Target | None = None
     added: tuple[TargetColumn, ...] = ()
+    mode: ModeRules = CURRENT
 
     def acts(self) -> Iterator[Act]:
         """What brings the table there, commit by commit."""
@@ -74,18 +76,18 @@ class Evolution:
             described = before.as_described()
             yield Describe(replace(described, columns=(*described.columns, *announced), is_open=True))
             if before.is_open:
-                yield MissOnly(tuple(names))
+                yield MissOnly(tuple(names), self.mode.names)
         for step in self.steps:
             match step:
                 case Rename(old, new):
                     names = [new if name == old else name for name in names]
-                    yield MissAlso(old, new)
+                    yield MissAlso(old, new, self.mode.names)
                     yield step
-                    yield MissOnly(tuple(names))
+                    yield MissOnly(tuple(names), self.mode.names)
                 case Add(column, default):
                     names.append(column.name)
                     yield step
-                    if default is not None and not self.fresh:
+                    if default is not None and not self.fresh and not self.mode.keeps_changes:
                         yield Fill(column, default)
                 case Widen() | Fill() | Empty():
                     yield step
@@ -93,19 +95,29 @@ class Evolution:
             yield Describe(self.target)
 
 
-def evolve(target: Target | None, shapes: Sequence[Table], at: int | None = None, format_: Format = ANY) -> Evolution:
+def evolve(
+    target: Target | None,
+    shapes: Sequence[Table],
+    at: int | None = None,
+    format_: Format = ANY,
+    mode: ModeRules = CURRENT,
+) -> Evolution:
     """What must happen to a table (None: it does not exist) before rows of these shapes, oldest first, can come.
 
     Shapes of an incarnation before the last one's are passed over: their rows died with their table. `at`: the cut at
-    which the table is. `format_`: what the table is kept in.
+    which the table is. `format_`: what the table is kept in. `mode`: what its rows are; those of changes are told apart
+    by no key, and keep what they say of a column that was dropped.
 
     Raises:
         CannotFollow: the message names column, types and remedy.
     """
+    mode.check(shapes[-1])
+    if mode.keeps_changes:
+        shapes = [replace(shape, key=()) for shape in shapes]
     incarnation = shapes[-1].incarnation
     living = [s for s in shapes if s.incarnation == incarnation]
     for shape in living:
-        _check_names(shape)
+        _check_names(shape, mode)
     fresh = len(living) < len(shapes)
     if target is None:
         first = living[0]
@@ -124,7 +136,7 @@ def evolve(target: Target | None, shapes: Sequence[Table], at: int | None = None
         goal = _follow(goal, shape, format_)
     there = {c.number for c in current.columns} if target is not None else set()
     gone = frozenset[int]()
-    if not living[-1].key:
+    if not living[-1].key and not mode.keeps_changes:
         gone = frozenset(c.number for c in goal.columns if c.number > 0) - {c.number for c in living[-1].columns}
         goal = replace(goal, columns=tuple(c for c in goal.columns if c.number in there or c.number not in gone))
     columns = tuple(replace(c, added=False, was="") for c in goal.columns)
@@ -137,12 +149,12 @@ def evolve(target: Target | None, shapes: Sequence[Table], at: int | None = None
         version=TARGET_VERSION,
     )
     if target is None:
-        return Evolution(after, (), _defaults(living), fresh)
-    steps = list(_steps(current, goal, living, fresh))
+        return Evolution(after, (), _defaults(living), fresh, mode=mode)
+    steps = list(_steps(current, goal, living, fresh or mode.keeps_changes))
     if not fresh:
         steps += [Empty(c.name) for c in columns if c.number in gone]
     added = tuple(replace(c, id=None) for c in columns if c.number not in there)
-    return Evolution(after, tuple(steps), _defaults(living), fresh, target, added)
+    return Evolution(after, tuple(steps), _defaults(living), fresh, target, added, mode)
 
 
 def _follow(target: Target, shape: Table, format_: Format) -> Target:
@@ -265,8 +277,8 @@ def _numbered_apart(before: Sequence[TargetColumn], columns: Sequence[TargetColu
     return tuple(found)
 
 
-def _check_names(shape: Table) -> None:
-    seen: set[str] = {OFFSET, MISSING, *LOG_COLUMNS}
+def _check_names(shape: Table, mode: ModeRules) -> None:
+    seen: set[str] = {OFFSET, MISSING, *LOG_COLUMNS, *mode.own}
     for column in shape.columns:
         if column.name.lower() in seen:
             raise CannotFollow(

@@ -101,12 +101,12 @@ def next_round(columns: Collection[int], view: str) -> str:
     return f"SELECT s.o, s.m, p.parent, {', '.join(parts)} FROM {view} s LEFT JOIN {view} p ON s.parent = p.o"
 
 
-def completed(layout: Layout, columns: Collection[int], changes: str, known: str, more: Collection[str] = ()) -> str:
-    """The view of changes with the moves' values put in; what stays unchanged there is missing. `more`: names of
-    columns that it has besides."""
+def completed(layout: Layout, columns: Collection[int], changes: str, known: str) -> str:
+    """The view of changes with the moves' values put in; what stays unchanged there is missing."""
     filled = ", ".join(f"CASE WHEN r.h{i} THEN array({i}) ELSE array() END" for i in columns)
     left = f"array_except(c.m, concat({filled}))"
-    parts = ["c.o", "c.op", "c.v", *(f"c.{name}" for name in more), f"CASE WHEN r.o IS NULL THEN c.m WHEN size({left}) > 0 THEN {left} END AS m"]
+    parts = ["c.o", "c.op", "c.v", f"CASE WHEN r.o IS NULL THEN c.m WHEN size({left}) > 0 THEN {left} END AS m"]
+    parts += ["c.n", "c.ts"] if layout.stamped else []
     for i in range(len(layout.target.columns)):
         if i in columns:
             parts.append(f"CASE WHEN array_contains(c.m, {i}) AND r.h{i} THEN r.x{i} ELSE c.c{i} END AS c{i}")

@@ -13,9 +13,12 @@ versions of each row."""
 
 @dataclass(frozen=True, slots=True)
 class TablePolicy:
-    """One table's. Every field has the default of a table of which nobody says anything."""
+    """One table's. Every field has the default of a table of which nobody says anything.
 
-    mode: Mode = "current"
+    `mode`: None leaves an existing table its own, and makes a new one `current`.
+    """
+
+    mode: Mode | None = None
 
 
 UNSAID = TablePolicy()

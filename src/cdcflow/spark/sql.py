@@ -12,6 +12,7 @@ from cdcflow.errors import InvariantViolated
 from cdcflow.merge import statement
 from cdcflow.merge.acts import Act
 from cdcflow.merge.format import Format
+from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.reduce import Layout, read_schema
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import DECIMAL_TEXT
@@ -113,8 +114,10 @@ class StatementTable(ABC):
     def at(self, version: int) -> DataFrame:
         """The rows of a version."""
 
-    def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any]) -> None:
-        self.commit(statement.create(self.sql, self._rules, target, source, begun, self.location), metadata)
+    def make(
+        self, target: Target, source: str, begun: int, metadata: Mapping[str, Any], mode: ModeRules = CURRENT
+    ) -> None:
+        self.commit(statement.create(self.sql, self._rules, target, source, begun, self.location, mode), metadata)
 
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
         self.commit(statement.begin(self.sql, begun), metadata)
@@ -129,11 +132,12 @@ class StatementTable(ABC):
     def fold(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         self.commit(folding.sql(self.sql), metadata, app, version)
 
-    def sweep(self, before: int, metadata: Mapping[str, Any], app: str, version: int) -> None:
-        self.commit(statement.sweep(self.sql, before), metadata, app, version)
+    def sweep(self, before: int, metadata: Mapping[str, Any], app: str, version: int, ended: str | None = None) -> None:
+        self.commit(statement.sweep(self.sql, before, ended), metadata, app, version)
 
-    def rows_that_miss(self) -> int:
-        return self._spark.table(self.sql).where(f"{MISSING} IS NOT NULL").count()
+    def rows_that_miss(self, ended: str | None = None) -> int:
+        rows = self._spark.table(self.sql).where(f"{MISSING} IS NOT NULL")
+        return (rows if ended is None else rows.where(f"NOT {statement.is_ended('', ended)}")).count()
 
     def forget(self) -> None:  # noqa: B027  most remember nothing
         """What its session remembers of the table: the next one that comes may be another of its name."""

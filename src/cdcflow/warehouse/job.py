@@ -34,6 +34,7 @@ from cdcflow.changelog import notes
 from cdcflow.changelog.layout import Layout as LogLayout
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
 from cdcflow.merge import statement
+from cdcflow.merge.modes import ModeRules, decided
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.model.position import Checkpoint
@@ -202,6 +203,7 @@ class _Run:
         self._ahead: set[TableId] = set()
         self._positions = Positions(log, whole, newest, published, warehouse, engines.first.rules)
         self._ids: dict[TableId, str] = {}
+        self._modes: dict[TableId, ModeRules] = {}
         self._refused: list[CdcflowError] = []
         self._known: Mapping[str, TableId] = {}
         self._chosen: Mapping[TableId, int] = {}
@@ -256,16 +258,18 @@ class _Run:
         began = time.monotonic()
         before = there.snapshot()
         self._positions.see(table, before)
+        policy = self._policies.of(str(table))
+        mode = decided(table, None if before is None else before.properties, policy.mode)
         if (before is None or str(table) not in self._positions.backfilled) and not self._log.files(table, 0):
             return None  # a cut shows it, and nothing here says more of it: its rows have expired
-        start, since = self._positions.start(there, table, before)
+        start, since = self._positions.start(there, table, before, mode)
         if start > self._cut:
             self._ahead.add(table)  # a merge that died had come further with it than this step goes
         files = self._log.files(table, start, since)
         if files and (reason := engine.declines(before, files)) is not None:
             raise HandOver(reason)
         edits = self._edits(there, table, before)
-        range_ = TableRange(table, before, files, start, policy=self._policies.of(str(table)))
+        range_ = TableRange(table, before, files, start, policy=policy, mode=mode)
         work = TableMerge(self._log, self._positions, engine, there, range_, since, self._origin)
         if files:
             self._watch(Progress(str(table), self._chosen[table], len(self._chosen)))
@@ -283,7 +287,7 @@ class _Run:
         came_to, expected = after.transactions.get(self._positions.app(table), 0), self._cut if files else was
         if came_to != expected and table not in self._ahead:
             raise overtaken(table, came_to, self._cut)  # what it is now is not what it was at our cut
-        self._ids[table] = after.id
+        self._ids[table], self._modes[table] = after.id, mode
         known = self._positions.backfill(table)
         report = TableReport(
             name=str(table),
@@ -411,6 +415,9 @@ class _Run:
     def _rows_that_miss(self, table: TableId) -> int:
         """How many rows miss columns: none once its backfill is done. Looked for only if one could have come or was
         there."""
+        mode = self._modes[table]
+        if mode.keeps_changes:
+            return 0  # nothing is completed later
         entry, before = self._positions.entry(table), self._positions.seen(table)
         if before is None or before.is_empty:
             since = 0
@@ -420,7 +427,7 @@ class _Run:
             since = None
         if since is not None and not any(f.file.partial for f in self._log.files(table, since)):
             return 0
-        return self._asked(table, lambda there: there.rows_that_miss())
+        return self._asked(table, lambda there: there.rows_that_miss(mode.ended))
 
 
 def _pin(there: CurrentTable, version: int, cut: int) -> None:

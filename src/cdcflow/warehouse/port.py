@@ -19,6 +19,7 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.merge import reduce
 from cdcflow.merge.acts import Act
 from cdcflow.merge.format import Format
+from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import FormatColumn, Target
 from cdcflow.model.table import Table
@@ -102,7 +103,9 @@ class CurrentTable(Protocol):
     def pin(self, version: int, cut: int) -> None:
         """Keep a version for as long as its cut is kept, where the format does not by itself."""
 
-    def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any]) -> None:
+    def make(
+        self, target: Target, source: str, begun: int, metadata: Mapping[str, Any], mode: ModeRules = CURRENT
+    ) -> None:
         """Create it (see `statement.create`)."""
 
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
@@ -117,11 +120,11 @@ class CurrentTable(Protocol):
     def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         """Bring a range of changes into it."""
 
-    def sweep(self, before: int, metadata: Mapping[str, Any], app: str, version: int) -> None:
-        """Remove the rows older than an offset."""
+    def sweep(self, before: int, metadata: Mapping[str, Any], app: str, version: int, ended: str | None = None) -> None:
+        """Remove the rows older than an offset; or end them, where a column says of a row that it is no more."""
 
-    def rows_that_miss(self) -> int:
-        """How many rows miss columns."""
+    def rows_that_miss(self, ended: str | None = None) -> int:
+        """How many rows miss columns, those that are no more aside."""
 
     def close(self) -> None:
         """Let go of its session."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import structlog
 
@@ -10,13 +11,15 @@ from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import evolve
 from cdcflow.merge.format import Format
+from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.standing import Backfill
 from cdcflow.model.position import Checkpoint
-from cdcflow.model.table import TableId
+from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse.cut import Cut, CutTable
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import CurrentTable, Snapshot
+from cdcflow.warehouse.ranges import grouped
 from cdcflow.warehouse.segments import Range, backfills, sealed, shapes_of
 
 _log = structlog.get_logger()
@@ -152,7 +155,9 @@ class Positions:
     def source(self, table: TableId) -> dict[str, str]:
         return {"log": self._log.log_id, "schema": table.schema, "name": table.name}
 
-    def start(self, there: CurrentTable, table: TableId, before: Snapshot | None) -> tuple[int, int]:
+    def start(
+        self, there: CurrentTable, table: TableId, before: Snapshot | None, mode: ModeRules = CURRENT
+    ) -> tuple[int, int]:
         """The cut behind which a table is to be merged, and the offset before which nothing is needed (0: none).
 
         Raises:
@@ -161,29 +166,32 @@ class Positions:
         """
         start = self.position(there, table, before)
         if before is None or not before.transactions.get(self.app(table)):
-            return start, self._beginning(table)
+            return start, self._beginning(table, mode)
         if start >= self._cut or self._log.reaches(start):
             return start, 0
+        if mode.keeps_changes:
+            raise self._log.changes_lost(table, start)
         floor = self.backfill(table).floor
         if floor is not None and self._log.has(floor):
             return start, floor  # everything was read since, so what lies between is not needed
         raise self._log.history_lost(table, start)
 
-    def _beginning(self, table: TableId) -> int:
+    def _beginning(self, table: TableId, mode: ModeRules) -> int:
         """The offset from which on a table is folded that has no rows yet, as whole as the log allows."""
         refused: CdcflowError = self._whole.history_lost(table, 0)
-        for offset in Backfill.of(self._newest_backfills.get(str(table), {})).beginnings():
+        beginnings = Backfill.of(self._newest_backfills.get(str(table), {})).beginnings()
+        if mode.keeps_changes:
+            beginnings = (self._whole.beginning, *beginnings)
+        for offset in beginnings:
             if not (self._whole.reaches(0) or self._whole.has(offset)):
                 continue
             files = self._whole.files(table, 0)
             # At least one row, of which the table learns its columns; the sweep takes it.
             since = min(offset, files[-1].file.last_offset) if files else offset
             try:
-                evolve(None, shapes_of(self._whole.files(table, 0, since)), format_=self._rules)
+                self._evolve(shapes_of(self._whole.files(table, 0, since)), mode)
             except CannotFollow as error:
-                evolve(
-                    None, [files[-1].shape], format_=self._rules
-                )  # of a shape that no table can have it says so itself
+                self._evolve([files[-1].shape], mode)  # of a shape that no table can have it says so itself
                 refused = CannotFollow(
                     f"{str(error).splitlines()[0]}, and no backfill after that is in the log's sealed segments",
                     remedy=f"run `cdcflow backfill {table}`, and `cdcflow merge` when it is sealed (log.seal.age_max)",
@@ -191,6 +199,12 @@ class Positions:
             else:
                 return since
         raise refused
+
+    def _evolve(self, shapes: Sequence[Table], mode: ModeRules) -> None:
+        """Whether a table follows these shapes. CannotFollow: it does not."""
+        target = None
+        for group in grouped(shapes, mode):
+            target = evolve(target, group, format_=self._rules, mode=mode).target
 
 
 def overtaken(table: TableId, came_to: int, cut: int) -> SinkUnavailable:

@@ -208,6 +208,22 @@ class Range:
             raise OlderNeeded
         return there
 
+    @property
+    def beginning(self) -> int:
+        """The offset with which the log begins; 0: it has all that ever was."""
+        return 0 if self.reaches(0) else self.segments[0].first_offset
+
+    def changes_lost(self, table: TableId, after_cut: int) -> HistoryLost:
+        """What to say when a table that holds every change must go on from a cut that is not reached."""
+        first = self.segments[0]
+        return HistoryLost(
+            f"merging {table} from cut {after_cut}: the log {self.layout.name} begins at cut {first.first_cut}"
+            f" (offset {first.first_offset}); changes before that have expired, and the table would lack them",
+            remedy="move the table's folder away in the warehouse, then run `cdcflow merge`: a new table begins where"
+            " the log does",
+            runbook="log-expired",
+        )
+
     def history_lost(self, table: TableId, after_cut: int) -> HistoryLost:
         """What to say when a table must go on from a cut that is not reached."""
         first = self.segments[0]

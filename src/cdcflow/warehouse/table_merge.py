@@ -10,10 +10,11 @@ from pathlib import Path
 
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import Evolution
-from cdcflow.warehouse.port import CurrentTable, Engine
-from cdcflow.warehouse.positions import Positions
-from cdcflow.warehouse.ranges import TableRange
-from cdcflow.warehouse.segments import Range, offsets_of
+from cdcflow.warehouse.foldings import folding
+from cdcflow.warehouse.port import CurrentTable, Engine, Snapshot
+from cdcflow.warehouse.positions import Positions, overtaken
+from cdcflow.warehouse.ranges import TableRange, grouped
+from cdcflow.warehouse.segments import Range, offsets_of, shapes_of
 
 
 class TableMerge:
@@ -39,7 +40,8 @@ class TableMerge:
         self._origin = origin
         table, before = range_.table, range_.before
         # Where the range begins behind something, nothing of before it is known to live.
-        self._range = replace(range_, sweep=max(positions.sweep_due(table), since if before is not None else 0))
+        sweep = max(positions.sweep_due(table), since if before is not None else 0)
+        self._range = replace(range_, sweep=0 if range_.mode.keeps_changes else sweep)
         self._app = positions.app(table)
 
     @property
@@ -50,7 +52,8 @@ class TableMerge:
     def sweep(self) -> None:
         """Nothing new, but a backfill is done: remove what it did not find."""
         generation = self._positions.backfill(self._range.table).finished
-        self._there.sweep(self._range.sweep, self._metadata(), f"{self._app}/sweep", generation)
+        ended = self._range.mode.ended
+        self._there.sweep(self._range.sweep, self._metadata(), f"{self._app}/sweep", generation, ended)
 
     def run(self) -> None:
         """Bring the range into the table."""
@@ -63,17 +66,29 @@ class TableMerge:
             self._merge()
 
     def _merge(self) -> None:
-        evolution = self._range.evolution(self._engine.rules)
-        self._evolve(evolution)
-        with self._range.folding(self._there.session, evolution, self._there.standing) as folding:
-            self._there.fold(folding, self._metadata(), self._app, self._cut)
+        there, evolutions = self._range.before, list[Evolution]()
+        for shapes in grouped(shapes_of(self._range.files), self._range.mode):
+            if evolutions:
+                there = self._looked_at_again()
+            evolutions.append(self._range.evolution(there, shapes, self._engine.rules))
+            self._evolve(evolutions[-1])
+        with folding(self._range, self._there.session, evolutions, self._there.standing) as found:
+            self._there.fold(found, self._metadata(), self._app, self._cut)
+
+    def _looked_at_again(self) -> Snapshot | None:
+        """The table after an evolution, to which the next one adds. Rows that came meanwhile are somebody else's."""
+        found, before = self._there.snapshot(), self._range.before
+        came_to = 0 if found is None else found.transactions.get(self._app, 0)
+        if came_to != (0 if before is None else before.transactions.get(self._app, 0)):
+            raise overtaken(self._range.table, came_to, self._cut)
+        return found
 
     def _evolve(self, evolution: Evolution) -> None:
         """Bring the table into the shape that the range needs."""
         table, before = self._range.table, self._range.before
         if evolution.before is None:
             source = json.dumps(self._positions.source(table), separators=(",", ":"))
-            self._there.make(evolution.target, source, self._since, self._metadata())
+            self._there.make(evolution.target, source, self._since, self._metadata(), self._range.mode)
         elif before is not None and not before.transactions.get(self._app):
             self._there.begin(self._since, self._metadata())
         for act in evolution.acts():

@@ -14,6 +14,7 @@ from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import FormatColumn
 from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.model.table import OFFSET
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats import iceberg
 from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS
@@ -155,16 +156,19 @@ class IcebergTable(StatementTable):
 
     def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         if folding.empty:
-            self.commit(self._into_nothing(folding), metadata, app, version)
+            self.commit(self._insert(folding, "true"), metadata, app, version)
+        elif folding.adds_only:
+            self.commit(self._insert(folding, f"{OFFSET} >= {folding.first}"), metadata, app, version)
         else:
             super().fold(folding, metadata, app, version)
 
-    def _into_nothing(self, folding: Folding) -> str:
-        """An INSERT that fails if rows have come meanwhile: a plain one would add to them, whoever put them there."""
+    def _insert(self, folding: Folding, strange: str) -> str:
+        """An INSERT that fails if rows have come meanwhile of which `strange` holds: a plain one would add to them,
+        whoever put them there."""
         # By position: this form of INSERT takes no names.
         columns = ", ".join(name_sql(str(field.name())) for field in self._table().schema().columns())
         rows = f"SELECT {columns} FROM ({folding.rows()})"  # noqa: S608  names are quoted
-        return f"INSERT INTO {self.sql} {self._since_then()} REPLACE WHERE true {rows}"
+        return f"INSERT INTO {self.sql} {self._since_then()} REPLACE WHERE {strange} {rows}"
 
     def add_newest(
         self, row: str, column: str, least: int, metadata: Mapping[str, Any], app: str, version: int
