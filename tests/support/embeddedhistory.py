@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+from handlog import position_of, time_of
 from versionhistories import COLUMNS, KEY, Piece
 
 from cdcflow.local.dialect import connect, duckdb_sql
-from cdcflow.merge import history, moves
+from cdcflow.merge import ends, history, moves
 from cdcflow.merge import reduce as reduction
 from cdcflow.merge.evolution import evolve
 from cdcflow.merge.fold import Change, End, Key, Version
@@ -27,27 +27,18 @@ SHAPE = Table(
     KEY,
 )
 LAYOUT = replace(reduction.Layout.of(evolve(None, [SHAPE]), [SHAPE]), stamped=True)
-BEGAN = datetime(2024, 1, 1, tzinfo=UTC)
-
-
-def position(transaction: int) -> str:
-    return f"0/{transaction:X}"
-
-
-def time(transaction: int) -> datetime:
-    return BEGAN + timedelta(seconds=transaction)
 
 
 class EmbeddedHistory:
     """One table of versions. `merge` takes the segments of a range."""
 
-    def __init__(self, names: history.Names = history.Names()) -> None:  # noqa: B008 - it is frozen
+    def __init__(self, names: ends.Names = ends.Names()) -> None:  # noqa: B008 - it is frozen
         self._db = connect()
         self._names = names
         self._numbers = itertools.count(1)
         self._of: list[tuple[int, int]] = []
         columns = [f"{n} {t}" for n, t in zip(COLUMNS, ("bigint", "int", "string"), strict=True)]
-        columns += [f"{name} {type_}" for name, type_ in history.ends(names)]
+        columns += [f"{name} {type_}" for name, type_ in ends.columns(names)]
         self.run(f"CREATE TABLE t ({', '.join(columns)}, {OFFSET} bigint, {MISSING} array<string>)")
 
     def close(self) -> None:
@@ -63,9 +54,9 @@ class EmbeddedHistory:
         rows = [c for c in changes if c.op != "t"]
         since = pieces[-1].since
         numbers = sorted({c.transaction for c in changes})
-        transactions = self._table("txns", [{"n": n, "p": position(n), "t": time(n)} for n in numbers], _TRANSACTIONS)
+        transactions = self._table("txns", [{"n": n, "p": position_of(n), "t": time_of(n)} for n in numbers], _TRANSACTIONS)
         asked = {o: n for o, n in self._of if o == since or (n, o) in truncates}
-        moments = self._table("moments", [{"o": o, "p": position(n), "t": time(n)} for o, n in asked.items()], _MOMENTS)
+        moments = self._table("moments", [{"o": o, "p": position_of(n), "t": time_of(n)} for o, n in asked.items()], _MOMENTS)
         view = self._table("changes", [self._row(c) for c in rows], _CHANGES)
         masks = self._masks(view)
         if masks and any(c.before for c in rows):
@@ -79,7 +70,7 @@ class EmbeddedHistory:
             has_reads=any(c.op == "r" for c in rows),
             truncates=[(o, n) for n, o in truncates],
             since=since,
-            swept=pieces[-1].is_done,
+            swept=since if pieces[-1].is_done else 0,
         )
         at = {n: i for i, n in enumerate(COLUMNS)}
         stand = {
@@ -107,11 +98,11 @@ class EmbeddedHistory:
             left = frozenset(missing or ())
             row = {n: v for n, v in zip(COLUMNS, values, strict=True) if n not in left}
             assert all(v is None for n, v in zip(COLUMNS, values, strict=True) if n in left)
-            assert (fp, ft) == (position(of[f]), time(of[f]))
+            assert (fp, ft) == (position_of(of[f]), time_of(of[f]))
             if o is None:
                 assert (op, ot, ox) == (None, None, None)
             elif o in of:
-                assert (op, ot) == (position(of[o]), time(of[o]))
+                assert (op, ot) == (position_of(of[o]), time_of(of[o]))
             found.append(((values[0],), Version(row, left, End(f, fx), None if o is None else End(o, ox), offset)))
         return sorted(found, key=lambda kv: (str(kv[0]), kv[1].start.offset))
 

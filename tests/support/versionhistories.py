@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ class Piece:
     last_offset: int
     since: int
     is_done: bool
+    generation: int = 0
 
 
 @dataclass
@@ -161,7 +162,7 @@ class Log:
 
     def _seal(self) -> None:
         if self._changes:
-            self.pieces.append(Piece(self._changes, self._offset, self._since, self._done))
+            self.pieces.append(Piece(self._changes, self._offset, self._since, self._done, self.generations))
             self._changes = []
 
 
@@ -175,7 +176,8 @@ def untrue(log: Log, versions: Sequence[tuple[Key, Version]]) -> list[str]:
     """What versions say that was not so. Nothing is asked of one that lasts over a time without a capture, or begins
     before all has been read again after it: what a change leaves unchanged may be of before."""
     found = []
-    doubt = [(gap, next((p.last_offset for p in log.pieces if p.is_done and p.since > gap), 1 << 60)) for gap in log.gaps]
+    done = [(piece.since, piece.last_offset) for piece in log.pieces if piece.is_done]
+    doubt = [(gap, next((last for since, last in done if since > gap), 1 << 60)) for gap in log.gaps]
     for key, version in versions:
         begin, end = version.start.offset, version.end.offset if version.end is not None else 1 << 60
         if any(begin <= last and gap < end for gap, last in doubt):

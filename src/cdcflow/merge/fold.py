@@ -152,11 +152,11 @@ def history(
     key_columns: tuple[str, ...],
     *,
     since: int = 0,
-    swept: bool = False,
+    swept: int = 0,
 ) -> History:
     """What changes, in offset order, make of the open versions: each transaction one version of each row that it left
-    changed. The changes are all of their segments. `since`: the offset at which the newest backfill began; `swept`: it
-    is done, so that what nothing touched since is gone.
+    changed. The changes are all of their segments. `since`: the offset at which the newest backfill began (0: there is
+    none); `swept`: that of the newest one that is done, so that what nothing touched since is gone.
 
     A backfill's row lies in the log before the changes of its window, and may show them already. So where a change of
     the same row follows in the same segment (a window ends inside one), the row is known from that change on, but for
@@ -194,8 +194,8 @@ def history(
                     start = End(last.offset, last.op != "r")
                     found.open[key] = Version(values, row.missing | unsure, start, None, last.offset)
     for key, version in list(found.open.items()):
-        if swept and version.offset < since:
-            found.close(key, End(since, exact=False))
+        if version.offset < swept:
+            found.close(key, End(swept, exact=False))
     return found
 
 

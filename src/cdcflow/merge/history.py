@@ -16,37 +16,19 @@ it, lie side by side, and windows over them find which of them begin a version, 
     rows     each with its successor: versions that begin, and open rows of the table that end or are confirmed
 
 The result has the names of a view of changes, so it comes into the table as any other does: whole rows, one for each
-key and `start`, which together are the key of such a table. Behind the source's columns `c<i>` those of `ENDS` follow.
+key and `start`, which together are the key of such a table. Behind the source's columns `c<i>` those of `ends.columns` follow.
 """
 
 # ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from cdcflow.merge.ends import Names
 from cdcflow.merge.reduce import Family, Layout
 from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What the two offsets are called."""
-
-    start: str = "_valid_from"
-    end: str = "_valid_to"
-
-
-AUTO_CDC = Names("__START_AT", "__END_AT")
-"""As Spark's Auto CDC calls them."""
-
-
-def ends(names: Names) -> tuple[tuple[str, str], ...]:
-    """The columns that a history has besides the source's, with their types."""
-    types = (("", "bigint"), ("_position", "string"), ("_time", "timestamp"), ("_exact", "boolean"))
-    start = tuple((names.start if not part else f"_valid_from{part}", type_) for part, type_ in types)
-    return start + tuple((names.end if not part else f"_valid_to{part}", type_) for part, type_ in types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +40,33 @@ class Range:
     None where it has none; `whole`: all of them are wanted, not only those of keys in the range. `segments`: the last
     offset of each segment as it was sealed. `has_reads`: whether a backfill's rows are among the changes. `truncates`:
     offset and transaction of the last one in each transaction that has any. `moments`: a view of offset `o`, position
-    `p` and time `t` of the truncates and of `since`. `since`: where the newest backfill began (0: there is none), and
-    `swept`: it is done, and what nothing touched since is to go.
+    `p` and time `t` of the truncates, of `since` and of `swept`; None: there is none of them. `since`: where the newest
+    backfill began (0: there is none). `swept`: what nothing touched since is to go (0: nothing is). `made_again`: the
+    range's first offset, where the table was dropped and made again before it. `added`: for columns that the table
+    did not have before the range, by position, the offset from which on its source had it.
     """
 
     changes: str
     transactions: str
-    moments: str
+    moments: str | None
     standing: str | None
     segments: Sequence[int]
     has_reads: bool
     truncates: Sequence[tuple[int, int]] = ()
     since: int = 0
-    swept: bool = False
+    swept: int = 0
+    made_again: int = 0
+    added: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def whole(self) -> bool:
         """Whether rows may end of which the range has no change."""
-        return bool(self.truncates) or self.swept
+        return bool(self.truncates or self.swept or self.made_again)
+
+    @property
+    def clearing(self) -> Sequence[tuple[int, int]]:
+        """What ends every row: truncates, and that another table took the place of this one."""
+        return [(self.made_again, -1), *self.truncates] if self.made_again else self.truncates
 
 
 def open_rows(layout: Layout, names: Names, range_: Range) -> str | None:
@@ -141,7 +132,7 @@ def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str
             seen.append(f"max(CASE WHEN {family.older_sql()} THEN o END) {so_far} AS l{j}")
         if range_.has_reads:
             seen.append(f"first(CASE WHEN op IN ('c', 'u') AND {sent} THEN g END, true) {later} AS k{j}")
-    offsets, numbers = [o for o, _ in range_.truncates], [n for _, n in range_.truncates]
+    offsets, numbers = [o for o, _ in range_.clearing], [n for _, n in range_.clearing]
     behind = f"CAST({_first_from(offsets, offsets, 'o + 1')} AS bigint) AS tr"
     of_it = f"CAST({_first_from(offsets, numbers, 'o + 1')} AS bigint) AS tn"
     ended = "tn IS NOT NULL AND tn = n"
@@ -203,40 +194,51 @@ def _bounds(layout: Layout, range_: Range, settled: str) -> str:
 
 
 def _rows(layout: Layout, range_: Range, bounds: str) -> str:
-    """Versions that begin, and those of the table that end or are confirmed."""
+    """Versions that begin, and those of the table that end or are confirmed. `eo`: where they end; `bt`: by a truncate;
+    `bs`: they were gone before `eo`."""
     key = ", ".join(f"c{i}" for i in layout.key)
-    columns = [f"c{i}" for i in range(len(layout.target.columns))]
     next_ = f"OVER (PARTITION BY {key} ORDER BY o)"
     taken = ("o", "n", "p", "t", "op", *(["po"] if range_.has_reads else []))
     followed = ", ".join(f"lead({name}) {next_} AS z{name}" for name in taken)
     before = "zpo" if range_.has_reads else "o"
-    by_truncate = "(tr IS NOT NULL AND (zo IS NULL OR tn < zn))"
+    by_truncate = "(tr IS NOT NULL AND (zo IS NULL OR tn < zn))" if range_.clearing else "false"
     is_gone = f"(zop = 'c' AND {before} < {range_.since} AND zo >= {range_.since})" if range_.since else "false"
-    is_swept = f"(zo IS NULL AND lo < {range_.since})" if range_.swept else "false"
-    ended = (
-        f"SELECT *, {by_truncate} AS bt, NOT {by_truncate} AND coalesce({is_gone} OR {is_swept}, false) AS bs"
-        f" FROM (SELECT *, {followed} FROM ({bounds}))"
+    is_swept = f"(zo IS NULL AND lo < {range_.swept})" if range_.swept else "false"
+    ways = (
+        f"SELECT *, {by_truncate} AS bt, NOT {by_truncate} AND coalesce({is_gone}, false) AS bg,"
+        f" NOT {by_truncate} AND coalesce({is_swept}, false) AS bw FROM (SELECT *, {followed} FROM ({bounds}))"
     )
-    end = f"CASE WHEN bt THEN tr WHEN bs THEN CAST({range_.since} AS bigint) ELSE zo END"
-    at = len(columns)
-    named = [
+    end = f"CASE WHEN bt THEN tr WHEN bg THEN {_offset(range_.since)} WHEN bw THEN {_offset(range_.swept)} ELSE zo END"
+    ended = f"SELECT *, bg OR bw AS bs, {end} AS eo FROM ({ways})"
+    at = len(layout.target.columns)
+    of_end = ("zp", "zt") if range_.moments is None else (f"CASE WHEN bt OR bs THEN q.{x}2 ELSE z{x} END" for x in "pt")
+    position, time = of_end
+    made_again = f" AND NOT (bt AND eo = {range_.made_again})" if range_.made_again else ""
+    is_exact = f"NOT bs AND (bt OR zop <> 'r') AND NOT coalesce(nh < eo, false){made_again}"
+    columns = [
         "CASE WHEN eo IS NULL THEN lo ELSE eo END AS o",
         "'c' AS op",
-        f"{max(len(layout.shapes) - 1, 0)} AS v",
+        "0 AS v",
         "miss AS m",
-        *columns,
-        f"f AS c{at}, p AS c{at + 1}, t AS c{at + 2}, x AS c{at + 3}, eo AS c{at + 4}",
-        f"CASE WHEN bt OR bs THEN q.p2 ELSE zp END AS c{at + 5}",
-        f"CASE WHEN bt OR bs THEN q.t2 ELSE zt END AS c{at + 6}",
-        "CASE WHEN eo IS NOT NULL THEN NOT bs AND (bt OR zop <> 'r') AND NOT coalesce(nh < eo, false) END"
-        f" AS c{at + 7}",
+        *(_column(i, range_.added.get(i)) for i in range(at)),
+        f"f AS c{at}, p AS c{at + 1}, t AS c{at + 2}, x AS c{at + 3}",
+        f"eo AS c{at + 4}, {position} AS c{at + 5}, {time} AS c{at + 6}",
+        f"CASE WHEN eo IS NOT NULL THEN {is_exact} END AS c{at + 7}",
     ]
-    of_moments = f"(SELECT o AS o2, p AS p2, t AS t2 FROM {range_.moments}) q"
-    return (
-        f"SELECT {', '.join(named)} FROM (SELECT *, {end} AS eo FROM ({ended})) r"
-        f" LEFT JOIN {of_moments} ON (bt OR bs) AND q.o2 = r.eo"
-        " WHERE e AND (op <> 'b' OR eo IS NOT NULL OR lo > r.o)"
-    )
+    joined = f"({ended}) r"
+    if range_.moments is not None:
+        joined += f" LEFT JOIN (SELECT o AS o2, p AS p2, t AS t2 FROM {range_.moments}) q ON (bt OR bs) AND q.o2 = eo"
+    return f"SELECT {', '.join(columns)} FROM {joined} WHERE e AND (op <> 'b' OR eo IS NOT NULL OR lo > r.o)"
+
+
+def _offset(number: int) -> str:
+    return f"CAST({number} AS bigint)"
+
+
+def _column(position: int, added: int | None) -> str:
+    """A column's value. One that came later gave its default only to the versions that were open then."""
+    value = f"c{position}"
+    return value if added is None else f"CASE WHEN eo IS NULL OR eo >= {added} THEN {value} END AS {value}"
 
 
 def _first_from(points: Sequence[int], values: Sequence[int], offset: str) -> str:

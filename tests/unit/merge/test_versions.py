@@ -15,6 +15,7 @@ import pytest
 from embeddedhistory import EmbeddedHistory
 from versionhistories import KEY, Log, Piece, as_text, compacted, make, split, untrue
 
+from cdcflow.merge import ends
 from cdcflow.merge import history as sql
 from cdcflow.merge.fold import History, Key, Version, history
 
@@ -34,12 +35,13 @@ def told(merges: Sequence[Sequence[Piece]]) -> Versions:
     found = History()
     for pieces in merges:
         changes = [change for piece in pieces for change in piece.changes]
-        step = history(found.open, changes, KEY, since=pieces[-1].since, swept=pieces[-1].is_done)
+        since = pieces[-1].since
+        step = history(found.open, changes, KEY, since=since, swept=since if pieces[-1].is_done else 0)
         found = History([*found.ended, *step.ended], step.open)
     return in_order([*found.ended, *found.open.items()])
 
 
-def merged(merges: Sequence[Sequence[Piece]], names: sql.Names = sql.Names()) -> Versions:  # noqa: B008 - it is frozen
+def merged(merges: Sequence[Sequence[Piece]], names: ends.Names = ends.Names()) -> Versions:  # noqa: B008 - it is frozen
     """What the SQL makes of them."""
     there = EmbeddedHistory(names)
     try:
@@ -92,7 +94,7 @@ def test_the_sql_gives_what_the_oracle_says() -> None:
 def test_the_offsets_may_be_called_as_auto_cdc_calls_them() -> None:
     """Queries that were written for Spark's tables go on."""
     log = make(4)
-    assert merged([log.pieces], sql.AUTO_CDC) == told([log.pieces])
+    assert merged([log.pieces], ends.AUTO_CDC) == told([log.pieces])
 
 
 # ── a comparison that cannot fail proves nothing ──────────────────────────────────────────────────────────────
