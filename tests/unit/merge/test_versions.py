@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import pytest
 from embeddedhistory import EmbeddedHistory
-from versionhistories import KEY, Log, Piece, as_text, compacted, make, split, untrue
+from versionhistories import Log, Piece, as_text, compacted, make, split, untrue
+from versiontables import in_order, told
 
 from cdcflow.merge import ends
 from cdcflow.merge import history as sql
@@ -24,21 +25,6 @@ LOGS = int(os.environ.get("CDCFLOW_VERSION_LOGS", "300"))
 LOGS_SQL = max(1, LOGS // 6)
 
 Versions = list[tuple[Key, Version]]
-
-
-def in_order(versions: Sequence[tuple[Key, Version]]) -> Versions:
-    return sorted(versions, key=lambda kv: (str(kv[0]), kv[1].start.offset))
-
-
-def told(merges: Sequence[Sequence[Piece]]) -> Versions:
-    """What the oracle says after these merges."""
-    found = History()
-    for pieces in merges:
-        changes = [change for piece in pieces for change in piece.changes]
-        since = pieces[-1].since
-        step = history(found.open, changes, KEY, since=since, swept=since if pieces[-1].is_done else 0)
-        found = History([*found.ended, *step.ended], step.open)
-    return in_order([*found.ended, *found.open.items()])
 
 
 def merged(merges: Sequence[Sequence[Piece]], names: ends.Names = ends.Names()) -> Versions:  # noqa: B008 - it is frozen
