@@ -27,6 +27,7 @@ class TableSettings(Settings):
     it is said of all, in `merge.tables`."""
 
     mode: Literal["current", "soft_delete", "append", "history"] | None = None
+    history_columns: Literal["cdcflow", "auto_cdc"] | None = None
 
 
 class MergeTables(TableSettings):

@@ -258,7 +258,9 @@ class FileTable(ABC, Generic[_File]):
             case _:
                 self._update(act, metadata, app, version)
 
-    def standing(self, layout: Layout, changes: str) -> str:
+    def standing(self, layout: Layout, changes: str, *, whole: bool = False) -> str:
+        if whole and not isinstance(self._standing, _Whole):
+            self._standing = self._stand()
         return self._stand_for(layout, changes, self.schema.names).name
 
     def fold(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
@@ -281,11 +283,22 @@ class FileTable(ABC, Generic[_File]):
         ended = self._touched_by_end(name, layout.ended_name, folding.ending.before)
         self._commit(metadata, app, version, min(offsets, default=None), key, ended)
 
-    def sweep(self, before: int, metadata: Mapping[str, Any], app: str, version: int, ended: str | None = None) -> None:
+    def sweep(
+        self,
+        before: int,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        ended: str | None = None,
+        assigned: str = "",
+    ) -> None:
         if self._has(app, version):
             return
         self._standing = self._stand()
-        self.session.rows(statement.sweep(self._standing.name, before, ended))
+        self.session.rows(statement.sweep(self._standing.name, before, ended, assigned))
+        if assigned:
+            self._commit(metadata, app, version, before, [])  # a row that ended has that offset
+            return
         touched = self._touched_by_end(self._standing.name, ended, before)
         self._commit(metadata, app, version, None, [], touched)
 
@@ -302,7 +315,7 @@ class FileTable(ABC, Generic[_File]):
         columns = [MISSING, *([ended] if ended is not None else [])]
         found = [self._read(file, columns) for file in self._files() if self._may_miss(file)]
         if ended is not None:
-            found = [rows.filter(pc.invert(pc.fill_null(rows.column(ended), False))) for rows in found]
+            found = [rows.filter(_lives(rows.column(ended))) for rows in found]
         return sum(len(rows) - rows.column(MISSING).null_count for rows in found)
 
     def _may_miss(self, file: _File) -> bool:
@@ -507,6 +520,12 @@ class FileTable(ABC, Generic[_File]):
 
 _CHANGED = f"{OFFSET} IS DISTINCT FROM {STOOD}"
 """Whether a row that stood is another now: a change of it has a newer offset."""
+
+
+def _lives(ended: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Of which rows a column does not say that they are no more: by a mark, or by what it is set to then."""
+    is_mark = pa.types.is_boolean(ended.type)
+    return pc.invert(pc.fill_null(ended, False)) if is_mark else pc.is_null(ended)
 
 
 def _placed(rows: pa.Table, schema: pa.Schema, number: int, found: Numbers) -> pa.Table:

@@ -259,7 +259,7 @@ class _Run:
         before = there.snapshot()
         self._positions.see(table, before)
         policy = self._policies.of(str(table))
-        mode = decided(table, None if before is None else before.properties, policy.mode)
+        mode = decided(table, None if before is None else before.properties, policy.mode, policy.history_columns)
         if (before is None or str(table) not in self._positions.backfilled) and not self._log.files(table, 0):
             return None  # a cut shows it, and nothing here says more of it: its rows have expired
         start, since = self._positions.start(there, table, before, mode)

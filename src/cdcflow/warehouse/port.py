@@ -60,6 +60,9 @@ class SqlSession(Protocol):
         """A view of rows of the log in files of one shape: `columns` are expressions over the log's columns, `moved`
         says whether the old key is one of them. Returns its name."""
 
+    def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
+        """A view of the transactions in files of segments: `columns` are expressions over `reduce.TRANSACTIONS_READ`."""
+
     def view(self, what: str, sql: str) -> str:
         """A view of a query. Returns its name."""
 
@@ -114,13 +117,22 @@ class CurrentTable(Protocol):
     def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
         """One act of an evolution."""
 
-    def standing(self, layout: reduce.Layout, changes: str) -> str:
-        """A name in SQL of the rows that the table has: at least those whose keys are in the view `changes`."""
+    def standing(self, layout: reduce.Layout, changes: str, *, whole: bool = False) -> str:
+        """A name in SQL of the rows that the table has: at least those whose keys are in the view `changes`. `whole`:
+        all of them."""
 
     def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         """Bring a range of changes into it."""
 
-    def sweep(self, before: int, metadata: Mapping[str, Any], app: str, version: int, ended: str | None = None) -> None:
+    def sweep(
+        self,
+        before: int,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        ended: str | None = None,
+        assigned: str = "",
+    ) -> None:
         """Remove the rows older than an offset; or end them, where a column says of a row that it is no more."""
 
     def rows_that_miss(self, ended: str | None = None) -> int:
