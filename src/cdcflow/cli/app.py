@@ -20,6 +20,7 @@ COMMANDS = {
     "apply": ("cdcflow.cli.plan:apply", "Have the running daemon take changed settings up."),
     "backfill": ("cdcflow.cli.backfill:backfill", "Read tables anew while changes go on being captured."),
     "merge": ("cdcflow.cli.merge:merge", "Merge the log into Delta or Iceberg tables."),
+    "cuts": ("cdcflow.cli.cuts:cuts", "List published cuts, or print SQL that reads one."),
     "publish": ("cdcflow.cli.publish:publish", "Publish changes to Kafka, one topic per table."),
     "status": ("cdcflow.cli.status:status", "Show tables, backfill, lag, and the log that the source keeps."),
     "bundle": ("cdcflow.cli.bundle:bundle", "Write what a maintainer needs into one file."),

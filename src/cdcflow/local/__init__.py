@@ -1,6 +1,7 @@
 """The merge without Spark and Java: small ranges, in this process (`engine`).
 
     merge(log_path, warehouse)      fold what is new in a change log into tables
+    read_cut(warehouse)             all tables as of one cut, as Arrow (`cuts`)
 
     dialect     Spark's SQL as DuckDB's
     session     DuckDB over the log's Parquet files
@@ -26,12 +27,16 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.merge.policy import DEFAULTS, Policies
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from cdcflow.changelog.layout import Layout
     from cdcflow.local.engine import LocalEngine
+    from cdcflow.warehouse.cut import Cut
     from cdcflow.warehouse.job import OnEdit
+    from cdcflow.warehouse.moments import AsOf
     from cdcflow.warehouse.reports import MergeReport
 
-__all__ = ["is_installed", "local_engine", "merge"]
+__all__ = ["is_installed", "local_engine", "merge", "published_cut", "read_cut"]
 
 _NEEDS = {"delta": ("duckdb", "deltalake"), "iceberg": ("duckdb", "pyiceberg.catalog.sql")}
 """What the tables of each format need."""
@@ -57,16 +62,20 @@ def local_engine(warehouse: Path, table_format: str, *, bounded: bool = False) -
     Raises:
         ConfigurationError: what it needs is not installed.
     """
-    if not is_installed(table_format):
-        raise ConfigurationError(
-            f"merging without Spark into {table_format} tables needs packages that are not installed",
-            remedy="run `pip install 'cdcflow[local]'`",
-            runbook="package-missing",
-        )
+    _check_installed(f"merging without Spark into {table_format} tables", table_format)
     from cdcflow.local.engine import LocalEngine
 
     limits = (CHANGES_MAX, BYTES_MAX) if bounded else ()
     return LocalEngine(warehouse, table_format, *limits)
+
+
+def _check_installed(attempted: str, table_format: str) -> None:
+    if not is_installed(table_format):
+        raise ConfigurationError(
+            f"{attempted} needs packages that are not installed",
+            remedy="run `pip install 'cdcflow[local]'`",
+            runbook="package-missing",
+        )
 
 
 def merge(
@@ -93,6 +102,41 @@ def merge(
     with closing(local_engine(root, format_for(root, table_format))) as engine:
         engines = Engines(engine, remedy=NEEDS_SPARK)
         return job.merge(engines, log, root, tables, on_edit=on_edit, policies=policies)
+
+
+def published_cut(warehouse: Path | str, cut: int | None = None, *, as_of: AsOf | None = None) -> Cut:
+    """A published cut: its tables with their states, and which were left out (see `cdcflow.local.cuts`)."""
+    from cdcflow.local import cuts
+
+    return cuts.published_cut(_folder(warehouse), cut, as_of)
+
+
+def read_cut(
+    warehouse: Path | str,
+    cut: int | None = None,
+    *,
+    as_of: AsOf | None = None,
+    incomplete: bool = False,
+    tables: Collection[str] | None = None,
+) -> dict[str, pa.Table]:
+    """All tables, or some, as they were at one cut, or moment, in memory (see `cdcflow.local.cuts.read_cut`)."""
+    from cdcflow.local import cuts
+
+    return cuts.read_cut(_folder(warehouse), cut, as_of, incomplete, tables)
+
+
+def _folder(warehouse: Path | str) -> Path:
+    """Where the tables are.
+
+    Raises:
+        ConfigurationError: what reads them is not installed, or it is no folder.
+    """
+    from cdcflow.warehouse.formats import format_for
+    from cdcflow.warehouse.paths import Warehouse
+
+    root = Warehouse.of(warehouse).folder
+    _check_installed(f"reading {root} without Spark", format_for(root, None))
+    return root
 
 
 NEEDS_SPARK = (

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from cdcflow import __version__
 from cdcflow.local import vectors
-from cdcflow.local.deltalog import Action, Conflict, DeltaLog, File, local_path, sync_folder, unread
+from cdcflow.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, local_path, sync_folder, unread
 from cdcflow.local.scan import Ends, Numbers, Rows, named
 from cdcflow.local.tables import TYPES, FileTable, type_of
 from cdcflow.warehouse.formats import delta
@@ -68,14 +68,16 @@ class DeltaTable(FileTable[File]):
 
     rules = RULES
 
-    def __init__(self, folder: Path, bytes_max: int | None) -> None:
+    def __init__(self, folder: Path, bytes_max: int | None, until: int | None = None) -> None:
+        """`until`: as it was at this version; None: as it is."""
         super().__init__("/".join(folder.parts[-2:]), bytes_max)
         self._folder = folder
+        self._until = until
         self._log = DeltaLog(folder)
 
     def snapshot(self) -> Snapshot | None:
         self._standing = None
-        if self._log.update() < 0:
+        if self._log.update(self._until) < 0:
             return None
         metadata = self._log.metadata
         return Snapshot(
@@ -98,6 +100,16 @@ class DeltaTable(FileTable[File]):
             if operation and operation not in HARMLESS and ours(info.get("userMetadata")) is None:
                 found.append(f"{operation}@{newer}")
         return found
+
+    def at(self, version: int) -> pa.Table | None:
+        then = DeltaTable(self._folder, self._bytes_max, version)
+        try:
+            found = then.snapshot()
+            return None if found is None or found.version != version else then.rows()
+        except (FileNotFoundError, LogBegun):
+            return None
+        finally:
+            then.close()
 
     def pin(self, version: int, cut: int) -> None:
         """VACUUM keeps by age, and knows nothing of cuts."""

@@ -39,6 +39,10 @@ _log = structlog.get_logger()
 Action = Mapping[str, Any]
 
 
+class LogBegun(HandOver):
+    """A log begins with what is not read here: with a checkpoint of several files, or behind the version asked for."""
+
+
 class Conflict(Exception):
     """Somebody else has committed the version that was to be next."""
 
@@ -126,8 +130,8 @@ class DeltaLog:
         self._since: list[Action] = []
         self._files: dict[tuple[str, str], File] | None = None
 
-    def update(self) -> int:
-        """Read what came since. Returns the newest version.
+    def update(self, until: int | None = None) -> int:
+        """Read what came since, up to this version. Returns the newest version that was read.
 
         Raises:
             HandOver: the log begins with what is not read here.
@@ -135,8 +139,8 @@ class DeltaLog:
         if not self._place.exists():  # nor is it there when somebody moved its folder away
             self._forget()
         elif self.version < 0:
-            self._begin()
-        while (found := self.actions(self.version + 1)) is not None:
+            self._begin(until)
+        while self.version != until and (found := self.actions(self.version + 1)) is not None:
             self._apply(found)
         return self.version
 
@@ -199,14 +203,15 @@ class DeltaLog:
     def _at(self, version: int) -> Path:
         return self._place / f"{version:020d}.json"
 
-    def _begin(self) -> None:
+    def _begin(self, until: int | None) -> None:
         names = os.listdir(self._place)
         checkpoints = [int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))]
+        checkpoints = [version for version in checkpoints if until is None or version <= until]
         versions = [int(found[1]) for name in names if (found := _VERSION.fullmatch(name))]
         begin = max(checkpoints, default=-1)
-        newer = sorted(version for version in versions if version > begin)
+        newer = sorted(v for v in versions if v > begin and (until is None or v <= until))
         if newer != list(range(begin + 1, begin + 1 + len(newer))):
-            raise HandOver("its log begins with a checkpoint that only Spark reads")
+            raise LogBegun("its log begins with a checkpoint that only Spark reads")
         if begin < 0:
             return
         self._checkpoint = self._place / f"{begin:020d}.checkpoint.parquet"

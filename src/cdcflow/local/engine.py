@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError
@@ -16,7 +17,15 @@ from cdcflow.local.tables import FileTable, Tables
 from cdcflow.merge.format import Format
 from cdcflow.merge.types import DECIMAL_TEXT, has_two_zeros, stored
 from cdcflow.model.table import Table
-from cdcflow.warehouse.cut import LATER_COLUMNS, PUBLICATION, Cut, already_published
+from cdcflow.warehouse import texts
+from cdcflow.warehouse.cut import (
+    LATER_COLUMNS,
+    PUBLICATION,
+    Cut,
+    ListedCut,
+    already_published,
+    newest_of_each,
+)
 from cdcflow.warehouse.formats import rules_of
 from cdcflow.warehouse.lease import folder_lease
 from cdcflow.warehouse.paths import CUTS
@@ -67,6 +76,12 @@ class LocalEngine:
         if self._changes_max is not None and changes > self._changes_max:
             return f"it has {changes} changes, more than {self._changes_max}"
         return next((why for shape in {f.shape for f in files} if (why := _strange(shape)) is not None), None)
+
+    def read_text(self, path: Sequence[str]) -> str | None:
+        return texts.read_text(self._warehouse, path)
+
+    def write_text(self, path: Sequence[str], text: str) -> None:
+        texts.write_text(self._warehouse, path, text)
 
     def is_conflict(self, error: BaseException) -> bool:
         return self._tables.is_conflict(error)
@@ -135,11 +150,27 @@ class LocalCuts:
             said = self._table.newest_commit()
             if said is not None and "published" in said:
                 return Cut.from_json(said["published"])
-            rows = self._table.rows().sort_by([("cut", "descending"), ("published", "descending")])
-        newest = rows.slice(0, 1)
-        clocks = newest.column("commit_clock").cast(pa.int64()).to_pylist()
-        found = newest.to_pylist(maps_as_pydicts="strict")
-        return Cut.from_row(found[0], clocks[0]) if found else None
+            return _newest(self._table.rows())
+
+    def numbered(self, cut: int) -> Cut | None:
+        with _only_for_spark():
+            if self._table.snapshot() is None:
+                return None
+            rows = self._table.rows_near("cut", cut)
+        return _newest(rows.filter(pc.equal(rows.column("cut"), cut)))
+
+    def listed(self) -> list[ListedCut]:
+        with _only_for_spark():
+            if self._table.snapshot() is None:
+                return []
+            rows = self._table.rows()
+        counts = [len(entries or ()) for entries in rows.column("ids").to_pylist()]
+        plain = rows.select(["cut", "offset", "position"]).to_pylist()
+        clocks, published = (rows.column(name).cast(pa.int64()).to_pylist() for name in ("commit_clock", "published"))
+        return newest_of_each(
+            ListedCut(**row, commit_clock=clock, published=at, tables=count)
+            for row, clock, at, count in zip(plain, clocks, published, counts, strict=True)
+        )
 
     def publish(self, cut: Cut) -> None:
         with _only_for_spark():
@@ -158,8 +189,8 @@ class LocalCuts:
         said = {"log": cut.log_id, "cut": cut.cut}
         if there is None:
             self._table.create(_COLUMNS, {}, said)
-        elif LATER_COLUMNS[-1] not in {c.name for c in there.columns}:
-            self._table.add(_LATER, said)
+        elif lacking := [field for field in _LATER if field.name not in {c.name for c in there.columns}]:
+            self._table.add(pa.schema(lacking), said)
         number = 1 + (0 if there is None else there.transactions.get(PUBLICATION, 0))
         published = {**said, "published": cut.to_json()}
         self._table.append(self._row(cut), published, PUBLICATION, number, KEPT)
@@ -180,8 +211,17 @@ class LocalCuts:
             "ids": [(name, t.id) for name, t in cut.tables.items()],
             "states": [(name, t.state) for name, t in cut.tables.items()],
             "left_out": list(cut.left_out.items()),
+            "tags": [(name, t.tag) for name, t in cut.tables.items()],
         }
         return pa.Table.from_pylist([row], schema=self._table.schema)
+
+
+def _newest(rows: pa.Table) -> Cut | None:
+    """Of rows of the table the cut that was published last of those with the greatest number; None: there are none."""
+    newest = rows.sort_by([("cut", "descending"), ("published", "descending")]).slice(0, 1)
+    clocks = newest.column("commit_clock").cast(pa.int64()).to_pylist()
+    found = newest.to_pylist(maps_as_pydicts="strict")
+    return Cut.from_row(found[0], clocks[0]) if found else None
 
 
 def _version(there: Snapshot | None) -> int:

@@ -167,6 +167,18 @@ class IcebergTable(FileTable[FileScanTask]):
             and _said(snapshot, COMMITTED) is None
         ]
 
+    def at(self, version: int) -> pa.Table | None:
+        if not version:
+            return self.schema.empty_table()  # it had no rows yet
+        found = next((s for s in self._table.snapshots() if _version(s) == version), None)
+        if found is None:
+            return None
+        scan = self._table.scan(snapshot_id=found.snapshot_id)
+        try:
+            return scan.to_arrow().cast(_arrow(scan.projection()))
+        except FileNotFoundError:
+            return None
+
     def pin(self, version: int, cut: int) -> None:
         if self._pinned.get(self._location) == (version, cut) or self.snapshot() is None:
             return

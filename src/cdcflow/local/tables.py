@@ -151,6 +151,10 @@ class FileTable(ABC, Generic[_File]):
         """See `CurrentTable.edits_since`."""
 
     @abstractmethod
+    def at(self, version: int) -> pa.Table | None:
+        """Everything that it had at a version that is not newer than its snapshot; None: that is no longer there."""
+
+    @abstractmethod
     def pin(self, version: int, cut: int) -> None:
         """See `CurrentTable.pin`."""
 
@@ -280,8 +284,17 @@ class FileTable(ABC, Generic[_File]):
 
     def rows(self) -> pa.Table:
         """Everything that is in the table, which must be small."""
+        return self._all_of(self._files())
+
+    def rows_near(self, column: str, value: object) -> pa.Table:
+        """All rows of which a column has this value, and others: those of the same files."""
+        files = self._files()
+        ends = self._ends(files, column)
+        return self._all_of([f for f, e in zip(files, ends, strict=True) if e is None or e[0] <= value <= e[1]])
+
+    def _all_of(self, files: Sequence[_File]) -> pa.Table:
         names = self.schema.names
-        return pa.concat_tables([self.schema.empty_table(), *(self._read(file, names) for file in self._files())])
+        return pa.concat_tables([self.schema.empty_table(), *(self._read(file, names) for file in files)])
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -17,7 +17,8 @@ from cdcflow.spark.formats import table_format
 from cdcflow.spark.metastore import check_metastore
 from cdcflow.spark.sessions import Sessions
 from cdcflow.spark.sql import StatementTable
-from cdcflow.spark.stores import check_commits, lease, reach
+from cdcflow.spark.stores import check_commits, lease, reach, read_object, write_object
+from cdcflow.warehouse import texts
 from cdcflow.warehouse.formats import rules_of
 from cdcflow.warehouse.lease import folder_lease
 from cdcflow.warehouse.paths import Warehouse
@@ -90,6 +91,17 @@ class SparkEngine:
 
     def declines(self, before: Snapshot | None, files: Sequence[InputFile]) -> str | None:
         return None
+
+    def read_text(self, path: Sequence[str]) -> str | None:
+        if self._warehouse.is_local:
+            return texts.read_text(self._warehouse.folder, path)
+        return read_object(self._spark, self._warehouse.at(path))
+
+    def write_text(self, path: Sequence[str], text: str) -> None:
+        if self._warehouse.is_local:
+            texts.write_text(self._warehouse.folder, path, text)
+        else:
+            write_object(self._spark, self._warehouse.at(path), text)
 
     def is_conflict(self, error: BaseException) -> bool:
         return self._format.is_conflict(error)

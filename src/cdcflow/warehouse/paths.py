@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 CUTS = "_cdcflow_cuts"
 LEASE = "_cdcflow.lock"
+VIEWS = "_cdcflow_views"
+"""Where SQL lies for people who read without cdcflow."""
 DATABASES = "_cdcflow_databases"
 """Where a metastore's databases are told to lie; our tables lie elsewhere."""
 

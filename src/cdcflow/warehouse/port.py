@@ -22,7 +22,7 @@ from cdcflow.merge.format import Format
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import FormatColumn, Target
 from cdcflow.model.table import Table
-from cdcflow.warehouse.cut import Cut
+from cdcflow.warehouse.cut import Cut, ListedCut
 from cdcflow.warehouse.segments import InputFile
 
 COMMITTED = "cdcflow"
@@ -133,6 +133,12 @@ class Cuts(Protocol):
     def newest(self) -> Cut | None:
         """The newest; None where there is none."""
 
+    def numbered(self, cut: int) -> Cut | None:
+        """The cut of that number; None where it was not published, or is no longer kept."""
+
+    def listed(self) -> list[ListedCut]:
+        """All that are kept, oldest first, each once."""
+
     def publish(self, cut: Cut) -> None:
         """Append one. One that is published again (a backfill was found to be done) replaces itself for readers.
 
@@ -169,6 +175,12 @@ class Engine(Protocol):
 
     def declines(self, before: Snapshot | None, files: Sequence[InputFile]) -> str | None:
         """Why another engine should merge these files into a table; None: this one will."""
+
+    def read_text(self, path: Sequence[str]) -> str | None:
+        """A small file of ours in the warehouse; None where there is none."""
+
+    def write_text(self, path: Sequence[str], text: str) -> None:
+        """Put such a file there: who reads it sees the old one or the new one, whole."""
 
     def is_conflict(self, error: BaseException) -> bool:
         """Whether a commit failed because somebody else committed to the table meanwhile: nothing of it was done,

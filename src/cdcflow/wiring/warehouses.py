@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cdcflow.merge.policy import Policies
     from cdcflow.warehouse.engines import Engines
     from cdcflow.warehouse.paths import Warehouse
+    from cdcflow.warehouse.port import Engine
 
 
 def engines(config: Config, spark: Any = None) -> Engines:
@@ -44,6 +45,22 @@ def engines(config: Config, spark: Any = None) -> Engines:
     if settings.engine == "auto" and is_folder and local.is_installed(chosen):
         return Engines(local.local_engine(place.folder, chosen, bounded=True), begin)
     return Engines(begin())
+
+
+def reading_engine(config: Config) -> Engine:
+    """What reads the published cuts of the configured warehouse: without Spark where that is possible.
+
+    Raises:
+        ConfigurationError: what it needs is not installed.
+    """
+    from cdcflow import local
+    from cdcflow.warehouse.formats import format_for
+
+    place = warehouse(config)
+    chosen = format_for(place, config.merge.format)
+    if place.is_local and config.merge.catalog is None and local.is_installed(chosen):
+        return local.local_engine(place.folder, chosen)
+    return engines(config).first
 
 
 def warehouse(config: Config) -> Warehouse:
