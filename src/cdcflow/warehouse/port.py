@@ -50,6 +50,28 @@ class Snapshot:
     is_empty: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What upkeep must leave of a table. `versions`: by the table's id ("": not known) those that kept cuts show.
+    `oldest`: the oldest kept cut. `since`: what is younger stays in any case, in seconds since 1970 (None: all)."""
+
+    versions: Mapping[str, frozenset[int]]
+    oldest: int
+    since: float | None
+
+    def of(self, id_: str) -> frozenset[int]:
+        """The versions that kept cuts show of the table with this id."""
+        return self.versions.get(id_, frozenset()) | self.versions.get("", frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A table in the kept cuts: where it is, and by its id the versions that they show."""
+
+    path: str
+    ids: Mapping[str, frozenset[int]]
+
+
 class SqlSession(Protocol):
     """Runs SQL over temporary views. One thread at a time."""
 
@@ -123,6 +145,13 @@ class CurrentTable(Protocol):
     def rows_that_miss(self) -> int:
         """How many rows miss columns."""
 
+    def compact(self) -> str:
+        """Make small files one, and write those again of which much is dead: rows, position and cuts stay. Returns what
+        was done ("": nothing was to be). HandOver: this engine does not."""
+
+    def let_go(self, kept: Kept) -> str:
+        """Remove what neither a kept cut needs, nor anything younger than `kept.since`. As `compact` otherwise."""
+
     def close(self) -> None:
         """Let go of its session."""
 
@@ -138,6 +167,15 @@ class Cuts(Protocol):
 
     def listed(self) -> list[ListedCut]:
         """All that are kept, oldest first, each once."""
+
+    def expired(self) -> int:
+        """The newest cut that upkeep has let go of; 0: none yet."""
+
+    def shown(self) -> Mapping[str, Shown]:
+        """By name every table that a kept cut shows."""
+
+    def tidy(self, oldest: int) -> None:
+        """Let go of the cuts before `oldest`, if there are any, and make few files of many."""
 
     def publish(self, cut: Cut) -> None:
         """Append one. One that is published again (a backfill was found to be done) replaces itself for readers.
@@ -160,6 +198,9 @@ class Engine(Protocol):
 
     def lease(self) -> AbstractContextManager[None]:
         """For as long as one merge works in the warehouse. SinkUnavailable: another one does."""
+
+    def upkeep_lease(self) -> AbstractContextManager[None]:
+        """For as long as a step of upkeep works that a merge waits for. SinkUnavailable: a merge is at work."""
 
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         """The files where this engine reads them, for as long as the folder `room` is there.

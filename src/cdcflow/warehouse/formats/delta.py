@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,13 @@ HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END", "COMPUTE STATS", "REORG", 
 
 TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 """Types that SQL calls otherwise."""
+
+REMOVED_KEPT_S = 7 * 86_400.0
+"""Files that a table let go of stay at least so long, whatever cuts are kept: a reader may be at them, and a writer may
+not have committed a new one yet. Delta's own least retention."""
+
+LOG_KEPT_S = 30 * 86_400.0
+"""Versions stay in a table's log so long: Delta's own default."""
 
 _OWN_DATABASE = "_cdcflow"
 _NAME_MAX = 128
@@ -51,6 +59,24 @@ RULES = Format(
     },
     needs=_needs,
 )
+
+
+def retention(keep_s: float, settings: Mapping[str, str]) -> dict[str, str]:
+    """Properties that a table lacks for its files and versions to outlive the cuts that are kept. Of what is longer
+    Delta's log remembers nothing, so a VACUUM could not know."""
+    wanted = {
+        "delta.deletedFileRetentionDuration": max(REMOVED_KEPT_S, 1.25 * keep_s),
+        "delta.logRetentionDuration": max(LOG_KEPT_S, 1.25 * keep_s),
+    }
+    found = {name: _hours(seconds) for name, seconds in wanted.items() if seconds > _DEFAULTS[name]}
+    return {name: text for name, text in found.items() if settings.get(name) != text}
+
+
+def _hours(seconds: float) -> str:
+    return f"interval {math.ceil(seconds / 3600)} hours"
+
+
+_DEFAULTS = {"delta.deletedFileRetentionDuration": REMOVED_KEPT_S, "delta.logRetentionDuration": LOG_KEPT_S}
 
 
 def is_in(warehouse: Path) -> bool:
