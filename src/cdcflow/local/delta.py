@@ -28,7 +28,7 @@ from cdcflow.local.scan import Ends, Numbers, Rows, named
 from cdcflow.local.tables import TYPES, FileTable, type_of
 from cdcflow.warehouse.formats import delta
 from cdcflow.warehouse.formats.delta import COLUMN_ID, HARMLESS, RULES, columns, ours, said
-from cdcflow.warehouse.port import HandOver, Snapshot
+from cdcflow.warehouse.port import HandOver, Kept, Snapshot
 
 FILE_BYTES = 256 << 20
 """Rows of so many bytes in memory make a file."""
@@ -151,6 +151,57 @@ class DeltaTable(FileTable[File]):
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any], app: str, version: int, keep: int) -> None:
         self._replace([], rows, metadata, app, version)
+
+    def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
+        self._replace(self._log.files(), rows, metadata, "", 0)
+
+    def let_go(self, kept: Kept) -> str:
+        """Files that no kept version has, nor any that was newest within Delta's least retention."""
+        self._check_ours()
+        now, since = time.time(), kept.since or 0.0
+        if wanted := delta.retention(now - since, self._settings):
+            self.describe({**self._settings, **wanted}, {"upkeep": "retention"})
+        needed = kept.of(self._log.metadata["id"])
+        least = self._log.at_time_ms((now - delta.REMOVED_KEPT_S) * 1000)
+        oldest = min([self._log.version, least, *needed])
+        used = self._used_since(oldest)
+        if used is None:
+            raise HandOver(f"its log no longer says what version {oldest} has")
+        gone = [path for path in self._written_before(now - delta.REMOVED_KEPT_S) if path.name not in used]
+        for path in gone:
+            path.unlink(missing_ok=True)
+        return f"{len(gone)} files removed" if gone else ""
+
+    def _used_since(self, oldest: int) -> set[str] | None:
+        """Names of the files that any version from this one on has; None: that is not known."""
+        then = DeltaLog(self._folder)
+        try:
+            if then.update(oldest) != oldest:
+                return None
+        except (FileNotFoundError, LogBegun):
+            return None
+        files = list(then.files())
+        for version in range(oldest + 1, self._log.version + 1):
+            found = self._log.actions(version)
+            if found is None:
+                return None
+            files += [File.of(action["add"]) for action in found if "add" in action]
+        return {path.name for file in files for path in self._paths(file)}
+
+    def _paths(self, file: File) -> list[Path]:
+        """Where a file and its vector lie."""
+        vector = file.vector
+        found = [local_path(self._folder, file)]
+        if vector is not None and vector["storageType"] == "u":
+            found.append(self._folder / delta.vector_path(vector["pathOrInlineDv"]))
+        elif vector is not None and vector["storageType"] == "p":
+            raise HandOver("it has deletion vectors outside of its folder")
+        return found
+
+    def _written_before(self, at: float) -> list[Path]:
+        """Files of rows and of vectors in the folder itself that are older than a time in seconds since 1970."""
+        found = [*self._folder.glob("*.parquet"), *self._folder.glob("deletion_vector_*.bin")]
+        return [path for path in found if path.stat().st_mtime < at]
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 

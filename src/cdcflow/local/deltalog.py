@@ -152,6 +152,17 @@ class DeltaLog:
             return None
         return [json.loads(line) for line in text.splitlines() if line]
 
+    def at_time_ms(self, at_ms: float) -> int:
+        """The version that was the newest at a time, in milliseconds since 1970; the oldest that is known, if none was
+        there yet."""
+        for version in range(self.version, -1, -1):
+            found = self.actions(version)
+            if found is None:
+                return min(version + 1, self.version)
+            if any(a["commitInfo"].get("timestamp", at_ms + 1) <= at_ms for a in found if "commitInfo" in a):
+                return version
+        return 0
+
     def files(self) -> list[File]:
         """The files of the newest version."""
         if self._files is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from cdcflow.merge.types import DECIMAL_TEXT, has_two_zeros, stored
 from cdcflow.model.table import Table
 from cdcflow.warehouse import texts
 from cdcflow.warehouse.cut import (
+    EXPIRED_PROPERTY,
     LATER_COLUMNS,
     PUBLICATION,
     Cut,
@@ -27,13 +28,16 @@ from cdcflow.warehouse.cut import (
     newest_of_each,
 )
 from cdcflow.warehouse.formats import rules_of
-from cdcflow.warehouse.lease import folder_lease
+from cdcflow.warehouse.lease import folder_lease, upkeep_folder_lease
 from cdcflow.warehouse.paths import CUTS
-from cdcflow.warehouse.port import HandOver, Snapshot
+from cdcflow.warehouse.port import HandOver, Shown, Snapshot
 from cdcflow.warehouse.segments import InputFile, present
 
 KEPT = 10
 """So many versions of the table of cuts are kept: its rows are never changed, so the newest one has all of them."""
+
+ROWS_AT_ONCE = 1000
+"""Of the table of cuts."""
 
 _SAID_ALIKE = ("boolean", "tinyint", "smallint", "int", "bigint", "decimal(", "string")
 """Types of which Spark and DuckDB read the same value from the source's text of a constant."""
@@ -61,6 +65,9 @@ class LocalEngine:
 
     def lease(self) -> AbstractContextManager[None]:
         return folder_lease(self._warehouse)
+
+    def upkeep_lease(self) -> AbstractContextManager[None]:
+        return upkeep_folder_lease(self._warehouse)
 
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         return present(layout, files, room)
@@ -171,6 +178,34 @@ class LocalCuts:
             ListedCut(**row, commit_clock=clock, published=at, tables=count)
             for row, clock, at, count in zip(plain, clocks, published, counts, strict=True)
         )
+
+    def expired(self) -> int:
+        with _only_for_spark():
+            there = self._table.snapshot()
+        return 0 if there is None else int(there.properties.get(EXPIRED_PROPERTY, "0"))
+
+    def shown(self) -> Mapping[str, Shown]:
+        with _only_for_spark():
+            rows = None if self._table.snapshot() is None else self._table.rows()
+        found: dict[str, tuple[str, dict[str, set[int]]]] = {}
+        for batch in () if rows is None else rows.select(["tables", "ids"]).to_batches(ROWS_AT_ONCE):
+            for row in batch.to_pylist(maps_as_pydicts="strict"):
+                for name, entry in row["tables"].items():
+                    _, ids = found.setdefault(name, (entry["path"], {}))
+                    ids.setdefault((row["ids"] or {}).get(name, ""), set()).add(entry["version"])
+        return {n: Shown(path, {i: frozenset(v) for i, v in ids.items()}) for n, (path, ids) in found.items()}
+
+    def tidy(self, oldest: int) -> None:
+        with _only_for_spark():
+            if self._table.snapshot() is None:
+                return
+            rows = self._table.rows()
+            kept = rows.filter(pc.greater_equal(rows.column("cut"), oldest))
+            if len(kept) < len(rows):
+                # First this: whoever asks for a cut that is gone is told why.
+                self._table.describe({EXPIRED_PROPERTY: str(oldest - 1)}, {})
+            if len(kept) < len(rows) or self._table.has_many_files:
+                self._table.rewrite(kept, {"upkeep": "cuts", "oldest": oldest}, KEPT)
 
     def publish(self, cut: Cut) -> None:
         with _only_for_spark():

@@ -89,6 +89,19 @@ class ListedCut:
     tables: int
 
 
+EXPIRED_PROPERTY = "cdcflow.expired"
+"""Of the table of cuts: the newest one that upkeep has let go of."""
+
+
+def cut_expired(warehouse: object, cut: int, expired: int) -> HistoryLost:
+    """The error of a reader of a cut that upkeep has let go of."""
+    return HistoryLost(
+        f"reading cut {cut} of {warehouse}: it has expired, as all up to cut {expired} have",
+        remedy="read one that `cdcflow cuts` lists; set merge.keep longer to keep coming ones for longer",
+        runbook="cut-gone",
+    )
+
+
 def newest_of_each(listed: Iterable[ListedCut]) -> list[ListedCut]:
     """In the order of their numbers. Of those that were published again the newest."""
     found: dict[int, ListedCut] = {}

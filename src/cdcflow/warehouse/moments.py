@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.warehouse.cut import Cut, ListedCut
+from cdcflow.warehouse.cut import Cut, ListedCut, cut_expired
 from cdcflow.warehouse.port import Cuts
 
 AsOf = int | str | datetime
@@ -34,6 +34,7 @@ def find(cuts: Cuts, warehouse: object, cut: int | None, as_of: AsOf | None) -> 
 
     Raises:
         ConfigurationError: there is none.
+        HistoryLost: it has expired.
     """
     if as_of is not None:
         if cut is not None:
@@ -44,6 +45,8 @@ def find(cuts: Cuts, warehouse: object, cut: int | None, as_of: AsOf | None) -> 
             )
         cut = chosen(cuts.listed(), as_of, warehouse).cut
     found = cuts.newest() if cut is None else cuts.numbered(cut)
+    if found is None and cut is not None and cut <= (expired := cuts.expired()):
+        raise cut_expired(warehouse, cut, expired)
     if found is None:
         what = "no cut" if cut is None else f"no cut {cut}"
         raise ConfigurationError(

@@ -190,9 +190,7 @@ def _let_go(engine: Engine, kept: Kept, there: CurrentTable) -> str:
         return there.let_go(kept)
 
 
-def _asked(
-    engines: Engines, engine: Engine, path: str, step: Callable[[CurrentTable], str]
-) -> tuple[Engine, str]:
+def _asked(engines: Engines, engine: Engine, path: str, step: Callable[[CurrentTable], str]) -> tuple[Engine, str]:
     """A step by the engine that is asked first, or by the other one where that works already."""
     try:
         with closing(engine.table(path.split("/"))) as there:

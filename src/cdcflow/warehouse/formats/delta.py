@@ -68,14 +68,27 @@ def retention(keep_s: float, settings: Mapping[str, str]) -> dict[str, str]:
         "delta.deletedFileRetentionDuration": max(REMOVED_KEPT_S, 1.25 * keep_s),
         "delta.logRetentionDuration": max(LOG_KEPT_S, 1.25 * keep_s),
     }
-    found = {name: _hours(seconds) for name, seconds in wanted.items() if seconds > _DEFAULTS[name]}
-    return {name: text for name, text in found.items() if settings.get(name) != text}
+    return {
+        name: f"interval {math.ceil(seconds / 3600)} hours"
+        for name, seconds in wanted.items()
+        if (there := _set_to(name, settings)) is not None and there < seconds
+    }
 
 
-def _hours(seconds: float) -> str:
-    return f"interval {math.ceil(seconds / 3600)} hours"
+def removed_kept_s(settings: Mapping[str, str]) -> float | None:
+    """How long a table's log remembers a file that is gone; None: in words that are not understood."""
+    return _set_to("delta.deletedFileRetentionDuration", settings)
 
 
+def _set_to(name: str, settings: Mapping[str, str]) -> float | None:
+    if name not in settings:
+        return _DEFAULTS[name]
+    found = _INTERVAL.fullmatch(settings[name].strip().lower())
+    return None if found is None else int(found[1]) * _UNITS[found[2]]
+
+
+_UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0, "week": 7 * 86_400.0}
+_INTERVAL = re.compile(rf"(?:interval )?(\d+) ({'|'.join(_UNITS)})s?")
 _DEFAULTS = {"delta.deletedFileRetentionDuration": REMOVED_KEPT_S, "delta.logRetentionDuration": LOG_KEPT_S}
 
 

@@ -105,7 +105,11 @@ class KeptSnapshot:
 
 
 def expired_snapshots(
-    snapshots: Sequence[KeptSnapshot], current: int | None, referred: Collection[int], kept: Collection[int], since: float
+    snapshots: Sequence[KeptSnapshot],
+    current: int | None,
+    referred: Collection[int],
+    kept: Collection[int],
+    since: float,
 ) -> list[int]:
     """Ids of those that are older than `since`, that no reference names and no kept cut shows, and that are not needed
     to tell where the table is: the newest one of ours says that."""
@@ -116,9 +120,7 @@ def expired_snapshots(
         if by_id[current].tells:
             break
         current = by_id[current].parent
-    return [
-        one.id for one in snapshots if one.id not in needed and one.version not in kept and one.committed < since
-    ]
+    return [one.id for one in snapshots if one.id not in needed and one.version not in kept and one.committed < since]
 
 
 def type_sql(type_: str) -> str | None:
