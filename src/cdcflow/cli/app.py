@@ -21,6 +21,7 @@ COMMANDS = {
     "backfill": ("cdcflow.cli.backfill:backfill", "Read tables anew while changes go on being captured."),
     "merge": ("cdcflow.cli.merge:merge", "Merge the log into Delta or Iceberg tables."),
     "cuts": ("cdcflow.cli.cuts:cuts", "List published cuts, or print SQL that reads one."),
+    "upkeep": ("cdcflow.cli.upkeep:upkeep", "Expire old cuts, and keep the tables' files in order."),
     "publish": ("cdcflow.cli.publish:publish", "Publish changes to Kafka, one topic per table."),
     "status": ("cdcflow.cli.status:status", "Show tables, backfill, lag, and the log that the source keeps."),
     "bundle": ("cdcflow.cli.bundle:bundle", "Write what a maintainer needs into one file."),

@@ -160,7 +160,7 @@ class DeltaTable(FileTable[File]):
         self._check_ours()
         now, since = time.time(), kept.since or 0.0
         if wanted := delta.retention(now - since, self._settings):
-            self.describe({**self._settings, **wanted}, {"upkeep": "retention"})
+            self.describe(wanted, {"upkeep": "retention"})
         needed = kept.of(self._log.metadata["id"])
         least = self._log.at_time_ms((now - delta.REMOVED_KEPT_S) * 1000)
         oldest = min([self._log.version, least, *needed])
@@ -199,9 +199,10 @@ class DeltaTable(FileTable[File]):
         return found
 
     def _written_before(self, at: float) -> list[Path]:
-        """Files of rows and of vectors in the folder itself that are older than a time in seconds since 1970."""
-        found = [*self._folder.glob("*.parquet"), *self._folder.glob("deletion_vector_*.bin")]
-        return [path for path in found if path.stat().st_mtime < at]
+        """Files of rows and of vectors that are older than a time in seconds since 1970."""
+        found = [*self._folder.rglob("*.parquet"), *self._folder.rglob("deletion_vector_*.bin")]
+        own = [path for path in found if not path.relative_to(self._folder).parts[0].startswith(("_", "."))]
+        return [path for path in own if path.stat().st_mtime < at]
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 

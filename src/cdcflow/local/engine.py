@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
@@ -30,11 +31,14 @@ from cdcflow.warehouse.cut import (
 from cdcflow.warehouse.formats import rules_of
 from cdcflow.warehouse.lease import folder_lease, upkeep_folder_lease
 from cdcflow.warehouse.paths import CUTS
-from cdcflow.warehouse.port import HandOver, Shown, Snapshot
+from cdcflow.warehouse.port import HandOver, Kept, Shown, Snapshot
 from cdcflow.warehouse.segments import InputFile, present
 
 KEPT = 10
 """So many versions of the table of cuts are kept: its rows are never changed, so the newest one has all of them."""
+
+VERSIONS_KEPT_S = 3600.0
+"""Versions of the table of cuts that are younger stay for who reads it just then."""
 
 ROWS_AT_ONCE = 1000
 """Of the table of cuts."""
@@ -48,6 +52,7 @@ class LocalEngine:
 
     name = "local"
     reads_in_place = False
+    compacts_beside = False
 
     def __init__(
         self, warehouse: Path, format_: str, changes_max: int | None = None, bytes_max: int | None = None
@@ -206,6 +211,7 @@ class LocalCuts:
                 self._table.describe({EXPIRED_PROPERTY: str(oldest - 1)}, {})
             if len(kept) < len(rows) or self._table.has_many_files:
                 self._table.rewrite(kept, {"upkeep": "cuts", "oldest": oldest}, KEPT)
+            self._table.let_go(Kept({}, 0, time.time() - VERSIONS_KEPT_S))
 
     def publish(self, cut: Cut) -> None:
         with _only_for_spark():

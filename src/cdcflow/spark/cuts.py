@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from cdcflow.spark.formats import table_format
 from cdcflow.spark.sql import StatementTable
 from cdcflow.spark.stores import reach
 from cdcflow.warehouse.cut import (
+    EXPIRED_PROPERTY,
     LATER_COLUMNS,
     PUBLICATION,
     Cut,
@@ -26,7 +28,7 @@ from cdcflow.warehouse.cut import (
 from cdcflow.warehouse.formats import format_for, rules_of
 from cdcflow.warehouse.moments import AsOf, find
 from cdcflow.warehouse.paths import CUTS, Warehouse
-from cdcflow.warehouse.port import Snapshot
+from cdcflow.warehouse.port import Kept, Shown, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +37,9 @@ _COLUMNS = (
     "cut BIGINT, log_id STRING, `offset` BIGINT, position STRING, commit_clock TIMESTAMP, published TIMESTAMP,"
     " tables MAP<STRING, STRUCT<path: STRING, version: BIGINT, complete: BOOLEAN, generation: BIGINT>>"
 )
+
+VERSIONS_KEPT_S = 3600.0
+"""Versions of the table of cuts that are younger stay for who reads it just then."""
 
 _log = structlog.get_logger()
 
@@ -78,6 +83,39 @@ class CutsTable:
             "size(tables) tables",
         )
         return newest_of_each(ListedCut(**row.asDict()) for row in rows.collect())
+
+    def expired(self) -> int:
+        """The newest cut that upkeep has let go of; 0: none yet."""
+        there = self._table.snapshot()
+        return 0 if there is None else int(there.properties.get(EXPIRED_PROPERTY, "0"))
+
+    def shown(self) -> Mapping[str, Shown]:
+        """By name every table that a kept cut shows."""
+        there = self._table.snapshot()
+        if there is None:
+            return {}
+        id_ = "coalesce(ids[name], '')" if "ids" in {c.name for c in there.columns} else "''"
+        entries = self._spark.table(self._table.sql).selectExpr("explode(tables) AS (name, entry)", "*")
+        found = entries.selectExpr("name", "entry.path path", f"{id_} id", "entry.version version").distinct()
+        ids: dict[str, dict[str, set[int]]] = {}
+        paths: dict[str, str] = {}
+        for row in found.collect():
+            paths[row.name] = row.path
+            ids.setdefault(row.name, {}).setdefault(row.id, set()).add(row.version)
+        return {n: Shown(paths[n], {i: frozenset(v) for i, v in of.items()}) for n, of in ids.items()}
+
+    def tidy(self, oldest: int) -> None:
+        """Let go of the cuts before `oldest`, if there are any, and make few files of many."""
+        if self._table.snapshot() is None:
+            return
+        if not self._spark.table(self._table.sql).where(f"cut < {int(oldest)}").isEmpty():
+            # First this: whoever asks for a cut that is gone is told why.
+            said = {"upkeep": "cuts", "oldest": oldest}
+            told = f"ALTER TABLE {self._table.sql} SET TBLPROPERTIES ('{EXPIRED_PROPERTY}' = '{int(oldest) - 1}')"
+            self._table.commit(told, said)
+            self._table.commit(f"DELETE FROM {self._table.sql} WHERE cut < {int(oldest)}", said)  # noqa: S608  ours
+        self._table.compact()
+        self._table.let_go(Kept({}, 0, time.time() - VERSIONS_KEPT_S))
 
     def _found(self, there: Snapshot, cut: int | None) -> Cut | None:
         rows = self._spark.table(self._table.sql)

@@ -20,7 +20,7 @@ from cdcflow.spark.sql import StatementTable
 from cdcflow.spark.stores import check_commits, lease, reach, read_object, write_object
 from cdcflow.warehouse import texts
 from cdcflow.warehouse.formats import rules_of
-from cdcflow.warehouse.lease import folder_lease
+from cdcflow.warehouse.lease import folder_lease, upkeep_folder_lease
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import Snapshot
 from cdcflow.warehouse.segments import InputFile, in_place, present, visible
@@ -34,6 +34,7 @@ class SparkEngine:
 
     name = "spark"
     reads_in_place = True
+    compacts_beside = True
 
     def __init__(self, spark: SparkSession, warehouse: Warehouse | Path | str, format_: str) -> None:
         """
@@ -58,6 +59,11 @@ class SparkEngine:
     def lease(self) -> AbstractContextManager[None]:
         if self._warehouse.is_local:
             return folder_lease(self._warehouse.folder)
+        return lease(self._spark, self._warehouse)
+
+    def upkeep_lease(self) -> AbstractContextManager[None]:
+        if self._warehouse.is_local:
+            return upkeep_folder_lease(self._warehouse.folder)
         return lease(self._spark, self._warehouse)
 
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:

@@ -23,9 +23,11 @@ def folder_lease(warehouse: Path) -> Iterator[None]:
     Raises:
         SinkUnavailable: another merge works there, or a step of upkeep does for long.
     """
-    with _lock(warehouse, LEASE, "merging into", "another merge works"):
-        with _lock(warehouse, UPKEEP_LEASE, "merging into", "upkeep works", UPKEEP_WAIT_S):
-            yield
+    with (
+        _lock(warehouse, LEASE, "merging into", "another merge works"),
+        _lock(warehouse, UPKEEP_LEASE, "merging into", "upkeep works", UPKEEP_WAIT_S),
+    ):
+        yield
 
 
 @contextmanager

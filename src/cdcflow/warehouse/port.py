@@ -192,6 +192,9 @@ class Engine(Protocol):
     reads_in_place: bool
     """It reads a log's files where they lie, also in an object store; else they are brought to the local disk."""
 
+    compacts_beside: bool
+    """Its tables are made compact while a merge may be at work; else the merge waits."""
+
     @property
     def rules(self) -> Format:
         """The tables' format."""

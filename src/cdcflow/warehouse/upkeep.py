@@ -121,7 +121,7 @@ def upkeep(
     try:
         with engine.upkeep_lease():
             expired, oldest = _expire(cuts, policy.keep_s, clock())
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  raised again where it is not one of those
         why_not = _passes(engine, error)
     known = cuts.shown()
     names = sorted(known, key=lambda name: (turns.last(name), name))
@@ -167,7 +167,7 @@ def _looked_after(
     engine, done = engines.first, []
     steps: list[Callable[[CurrentTable], str]] = []
     if policy.compact:
-        steps.append(lambda there: there.compact())
+        steps.append(partial(_compacted, engine))
     if kept.since is not None:
         steps.append(partial(_let_go, engine, kept))
     for step in steps:
@@ -175,12 +175,20 @@ def _looked_after(
             return TableUpkeep(name, tuple(done), "its time was over")
         try:
             engine, what = _asked(engines, engine, path, step)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  as above
             return TableUpkeep(name, tuple(done), _passes(engine, error))
         done += [what] if what else []
     if done:
         _log.info("table looked after", table=name, done=", ".join(done))
     return TableUpkeep(name, tuple(done))
+
+
+def _compacted(engine: Engine, there: CurrentTable) -> str:
+    if engine.compacts_beside:
+        return there.compact()
+    with engine.upkeep_lease():
+        there.snapshot()
+        return there.compact()
 
 
 def _let_go(engine: Engine, kept: Kept, there: CurrentTable) -> str:

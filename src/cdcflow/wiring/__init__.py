@@ -28,7 +28,7 @@ from cdcflow.wiring.logs import (
     topics,
 )
 from cdcflow.wiring.planning import log_growth, planned
-from cdcflow.wiring.warehouses import engines, merge_layout, policies, reading_engine, tier, warehouse
+from cdcflow.wiring.warehouses import engines, merge_layout, policies, reading_engine, tier, upkeep_policy, warehouse
 
 __all__ = [
     "capture",
@@ -63,5 +63,6 @@ __all__ = [
     "policies",
     "reading_engine",
     "tier",
+    "upkeep_policy",
     "warehouse",
 ]

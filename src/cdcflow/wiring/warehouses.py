@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cdcflow.warehouse.engines import Engines
     from cdcflow.warehouse.paths import Warehouse
     from cdcflow.warehouse.port import Engine
+    from cdcflow.warehouse.upkeep import UpkeepPolicy
 
 
 def engines(config: Config, spark: Any = None) -> Engines:
@@ -85,6 +86,16 @@ def policies(config: Config) -> Policies:
     of_all = given.model_dump(exclude={"each"}, exclude_none=True)
     each = {name: {**of_all, **one.model_dump(exclude_none=True)} for name, one in given.each.items()}
     return Policies(TablePolicy(**of_all), {name: TablePolicy(**one) for name, one in each.items()})
+
+
+def upkeep_policy(config: Config, budget_s: float | None = None) -> UpkeepPolicy:
+    """What upkeep may do in the configured warehouse; `budget_s`: instead of what the settings say."""
+    from cdcflow.warehouse.upkeep import UpkeepPolicy
+
+    chosen = config.merge.upkeep
+    return UpkeepPolicy(
+        config.merge.keep, chosen.every, chosen.budget if budget_s is None else budget_s, chosen.compact
+    )
 
 
 def merge_layout(log: FileLog, master: str | None) -> Layout:
