@@ -52,7 +52,8 @@ _READ_VERSION = "cdcflow.delta.read-version"
 """What our log stores refuse a commit by that was worked out from another version (java/)."""
 MADE_TRIES = 5
 
-CLOCKS_DIFFER_S = 60.0
+LET_GO_BEFORE_S = 3600.0
+"""A commit may say of a file that it let go of it so long before: its statement took long, or clocks differ."""
 
 COMPACTED: Mapping[str, str] = {
     "spark.databricks.delta.optimize.minFileSize": str(32 << 20),
@@ -235,7 +236,7 @@ class DeltaTable(StatementTable):
         }
         before = self._count_files()
         with self._set(chosen):
-            self._spark.sql(f"VACUUM {self.sql} RETAIN {math.ceil(keep_s / 3600)} HOURS")
+            self._spark.sql(f"VACUUM {self.sql} RETAIN {math.ceil(keep_s * 1000) / 3_600_000:.9f} HOURS")
         gone = before - self._count_files()
         return f"{gone} files removed" if gone > 0 else ""
 
@@ -252,7 +253,7 @@ class DeltaTable(StatementTable):
         row = rows.selectExpr("min(version) version", "unix_millis(min(timestamp)) at").collect()[0]
         if row.version != oldest + 1:
             raise HandOver(f"its log no longer tells when version {oldest} was replaced")
-        return time.time() - row.at / 1000 + CLOCKS_DIFFER_S
+        return time.time() - int(row.at) / 1000 + LET_GO_BEFORE_S
 
     def _count_files(self) -> int:
         path = self._spark._jvm.org.apache.hadoop.fs.Path(self._path)  # type: ignore[union-attr]  # py4j, as below
