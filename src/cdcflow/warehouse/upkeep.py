@@ -30,6 +30,8 @@ from cdcflow.warehouse.engines import Engines
 from cdcflow.warehouse.paths import STATE
 from cdcflow.warehouse.port import CurrentTable, Cuts, Engine, HandOver, Kept
 
+OUT_OF_TIME = "the budget was used up; its turn comes first the next time"
+
 _log = structlog.get_logger()
 
 
@@ -134,9 +136,10 @@ def upkeep(
             break
         kept = Kept(known[name].ids, oldest, clock() - policy.keep_s if policy.keep_s is not None else None)
         reports.append(_looked_after(engines, name, known[name].path, kept, policy, deadline))
-        turns.tables[name] = clock()
-        turns.save()
-    turns.tables = {name: at for name, at in turns.tables.items() if name in known}
+        if reports[-1].skipped != OUT_OF_TIME:
+            turns.tables[name] = clock()
+            turns.save()
+    turns.tables, turns.began = {name: turns.last(name) for name in known}, clock()
     turns.save()
     put_off = tuple(due[len(reports) :])
     return UpkeepReport(expired, oldest, tuple(reports), put_off, why_not)
@@ -175,7 +178,7 @@ def _looked_after(
         steps.append(partial(_let_go, engine, kept))
     for step in steps:
         if monotonic() >= deadline:
-            return TableUpkeep(name, tuple(done), "its time was over")
+            return TableUpkeep(name, tuple(done), OUT_OF_TIME)
         try:
             engine, what = _asked(engines, engine, path, step)
         except Exception as error:  # noqa: BLE001  as above

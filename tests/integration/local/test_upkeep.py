@@ -19,6 +19,7 @@ from cdcflow import local
 from cdcflow.cli.app import app
 from cdcflow.errors import HistoryLost, SinkUnavailable
 from cdcflow.local import replacing
+from cdcflow.local.delta import DeltaTable
 from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
@@ -216,8 +217,8 @@ def test_a_commit_that_comes_first_puts_a_table_off(
 ) -> None:
     """Somebody's own job knows nothing of locks; the table is looked after the next time, the others now."""
     monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
-    of = IcebergTable if format_name == "iceberg" else delta_table()
-    right = of._replace
+    of = IcebergTable if format_name == "iceberg" else DeltaTable
+    right: Callable[..., None] = of._replace
 
     def late(table: Any, *given: Any) -> None:
         with closing(LocalEngine(warehouse, format_name)) as engine:
@@ -232,12 +233,6 @@ def test_a_commit_that_comes_first_puts_a_table_off(
     orders, quiet = looked_after(warehouse, format_name).tables
     assert (orders.name, bool(orders.skipped), quiet.skipped) == ("public.orders", True, "")
     assert read(warehouse) == before
-
-
-def delta_table() -> Any:
-    from cdcflow.local.delta import DeltaTable
-
-    return DeltaTable
 
 
 def test_turns_come_when_due_and_within_the_budget(
@@ -261,7 +256,7 @@ def test_turns_come_when_due_and_within_the_budget(
     assert ([t.name for t in first.tables], first.put_off) == (["public.orders"], ("public.quiet",))
     second = asked(1)
     assert ([t.name for t in second.tables], second.put_off) == (["public.quiet"], ())
-    assert asked(97) == UpkeepReport()
+    assert asked(98) == UpkeepReport()
     assert [t.name for t in asked(1).tables] == ["public.orders"]
     state = warehouse.joinpath(*STATE)
     state.write_text("{")
