@@ -112,7 +112,7 @@ class DeltaTable(FileTable[File]):
             then.close()
 
     def pin(self, version: int, cut: int) -> None:
-        """VACUUM keeps by age, and knows nothing of cuts."""
+        """Nothing names versions here; `let_go` finds what kept cuts need."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -156,18 +156,19 @@ class DeltaTable(FileTable[File]):
         self._replace(self._log.files(), rows, metadata, "", 0)
 
     def let_go(self, kept: Kept) -> str:
-        """Files that no kept version has, nor any that was newest within Delta's least retention."""
+        """Files that no kept version has, nor any that was the newest since then, or within Delta's week."""
         self._check_ours()
         now, since = time.time(), kept.since or 0.0
         if wanted := delta.retention(now - since, self._settings):
             self.describe(wanted, {"upkeep": "retention"})
         needed = kept.of(self._log.metadata["id"])
-        least = self._log.at_time_ms((now - delta.REMOVED_KEPT_S) * 1000)
+        before = min(since, now - delta.REMOVED_KEPT_S)
+        least = self._log.at_time_ms(before * 1000)
         oldest = min([self._log.version, least, *needed])
         used = self._used_since(oldest)
         if used is None:
             raise HandOver(f"its log no longer says what version {oldest} has")
-        gone = [path for path in self._written_before(now - delta.REMOVED_KEPT_S) if path.name not in used]
+        gone = [path for path in self._written_before(before) if path.name not in used]
         for path in gone:
             path.unlink(missing_ok=True)
         return f"{len(gone)} files removed" if gone else ""

@@ -5,7 +5,8 @@
                                   version where the format has tags; `left_out` why one is not
 
 The row is appended when every table has the cut, so whoever reads tables through it sees all of a moment or nothing.
-Maintenance must keep what the kept cuts need: VACUUM with a retention longer than the age of the oldest cut in use.
+Upkeep keeps what the kept cuts need (`warehouse.upkeep`); somebody's own VACUUM needs a retention longer than the age
+of the oldest cut in use.
 A version number means something in one table only. A cut therefore says which table (its id), and what is at the
 path by now is compared with it: after somebody moved a table's folder away, version 3 is another moment's.
 """

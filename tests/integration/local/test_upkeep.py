@@ -99,7 +99,7 @@ def kept_versions(warehouse: Path, format_name: str) -> int:
 def test_kept_cuts_read_the_same_and_expired_ones_say_so(
     merge: Merge, history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G38: reports over an older moment are why cuts are kept; and a reader of an expired one learns what it is."""
+    """Reports over an older moment are why cuts are kept; and a reader of an expired one learns what it is."""
     before = {cut: read(warehouse, cut) for cut in range(1, CUTS + 1)}
     versions, files = kept_versions(warehouse, format_name), files_of(warehouse)
     monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)

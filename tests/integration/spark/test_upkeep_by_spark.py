@@ -34,7 +34,7 @@ def rows_at(spark: Any, warehouse: Path, cut: int) -> dict[str, list[tuple[Any, 
 def test_kept_cuts_read_the_same_after_spark_looked_after_the_tables(
     spark: Any, hand_log: HandLog, warehouse: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G38: VACUUM and expire_snapshots know nothing of cuts; what is asked of them has to. A merge goes on from it as
+    """VACUUM and expire_snapshots know nothing of cuts; what is asked of them has to. A merge goes on from it as
     if nothing had been, and says of no edit."""
     monkeypatch.setattr(replacing, "TINY_BYTES", 0)
     monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)

@@ -204,7 +204,7 @@ class DeltaTable(StatementTable):
         ]
 
     def pin(self, version: int, cut: int) -> None:
-        """VACUUM keeps by age, and knows nothing of cuts."""
+        """Nothing names versions here; `let_go` finds what kept cuts need."""
 
     def compact(self) -> str:
         said = {"upkeep": "compact"}
@@ -223,7 +223,7 @@ class DeltaTable(StatementTable):
         if wanted := retention(time.time() - kept.since, found.properties):
             listed = ", ".join(f"{text_sql(name)} = {text_sql(value)}" for name, value in wanted.items())
             self.commit(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ({listed})", {"upkeep": "retention"})
-        keep_s = max(REMOVED_KEPT_S, self._let_go_since(found, kept.of(found.id)))
+        keep_s = max(REMOVED_KEPT_S, time.time() - kept.since, self._let_go_since(found, kept.of(found.id)))
         known_s = removed_kept_s({**found.properties, **wanted})
         if known_s is None or keep_s > known_s:
             raise HandOver(
