@@ -18,7 +18,7 @@ from versiontables import in_order, told
 
 from cdcflow.merge import ends
 from cdcflow.merge import history as sql
-from cdcflow.merge.fold import History, Key, Version, history
+from cdcflow.merge.fold import Key, Version
 
 SEED = int(os.environ.get("CDCFLOW_VERSION_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 LOGS = int(os.environ.get("CDCFLOW_VERSION_LOGS", "300"))
