@@ -5,6 +5,7 @@ everything that is visible by then lies before it, because a commit is logged be
 with the mark when it has passed that position.
 """
 
+# ruff: noqa: S608 - names go through `quoted`, values through `literal`
 from __future__ import annotations
 
 import itertools
@@ -118,7 +119,7 @@ class WrittenMarks:
         """
         marks, table = f"marks of {self._slot} in {self.table}", f"table of marks {self.table}"
         try:
-            mine = query(connection, f"SELECT 1 FROM {self._sql} WHERE `slot` = {literal(self._slot)}")  # noqa: S608
+            mine = query(connection, f"SELECT 1 FROM {self._sql} WHERE `slot` = {literal(self._slot)}")
         except pymysql.Error as error:
             if parts(error)[0] in (NO_SUCH_TABLE, _UNKNOWN_DATABASE):
                 return [Dropped(table, "absent")]
@@ -149,7 +150,7 @@ class WrittenMarks:
         kinds = (("TABLES", "TABLE_SCHEMA"), ("ROUTINES", "ROUTINE_SCHEMA"), ("EVENTS", "EVENT_SCHEMA"))
         subject = f"database {schema}"
         for view, column in kinds:
-            if query(connection, f"SELECT 1 FROM information_schema.{view} WHERE {column} = {literal(schema)} LIMIT 1"):  # noqa: S608
+            if query(connection, f"SELECT 1 FROM information_schema.{view} WHERE {column} = {literal(schema)} LIMIT 1"):
                 return [Dropped(subject, "left", "there is more in it than marks")]
         try:
             query(connection, f"DROP DATABASE IF EXISTS {quoted(schema)}")
@@ -170,7 +171,7 @@ class WrittenMarks:
 
     def _make(self, connection: Connection) -> None:
         try:
-            query(connection, f"SELECT `slot`, `token`, `at` FROM {self._sql} LIMIT 0")  # noqa: S608
+            query(connection, f"SELECT `slot`, `token`, `at` FROM {self._sql} LIMIT 0")
         except pymysql.Error as error:
             if not error.args or error.args[0] not in (NO_SUCH_TABLE, _UNKNOWN_DATABASE):
                 raise
