@@ -78,7 +78,7 @@ class WrittenMarks:
         try:
             query(
                 connection,
-                f"INSERT INTO {self._sql} (`slot`, `token`, `at`) "  # noqa: S608  quoted
+                f"INSERT INTO {self._sql} (`slot`, `token`, `at`) "
                 f"VALUES ({literal(self._slot)}, {text}, NOW(6)) "
                 f"ON DUPLICATE KEY UPDATE `token` = {text}, `at` = NOW(6)",
             )
@@ -107,7 +107,7 @@ class WrittenMarks:
         """Whether the table is there and can be written, as pymysql's errors. Nothing is written."""
         query(
             connection,
-            f"EXPLAIN INSERT INTO {self._sql} (`slot`, `token`, `at`) VALUES ('', '', NOW(6)) "  # noqa: S608  quoted
+            f"EXPLAIN INSERT INTO {self._sql} (`slot`, `token`, `at`) VALUES ('', '', NOW(6)) "
             "ON DUPLICATE KEY UPDATE `token` = ''",
         )
 
@@ -131,7 +131,7 @@ class WrittenMarks:
             except pymysql.Error as error:
                 return [_left(marks, error, f"{self._deletion}; then DROP TABLE {self._sql} if it is empty")]
             done = [Dropped(marks, "removed")]
-        if query(connection, f"SELECT 1 FROM {self._sql} LIMIT 1"):  # noqa: S608  quoted
+        if query(connection, f"SELECT 1 FROM {self._sql} LIMIT 1"):
             return [*done, Dropped(table, "left", "other logs have their marks in it")]
         try:
             query(connection, f"DROP TABLE IF EXISTS {self._sql}")
@@ -141,7 +141,7 @@ class WrittenMarks:
 
     @property
     def _deletion(self) -> str:
-        return f"DELETE FROM {self._sql} WHERE `slot` = {literal(self._slot)}"  # noqa: S608  quoted
+        return f"DELETE FROM {self._sql} WHERE `slot` = {literal(self._slot)}"
 
     def _drop_database(self, connection: Connection) -> list[Dropped]:
         schema = self.table.schema

@@ -19,7 +19,7 @@ def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample
     """None: the table is gone."""
     columns = query(
         connection,
-        "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS "  # noqa: S608  literals
+        "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS "
         f"WHERE TABLE_SCHEMA = {literal(table.schema)} AND TABLE_NAME = {literal(table.name)} "
         "ORDER BY ORDINAL_POSITION",
     )
