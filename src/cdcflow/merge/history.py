@@ -16,7 +16,7 @@ it, lie side by side, and windows over them find which of them begin a version, 
     rows     each with its successor: versions that begin, and open rows of the table that end or are confirmed
 
 The result has the names of a view of changes, so it comes into the table as any other does: whole rows, one for each
-key and `start`, which together are the key of such a table. Behind the source's columns `c<i>` those of `ends.columns` follow.
+key and `start`, which together are the key of such a table (`v` 1: one that it has, 0: a new one). Behind the source's columns `c<i>` those of `ends.columns` follow.
 """
 
 # ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
@@ -218,7 +218,7 @@ def _rows(layout: Layout, range_: Range, bounds: str) -> str:
     columns = [
         "CASE WHEN eo IS NULL THEN lo ELSE eo END AS o",
         "'c' AS op",
-        "0 AS v",
+        "CASE WHEN op = 'b' THEN 1 ELSE 0 END AS v",
         "miss AS m",
         *(_column(i, range_.added.get(i)) for i in range(at)),
         f"f AS c{at}, p AS c{at + 1}, t AS c{at + 2}, x AS c{at + 3}",
