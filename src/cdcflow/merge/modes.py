@@ -11,6 +11,7 @@ of changes becomes its rows is said where the range becomes SQL (`cdcflow.wareho
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -57,8 +58,7 @@ class ModeRules:
         if self.needs_key and not shape.key:
             raise CannotFollow(
                 f"table {shape.id} cannot be merged with mode {self.name}: it has no key, by which a row is known",
-                remedy=f"set mode to append or current for it: merge.tables.each: {{{shape.id}: {{mode: current}}}},"
-                " and run `cdcflow merge`",
+                remedy=f"give it mode current or append ({_setting(shape.id, CURRENT.name)}), and run `cdcflow merge`",
             )
 
 
@@ -89,7 +89,7 @@ def decided(table: TableId, properties: Mapping[str, str] | None, wanted: Mode |
     if there is not None and wanted not in (None, there):
         raise CannotFollow(
             f"table {table} cannot be merged with mode {wanted}: it was made with mode {there}",
-            remedy=f"{rebuilt(table)}; or set its mode back: merge.tables.each: {{{table}: {{mode: {there}}}}}",
+            remedy=f"{rebuilt(table)}; or set its mode back ({_setting(table, there)}), and run `cdcflow merge`",
         )
     name = there or wanted or CURRENT.name
     rules = next((rules for known, rules in _KNOWN.items() if known == name), None)
@@ -98,6 +98,11 @@ def decided(table: TableId, properties: Mapping[str, str] | None, wanted: Mode |
             f"table {table} cannot be merged: this cdcflow does not know mode {name}",
             remedy="merge with the cdcflow that made the table, or a newer one"
             if there
-            else f"set another one: merge.tables.each: {{{table}: {{mode: current}}}}",
+            else f"set another one ({_setting(table, CURRENT.name)}), and run `cdcflow merge`",
         )
     return rules
+
+
+def _setting(table: TableId, mode: str) -> str:
+    """The setting that gives one table a mode."""
+    return f"merge.tables.each: {{{json.dumps(str(table), ensure_ascii=False)}: {{mode: {mode}}}}}"
