@@ -50,7 +50,9 @@ def _by(engine: str, table_format: str, budget: Budget) -> list[Line]:
                 for mode in modes:
                     party.ask("merge", mode=mode, **given[mode])
                 _change(log, keys, budget.rows, number)
-                asked = {mode: lambda mode=mode: party.ask("merge", mode=mode, **given[mode]) for mode in modes}
+                asked = {
+                    mode: lambda mode=mode, given=given[mode]: party.ask("merge", mode=mode, **given) for mode in modes
+                }
                 for mode, figures in in_turn(number, **asked).items():
                     if number:
                         found[mode].append(figures)

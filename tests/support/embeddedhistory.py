@@ -54,9 +54,13 @@ class EmbeddedHistory:
         rows = [c for c in changes if c.op != "t"]
         since = pieces[-1].since
         numbers = sorted({c.transaction for c in changes})
-        transactions = self._table("txns", [{"n": n, "p": position_of(n), "t": time_of(n)} for n in numbers], _TRANSACTIONS)
+        transactions = self._table(
+            "txns", [{"n": n, "p": position_of(n), "t": time_of(n)} for n in numbers], _TRANSACTIONS
+        )
         asked = {o: n for o, n in self._of if o == since or (n, o) in truncates}
-        moments = self._table("moments", [{"o": o, "p": position_of(n), "t": time_of(n)} for o, n in asked.items()], _MOMENTS)
+        moments = self._table(
+            "moments", [{"o": o, "p": position_of(n), "t": time_of(n)} for o, n in asked.items()], _MOMENTS
+        )
         view = self._table("changes", [self._row(c) for c in rows], _CHANGES)
         masks = self._masks(view)
         if masks and any(c.before for c in rows):
@@ -79,7 +83,7 @@ class EmbeddedHistory:
         }
         found = reduction.families(LAYOUT, self._masks(view) | stand)
         made = self._view("made", history.versions(LAYOUT, found, self._names, range_))
-        missing = f"CASE WHEN m IS NOT NULL THEN transform(m, x -> element_at(map(0, 'id', 1, 'a', 2, 'doc'), x)) END"
+        missing = "CASE WHEN m IS NOT NULL THEN transform(m, x -> element_at(map(0, 'id', 1, 'a', 2, 'doc'), x)) END"
         many = self.run(f"SELECT c0, c3 FROM {made} GROUP BY c0, c3 HAVING count(*) > 1")
         assert not many, f"more than one row for a version: {many}"
         start = self._names.start
@@ -124,7 +128,14 @@ class EmbeddedHistory:
     def _row(self, change: Change) -> dict[str, Any]:
         row: dict[str, Any] = {f"c{i}": change.values.get(n) for i, n in enumerate(COLUMNS)}
         unchanged = sorted(COLUMNS.index(n) for n in change.unchanged)
-        row |= {"o": change.offset, "op": change.op, "v": 0, "n": change.transaction, "ts": None, "m": unchanged or None}
+        row |= {
+            "o": change.offset,
+            "op": change.op,
+            "v": 0,
+            "n": change.transaction,
+            "ts": None,
+            "m": unchanged or None,
+        }
         return row | {"b0": None if change.before is None else change.before["id"]}
 
     def _table(self, what: str, rows: list[dict[str, Any]], schema: pa.Schema) -> str:
@@ -144,7 +155,14 @@ _TRANSACTIONS = pa.schema([("n", pa.int64()), ("p", pa.string()), ("t", pa.times
 _MOMENTS = pa.schema([("o", pa.int64()), ("p", pa.string()), ("t", pa.timestamp("us", "UTC"))])
 _CHANGES = pa.schema(
     [
-        *(("o", pa.int64()), ("op", pa.string()), ("v", pa.int32()), ("n", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("m", pa.list_(pa.int32()))),
+        *(
+            ("o", pa.int64()),
+            ("op", pa.string()),
+            ("v", pa.int32()),
+            ("n", pa.int64()),
+            ("ts", pa.timestamp("us", "UTC")),
+            ("m", pa.list_(pa.int32())),
+        ),
         *((f"c{i}", t) for i, t in enumerate(ARROW.values())),
         ("b0", pa.int64()),
     ]

@@ -139,7 +139,13 @@ def _transactions(room: Path, numbers: Sequence[tuple[int, int]]) -> SegmentFile
     """The file of the transactions of changes, by offset."""
     listed: dict[int, dict[str, Any]] = {}
     for offset, number in numbers:
-        there = {"number": number, "first_offset": offset, "position": position_of(number), "xid": number, "kind": "source"}
+        there = {
+            "number": number,
+            "first_offset": offset,
+            "position": position_of(number),
+            "xid": number,
+            "kind": "source",
+        }
         there |= {"commit_ts": time_of(number), "commit_clock": time_of(number), "origin": None}
         listed[number] = listed.get(number, there) | {"last_offset": offset}
     path = room / "transactions.parquet"

@@ -1,9 +1,9 @@
 """Logs of one table with transactions and backfill windows, made from a seed, and what was true at the source.
 
-    source    transactions, each of a few changes; some that nobody captures
-    log       the changes as a capture writes them. A backfill's window is as the machine makes it: rows as of a
-              snapshot inside it come first, then all that was committed in it
-    truth     the rows after each transaction, by the offset of its last change
+source    transactions, each of a few changes; some that nobody captures
+log       the changes as a capture writes them. A backfill's window is as the machine makes it: rows as of a
+          snapshot inside it come first, then all that was committed in it
+truth     the rows after each transaction, by the offset of its last change
 """
 
 from __future__ import annotations
@@ -216,5 +216,3 @@ def as_text(changes: Sequence[Change]) -> str:
         return f"  {c.segment}/{c.transaction}/{c.offset} {c.op} {dict(c.values)}{left} {c.before or ''}"
 
     return "\n".join(map(one, changes))
-
-

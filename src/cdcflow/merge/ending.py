@@ -48,14 +48,22 @@ def with_truncates(layout: Layout, changes: str, truncates: Mapping[int, int], *
     columns = ["o", "'d' AS op", "v", "CAST(NULL AS array<int>) AS m"]
     columns += [f"c{i}" if f"c{i}" in key else f"CAST(NULL AS {type_}) AS c{i}" for i, type_ in enumerate(types)]
     columns += [f"CAST(NULL AS {types[i]}) AS b{i}" for i in layout.key] if moved else []
-    return f"SELECT * FROM {changes} UNION ALL SELECT {', '.join(columns)} FROM ({hit})"
+    both = f"SELECT * FROM {changes} UNION ALL SELECT {', '.join(columns)} FROM ({hit})"
+    # A row that was no more already is not truncated.
+    is_idle = f"o IN ({', '.join(map(str, offsets))}) AND later IS NULL AND coalesce(prior = 'd', false)"
+    shown = [
+        "o",
+        "op",
+        "v",
+        "m",
+        *(f"c{i}" for i in range(len(types))),
+        *([f"b{i}" for i in layout.key] if moved else []),
+    ]
+    return f"SELECT {', '.join(shown)} FROM ({_around(layout, both)}) WHERE NOT ({is_idle})"
 
 
-def marked(layout: Layout, changes: str, truncates: Mapping[int, int]) -> str:
+def marked(layout: Layout, changes: str) -> str:
     """The view of changes as the table with the column `ended` takes it."""
-    key = ", ".join(f"c{i}" for i in layout.key)
-    window = f"OVER (PARTITION BY {key} ORDER BY o)"
-    around = f"SELECT *, lag(op) {window} AS prior, lead(op) {window} AS later FROM {changes}"
     last = "op = 'd' AND later IS NULL"
     unchanged = [
         f"WHEN {version} THEN array({', '.join(map(str, sorted(mask)))})"
@@ -70,14 +78,17 @@ def marked(layout: Layout, changes: str, truncates: Mapping[int, int]) -> str:
         f"CASE WHEN {last} THEN {mask} ELSE m END AS m",
     ]
     columns += [f"(op = 'd') AS c{i}" if i == layout.ended else f"c{i}" for i in range(len(layout.target.columns))]
-    # A row that was no more already is not truncated.
-    is_idle = (
-        f"o IN ({', '.join(map(str, sorted(truncates)))}) AND later IS NULL AND prior = 'd'" if truncates else "false"
-    )
-    return f"SELECT {', '.join(columns)} FROM ({around}) WHERE NOT coalesce({is_idle}, false)"
+    return f"SELECT {', '.join(columns)} FROM ({_around(layout, changes)})"
 
 
 def living(layout: Layout, changes: str) -> str:
     """The same where nothing was deleted."""
     columns = [f"false AS c{i}" if i == layout.ended else f"c{i}" for i in range(len(layout.target.columns))]
     return f"SELECT o, op, v, m, {', '.join(columns)} FROM {changes}"
+
+
+def _around(layout: Layout, changes: str) -> str:
+    """Changes with the kinds of those of the same key directly before and behind."""
+    window = f"OVER (PARTITION BY {', '.join(f'c{i}' for i in layout.key)} ORDER BY o)"
+    source = changes if changes.isidentifier() else f"({changes})"
+    return f"SELECT *, lag(op) {window} AS prior, lead(op) {window} AS later FROM {source}"

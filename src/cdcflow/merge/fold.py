@@ -9,7 +9,7 @@ unchanged. Until a table's backfill is done a row may miss columns; after that i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -37,12 +37,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A current row. `offset` is its last change's. `count` is above 1 only in a table without a key."""
+    """A row. `offset` is its last change's. `count` is above 1 only in a table without a key, `deleted` says that the
+    source has it no more (see `soft_delete`)."""
 
     values: Values
     missing: frozenset[str]
     offset: int
     count: int = 1
+    deleted: bool = False
 
 
 Rows = Mapping[Key, Row]
@@ -54,6 +56,42 @@ def fold(rows: Rows, changes: Iterable[Change], key_columns: tuple[str, ...], *,
     `keyed` False: `key_columns` are all columns, and equal rows are counted.
     """
     state = dict(rows)
+    for _ in _applied(state, changes, key_columns, keyed):
+        pass
+    return state
+
+
+def soft_delete(
+    rows: Rows, changes: Iterable[Change], key_columns: tuple[str, ...], columns: frozenset[str]
+) -> dict[Key, Row]:
+    """The same for a table with a key in which deleted rows stay, with their last values. What lives is what `fold`
+    gives; a row that dies has the offset of the change that it died of.
+
+    `columns` are those beside the key, which a row misses that was deleted before anything was known of it.
+    """
+    state = dict(rows)
+    living = {key: row for key, row in rows.items() if not row.deleted}
+    before = dict(living)
+    for change in _applied(living, changes, key_columns, keyed=True):
+        for key in before.keys() - living.keys():
+            state[key] = replace(before[key], offset=change.offset, deleted=True)
+        key = tuple(change.values.get(c) for c in key_columns)
+        if change.op == "d" and key not in before:
+            state[key] = Row(dict(zip(key_columns, key, strict=True)), columns, change.offset, deleted=True)
+        state |= living
+        before = dict(living)
+    return state
+
+
+def append(rows: Sequence[Change], changes: Iterable[Change]) -> list[Change]:
+    """The same for a table whose rows are the changes themselves."""
+    return [*rows, *changes]
+
+
+def _applied(
+    state: dict[Key, Row], changes: Iterable[Change], key_columns: tuple[str, ...], keyed: bool
+) -> Iterator[Change]:
+    """Apply changes to `state`, one at each step."""
     departed: tuple[int, Key, Row] | None = None
     for change in changes:
         key = tuple(change.values.get(c) for c in key_columns)
@@ -75,7 +113,7 @@ def fold(rows: Rows, changes: Iterable[Change], key_columns: tuple[str, ...], *,
                 state[key] = _overlaid(_moved_from(departed, change, key_columns), change)
             case op:
                 raise ValueError(f"unknown op {op!r} at offset {change.offset}")
-    return state
+        yield change
 
 
 def swept(rows: Rows, since: int) -> dict[Key, Row]:
@@ -83,9 +121,14 @@ def swept(rows: Rows, since: int) -> dict[Key, Row]:
     return {key: row for key, row in rows.items() if row.offset >= since}
 
 
+def swept_softly(rows: Rows, since: int) -> dict[Key, Row]:
+    """The same where deleted rows stay: what nothing touched since is deleted, and nobody knows by which change."""
+    return {key: row if row.offset >= since else replace(row, deleted=True) for key, row in rows.items()}
+
+
 def unfinished(rows: Rows) -> list[Key]:
-    """Keys of rows that miss columns: none once the table's backfill is done."""
-    return [key for key, row in rows.items() if row.missing]
+    """Keys of rows that miss columns, deleted ones aside: none once the table's backfill is done."""
+    return [key for key, row in rows.items() if row.missing and not row.deleted]
 
 
 def _moved_from(departed: tuple[int, Key, Row] | None, change: Change, key_columns: tuple[str, ...]) -> Row | None:

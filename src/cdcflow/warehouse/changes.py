@@ -114,7 +114,7 @@ def ending_view(
         if not truncated and all(f.ops and "d" not in f.ops for f in files):
             yield View(views.view("living", ending.living(layout, found.name)), found.masks)
         else:
-            name = views.view("marked", ending.marked(layout, found.name, truncated))
+            name = views.view("marked", ending.marked(layout, found.name))
             yield View(name, found.masks | {mask for mask in ending.masks(layout) if mask})
     finally:
         session.drop(views.names)

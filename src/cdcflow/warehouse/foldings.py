@@ -2,7 +2,7 @@
 
     mode          made here from
     current       the changes behind the last truncate
-    soft_delete   all changes, deletes and truncates as changes of `_deleted`    (`merge.ending`)
+    soft_delete   all changes, deletes and truncates as changes of `_is_deleted`    (`merge.ending`)
     append        all changes, also those of tables that were dropped since      (`merge.appending`)
     history       versions, made of all changes                                  (`histories`, `merge.history`)
 
