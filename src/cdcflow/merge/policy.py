@@ -11,7 +11,7 @@ Mode = Literal["current", "soft_delete", "append", "history"]
 versions of each row."""
 
 HistoryColumns = Literal["cdcflow", "auto_cdc"]
-"""What the ends of a history's versions are called: `_valid_from` and `_valid_to`, or as Spark's Auto CDC calls them."""
+"""What the ends of versions are called: `_valid_from` and `_valid_to`, or as Spark's Auto CDC calls them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,8 @@ def _merge(
     whole = sealed(log, 0 if before is None else before.offset, recent=recent)
     if whole.newest is None:
         return MergeReport(0, 0, False, time.monotonic() - began, ())
+    for name in sorted(policies.each.keys() - whole.tables(before).keys() if policies.each else ()):
+        _log.warning("settings name a table of which the log has no row", table=name)
     reports: dict[str, TableReport] = {}
     published = False
     steps = [whole] if engines.first.reads_in_place else whole.steps(0 if before is None else before.cut)
