@@ -139,22 +139,13 @@ class SoftlyFolded(Folded):
 
     def expected(self, shape: Table) -> State:
         ends = {key: row.deleted for key, row in self.rows.items()}
-<<<<<<< HEAD
         return {k: ({**v, "_is_deleted": ends[k]}, m, o, n) for k, (v, m, o, n) in super().expected(shape).items()}
-=======
-        found = super().expected(shape)
-        return {k: ({**values, "_is_deleted": ends[k]}, m, o, n) for k, (values, m, o, n) in found.items()}
->>>>>>> wh
 
     def actual(self, shape: Table, rows: Iterable[Mapping[str, Any]]) -> State:
         listed = list(rows)
         ends = {tuple(row[c] for c in shape.key_columns): row["_is_deleted"] for row in listed}
         found = super().actual(shape, listed)
-<<<<<<< HEAD
         return {k: ({**v, "_is_deleted": ends[k]}, m, o, n) for k, (v, m, o, n) in found.items()}
-=======
-        return {k: ({**values, "_is_deleted": ends[k]}, m, o, n) for k, (values, m, o, n) in found.items()}
->>>>>>> wh
 
 
 class Appended(Folded):
