@@ -82,8 +82,8 @@ def test_a_table_remembers_what_it_let_go_of_for_longer_than_cuts_are_kept(
 
 
 def test_what_a_log_has_forgotten_stays_forgotten() -> None:
-    """A table that remembers longer from now on knows nothing more of before: a VACUUM would take what it let go of then
-    for nobody's. A setting that is not understood is not guessed at."""
+    """A table that remembers longer from now on knows nothing more of before: a VACUUM would take what it let go of
+    then for nobody's. A setting that is not understood is not guessed at."""
     assert removals_known_since({}, 100 * DAY) == 93 * DAY
     assert removals_known_since({FILES: "interval 36 hours"}, 100 * DAY) == 98.5 * DAY
     assert removals_known_since({FILES: "soon"}, 100 * DAY) == 100 * DAY

@@ -29,6 +29,7 @@ from cdcflow.spark.formats.delta_transaction import NewerRows, Transaction, serv
 from cdcflow.spark.metastore import Entry
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats.delta import (
+    TIME_TRAVEL_ENFORCED,
     HARMLESS,
     RULES,
     columns,
@@ -293,7 +294,10 @@ class DeltaTable(StatementTable):
         return None if found is None or found.version() != version else self._told(found)
 
     def at(self, version: int) -> DataFrame:
-        return self._spark.read.format("delta").option("versionAsOf", version).load(self._path)
+        # Delta refuses a version that is older than its retention, also one that is the newest still. Whether its files
+        # are there was looked at (see `lost`).
+        with self._set({TIME_TRAVEL_ENFORCED: "false"}):
+            return self._spark.read.format("delta").option("versionAsOf", version).load(self._path)
 
     # ── through the JVM ─────────────────────────────────────────────────────────────────────────────────────
 

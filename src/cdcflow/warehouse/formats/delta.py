@@ -29,6 +29,9 @@ REMOVED_KEPT_S = 7 * 86_400.0
 """Files that a table let go of stay at least so long, whatever cuts are kept: a reader may be at them, and a writer may
 not have committed a new one yet. Delta's own least retention."""
 
+TIME_TRAVEL_ENFORCED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+"""Of a Spark session: with it a version cannot be read that is older than its table's retention."""
+
 LOG_KEPT_S = 30 * 86_400.0
 """Versions stay in a table's log so long: Delta's own default."""
 
