@@ -167,7 +167,7 @@ class DeltaTable(FileTable[File]):
         """Files that no kept version has, nor any that was the newest since then, or within Delta's week."""
         self._check_ours()
         now, since = time.time(), kept.since or 0.0
-        if wanted := delta.retention(now - since, self._settings):
+        if wanted := delta.retention(now - since, self._settings, now):
             self.describe(wanted, {"upkeep": "retention"})
         needed = kept.of(self._log.metadata["id"])
         before = min(since, now - delta.REMOVED_KEPT_S)
