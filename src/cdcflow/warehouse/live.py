@@ -48,6 +48,9 @@ TRIES_MAX = 3
 BROADCAST_ROWS_MAX = 1_000_000
 """The keys of so many changes are sent to every executor, rather than the table's rows sorted to meet them."""
 
+TOGETHER_ROWS_MAX = 100_000
+"""So many changes are reduced by one task."""
+
 Rows = TypeVar("Rows")
 RowsMade = TypeVar("RowsMade", covariant=True)
 
@@ -369,8 +372,9 @@ class _View(Generic[Rows]):
             standing = _Once(rows)
             with folding(range_, session, [evolution], lambda *_: standing()) as found:
                 name = "" if found.empty or found.emptied else standing()
-                broadcast = found.count <= BROADCAST_ROWS_MAX
-                return there.result(sql.current(found, name, broadcast=broadcast), found.layout.target)
+                broadcast, together = (found.count <= most for most in (BROADCAST_ROWS_MAX, TOGETHER_ROWS_MAX))
+                query = sql.current(found, name, broadcast=broadcast, together=together)
+                return there.result(query, found.layout.target)
 
     @contextmanager
     def _files(self, files: Sequence[InputFile]) -> Iterator[list[InputFile]]:
