@@ -42,6 +42,10 @@ class DuckSession:
         found = pa.concat_tables([_read(file.path, names) for file in files])
         return self.take(what, found, f"SELECT {', '.join(columns)} FROM {{}} WHERE {where}")  # noqa: S608  see merge
 
+    def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
+        found = pa.concat_tables([pq.ParquetFile(file.path).read() for file in files])
+        return self.take("transactions", found, f"SELECT {', '.join(columns)} FROM {{}}")  # noqa: S608  see merge
+
     def take(self, what: str, rows: pa.Table, query: str = "SELECT * FROM {}") -> str:
         """A table of a query's result over Arrow rows, whose name stands where `{}` is. Returns its name."""
         given, name = self._name("given"), self._name(what)

@@ -41,7 +41,7 @@ from cdcflow.merge.reduce import Layout
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import MISSING, OFFSET
-from cdcflow.warehouse.port import HandOver, Snapshot
+from cdcflow.warehouse.port import HandOver, Kept, Snapshot
 
 SCANNED_TIMES = 4
 """As many times as much as may be held in memory may be looked through: 200 MB of keys, ten million UUIDs as text, take
@@ -161,6 +161,10 @@ class FileTable(ABC, Generic[_File]):
         """See `CurrentTable.edits_since`."""
 
     @abstractmethod
+    def at(self, version: int) -> pa.Table | None:
+        """Everything that it had at a version that is not newer than its snapshot; None: that is no longer there."""
+
+    @abstractmethod
     def pin(self, version: int, cut: int) -> None:
         """See `CurrentTable.pin`."""
 
@@ -231,6 +235,15 @@ class FileTable(ABC, Generic[_File]):
         """One commit: without the files `old`, with the rows `new`, and with what we say of it. Of each file in
         `marked` these rows are gone, and no others."""
 
+    @abstractmethod
+    def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
+        """Have these rows instead of all that are there, in a table of which only the newest `keep` versions are
+        needed."""
+
+    @abstractmethod
+    def let_go(self, kept: Kept) -> str:
+        """See `CurrentTable.let_go`."""
+
     # ── the same for all ────────────────────────────────────────────────────────────────────────────────────
 
     def make(
@@ -258,7 +271,24 @@ class FileTable(ABC, Generic[_File]):
             case _:
                 self._update(act, metadata, app, version)
 
-    def standing(self, layout: Layout, changes: str) -> str:
+    @property
+    def has_many_files(self) -> bool:
+        """So many that they should become one."""
+        return bool(replacing.small([self._size(file) for file in self._files()]))
+
+    def compact(self) -> str:
+        """Small files become one, where there are many. What is mostly dead a merge writes again that touches it."""
+        files = self._files()
+        small = sorted(replacing.small([self._size(file) for file in files]))
+        if not small:
+            return ""
+        chosen = [files[n] for n in small]
+        self._replace(chosen, self._all_of(chosen), {"upkeep": "compact"}, "", 0)
+        return f"{len(chosen)} small files made one"
+
+    def standing(self, layout: Layout, changes: str, *, whole: bool = False) -> str:
+        if whole and not isinstance(self._standing, _Whole):
+            self._standing = self._stand()
         return self._stand_for(layout, changes, self.schema.names).name
 
     def fold(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
@@ -281,11 +311,22 @@ class FileTable(ABC, Generic[_File]):
         ended = self._touched_by_end(name, layout.ended_name, folding.ending.before)
         self._commit(metadata, app, version, min(offsets, default=None), key, ended)
 
-    def sweep(self, before: int, metadata: Mapping[str, Any], app: str, version: int, ended: str | None = None) -> None:
+    def sweep(
+        self,
+        before: int,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        ended: str | None = None,
+        assigned: str = "",
+    ) -> None:
         if self._has(app, version):
             return
         self._standing = self._stand()
-        self.session.rows(statement.sweep(self._standing.name, before, ended))
+        self.session.rows(statement.sweep(self._standing.name, before, ended, assigned))
+        if assigned:
+            self._commit(metadata, app, version, before, [])  # a row that ended has that offset
+            return
         touched = self._touched_by_end(self._standing.name, ended, before)
         self._commit(metadata, app, version, None, [], touched)
 
@@ -302,7 +343,7 @@ class FileTable(ABC, Generic[_File]):
         columns = [MISSING, *([ended] if ended is not None else [])]
         found = [self._read(file, columns) for file in self._files() if self._may_miss(file)]
         if ended is not None:
-            found = [rows.filter(pc.invert(pc.fill_null(rows.column(ended), False))) for rows in found]
+            found = [rows.filter(_lives(rows.column(ended))) for rows in found]
         return sum(len(rows) - rows.column(MISSING).null_count for rows in found)
 
     def _may_miss(self, file: _File) -> bool:
@@ -311,8 +352,17 @@ class FileTable(ABC, Generic[_File]):
 
     def rows(self) -> pa.Table:
         """Everything that is in the table, which must be small."""
+        return self._all_of(self._files())
+
+    def rows_near(self, column: str, value: object) -> pa.Table:
+        """All rows of which a column has this value, and others: those of the same files."""
+        files = self._files()
+        ends = self._ends(files, column)
+        return self._all_of([f for f, e in zip(files, ends, strict=True) if e is None or e[0] <= value <= e[1]])
+
+    def _all_of(self, files: Sequence[_File]) -> pa.Table:
         names = self.schema.names
-        return pa.concat_tables([self.schema.empty_table(), *(self._read(file, names) for file in self._files())])
+        return pa.concat_tables([self.schema.empty_table(), *(self._read(file, names) for file in files)])
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -507,6 +557,12 @@ class FileTable(ABC, Generic[_File]):
 
 _CHANGED = f"{OFFSET} IS DISTINCT FROM {STOOD}"
 """Whether a row that stood is another now: a change of it has a newer offset."""
+
+
+def _lives(ended: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Of which rows a column does not say that they are no more: by a mark, or by what it is set to then."""
+    is_mark = pa.types.is_boolean(ended.type)
+    return pc.invert(pc.fill_null(ended, False)) if is_mark else pc.is_null(ended)
 
 
 def _placed(rows: pa.Table, schema: pa.Schema, number: int, found: Numbers) -> pa.Table:

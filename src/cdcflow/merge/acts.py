@@ -18,10 +18,12 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Give the rows that are there the default (SQL) of a column that was added. Done once a column, ever."""
+    """Give the rows that are there the default (SQL) of a column that was added. Done once a column, ever. `only`:
+    which of them, as SQL; "": all."""
 
     column: TargetColumn
     default: str
+    only: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,8 +88,10 @@ class Evolution:
                     names.append(column.name)
                     yield step
                     if default is not None and not self.fresh and not self.mode.keeps_changes:
-                        yield Fill(column, default)
-                case Widen() | Fill() | Empty():
+                        yield Fill(column, default, self.mode.open_only)
+                case Fill():
+                    yield replace(step, only=self.mode.open_only)
+                case Widen() | Empty():
                     yield step
         if self.steps or self.target != replace(before.as_described(), others=()):
             yield Describe(self.target)
@@ -278,7 +280,7 @@ def _numbered_apart(before: Sequence[TargetColumn], columns: Sequence[TargetColu
 
 
 def _check_names(shape: Table, mode: ModeRules) -> None:
-    seen: set[str] = {OFFSET, MISSING, *LOG_COLUMNS, *mode.own}
+    seen: set[str] = {OFFSET, MISSING, *LOG_COLUMNS, *(name.lower() for name in mode.own)}
     for column in shape.columns:
         if column.name.lower() in seen:
             raise CannotFollow(

@@ -10,15 +10,19 @@ Mode = Literal["current", "soft_delete", "append", "history"]
 """What the rows of a table are: those that the source has now; these and the deleted ones, marked; the changes; the
 versions of each row."""
 
+HistoryColumns = Literal["cdcflow", "auto_cdc"]
+"""What the ends of a history's versions are called: `_valid_from` and `_valid_to`, or as Spark's Auto CDC calls them."""
+
 
 @dataclass(frozen=True, slots=True)
 class TablePolicy:
     """One table's. Every field has the default of a table of which nobody says anything.
 
-    `mode`: None leaves an existing table its own, and makes a new one `current`.
+    `mode`: None leaves an existing table its own, and makes a new one `current`. `history_columns`: the same.
     """
 
     mode: Mode | None = None
+    history_columns: HistoryColumns | None = None
 
 
 UNSAID = TablePolicy()

@@ -217,7 +217,7 @@ def create(
 def properties(target: Target, source: str, begun: int, mode: ModeRules = CURRENT) -> dict[str, str]:
     """What a new table says of itself (see `create`)."""
     said = {TARGET_PROPERTY: target.to_json(), IDENTITY_PROPERTY: source, BEGUN_PROPERTY: str(begun)}
-    return said if mode == CURRENT else {**said, MODE_PROPERTY: mode.name}
+    return said if mode == CURRENT else {**said, MODE_PROPERTY: mode.said}
 
 
 def create_table(
@@ -270,7 +270,8 @@ def _alter(table: str, act: Act) -> list[str]:
 
 def fill(table: str, act: Add | Fill) -> str:
     """Give the rows that are there the constant default of a column that was just added (hard case P18)."""
-    return f"UPDATE {table} SET {name_sql(act.column.name)} = {act.default}"
+    only = f" WHERE {act.only}" if isinstance(act, Fill) and act.only else ""
+    return f"UPDATE {table} SET {name_sql(act.column.name)} = {act.default}{only}"
 
 
 def describe(table: str, target: Target) -> str:
@@ -415,8 +416,12 @@ def rows_counted(target: Target, counted: str, *, sweep_before: int) -> str:
     return f"SELECT {_values(target, _NONE_MISSING)} FROM (SELECT *, {copies} FROM ({counts})) s"
 
 
-def sweep(table: str, sweep_before: int, ended: str | None = None) -> str:
-    """What is left of a MERGE when nothing but the sweep is to be done. `ended`: as of `merge`."""
+def sweep(table: str, sweep_before: int, ended: str | None = None, assigned: str = "") -> str:
+    """What is left of a MERGE when nothing but the sweep is to be done. `ended`: as of `merge`; with `assigned`, what a
+    row is set to that ends, it is NULL as long as the row has not ended."""
+    if ended is not None and assigned:
+        lives = f"{name_sql(ended)} IS NULL"
+        return f"UPDATE {table} SET {assigned} WHERE {OFFSET} < {sweep_before} AND {lives}"
     if ended is not None:
         lives = f"NOT {is_ended('', ended)}"
         return f"UPDATE {table} SET {name_sql(ended)} = true WHERE coalesce({OFFSET}, 0) < {sweep_before} AND {lives}"

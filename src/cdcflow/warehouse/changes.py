@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cdcflow.merge import ending, moves
 from cdcflow.merge.reduce import Layout, Mask, projection
 from cdcflow.model.change import TRUNCATE
-from cdcflow.model.table import OFFSET, OP
+from cdcflow.model.table import OFFSET, OP, TRANSACTION
 from cdcflow.warehouse.port import SqlSession
 from cdcflow.warehouse.segments import InputFile, shapes_of
 
@@ -65,6 +65,20 @@ def truncates(session: SqlSession, files: Sequence[InputFile]) -> dict[int, int]
         found |= dict.fromkeys((int(o) for (o,) in session.rows(f"SELECT o FROM {name}")), shapes.index(shape))  # noqa: S608  ours
         session.drop([name])
     return found
+
+
+def truncates_by_transaction(session: SqlSession, files: Sequence[InputFile]) -> list[tuple[int, int]]:
+    """The last truncate of each transaction that has one: its offset and the transaction's number."""
+    found: dict[int, int] = {}
+    for shape in {f.shape for f in files if f.ops.get(TRUNCATE)}:
+        own = [f for f in files if f.shape == shape and f.ops.get(TRUNCATE)]
+        where = f"{OP} = '{TRUNCATE}' AND {OFFSET} > {max(f.after for f in own)}"
+        columns = [f"{OFFSET} AS o", f"{TRANSACTION} AS n"]
+        name = session.read("truncates", own, shape, where, columns, moved=False)
+        for number, offset in session.rows(f"SELECT n, max(o) FROM {name} GROUP BY n"):  # noqa: S608  ours
+            found[int(number)] = max(found.get(int(number), 0), int(offset))
+        session.drop([name])
+    return sorted((offset, number) for number, offset in found.items())
 
 
 @contextmanager

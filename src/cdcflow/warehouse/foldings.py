@@ -4,6 +4,7 @@
     current       the changes behind the last truncate
     soft_delete   all changes, deletes and truncates as changes of `_is_deleted`    (`merge.ending`)
     append        all changes, also those of tables that were dropped since      (`merge.appending`)
+    history       versions, made of all changes                                  (`histories`, `merge.history`)
 
 A mode is a function of a range, its evolutions (one for each incarnation of the source table that the mode needs) and
 the session; it gives the folding for as long as the session has the views that it names.
@@ -20,12 +21,12 @@ from cdcflow.merge.evolution import Evolution
 from cdcflow.merge.policy import Mode
 from cdcflow.merge.reduce import Layout
 from cdcflow.merge.statement import Ending, Folding
-from cdcflow.warehouse import changes
+from cdcflow.warehouse import changes, histories
 from cdcflow.warehouse.port import SqlSession
 from cdcflow.warehouse.ranges import TableRange
 from cdcflow.warehouse.segments import InputFile, offsets_of, shapes_of
 
-Standing = Callable[[Layout, str], str]
+Standing = Callable[..., str]
 """As `CurrentTable.standing`."""
 
 
@@ -115,6 +116,7 @@ _MODES: Mapping[Mode, Callable[..., AbstractContextManager[Folding]]] = {
     "current": _current,
     "soft_delete": _soft_delete,
     "append": _append,
+    "history": histories.folding,
 }
 
 

@@ -23,7 +23,7 @@ from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import FormatColumn, Target
 from cdcflow.model.table import Table
-from cdcflow.warehouse.cut import Cut
+from cdcflow.warehouse.cut import Cut, ListedCut
 from cdcflow.warehouse.segments import InputFile
 
 COMMITTED = "cdcflow"
@@ -51,6 +51,28 @@ class Snapshot:
     is_empty: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What upkeep must leave of a table. `versions`: by the table's id ("": not known) those that kept cuts show.
+    `oldest`: the oldest kept cut. `since`: what is younger stays in any case, in seconds since 1970 (None: all)."""
+
+    versions: Mapping[str, frozenset[int]]
+    oldest: int
+    since: float | None
+
+    def of(self, id_: str) -> frozenset[int]:
+        """The versions that kept cuts show of the table with this id."""
+        return self.versions.get(id_, frozenset()) | self.versions.get("", frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A table in the kept cuts: where it is, and by its id the versions that they show."""
+
+    path: str
+    ids: Mapping[str, frozenset[int]]
+
+
 class SqlSession(Protocol):
     """Runs SQL over temporary views. One thread at a time."""
 
@@ -59,6 +81,9 @@ class SqlSession(Protocol):
     ) -> str:
         """A view of rows of the log in files of one shape: `columns` are expressions over the log's columns, `moved`
         says whether the old key is one of them. Returns its name."""
+
+    def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
+        """A view of the transactions in files of segments: `columns` are expressions over `reduce.TRANSACTIONS_READ`."""
 
     def view(self, what: str, sql: str) -> str:
         """A view of a query. Returns its name."""
@@ -114,17 +139,33 @@ class CurrentTable(Protocol):
     def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
         """One act of an evolution."""
 
-    def standing(self, layout: reduce.Layout, changes: str) -> str:
-        """A name in SQL of the rows that the table has: at least those whose keys are in the view `changes`."""
+    def standing(self, layout: reduce.Layout, changes: str, *, whole: bool = False) -> str:
+        """A name in SQL of the rows that the table has: at least those whose keys are in the view `changes`. `whole`:
+        all of them."""
 
     def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         """Bring a range of changes into it."""
 
-    def sweep(self, before: int, metadata: Mapping[str, Any], app: str, version: int, ended: str | None = None) -> None:
+    def sweep(
+        self,
+        before: int,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        ended: str | None = None,
+        assigned: str = "",
+    ) -> None:
         """Remove the rows older than an offset; or end them, where a column says of a row that it is no more."""
 
     def rows_that_miss(self, ended: str | None = None) -> int:
         """How many rows miss columns, those that are no more aside."""
+
+    def compact(self) -> str:
+        """Make small files one, and write those again of which much is dead: rows, position and cuts stay. Returns what
+        was done ("": nothing was to be). HandOver: this engine does not."""
+
+    def let_go(self, kept: Kept) -> str:
+        """Remove what neither a kept cut needs, nor anything younger than `kept.since`. As `compact` otherwise."""
 
     def close(self) -> None:
         """Let go of its session."""
@@ -135,6 +176,21 @@ class Cuts(Protocol):
 
     def newest(self) -> Cut | None:
         """The newest; None where there is none."""
+
+    def numbered(self, cut: int) -> Cut | None:
+        """The cut of that number; None where it was not published, or is no longer kept."""
+
+    def listed(self) -> list[ListedCut]:
+        """All that are kept, oldest first, each once."""
+
+    def expired(self) -> int:
+        """The newest cut that upkeep has let go of; 0: none yet."""
+
+    def shown(self) -> Mapping[str, Shown]:
+        """By name every table that a kept cut shows."""
+
+    def tidy(self, oldest: int) -> None:
+        """Let go of the cuts before `oldest`, if there are any, and make few files of many."""
 
     def publish(self, cut: Cut) -> None:
         """Append one. One that is published again (a backfill was found to be done) replaces itself for readers.
@@ -151,12 +207,18 @@ class Engine(Protocol):
     reads_in_place: bool
     """It reads a log's files where they lie, also in an object store; else they are brought to the local disk."""
 
+    compacts_beside: bool
+    """Its tables are made compact while a merge may be at work; else the merge waits."""
+
     @property
     def rules(self) -> Format:
         """The tables' format."""
 
     def lease(self) -> AbstractContextManager[None]:
         """For as long as one merge works in the warehouse. SinkUnavailable: another one does."""
+
+    def upkeep_lease(self) -> AbstractContextManager[None]:
+        """For as long as a step of upkeep works that a merge waits for. SinkUnavailable: a merge is at work."""
 
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         """The files where this engine reads them, for as long as the folder `room` is there.
@@ -172,6 +234,12 @@ class Engine(Protocol):
 
     def declines(self, before: Snapshot | None, files: Sequence[InputFile]) -> str | None:
         """Why another engine should merge these files into a table; None: this one will."""
+
+    def read_text(self, path: Sequence[str]) -> str | None:
+        """A small file of ours in the warehouse; None where there is none."""
+
+    def write_text(self, path: Sequence[str], text: str) -> None:
+        """Put such a file there: who reads it sees the old one or the new one, whole."""
 
     def is_conflict(self, error: BaseException) -> bool:
         """Whether a commit failed because somebody else committed to the table meanwhile: nothing of it was done,

@@ -192,7 +192,7 @@ class Positions:
         """
         refused: CdcflowError = self._whole.history_lost(table, 0)
         beginnings = Backfill.of(self._newest_backfills.get(str(table), {})).beginnings()
-        if mode.keeps_changes:
+        if mode.keeps_changes or mode.ends is not None:
             beginnings = (self._whole.beginning, *beginnings)
         for offset in beginnings:
             if not (self._whole.reaches(0) or self._whole.has(offset)):

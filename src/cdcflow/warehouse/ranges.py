@@ -24,7 +24,8 @@ class TableRange:
     """The `files` of a table behind cut `start`, in the order of their offsets, and what they come onto.
 
     `before`: the table (None: there is none yet). Rows that it has from before offset `sweep`, and that the range does
-    not touch, go. `mode`: what its rows are.
+    not touch, go. `mode`: what its rows are. Only of a history: `since`, where the newest backfill began (0: that is
+    of no more use), and the files with the `transactions` of the range and of these two offsets.
     """
 
     table: TableId
@@ -34,6 +35,8 @@ class TableRange:
     sweep: int = 0
     policy: TablePolicy = UNSAID
     mode: ModeRules = CURRENT
+    since: int = 0
+    transactions: Sequence[InputFile] = ()
 
     @property
     def is_first(self) -> bool:
@@ -67,7 +70,7 @@ class TableRange:
 def grouped(shapes: Sequence[Table], mode: ModeRules) -> list[list[Table]]:
     """Shapes, oldest first, in as many groups as a table evolves one after the other: each incarnation of the source
     table is one where the rows of all of them stay."""
-    if not mode.keeps_changes:
+    if not (mode.keeps_changes or mode.in_turn):
         return [list(shapes)]
     incarnations = list(dict.fromkeys(shape.incarnation for shape in shapes))
     return [[s for s in shapes if s.incarnation == incarnation] for incarnation in incarnations]

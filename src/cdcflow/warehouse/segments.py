@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -107,6 +107,10 @@ class Manifests(Sequence[Segment]):
         return self._read[bounds]
 
 
+_NO_SHAPE = Table(TableId("", ""), 0, (), ())
+"""Of a file that has no table's rows."""
+
+
 class OlderNeeded(Exception):
     """What was asked for may lie before the segments that were listed."""
 
@@ -144,6 +148,23 @@ class Range:
     def tables_behind(self, offset: int) -> dict[str, TableId]:
         """Every table with rows in the segments behind an offset."""
         return _tables_in(self.segments.behind(offset))
+
+    def transactions(self, files: Sequence[InputFile], offsets: Collection[int] = ()) -> list[InputFile]:
+        """The files with the transactions of these files' segments, and of those in which the offsets lie; a segment
+        that has expired has none."""
+        found = {f.segment.first_offset: f.segment for f in files}
+        for offset in offsets:
+            if self.older and self.segments and offset < self.segments[0].first_offset:
+                raise OlderNeeded
+            behind = self.segments.behind(offset - 1)
+            if behind and behind[0].first_offset <= offset:
+                found[behind[0].first_offset] = behind[0]
+        shape = files[0].shape if files else _NO_SHAPE
+        listed = []
+        for segment in (found[first] for first in sorted(found)):
+            room = self.layout.segment(segment.first_offset, segment.last_offset).resolve()
+            listed += [InputFile(str(room / f.path), shape, f, segment) for f in segment.files if f.table is None]
+        return listed
 
     def _from(self, after_cut: int) -> int:
         """The number of the first segment with a cut behind this one. Read from the newest on back."""

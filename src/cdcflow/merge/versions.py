@@ -1,0 +1,48 @@
+"""Versions of rows as a table takes them (mode history): what comes of a range, by key and start.
+
+The table's rows are told apart by the source's key and by where a version began, so that versions come into it as rows
+come into any other table: those that began since as new ones, those that ended in place of what was open.
+"""
+
+# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cdcflow.merge.ends import Names, columns
+from cdcflow.merge.reduce import OURS, Family, Layout
+from cdcflow.merge.statement import Folding
+from cdcflow.merge.target import TargetColumn
+from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.model.table import OFFSET
+
+
+def layout_of(layout: Layout, names: Names) -> Layout:
+    """How the rows that `history.versions` gives come into the table. `layout`: how the log's changes would."""
+    ours = tuple(TargetColumn(name, OURS, type_) for name, type_ in columns(names))
+    target = replace(layout.target, key=(*layout.target.key, names.start), columns=(*layout.target.columns, *ours))
+    return Layout(target, (), {})
+
+
+@dataclass(frozen=True, slots=True)
+class Versions(Folding):
+    """Versions that come into a table: `changes` has each only once, and whole."""
+
+    def reduced(self, kinds: Sequence[Family]) -> str:
+        listed = self.layout.target.columns
+        names = ", ".join(f"{i}, {text_sql(c.name)}" for i, c in enumerate(listed))
+        missing = f"transform(m, x -> element_at(map({names}), x))" if self.masks else "CAST(NULL AS array<string>)"
+        parts = [*(f"c{i}" for i in range(len(listed))), "o", "false AS gone", "true AS whole"]
+        parts += [f"true AS f{j}" for j in range(len(kinds))]
+        parts += ["CAST(NULL AS array<string>) AS sent", f"{missing} AS miss"]
+        return f"(SELECT {', '.join(parts)} FROM {self.changes})"
+
+
+def swept(names: Names, since: int, moment: tuple[str, int] | None) -> str:
+    """What a version is set to that a backfill did not find which began at offset `since`. `moment`: position and
+    time (microseconds since 1970) of that offset's transaction; None: the log has it no more."""
+    position = "CAST(NULL AS string)" if moment is None else text_sql(moment[0])
+    time = "CAST(NULL AS timestamp)" if moment is None else f"timestamp_micros({moment[1]})"
+    end = f"{name_sql(names.end)} = {since}, _valid_to_position = {position}, _valid_to_time = {time}"
+    return f"{end}, _valid_to_exact = false, {OFFSET} = {since}"
