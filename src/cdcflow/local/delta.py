@@ -82,8 +82,13 @@ class DeltaTable(FileTable[File]):
 
     def as_of(self, version: int) -> Snapshot:
         self._log = DeltaLog(self._folder)
-        if self._log.update(version) != version:
-            raise VersionGone("Delta has removed that version from the table's log")
+        gone = "the log of the Delta table there does not have that version"
+        try:
+            found = self._log.update(version)
+        except LogBegun as error:
+            raise VersionGone(gone) from error
+        if found != version:
+            raise VersionGone("its folder is gone" if found < 0 else gone)
         return self._told()
 
     def _told(self) -> Snapshot:

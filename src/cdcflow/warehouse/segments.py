@@ -39,7 +39,9 @@ class InputFile:
 
 
 class SegmentGone(SinkUnavailable):
-    """A segment that was listed was compacted or expired before it was read."""
+    """A segment that was listed was compacted or expired before it was read. Next: read the log anew."""
+
+    section = "busy"
 
 
 class Manifests(Sequence[Segment]):

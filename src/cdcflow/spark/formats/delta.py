@@ -29,9 +29,9 @@ from cdcflow.spark.formats.delta_transaction import NewerRows, Transaction, serv
 from cdcflow.spark.metastore import Entry
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats.delta import (
-    TIME_TRAVEL_ENFORCED,
     HARMLESS,
     RULES,
+    TIME_TRAVEL_ENFORCED,
     columns,
     ours,
     removals_known_since,
@@ -115,12 +115,14 @@ class DeltaTable(StatementTable):
         self._entry = entry
         self._looked_at: int | None = None
         self._committed: Mapping[str, Any] | None = None
+        self._seen: Snapshot | None = None
 
     def snapshot(self) -> Snapshot | None:
         found = self._newest()
         self._looked_at, self._committed = int(found.version()), None
         self._keep_entry(is_there=found.version() >= 0)
-        return None if found.version() < 0 else self._told(found)
+        self._seen = None if found.version() < 0 else self._told(found)
+        return self._seen
 
     def _keep_entry(self, *, is_there: bool) -> None:
         if self._entry is not None:
@@ -290,6 +292,8 @@ class DeltaTable(StatementTable):
         return {} if found is None else self._transactions(found)
 
     def snapshot_at(self, version: int) -> Snapshot | None:
+        if self._seen is not None and self._seen.version == version:
+            return self._seen
         found = self._version(version)
         return None if found is None or found.version() != version else self._told(found)
 
