@@ -6,18 +6,18 @@ import json
 
 import structlog
 
-from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SinkUnavailable
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import evolve
 from cdcflow.merge.format import Format
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.standing import Backfill
 from cdcflow.model.position import Checkpoint
-from cdcflow.model.table import TableId
+from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse.cut import Cut, CutTable
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import CurrentTable, Snapshot
-from cdcflow.warehouse.segments import Range, backfills, sealed, shapes_of
+from cdcflow.warehouse.segments import Range, backfills, sealed, shapes_of, without_rows
 
 _log = structlog.get_logger()
 
@@ -50,6 +50,7 @@ class Positions:
         self._last_cut = whole.checkpoint.cut
         self._backfills = backfills(log, newest)
         self._newest_backfills = backfills(whole, newest)
+        self._without_rows = without_rows(self._backfills)
         self._there: dict[TableId, Snapshot | None] = {}
         self._check_log()
 
@@ -76,6 +77,32 @@ class Positions:
     def backfilled(self) -> frozenset[str]:
         """Names of the tables of which the log says how far their backfill is."""
         return frozenset(self._backfills)
+
+    @property
+    def without_rows(self) -> frozenset[TableId]:
+        """Captured tables of which no row was read; changes of them may be in the log."""
+        return frozenset(self._without_rows)
+
+    def empty_shape(self, table: TableId) -> Table | None:
+        """What a table looks like that has no row in the log; None: it may have had some, which have expired."""
+        floor = self.backfill(table).floor
+        shape = self._without_rows.get(table)
+        known = shape is not None and (self._whole.reaches(0) or (floor is not None and self._whole.has(floor)))
+        return shape if known else None
+
+    def is_removed(self, table: TableId) -> bool:
+        """Whether a table that is not there was taken away by somebody, and does not come back: nobody captures it,
+        and its newest change was in a cut already."""
+        published = self._published
+        return (
+            self.backfill(table).state == "forgotten"
+            and published is not None
+            and not self._log.files(table, published.cut)
+        )
+
+    def history_lost(self, table: TableId) -> HistoryLost:
+        """The error of a table that is to be made anew and has no row in the log."""
+        return self._whole.history_lost(table, 0)
 
     def see(self, table: TableId, found: Snapshot | None) -> None:
         """A table's snapshot, as it was just looked at."""
@@ -130,6 +157,8 @@ class Positions:
                 runbook="other-log",
             )
         done = before.transactions.get(ours, 0)
+        if not done and entry is not None and (entry.id, entry.version) == (before.id, before.version):
+            done = 0 if self._published is None else self._published.cut  # nothing has come into it: it is empty
         # A table that nothing was ever merged into is none that a cut was published of, whatever its version.
         if done and entry is not None and self._published is not None and before.version >= entry.version:
             then = done if before.version == entry.version else there.transactions_of(entry.version).get(ours, done)
@@ -160,7 +189,7 @@ class Positions:
             HistoryLost: the log does not reach back to where the table is.
         """
         start = self.position(there, table, before)
-        if before is None or not before.transactions.get(self.app(table)):
+        if before is None or not start:
             return start, self._beginning(table)
         if start >= self._cut or self._log.reaches(start):
             return start, 0
@@ -171,6 +200,8 @@ class Positions:
 
     def _beginning(self, table: TableId) -> int:
         """The offset from which on a table is folded that has no rows yet, as whole as the log allows."""
+        if not self._whole.files(table, 0):
+            return 0  # it was made without a row
         refused: CdcflowError = self._whole.history_lost(table, 0)
         for offset in Backfill.of(self._newest_backfills.get(str(table), {})).beginnings():
             if not (self._whole.reaches(0) or self._whole.has(offset)):

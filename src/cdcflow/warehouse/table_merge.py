@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from cdcflow.merge import statement
-from cdcflow.merge.evolution import Evolution
+from cdcflow.merge.evolution import Evolution, evolve
+from cdcflow.model.table import Table
 from cdcflow.warehouse.port import CurrentTable, Engine
 from cdcflow.warehouse.positions import Positions
 from cdcflow.warehouse.ranges import TableRange
@@ -51,6 +52,12 @@ class TableMerge:
         """Nothing new, but a backfill is done: remove what it did not find."""
         generation = self._positions.backfill(self._range.table).finished
         self._there.sweep(self._range.sweep, self._metadata(), f"{self._app}/sweep", generation)
+
+    def make_empty(self, shape: Table) -> None:
+        """Make a table of which the log has no row yet."""
+        target = evolve(None, [shape], format_=self._engine.rules).target
+        source = json.dumps(self._positions.source(self._range.table), separators=(",", ":"))
+        self._there.make(target, source, 0, self._metadata())
 
     def run(self) -> None:
         """Bring the range into the table."""
