@@ -22,9 +22,10 @@ from typing import Any
 
 from handlog import HandLog
 from mergehistories import State, Step, differences, make_table
-from tablefolds import FAMILY, KINDS, Folded, Merged
+from tablefolds import FAMILY, KINDS, VERSION, Folded, Merged
 
 from cdcflow.merge.fold import Change
+from cdcflow.merge.policy import Policies, TablePolicy
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.warehouse.reports import MergeReport, TableReport
@@ -105,6 +106,7 @@ class History:
         self.merged = Merged()
         self.covered: Counter[str] = Counter()
         self.is_moved_away = False
+        self.policy: TablePolicy | None = None
         self.queue: list[Callable[[int], list[Step]]] = []
         for _ in range(self.chance.choice([0, 3, 9])):  # older than the log
             self._insert(0)
@@ -114,7 +116,12 @@ class History:
     def plan(self) -> list[int]:
         """How many events each segment of the next round has."""
         self.is_moved_away = self.merged.is_there and self.chance.random() < (0.6 if self.merged.is_left_out else 0.04)
-        if self.merged.is_left_out and not self.queue:
+        if self.merged.is_refused:
+            # The remedy: the policy is another one for one merge.
+            self.merged.policy = replace(self.merged.policy, evolve="evolve")
+        elif self.policy is not None:
+            self.merged.policy = self.policy
+        if self.merged.is_left_out and not self.merged.is_refused and not self.queue:
             # The remedy: the folder is moved away, some time, and everything is read again.
             self.queue = [self._begin_backfill, self._read, self._update, self._end_backfill]
         return [self.chance.choice([0, 1, 3, 8, 16]) for _ in range(SEGMENTS)]
@@ -143,7 +150,7 @@ class History:
                 self._widen: 1,
                 self._narrow: 0.5,
                 self._make_again: 0.4,
-                self._break: 0.15,
+                self._break: 0.15 if self.policy is None else 1,
             }
             weights = [weight / 20 if kind.__name__ in self.rare else weight for kind, weight in kinds.items()]
             chosen = self.chance.choices(list(kinds), weights)[0]
@@ -404,6 +411,9 @@ class History:
             self._become(old, replace(old, kind="text", missing=None))
             for row in self.rows:
                 row[old.number] = None if row[old.number] is None else str(row[old.number])
+            if self.policy is not None:  # such a statement writes every row anew, so the table is read again
+                self.entry["whole_since"] = None
+                return self._begin_backfill(offset)
         return []
 
 
@@ -413,13 +423,25 @@ class Histories:
 
     seeds: Sequence[int]
     log: HandLog
+    with_policies: bool = False
+    refused: int = 0
     listed: list[History] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seeds[0])
         self.listed = [History(seed) for seed in self.seeds]
+        for history in self.listed if self.with_policies else ():
+            history.merged.policy = history.policy = TablePolicy(
+                evolve=self.chance.choice(["evolve", "add_only", "freeze"]),
+                incompatible=self.chance.choice(["stop", "new_column", "new_column"]),
+            )
         # One more table, so that a merge which has to leave out all the others is no failure.
         self.beside = make_table("beside", id="int64")
+
+    @property
+    def policies(self) -> Policies:
+        """What is decided of each table for the next merge."""
+        return Policies(each={str(history.id): history.merged.policy for history in self.listed})
 
     def write_round(self) -> None:
         """The segments of one round. Some older ones become one."""
@@ -466,6 +488,7 @@ class Histories:
         wrong = []
         for history in self.listed:
             history.merged.merge(history.entry)
+            self.refused += history.merged.is_refused
             found = _difference(history, reports.get(str(history.id)), rows)
             if found is not None:
                 wrong.append(f"CDCFLOW_HISTORY_SEED={history.seed} CDCFLOW_HISTORIES=1, cut {self.log.cut}: {found}")
@@ -485,7 +508,8 @@ def _difference(
         return f"left out: {report and report.left_out}"
     if report.edits:
         return f"what nobody did was seen: {report.edits}"
-    differ = differences(merged.expected(), _state(merged.folded.shape, rows(merged.folded.shape)))
+    found = _state(merged.folded.shape, rows(merged.folded.shape), merged.table_names())
+    differ = differences(merged.expected(), found)
     if differ:
         return "\n  ".join([f"{len(differ)} keys differ", *differ[:5]])
     if report.complete != merged.is_whole(history.entry):
@@ -502,18 +526,19 @@ def _change(offset: int, op: str, given: Mapping[str, Any]) -> Change:
     return Change(offset, op, values, frozenset(given.get("_unchanged") or ()), given.get("_before"))
 
 
-def _state(shape: Table, rows: Iterable[Mapping[str, Any]]) -> State:
+def _state(shape: Table, rows: Iterable[Mapping[str, Any]], table_names: Mapping[str, str]) -> State:
     """The rows of a current-state table in the columns of a shape."""
     names = [c.name for c in shape.columns]
+    source_names = {of_table: name for name, of_table in table_names.items()}
     found: State = {}
     for row in rows:
         told = frozenset(row["_missing"] or ())
         key = tuple(row[c] for c in shape.key_columns)
         offset, count = found[key][2:] if key in found else (0, 0)
-        values = {n: row[n] for n in names if n not in told}
+        values = {n: row[table_names[n]] for n in names if table_names[n] not in told}
         # One that is no column's name differs from the fold in any case.
-        missing = told & set(names) | (told - row.keys())
-        found[key] = values, missing, max(offset, row["_offset"]), count + 1
+        missing = {source_names[n] for n in told if n in source_names} | (told - row.keys())
+        found[key] = values, frozenset(missing), max(offset, row["_offset"]), count + 1
     return found
 
 
@@ -522,12 +547,12 @@ def _both(folded: Folded, history: History) -> tuple[Counter[tuple[object, ...]]
     when a row has come after them."""
     assert not any(row.missing for row in folded.rows.values())
     shape, kinds = folded.shape, {f.number: KINDS[f.kind].family for f in history.fields}
-    numbers = [
-        c.number
+    numbers = {
+        c.number % VERSION: c.number
         for c in (shape.columns if shape is not None and shape.incarnation == history.incarnation else ())
-        if kinds.get(c.number) == FAMILY[c.type.arrow]
-    ]
+        if kinds.get(c.number % VERSION) == FAMILY[c.type.arrow]
+    }
     fold_has: Counter[tuple[object, ...]] = Counter()
     for there in folded.rows.values():
-        fold_has[tuple(there.values.get(str(n)) for n in numbers)] += there.count
+        fold_has[tuple(there.values.get(str(n)) for n in numbers.values())] += there.count
     return fold_has, Counter(tuple(row[n] for n in numbers) for row in history.rows)

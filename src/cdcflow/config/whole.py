@@ -27,6 +27,8 @@ class TableSettings(Settings):
     it is said of all, in `merge.tables`."""
 
     mode: Literal["current", "soft_delete", "append", "history"] | None = None
+    evolve: Literal["evolve", "add_only", "freeze"] | None = None
+    incompatible: Literal["stop", "new_column"] | None = None
 
 
 class MergeTables(TableSettings):

@@ -11,11 +11,21 @@ Mode = Literal["current", "soft_delete", "append", "history"]
 versions of each row."""
 
 
+Evolve = Literal["evolve", "add_only", "freeze"]
+"""Which changes of the source's shape a table follows: all; new columns; none."""
+
+Incompatible = Literal["stop", "new_column"]
+"""What becomes of a column whose new type does not hold the old values: the table is left out; the new type gets a
+column of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class TablePolicy:
     """One table's. Every field has the default of a table of which nobody says anything."""
 
     mode: Mode = "current"
+    evolve: Evolve = "evolve"
+    incompatible: Incompatible = "stop"
 
 
 UNSAID = TablePolicy()

@@ -78,16 +78,18 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of a table after its evolution, and how the shapes in a range map to them."""
+    """The columns of a table after its evolution, and how the shapes in a range map to them. `numbered`: the same
+    shapes with the numbers that their columns have in the table."""
 
     target: Target
     shapes: tuple[Table, ...]
     defaults: Mapping[int, str]
+    numbered: tuple[Table, ...]
 
     @classmethod
     def of(cls, evolution: Evolution, shapes: Sequence[Table]) -> Layout:
         living = tuple(s for s in shapes if s.incarnation == evolution.target.incarnation)
-        return cls(evolution.target, living, evolution.defaults)
+        return cls(evolution.target, living, evolution.defaults, evolution.numbered)
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -105,7 +107,7 @@ class Layout:
     def lacking(self, position: int) -> frozenset[int]:
         """Numbers of the shapes that do not have this column."""
         number = self.target.columns[position].number
-        return frozenset(v for v, s in enumerate(self.shapes) if all(c.number != number for c in s.columns))
+        return frozenset(v for v, s in enumerate(self.numbered) if all(c.number != number for c in s.columns))
 
     def early(self, position: int) -> frozenset[int]:
         """Those of them that come before a shape that has it. Behind the last one that has it, it was dropped."""
@@ -130,7 +132,7 @@ def projection(layout: Layout, number: int, *, moved: bool) -> list[str]:
 
     A column that the shape does not have holds its default.
     """
-    shape = layout.shapes[number]
+    shape = layout.numbered[number]
     found = {c.number: c for c in shape.columns}
     at = {c.number: i for i, c in enumerate(layout.target.columns)}
     places = ", ".join(f"{text_sql(c.name)}, {at[c.number]}" for c in shape.columns if c.number in at)

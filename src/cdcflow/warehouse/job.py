@@ -200,7 +200,7 @@ class _Run:
         self._checkpoint = log.checkpoint
         self._cut = self._checkpoint.cut
         self._ahead: set[TableId] = set()
-        self._positions = Positions(log, whole, newest, published, warehouse, engines.first.rules)
+        self._positions = Positions(log, whole, newest, published, warehouse, engines.first.rules, policies)
         self._ids: dict[TableId, str] = {}
         self._refused: list[CdcflowError] = []
         self._removed: set[str] = set()

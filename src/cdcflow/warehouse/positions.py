@@ -10,6 +10,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SinkUn
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import evolve
 from cdcflow.merge.format import Format
+from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.standing import Backfill
 from cdcflow.model.position import Checkpoint
@@ -36,6 +37,7 @@ class Positions:
         published: Cut | None,
         warehouse: Warehouse,
         rules: Format,
+        policies: Policies = DEFAULTS,
     ) -> None:
         """
         Raises:
@@ -46,6 +48,7 @@ class Positions:
         self._published = published
         self._warehouse = warehouse
         self._rules = rules
+        self._policies = policies
         self._cut = log.checkpoint.cut
         self._last_cut = whole.checkpoint.cut
         self._backfills = backfills(log, newest)
@@ -203,6 +206,7 @@ class Positions:
         if not self._whole.files(table, 0):
             return 0  # it was made without a row
         refused: CdcflowError = self._whole.history_lost(table, 0)
+        new_versions = self._policies.of(str(table)).incompatible == "new_column"
         for offset in Backfill.of(self._newest_backfills.get(str(table), {})).beginnings():
             if not (self._whole.reaches(0) or self._whole.has(offset)):
                 continue
@@ -210,7 +214,8 @@ class Positions:
             # At least one row, of which the table learns its columns; the sweep takes it.
             since = min(offset, files[-1].file.last_offset) if files else offset
             try:
-                evolve(None, shapes_of(self._whole.files(table, 0, since)), format_=self._rules)
+                shapes = shapes_of(self._whole.files(table, 0, since))
+                evolve(None, shapes, format_=self._rules, new_versions=new_versions)
             except CannotFollow as error:
                 evolve(
                     None, [files[-1].shape], format_=self._rules

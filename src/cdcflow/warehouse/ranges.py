@@ -14,6 +14,7 @@ from cdcflow.merge.policy import UNSAID, TablePolicy
 from cdcflow.merge.reduce import Layout
 from cdcflow.merge.refusals import CannotFollow, rebuilt
 from cdcflow.merge.seeing import seen
+from cdcflow.merge.shape_policy import check_allowed
 from cdcflow.merge.target import Target
 from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse import changes
@@ -49,7 +50,9 @@ class TableRange:
         """
         shapes = shapes_of(self.files)
         target = None if self.before is None else _described(self.table, self.before, shapes)
-        return evolve(target, shapes, self.start, rules)
+        found = evolve(target, shapes, self.start, rules, new_versions=self.policy.incompatible == "new_column")
+        check_allowed(found, self.policy)
+        return found
 
     @contextmanager
     def folding(
